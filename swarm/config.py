@@ -1,6 +1,7 @@
-"""ServerConfig: everything that one server process can be told, and the addresses of servers.
+"""The configuration of a server process, and the addresses of servers.
 
-Place in the flow: the edge. This is the only module that reads the environment. It knows nothing of jobs.
+Place in the flow: the edge. Only this module reads the configuration from environment variables. It does not know the
+settings of a job.
 """
 
 from __future__ import annotations
@@ -18,38 +19,38 @@ from swarm.errors import JobInvalid
 from swarm.job import first_line, first_location
 
 BOOT_TIMEOUT_S = {"local": 120.0, "fake": 120.0, "verl": 1800.0}
-"""How long each engine may take to boot. Many processes on many hosts that read a large model from shared storage take
-their time."""
+"""The longest time that each engine may take to boot. With verl, many processes on many hosts may read a large model
+from shared storage, which takes long."""
 
 
 class ServerConfig(DescribedModel):
-    """How one server process runs."""
+    """The settings of one server process."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     host: str = "127.0.0.1"
-    """Address to listen on. One that other machines reach needs `token`."""
+    """Address to listen on. An address that other machines can reach needs `token`."""
     port: int = Field(default=10086, ge=0, le=65_535)
-    """Port to listen on; 0 is any free one."""
+    """Port to listen on. With 0, the server takes any free port."""
     home: Path = Path("runs/swarm")
     """Directory of the ledger, checkpoints and logs."""
     token: str | None = Field(default=None, min_length=16, repr=False)
-    """The commander's, who may do everything."""
+    """Token of the commander role, which may do everything."""
     rollout_token: str | None = Field(default=None, min_length=16, repr=False)
-    """Allows what episodes need."""
+    """Token of the rollout role, which may run episodes."""
     observer_token: str | None = Field(default=None, min_length=16, repr=False)
-    """Allows reading."""
+    """Token of the observer role, which may read."""
     max_running_requests: int = Field(default=128, ge=1, le=4096)
     """Model calls that the local engine samples at the same time; further ones wait."""
     torch_threads: int | None = Field(default=None, ge=1)
-    """CPU threads of an engine's process. Default with engine local, or vLLM as its sampler: one, and as many as there
-    are cores that the process may use, up to `max_torch_threads`, for a model of 30 million parameters or more and for
-    a training step on a large batch. Default with engine verl: one."""
+    """CPU threads of an engine's process. Default: one. With engine local, or vLLM as its sampler, large work gets as
+    many as the process has cores, up to `max_torch_threads`. Large work is a model of 30 million parameters or more, or
+    a training step on a large batch."""
     max_torch_threads: int | None = Field(default=None, ge=1)
-    """See `torch_threads`. Set it where several servers share a machine: threads that wait for a core cost more than
-    they bring. Default: no limit."""
+    """See `torch_threads`. Set it if several servers share a machine, as threads that wait for a core slow each other
+    down. Default: no limit."""
     hold_s: float = Field(default=100.0, gt=0, le=600)
-    """Seconds that a model call waits while weights change, before it is told to come again."""
+    """Seconds that a model call waits while weights change, before it is refused with `Retry-After`."""
     boot_timeout_s: float | None = Field(default=None, gt=0)
     """Seconds that an engine may take to start. Default: 120, and 1800 for verl."""
     train_timeout_s: float = Field(default=3600.0, gt=0)
@@ -59,16 +60,16 @@ class ServerConfig(DescribedModel):
     max_running_episodes: int = Field(default=20_000, ge=1)
     """Episodes that may run at the same time; further ones wait."""
     recovery_overhead: float = Field(default=0.05, gt=0, le=1)
-    """Share of training time spent on the checkpoints that crash recovery starts from."""
+    """Share of the training time that checkpoints for crash recovery may take."""
     peers: tuple[str, ...] = ()
-    """Base URLs of the servers that this one may ask how a transaction over several of them was decided."""
+    """Base URLs of the servers that this server may ask for the outcome of a transaction over several servers."""
     eval_envs: tuple[str, ...] = ()
-    """Environments, beside the bundled ones, that jobs may have scored by this server, each as NAME=ENVIRONMENT: the
-    name that a job gives, and the environment as `swarm eval --env` takes it, whose code the server then runs."""
+    """Environments, besides the bundled ones, that a job may name in `eval_env`. Each is written NAME=ENVIRONMENT: the
+    name for jobs, and the environment as in `swarm eval --env`. The server runs the code of these environments."""
     ray_address: str | None = Field(default=None, min_length=1)
-    """The Ray cluster that engine verl uses in place of one of its own."""
+    """The Ray cluster that engine verl uses instead of starting its own."""
     vllm_python: Path | None = None
-    """The interpreter that has vLLM, if that is not the server's."""
+    """The Python interpreter that has vLLM, if it is not that of the server."""
 
     @field_validator("peers")
     @classmethod
@@ -88,7 +89,7 @@ class ServerConfig(DescribedModel):
     def _distinct_tokens(self) -> Self:
         lesser = [token for token in (self.rollout_token, self.observer_token) if token is not None]
         if lesser and self.token is None:
-            raise ValueError("a rollout or observer token restricts nobody without SWARM_TOKEN: set that as well")
+            raise ValueError("without SWARM_TOKEN a rollout or observer token restricts nobody: set SWARM_TOKEN too")
         given = [*lesser, self.token]
         if len(set(given)) != len(given):
             raise ValueError("the tokens of different roles must differ")
@@ -103,16 +104,17 @@ class ServerConfig(DescribedModel):
         return self
 
     def boot_limit_s(self, engine: str) -> float:
-        """How long an engine of this kind may take to start."""
+        """Return the seconds that an engine of this kind may take to start."""
         return self.boot_timeout_s or BOOT_TIMEOUT_S[engine]
 
     @classmethod
     def from_environment(cls, **flags: Any) -> ServerConfig:
-        """Flags that are not None win over variables, which win over defaults. Raises JobInvalid.
+        """Return the configuration from flags, environment variables and defaults, in this order of precedence.
 
-        A variable has the name of the setting in capitals, behind `SWARM_`. SWARM_HOME is the directory above the
-        server's, SWARM_PEERS and SWARM_EVAL_ENVS are separated by commas. Host and port are flags alone: Kubernetes
-        gives every container a SWARM_PORT, which is a URL, where a service is called swarm.
+        A flag that is None counts as not given. The variable of a setting is its name in capitals after `SWARM_`.
+        SWARM_HOME is the parent of the server's directory. SWARM_PEERS and SWARM_EVAL_ENVS are separated by commas.
+        Host and port have no variable: if a service is called swarm, Kubernetes sets SWARM_PORT to a URL in every
+        container. Raises JobInvalid.
         """
         names = cls.model_fields.keys() - {"host", "port"}
         given = {name: os.environ.get(f"SWARM_{name.upper()}") for name in names}
@@ -130,9 +132,10 @@ class ServerConfig(DescribedModel):
 
 
 def base_url(address: str) -> str:
-    """The address of a server in one spelling, without a slash at its end; `host:port` alone is completed to http.
+    """Return the address of a server in canonical form, without a slash at the end.
 
-    Raises ValueError unless it is http or https with a host, and with no user, query or fragment.
+    `host:port` alone gets the scheme http. Raises ValueError unless the address is http or https with a host, and
+    without user, query and fragment.
     """
     address = complete_address(address)
     try:
@@ -150,20 +153,20 @@ def base_url(address: str) -> str:
 
 
 def complete_address(address: str) -> str:
-    """`localhost:10086` as people type it, with its scheme; any other address as it is."""
+    """Return an address like `localhost:10086` with the scheme http, and any other address unchanged."""
     host, _, port = address.partition("/")[0].rpartition(":")
     is_bare = "://" not in address and bool(host) and port.isascii() and port.isdecimal()
     return f"http://{address}" if is_bare else address
 
 
 def home_from_environment() -> Path | None:
-    """The directory of servers under SWARM_HOME; None if that is not set."""
+    """Return the directory of the server under SWARM_HOME, or None if the variable is not set."""
     home = os.environ.get("SWARM_HOME")
     return Path(home) / "swarm" if home else None
 
 
 def cluster_from_environment() -> tuple[str | None, Path | None]:
-    """SWARM_RAY_ADDRESS and SWARM_VLLM_PYTHON, each None if it is not set."""
+    """Return the values of SWARM_RAY_ADDRESS and SWARM_VLLM_PYTHON, each None if it is not set."""
     python = os.environ.get("SWARM_VLLM_PYTHON")
     return os.environ.get("SWARM_RAY_ADDRESS") or None, Path(python) if python else None
 

@@ -1,6 +1,6 @@
-"""A digest of any Python value by its content: equal content gives the same digest, in every process.
+"""A digest of any Python value by its content: equal content gives the same digest in every process.
 
-Place in the flow: bottom of the package, below types.py, which names a task by it. It knows nothing of tasks.
+Place in the flow: bottom of the package. types.py names tasks by a digest; this module does not know tasks.
 """
 
 from __future__ import annotations
@@ -12,23 +12,26 @@ from hashlib import sha256
 from typing import Any, cast
 
 DIGITS = 24
-"""Hexadecimal ones: 96 bits, so that among a billion values no two are likely to share a digest."""
+"""Hexadecimal digits of a digest: 96 bits, so that two of a billion values are unlikely to share one."""
 
 
 _SCALARS: tuple[tuple[type, Callable[[Any], Any]], ...] = ((str, str.__str__), (int, int), (float, float))
 
 
 def digest_of(value: object) -> str:
-    """Takes any value. What JSON has no form for counts by its type and its own `repr`; an object that has none of its
-    own by its attributes, never by where it lies in memory."""
+    """Return the digest of any value.
+
+    A value without a JSON form counts by its type and its `repr`. An object without a `repr` of its own counts by its
+    attributes, never by its address in memory.
+    """
     return sha256(json.dumps(_plain(value, ()), ensure_ascii=True).encode()).hexdigest()[:DIGITS]
 
 
 def _plain(value: Any, inside: tuple[int, ...]) -> Any:
-    """The value in lists, strings and numbers. `inside` are the ids of the containers around it."""
+    """Return the value as lists, strings and numbers. `inside` has the ids of the containers around it."""
     if value is None or isinstance(value, bool):
         return value
-    # Subclasses, such as enums and NumPy's float, count as what they are made of.
+    # Subclasses, such as enums and NumPy's float, count as their base type.
     for kind, plain in _SCALARS:
         if isinstance(value, kind):
             return plain(value)
@@ -51,7 +54,7 @@ def _plain_object(value: Any, inside: tuple[int, ...]) -> Any:
         # The repr of a large array leaves most of it out.
         return [name, _plain(as_list(), inside)]
     if callable(value) and hasattr(value, "__qualname__"):
-        # The repr of a function says where it lies.
+        # The repr of a function contains its address in memory.
         return [name, value.__module__, value.__qualname__]
     if is_dataclass(value) and not isinstance(value, type):
         return [name, [_plain(getattr(value, field.name, None), inside) for field in fields(value)]]

@@ -1,6 +1,6 @@
-"""Which extra of this distribution brings a module that is missing, so that a command can say what to install.
+"""The extras of this distribution and their modules, so that a command can name the extra of a missing module.
 
-Place in the flow: the entry points of the commands, and what turns their failures into one line. It loads nothing else.
+Place in the flow: the entry points of the commands use it. It imports nothing of the project.
 """
 
 from __future__ import annotations
@@ -33,20 +33,22 @@ MODULES: Mapping[str, frozenset[str]] = MappingProxyType(
         "postgres": frozenset({"psycopg"}),
     }
 )  # fmt: skip
-"""By extra, the modules that come with it and are imported."""
+"""The modules that each extra installs, as far as the code imports them."""
 
 
 def missing_extra(error: ModuleNotFoundError, first: str) -> str | None:
-    """What to install, in one line; None for a module that no extra brings. Of several extras that bring it, `first` is
-    named if it is one of them: the extra that the command itself is of."""
+    """Return one line with the command that installs the module, or None if no extra does.
+
+    `first` is the extra of the command itself. It is named if it installs the module, even if other extras do too.
+    """
     module = (error.name or "").partition(".")[0]
     extra = next((name for name in (first, *MODULES) if module in MODULES[name]), None)
-    return None if extra is None else f"{module} is not installed: pip install '{DISTRIBUTION}[{extra}]' brings it"
+    return None if extra is None else f"{module} is not installed: run pip install '{DISTRIBUTION}[{extra}]'"
 
 
 @contextmanager
 def named_extras(command: str, first: str) -> Generator[None]:
-    """End the command with what to install, in one line, where a module of an extra is missing."""
+    """Exit with the line of `missing_extra` if a module of an extra is missing."""
     try:
         yield
     except ModuleNotFoundError as error:

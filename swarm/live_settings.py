@@ -1,8 +1,8 @@
-"""Which settings of a job can change while it runs, and the job of every step once some have.
+"""The settings of a job that can change while it runs, and the resolved job of every step after such changes.
 
-Place in the flow: beside the job. running_job.py takes changes by the table here, the ledger keeps them, the docs show
-the table, and recovery asks for the settings that a step was trained with. Pure: it knows nothing of the ledger, of
-batches or of how a setting is carried out.
+Place in the flow: beside the job. running_job.py checks changes against the tables here, the ledger records them, and
+the docs show the tables. Recovery asks for the settings of each trained step. The module is pure: it does not know the
+ledger, batches, or the parts that carry out a setting.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from swarm.spelling import did_you_mean
 
 
 class Reader(StrEnum):
-    """When a setting is read, which says from which step on a change of it can hold.
+    """The time at which a setting is read, which decides the first step that can have a change of it.
 
-    BATCH settings are read from the first episode of a batch on: they never change within one, so a change holds from
-    the batch after the present one. STEP settings are read when a batch is trained, or after that: a change holds from
-    the next batch that is sealed.
+    BATCH settings are read from the first episode of a batch on and never change within one. A change takes effect with
+    the batch after the present one. STEP settings are read when a batch is trained, or later. A change takes effect
+    with the next batch that is closed.
     """
 
     BATCH = "batch"
@@ -34,7 +34,7 @@ class Reader(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LiveSetting:
-    """`on_verl`: whether engine verl takes a change of it, which the other engines all do."""
+    """A setting that can change while the job runs. `on_verl` is false if the engine verl cannot change it."""
 
     reader: Reader
     on_verl: bool
@@ -60,7 +60,7 @@ _LEARNED: Final = (
 LIVE: Final[Mapping[str, LiveSetting]] = MappingProxyType(
     {
         **dict.fromkeys(_COLLECTED, LiveSetting(Reader.BATCH, on_verl=True)),
-        # On verl it is what one of the ways to add up losses divides by, which its processes are built with.
+        # On verl, one aggregation mode of the loss divides by it, and verl's processes are built with that divisor.
         "max_response_length": LiveSetting(Reader.BATCH, on_verl=False),
         **dict.fromkeys(_COUNTED, LiveSetting(Reader.STEP, on_verl=True)),
         # verl's processes are built with their optimizer and their loss.
@@ -70,41 +70,41 @@ LIVE: Final[Mapping[str, LiveSetting]] = MappingProxyType(
 """The settings that can change while a job runs."""
 
 _NEW_RUN: Final = 'sync the changed job with resume="weights", which begins a new run from the present weights'
-_EXPORT: Final = "swarm export --merge-lora writes the whole model; a job with that model begins a new run"
+_EXPORT: Final = "write the whole model with swarm export --merge-lora, and begin a new run with a job of that model"
 
 FIXED: Final[Mapping[str, str]] = MappingProxyType(
     {
         "algorithm": f"networks and episodes are set up for it: {_NEW_RUN}",
-        "gdpo_reward_keys": f"episodes have ended with them: {_NEW_RUN}",
-        "project_name": "it names the run: sync a job of another name, which begins a new run",
-        "experiment_name": "it names the run: sync a job of another name, which begins a new run",
-        "engine": f"its processes hold the weights: {_NEW_RUN}",
-        "model": "its weights are what is trained: sync a job with the other model, which begins a new run",
+        "gdpo_reward_keys": f"recorded episodes have only these rewards: {_NEW_RUN}",
+        "project_name": "it names the run: sync a job with another name, which begins a new run",
+        "experiment_name": "it names the run: sync a job with another name, which begins a new run",
+        "engine": f"the processes of the engine hold the weights: {_NEW_RUN}",
+        "model": "the run trains the weights of this model: sync a job with the other model, which begins a new run",
         "n_gpu": f"the engine has taken its GPUs: {_NEW_RUN}",
-        "dtype": f"the engine has loaded its weights so: {_NEW_RUN}",
-        "seed": f"every step draws from it: {_NEW_RUN}",
-        "use_kl_loss": "the copy of the first weights is made when a run begins: begin it with use_kl_loss: true and"
+        "dtype": f"the engine has loaded the weights with it: {_NEW_RUN}",
+        "seed": f"every step draws random numbers from it: {_NEW_RUN}",
+        "use_kl_loss": "the reference weights are copied when a run begins: begin a run with use_kl_loss: true and"
         " kl_loss_coef: 0, and change kl_loss_coef",
         "share_prefixes": f"the engine is built with it: {_NEW_RUN}",
         "enable_gradient_checkpointing": f"the engine is built with it: {_NEW_RUN}",
-        "eval_env": "the process that scores is started with the run: start swarm eval --follow beside it",
+        "eval_env": "the evaluator is started with the run: start swarm eval --follow beside the run",
         "lora_rank": f"the adapter is part of the model: {_EXPORT}",
         "lora_alpha": f"the adapter is part of the model: {_EXPORT}",
         "lora_target_modules": f"the adapter is part of the model: {_EXPORT}",
         "max_model_len": f"the engine is built for it: {_NEW_RUN}",
-        "tool_parser": f"recorded turns were read with it: {_NEW_RUN}",
-        "reasoning_parser": f"recorded turns were read with it: {_NEW_RUN}",
-        "sampler": f"its processes hold the weights: {_NEW_RUN}",
-        "vllm": f"its processes are built with them: {_NEW_RUN}",
-        "verl": f"its processes are built with them: {_NEW_RUN}",
+        "tool_parser": f"recorded turns were parsed with it: {_NEW_RUN}",
+        "reasoning_parser": f"recorded turns were parsed with it: {_NEW_RUN}",
+        "sampler": f"the processes of the sampler hold the weights: {_NEW_RUN}",
+        "vllm": f"vLLM's processes are built with these options: {_NEW_RUN}",
+        "verl": f"verl's processes are built with these options: {_NEW_RUN}",
     }
 )
-"""The settings that cannot, with the reason and what to do."""
+"""The settings that cannot change while a job runs, each with the reason and the way out."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobChange:
-    """One change of a running job: `settings` hold from the step `at_step` on. Revisions of a run count from 1."""
+    """One change of a running job: `settings` take effect at step `at_step`. Revisions of a run count from 1."""
 
     revision: int
     at_step: int
@@ -112,9 +112,10 @@ class JobChange:
 
 
 class JobTimeline:
-    """A job and the changes of its run. Changes hold from their steps on; of two for the same step the later one wins.
+    """A job and the changes of its run, each with the step at which it takes effect.
 
-    Raises JobInvalid if a step would have a job that is not sound.
+    Of two changes at the same step, the one with the higher revision wins. Raises JobInvalid if a change makes the job
+    of a step invalid.
     """
 
     def __init__(self, job: TrainJob, changes: Sequence[JobChange] = ()) -> None:
@@ -133,7 +134,7 @@ class JobTimeline:
 
     @property
     def revision(self) -> int:
-        """How many changes there were."""
+        """The number of changes."""
         return len(self.changes)
 
     @property
@@ -148,17 +149,18 @@ class JobTimeline:
 
     @property
     def breaks(self) -> Sequence[int]:
-        """The steps at which a change begins to hold."""
+        """The steps at which a change takes effect."""
         return self._begins[1:]
 
     def at(self, step: int) -> TrainJob:
-        """The job that holds for a step, resolved."""
+        """Return the resolved job of a step."""
         return self._stages[bisect_right(self._begins, step) - 1]
 
     def settings_of(self, step: int) -> dict[str, Any]:
-        """What the job of a step has otherwise than the job as given, by name; both resolved.
+        """Return the settings of a step that differ from the job as given. Both are resolved.
 
-        Where the learning rate goes down, `total_steps` is among it: the job as given may be synced with more of them.
+        If the learning rate has a schedule, `total_steps` is always included, as a client may later sync the job with
+        more steps.
         """
         present, first = self.at(step), self._stages[0]
         if present is first:
@@ -169,34 +171,34 @@ class JobTimeline:
         return present.model_dump(mode="json", include=changed)
 
     def last_step(self, done: int) -> int | None:
-        """After which step the job is complete, `done` of them being done; None if it goes on without end."""
+        """Return the step after which the job is complete when `done` steps are done. None means that it never is."""
         for begin in chain([done + 1], (step for step in self.breaks if step > done + 1)):
             following = next((step for step in self.breaks if step > begin), None)
             total = self.at(begin).total_steps
             last = None if total is None else max(total, begin - 1)
-            # Whether a step is the last one is asked of the step after it.
+            # The settings of the step after a step decide whether that step is the last one.
             if last is not None and (following is None or last + 1 < following):
                 return last
         return None
 
     def extended(self, job: TrainJob) -> JobTimeline:
-        """The same changes of the job with other `total_steps`."""
+        """Return a timeline of `job`, which has other `total_steps`, with the same changes."""
         return JobTimeline(job, self.changes)
 
     def with_change(self, at_step: int, settings: Mapping[str, Any]) -> JobTimeline:
         return JobTimeline(self.job, [*self.changes, JobChange(self.revision + 1, at_step, dict(settings))])
 
     def differs(self, other: JobTimeline, from_step: int) -> bool:
-        """Whether a step from `from_step` on has another job than in `other`."""
+        """Return whether any step from `from_step` on has another job than in `other`."""
         steps = {from_step, *(step for step in (*self.breaks, *other.breaks) if step > from_step)}
         return any(self.at(step) != other.at(step) for step in steps)
 
     def is_meant_by(self, job: TrainJob) -> bool:
-        """Whether somebody who syncs `job` means this run: as it was given, or as it has become."""
+        """Return whether `job` is the job of this run, as it was given or with all changes."""
         return job.means(self.job) or job.means(self.final)
 
     def is_extended_by(self, job: TrainJob) -> bool:
-        """Whether `job` is this run with more steps, as it was given or as it has become."""
+        """Return whether `job` is the job of this run with more steps, as it was given or with all changes."""
         final = self.final
         if final.has_schedule:
             return False
@@ -212,17 +214,17 @@ class JobTimeline:
 
 
 def with_settings(job: TrainJob, settings: Mapping[str, Any]) -> TrainJob:
-    """A resolved job with what `JobTimeline.settings_of` has said of a step."""
+    """Return a resolved job with the settings of a step that `JobTimeline.settings_of` returned."""
     return build_job({**job.model_dump(mode="json"), **settings}) if settings else job
 
 
 def earliest_step(settings: Mapping[str, Any], filling: int) -> int:
-    """The first step that can have a change; `filling` is the step whose batch is being collected."""
+    """Return the first step that can have a change. `filling` is the step whose batch is being collected."""
     return filling + any(LIVE[name].reader is Reader.BATCH for name in settings)
 
 
 def check_names(settings: Mapping[str, Any]) -> None:
-    """Raises BadRequest naming the first setting that cannot change while a job runs, or that there is not."""
+    """Raise BadRequest for the first setting that does not exist or cannot change while a job runs."""
     if not settings:
         raise BadRequest("no setting named: give at least one, such as lr", param="settings")
     for name in settings:
@@ -233,27 +235,27 @@ def check_names(settings: Mapping[str, Any]) -> None:
 
 
 def check_engine(timeline: JobTimeline) -> None:
-    """Raises BadRequest for a change that the job's engine cannot take, also where it follows from another one."""
+    """Raise BadRequest for a change that the job's engine cannot make, even if another change implies it."""
     if timeline.job.chosen_engine != "verl":
         return
     for step in timeline.breaks:
         if (timeline.at(step).total_steps or step) < step:
-            # The job ends before it: no process has to know.
+            # The job ends before this step, so the engine never sees the change.
             continue
         for name in timeline.settings_of(step):
             if not LIVE[name].on_verl:
                 raise BadRequest(
-                    f"{name} cannot change while engine verl runs: its processes are built with it: {_NEW_RUN}",
+                    f"{name} cannot change while engine verl runs, as its processes are built with it: {_NEW_RUN}",
                     param=name,
                 )
             if name == "total_steps" and timeline.job.has_schedule:
                 raise BadRequest(
-                    "total_steps cannot change while engine verl runs a learning rate that goes down, which its"
-                    f" processes are built with: {_NEW_RUN}",
+                    "total_steps cannot change while engine verl runs with a learning rate schedule, as its processes"
+                    f" are built with it: {_NEW_RUN}",
                     param=name,
                 )
 
 
 def as_bad_request(error: JobInvalid) -> BadRequest:
-    """What is wrong with a job that a change would make, to whoever asked for the change."""
+    """Return the error for the caller whose change would make the job invalid."""
     return BadRequest(error.message.removeprefix("job: "), param=error.param)

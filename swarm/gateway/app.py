@@ -1,7 +1,7 @@
-"""create_app: the routers, the guards and the error handlers of one server, wired.
+"""The ASGI application of one server: `create_app` puts routers, guards and error handlers together.
 
-Place in the flow: the only module that knows all routes, and who may call which. What they do is in the routers'
-modules.
+Place in the flow: the only module that knows all routes and the roles that may call each. What a route does is in the
+module of its router.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from swarm.run.lifecycle import EngineLifecycle
 
 @dataclass(frozen=True, slots=True)
 class Deps:
-    """Everything the routes call. `served` is None-valued while no engine runs."""
+    """Everything that the routes call. `served` returns None while no engine runs."""
 
     control: Control
     served: Served
@@ -65,8 +65,11 @@ class Deps:
 
 
 def create_app(deps: Deps) -> SwarmApi:
-    """The ASGI app of one server. Control and episode routes want a token whose role allows them, if there are tokens;
-    model routes want the key of a running episode, in a header or in the path; health routes want nothing."""
+    """Return the ASGI app of one server.
+
+    Control and episode routes need a token whose role allows the call, if the server has tokens. Model routes need the
+    key of a running episode, in a header or in the path. Health routes need nothing.
+    """
     app = SwarmApi(
         request_bodies=describe_bodies,
         title="swarm",
@@ -74,7 +77,7 @@ def create_app(deps: Deps) -> SwarmApi:
         summary="Reinforcement learning for LLM agents as a service",
     )
     traffic = Traffic()
-    # Most frequent first: they are tried in this order.
+    # The router tries them in this order, so the most frequent come first.
     routers = (
         chat_router(deps.served),
         messages_router(deps.served),
@@ -87,10 +90,10 @@ def create_app(deps: Deps) -> SwarmApi:
         health_router(deps.lifecycle),
         transaction_router(deps.served, deps.ledger),
     )
-    # Not included, which would wrap each of them once more: their prefixes are complete.
+    # Added directly, as their prefixes are complete: `include_router` would wrap each route once more.
     app.router.routes[:0] = [route for router in routers for route in router.routes]
     install_error_handlers(app)
-    # In place of FastAPI's own stack, which adds a second net for errors and a third limit, at a fifth of the time.
+    # Replaces FastAPI's own stack, which takes five times as long: it handles errors a second time and adds a limit.
     rest = ExceptionMiddleware(AsyncExitStackMiddleware(app.router), handlers=app.exception_handlers)
     routes = PathKeys(PlainPaths(rest, app.router.routes))
     app.middleware_stack = RequestMiddleware(routes, InputLimits(deps.max_body_bytes), traffic)

@@ -1,7 +1,7 @@
-"""The HTTP contract: bodies of the control API, the states, and the legal moves between them.
+"""The HTTP contract: the bodies of the control API, the states of engine and episodes, and the legal transitions.
 
-Place in the flow: the edge. The gateway parses and renders these, the client sends and receives them; inside the
-service the frozen dataclasses of types.py flow instead. Chat bodies belong to the gateway's dialects, not here.
+Place in the flow: the edge. The gateway and the client both send and parse these bodies. Inside the service, the frozen
+dataclasses of types.py are used instead. Bodies of model calls are in the gateway's dialects, not here.
 """
 
 from swarm.schemas.base import API_PREFIX as API_PREFIX

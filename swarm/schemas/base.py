@@ -1,6 +1,6 @@
-"""What all bodies of the control API are made of: their base, names and rewards, the states and the legal moves.
+"""The common parts of all bodies of the control API: base class, field types, states and their legal transitions.
 
-Place in the flow: the modules beside this one build on it. It knows no route.
+Place in the flow: the other modules of this package use it. It knows no route.
 """
 
 from __future__ import annotations
@@ -13,37 +13,42 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 API_PREFIX = "/v1/swarm"
 
 LEASE_HEADER = "x-swarm-lease"
-"""With it a commander's call names the lease that it is made under, by its fence."""
+"""The header in which a commander's call gives the fencing token of its lease."""
 
 
 Identifier = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[\w.:/@+-]+$")]
-"""A caller-chosen name: letters, digits and `_ . : / @ + -`."""
+"""A name that the caller chooses: letters, digits and `_ . : / @ + -`."""
 
 
 MAX_REWARD = 1e6
-"""Rewards are compared in 32-bit floats; beyond this, differences between them are lost."""
+"""The largest absolute reward. Rewards are compared as 32-bit floats, which lose the differences of larger ones."""
 
 
 Reward = Annotated[FiniteFloat, Field(ge=-MAX_REWARD, le=MAX_REWARD)]
 NamedRewards = Annotated[dict[Identifier, Reward], Field(max_length=100)]
-"""Rewards of one episode by what they are for."""
+"""Several rewards of one episode, by name."""
 
 
 StopRule = Literal[
     "enough_episodes", "enough_tasks", "enough_non_constant_tasks", "any_client_agrees", "all_clients_agree"
 ]
-"""When a batch is complete: so many episodes; so many tasks with a full group; so many whose rewards differ (dynamic
-sampling, the others are dropped); as soon as one client says so; as soon as every client that is alive says so."""
+"""The rule that makes a batch complete.
+
+`enough_episodes` counts episodes, `enough_tasks` counts tasks with a full group. `enough_non_constant_tasks` counts
+only groups whose rewards differ and drops the others (dynamic sampling). `any_client_agrees` needs the agreement of one
+client, `all_clients_agree` that of every live client.
+"""
 
 GROUPED_RULES: Final[frozenset[StopRule]] = frozenset({"enough_tasks", "enough_non_constant_tasks"})
-"""Those by which a batch is so many groups of so many episodes each."""
+"""The stop rules under which a batch has a fixed number of groups with a fixed number of episodes each."""
 
 
 class EngineState(StrEnum):
-    """What the server is doing. OFFLINE has no job; FAILED carries a reason and is left by start or stop.
+    """The state of the engine.
 
-    A running engine goes back to BOOTING when its worker died and another one takes over. COMPLETE has done the
-    `total_steps` of its job: it serves the model and eval episodes, and takes no train episodes.
+    OFFLINE means that no engine runs. FAILED has a reason; a start or a stop leaves it. A running engine goes back to
+    BOOTING if its worker dies and a new one takes over. COMPLETE means that all `total_steps` are done: the engine
+    serves the model and eval episodes, but no train episodes.
     """
 
     OFFLINE = "OFFLINE"
@@ -102,10 +107,11 @@ LEGAL_ENGINE_MOVES: dict[EngineState, frozenset[EngineState]] = {
 
 
 class EpisodeState(StrEnum):
-    """RUNNING until it ends, is aborted or expires; an ended train episode is TRAINED or DROPPED with its batch.
+    """The state of an episode.
 
-    PREPARED episodes have their result and wait for the transaction that ends them together with those of other
-    servers.
+    An episode is RUNNING until it ends, is aborted or expires. A COMPLETED train episode becomes TRAINED or DROPPED
+    with its batch. A PREPARED episode has its result and waits for the commit of its transaction, which ends episodes
+    of several servers together.
     """
 
     RUNNING = "running"
@@ -118,7 +124,7 @@ class EpisodeState(StrEnum):
 
 
 class Body(BaseModel):
-    """Base of all bodies: unknown fields are refused by name."""
+    """The base class of all bodies. An unknown field is refused by name."""
 
     model_config = ConfigDict(extra="forbid")
 

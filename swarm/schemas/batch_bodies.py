@@ -1,6 +1,6 @@
-"""Bodies about batches: their policy, what was sealed and trained, who agrees, and which tasks are held.
+"""Bodies about batches: batch policy, closed and trained batches, agreement of clients, and episodes per task.
 
-Place in the flow: the gateway's routes of batches, and the client's calls of them.
+Place in the flow: the gateway's routes of batches and the client's calls use them.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from swarm.spelling import with_hints
 
 
 class AgreeRequest(Body):
-    """POST batch/agree: this client has sent what it has for the present batch."""
+    """The request of POST batch/agree: this client has no more episodes for the present batch."""
 
     client_id: Identifier
 
 
 class AgreeResponse(Body):
-    """Who has agreed so far. `will_seal` is true once the batch goes to training."""
+    """The clients that have agreed so far. `will_seal` is true if the batch is complete and goes to training."""
 
     agreed: list[str]
     will_seal: bool
 
 
 class BatchPolicyView(Body):
-    """When a batch is complete and what it may hold. `mixture` maps data sources to shares that sum to 1.
+    """The policy of a batch: when it is complete and what it may contain.
 
-    `drain_timeout_s` is how long a complete batch waits for episodes still running; `batch_timeout_s` how long, after
-    its first episode, a batch waits at all. A group none of whose episodes runs or is asked for counts with what it has
-    after `group_timeout_s`, a batch in which no train episode runs after `stall_timeout_s`. `max_staleness` is in
-    weight versions, per token.
+    `mixture` maps data sources to shares that sum to 1. A complete batch waits up to `drain_timeout_s` for running
+    episodes. An incomplete batch is closed with what it has `batch_timeout_s` after its first episode, or if no train
+    episode runs for `stall_timeout_s`. An incomplete group counts with what it has if none of its episodes runs or
+    waits to begin for `group_timeout_s`. `max_staleness` is in weight versions, per token.
     """
 
     stop_rule: StopRule
@@ -48,15 +48,17 @@ class BatchPolicyView(Body):
 
 
 class BatchPolicies(Body):
-    """GET batch/policy: the policy of the batch being filled, and the one that the next batch starts with, if it
-    differs."""
+    """The answer to GET batch/policy: the policy of the present batch, and that of the next one if it differs."""
 
     active: BatchPolicyView
     next: BatchPolicyView | None
 
 
 class UpdateBatchPolicyRequest(Body):
-    """PATCH batch/policy: settings of the next batch; what is left out stays. `mixture` {} ends a mixture."""
+    """The request of PATCH batch/policy: settings from the next batch on.
+
+    A setting that is left out stays as it is. The mixture {} switches the mixture off.
+    """
 
     stop_rule: StopRule | None = None
     batch_size: int | None = Field(default=None, ge=1, le=100_000)
@@ -79,12 +81,11 @@ class UpdateBatchPolicyRequest(Body):
 
 
 class BatchView(Body):
-    """One batch: `state` is sealed, trained, failed, or rewound if older weights were loaded after it was trained.
+    """One batch.
 
-    `settings` is what it is trained with where that differs from the job as it was given.
-
-    `metrics` is empty, `finished_at` and `weight_version` are None until it was trained. Times are seconds since the
-    epoch.
+    `state` is `sealed` (closed, not yet trained), `trained`, `failed`, or `rewound` if older weights were loaded after
+    its training. `settings` has the settings of its training that differ from the job as given. Until the batch is
+    trained, `metrics` is empty, and `finished_at` and `weight_version` are null. Times are seconds since the epoch.
     """
 
     batch_id: str
@@ -99,14 +100,17 @@ class BatchView(Body):
 
 
 class BatchPage(Body):
-    """GET batches: of the present job, newest first."""
+    """The answer to GET batches: batches of the present job, newest first."""
 
     batches: list[BatchView]
 
 
 class HeldTask(Body):
-    """What the present job has of one task: `groups` that a batch holds, trained or about to be, and `waiting` episodes
-    that have ended and are in no batch yet."""
+    """The groups and episodes of one task in the present job.
+
+    `groups` counts the task's groups in trained batches and batches that wait for training. `waiting` counts ended
+    episodes that are in no batch yet.
+    """
 
     task_id: str
     data_source: str
@@ -115,6 +119,6 @@ class HeldTask(Body):
 
 
 class HeldTasks(Body):
-    """GET tasks: by task id."""
+    """The answer to GET tasks: the tasks in order of their id."""
 
     tasks: list[HeldTask]

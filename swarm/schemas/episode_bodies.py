@@ -1,6 +1,6 @@
-"""Bodies about episodes: begin, end, abort, heartbeat, transactions, and what the record tells of each.
+"""Bodies about episodes: begin, end, abort, heartbeat and transactions, and the records of episodes.
 
-Place in the flow: the gateway's routes of episodes, and the client's calls of them.
+Place in the flow: the gateway's routes of episodes and the client's calls use them.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from swarm.schemas.base import Body, EpisodeState, ErrorDetail, Identifier, Name
 from swarm.types import DEFAULT_DATA_SOURCE, EpisodeType
 
 Secret = Annotated[str, Field(min_length=22, max_length=200, pattern=r"^[A-Za-z0-9_-]+$")]
-"""At least 128 bits that the client draws, URL-safe: 22 characters of base64 hold 132."""
+"""A URL-safe secret of at least 128 random bits, which the client draws: 22 characters of base64 have 132 bits."""
 
 
 class BeginEpisodeRequest(Body):
-    """POST episodes/begin. Held while a batch is training; 503 with Retry-After once `wait_s` is over.
+    """The request of POST episodes/begin. It waits while a batch is training, up to `wait_s`, then gets 503.
 
-    `idle_timeout_s` is the longest silence (no model call, no heartbeat of this episode) before it is given up.
-    With `lease_s` the client promises a sign of life (any call of this episode, or POST heartbeat that lists it) within
-    every such span; a client that died then loses the episode after that span already.
+    The episode expires after `idle_timeout_s` without a model call or a heartbeat of its own. With `lease_s`, the
+    client promises a call within every such span: any call of this episode, or a POST heartbeat that lists it. If the
+    client dies, the episode then expires after that shorter span.
 
-    With a `begin_secret`, drawn anew for each episode, the same request again is the same episode, with the same key:
-    what a client sends whose first call got no answer.
+    `begin_secret` makes a retry safe: the same request with the same secret returns the same episode and key. The
+    client draws a new secret for each episode.
 
-    A call of the episode that names no `seed` is sampled with one that `sampling_seed` and the number of the call give,
-    and one that names no temperature at `temperature`, the job's by default. `max_calls` and `max_tokens` bound the
-    completions and the sampled tokens of the whole episode.
+    A model call without a `seed` gets one from `sampling_seed` and the number of the call. A call without a temperature
+    is sampled at `temperature`, by default that of the job. `max_calls` and `max_tokens` limit the completions and the
+    sampled tokens of the whole episode.
     """
 
     begin_secret: Secret | None = None
@@ -47,10 +47,11 @@ class BeginEpisodeRequest(Body):
 
 
 class BeginEpisodeResponse(Body):
-    """`base_url` ends in /v1 and carries the host the caller used; `api_key` works for this episode only.
+    """The new episode with the credentials of its model routes.
 
-    All calls of an episode that `is_greedy` are sampled at temperature 0, whatever they ask for: algorithm remax
-    compares the other episodes of the task with it.
+    `base_url` ends in /v1 and has the host that the caller used. `api_key` works for this episode only. If `is_greedy`,
+    all calls of the episode are sampled at temperature 0, whatever they ask for. The algorithm remax uses its reward as
+    the baseline of the task's other episodes.
     """
 
     episode_id: str
@@ -66,15 +67,16 @@ class BeginEpisodeResponse(Body):
 MAX_REPLY_TEXTS = 10_000
 """The most replies of one episode."""
 MAX_REPLIES = 200_000
-"""Characters of the replies that are looked at. What is beyond counts as not written by the model."""
+"""The most characters of all replies that the server compares. Later text counts as not written by the model."""
 
 
 class EndEpisodeRequest(Body):
-    """POST episodes/{id}/end. Exactly once by `idempotency_key` (default: the episode id).
+    """The request of POST episodes/{id}/end. It ends the episode exactly once.
 
-    `turn_rewards`, if given, has one entry per recorded turn. `rewards` are by name; a job of algorithm gdpo learns
-    from those that it names, and refuses an episode that lacks one. `replies` are the texts of the assistant messages
-    that were graded, tool-call arguments included: the answer says what share of them the model wrote.
+    The call is identified by `idempotency_key`, by default the episode id. `turn_rewards`, if given, has one entry per
+    recorded turn. `rewards` are by name: a job with the algorithm gdpo names the rewards that it learns from, and
+    refuses an episode that lacks one. `replies` has the texts of the graded assistant messages, including tool-call
+    arguments: the answer gives the share of them that the model wrote.
     """
 
     task_id: str = Field(min_length=1, max_length=500)
@@ -89,23 +91,23 @@ class EndEpisodeRequest(Body):
 
 
 MAX_TOGETHER = 256
-"""Episodes in one request. What they write is committed to the ledger in one group, which this keeps short."""
+"""The most episodes in one request. One commit to the ledger records them all, and this limit keeps it short."""
 
 
 class BeginManyRequest(Body):
-    """POST episodes/begin_many. Each entry is checked, held and answered by itself, as a POST episodes/begin."""
+    """The request of POST episodes/begin_many. Each entry is handled like a POST episodes/begin of its own."""
 
     episodes: list[SkipValidation[BeginEpisodeRequest]] = Field(min_length=1, max_length=MAX_TOGETHER)
 
 
 class EndOfMany(EndEpisodeRequest):
-    """An entry of POST episodes/end_many: the episode, and what its own end would say."""
+    """An entry of POST episodes/end_many: the episode id and the fields of POST episodes/{id}/end."""
 
     episode_id: str = Field(max_length=200)
 
 
 class EndManyRequest(Body):
-    """POST episodes/end_many. Each entry is checked, recorded and answered by itself, as a POST episodes/{id}/end."""
+    """The request of POST episodes/end_many. Each entry is handled like a POST episodes/{id}/end of its own."""
 
     episodes: list[SkipValidation[EndOfMany]] = Field(min_length=1, max_length=MAX_TOGETHER)
 
@@ -113,8 +115,8 @@ class EndManyRequest(Body):
 class AnswerOfMany(Body):
     """One line of the answer to begin_many or end_many.
 
-    `index` counts the entries of the request from 0; `status` is that of the entry's own request, and so is either the
-    `answer` or the `error`. `retry_after_s` comes with an error that is one for now.
+    `index` counts the entries of the request from 0. `status` is the HTTP status that a single request would get, with
+    either its `answer` or its `error`. `retry_after_s` is set for a temporary error.
     """
 
     index: int
@@ -125,10 +127,10 @@ class AnswerOfMany(Body):
 
 
 class PrepareEpisodeRequest(EndEpisodeRequest):
-    """POST episodes/{id}/prepare: the result of an episode that counts only together with those of other servers.
+    """The request of POST episodes/{id}/prepare: the result of an episode in a transaction over several servers.
 
-    `coordinator` is the base URL of the server whose commit decides, null on that server itself, which is prepared
-    first.
+    `coordinator` is the base URL of the server whose commit decides the transaction. It is null on the coordinator
+    itself, which is prepared first.
     """
 
     transaction_id: Secret
@@ -136,13 +138,13 @@ class PrepareEpisodeRequest(EndEpisodeRequest):
 
 
 class CommitEpisodeRequest(Body):
-    """POST episodes/{id}/commit: on the coordinator this decides the transaction, elsewhere it carries that out."""
+    """The request of POST episodes/{id}/commit. It decides the transaction on the coordinator and ends the episode."""
 
     transaction_id: Secret
 
 
 class TransactionState(StrEnum):
-    """What became of a transaction, as its coordinator knows it."""
+    """The outcome of a transaction, as its coordinator knows it."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
@@ -150,20 +152,20 @@ class TransactionState(StrEnum):
 
 
 class TransactionView(Body):
-    """GET transactions/{id}. A transaction that is not on record is aborted."""
+    """The answer to GET transactions/{id}. A transaction that is not on record is aborted."""
 
     state: TransactionState
 
 
 class EpisodeUsage(Body):
-    """The inference of one episode, as the server sampled it.
+    """The model calls of one episode, as the server sampled them.
 
-    `calls` counts completions: a call for n choices is n. Calls that the end cut off count with what had been sampled
-    by then. `temperatures`, `top_p` and `top_k` are the distinct values in rising order, the last two without those
-    that do nothing; `other_sampling` names further settings that changed the distribution, as in `min_p=0.5`.
-    `seconds` are those from begin to end, null before. `limited` says whether a call was refused or cut short by a
-    limit of the episode. `system_failures` counts model calls that failed by the server's own fault, and the times that
-    it was started again meanwhile.
+    `calls` counts completions: a call for n choices counts n times. A call that the end of the episode cut off counts
+    with the tokens sampled until then. `temperatures`, `top_p` and `top_k` are the distinct values in rising order, the
+    last two without neutral values. `other_sampling` names other settings that changed the distribution, such as
+    `min_p=0.5`. `seconds` is the time from begin to end, null before the end. `limited` is true if a limit of the
+    episode refused or shortened a call. `system_failures` counts model calls that failed through the server's own
+    fault, and restarts of the server during the episode.
     """
 
     calls: int = 0
@@ -179,11 +181,11 @@ class EpisodeUsage(Body):
 
 
 class JobUsage(Body):
-    """GET usage: what the episodes of one kind of the present job have spent in all, as the server sampled it.
+    """The answer to GET usage: the total usage of the present job's episodes of one type.
 
-    Counted are episodes that are over and have a reward or called the model. The fields are the sums of those of
-    EpisodeUsage; `limited` counts episodes that met a limit, `faulty` those with a failure of the system, `unrewarded`
-    those without a reward by outcome. `model_share` is the mean of the episodes that have one.
+    Only episodes that are over count, if they have a reward or called the model. Fields of EpisodeUsage are summed.
+    `limited` counts episodes that met a limit, `faulty` episodes with a system failure, and `unrewarded` episodes
+    without a reward, by outcome. `model_share` is the mean over the episodes that have one.
     """
 
     episode_type: EpisodeType
@@ -204,10 +206,10 @@ class JobUsage(Body):
 
 
 class EndEpisodeResponse(Body):
-    """What became of the episode. `replayed` is true if an earlier call with the same key had ended it already.
+    """The outcome of an ended episode. `replayed` is true if an earlier call with the same key ended it.
 
-    `weight_versions` are all that sampled one of its tokens. `model_share` is the share of the reported `replies` that
-    the model wrote in this episode, from 0 to 1; null without replies, or where they hold no text.
+    `weight_versions` has every version that sampled a token of the episode. `model_share` is the share of the reported
+    `replies` that the model wrote in this episode, from 0 to 1. It is null without replies, or if they have no text.
     """
 
     episode_id: str
@@ -221,10 +223,10 @@ class EndEpisodeResponse(Body):
 
 
 class AbortEpisodeRequest(Body):
-    """POST episodes/{id}/abort. A system error, never a reward: counted under `reason` and not trained.
+    """The request of POST episodes/{id}/abort. The episode is counted under `reason` and not trained.
 
-    `final` says that no other attempt will be made in its place: its group is then complete without it. It may be said
-    of an episode that is over as well, until its batch is sealed.
+    `final` means that the client will not begin another episode in its place, so its group is complete without it. It
+    can also be sent for an episode that is over, until its batch is closed.
     """
 
     reason: str = Field(default="client_abort", max_length=200)
@@ -232,9 +234,9 @@ class AbortEpisodeRequest(Body):
 
 
 class ReviseRewardRequest(Body):
-    """POST episodes/{id}/reward: another reward for an ended episode, until its batch is sealed.
+    """The request of POST episodes/{id}/reward: a new reward of an ended episode, until its batch is closed.
 
-    Fields left out keep what was reported; `reason` goes on record.
+    Fields that are left out stay as they were reported. `reason` is recorded.
     """
 
     reward: Reward
@@ -245,24 +247,30 @@ class ReviseRewardRequest(Body):
 
 
 class HeartbeatRequest(Body):
-    """POST heartbeat: one sign of life for all running episodes of a client."""
+    """The request of POST heartbeat, which keeps all listed episodes of a client alive."""
 
     client_id: Identifier
     episode_ids: list[str] = Field(max_length=20_000)
 
 
 class HeartbeatResponse(Body):
-    """`ended` maps those of the listed episodes that do not run to why; their agents may stop. `warnings` say what
-    looks wrong about the client, by code."""
+    """The answer to POST heartbeat.
+
+    `ended` maps each listed episode that is not running to its reason; its agent may stop. `warnings` maps codes to
+    texts about probable mistakes of the client.
+    """
 
     ended: dict[str, str]
     warnings: dict[str, str] = Field(default_factory=dict[str, str])
 
 
 class EpisodeView(Body):
-    """One episode as the server knows it. Times are seconds since the epoch; `outcome` says why it was dropped.
-    `job_id` is the job that it was begun under, as in the event `job.started`. `sampling_seed`, `temperature` and the
-    limits are as it was begun with, `usage` and `model_share` as in the answer to its end."""
+    """One episode as the server knows it. Times are seconds since the epoch.
+
+    `outcome` is the reason why it was dropped. `job_id` identifies the job under which it was begun, as in the event
+    `job.started`. `sampling_seed`, `temperature` and the limits are those of its begin. `usage` and `model_share` are
+    those of the answer to its end.
+    """
 
     episode_id: str
     episode_type: EpisodeType
@@ -292,13 +300,18 @@ class EpisodeView(Body):
 
 
 class EpisodePage(Body):
+    """The answer to GET episodes. `next_cursor` is null on the last page."""
+
     episodes: list[EpisodeView]
     next_cursor: str | None
 
 
 class TurnView(Body):
-    """One recorded completion, token by token. The choices of one call share a `call_id`; `attempt` is how often the
-    client had sent the call before; `withheld` says why a finished turn is not trained."""
+    """One recorded completion, token by token.
+
+    The choices of one call share a `call_id`. `attempt` counts earlier attempts of the call by the client. `withheld`
+    is the reason why a finished turn is not trained.
+    """
 
     index: int
     parent: int | None
@@ -331,9 +344,9 @@ class SampleView(Body):
 
 
 class EpisodeDetail(Body):
-    """GET episodes/{id}: the episode, its turns and the samples they merge to; `advantage` once it was trained.
+    """The answer to GET episodes/{id}: the episode, its turns and the samples they merge to.
 
-    A rollout token gets no turns and no samples.
+    `advantage` is null until the episode is trained. A token of the role rollout gets no turns and no samples.
     """
 
     episode: EpisodeView
@@ -343,7 +356,7 @@ class EpisodeDetail(Body):
 
 
 class EpisodeSamples(Body):
-    """GET episodes/{id}/samples: the training sequences of one episode, with the batch that took them, if any."""
+    """The answer to GET episodes/{id}/samples: the training sequences of one episode, and its batch if it has one."""
 
     episode_id: str
     batch_id: str | None

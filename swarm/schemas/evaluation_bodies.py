@@ -1,6 +1,6 @@
-"""Bodies about held-out scores of a run: which weights are due, who scores them, and what they scored.
+"""Bodies about evaluations of a run on held-out tasks: which weights are due, who evaluates them, and their scores.
 
-Place in the flow: the gateway's routes of evaluations, and the client's calls of them.
+Place in the flow: the gateway's routes of evaluations and the client's calls use them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ Step = Annotated[int, Field(ge=0, le=2**63 - 1)]
 
 
 class ClaimEvaluationRequest(Body):
-    """POST evaluations/claim: this client scores the weights that are due, now or within `wait_s` seconds. It keeps the
-    evaluation for `lease_s` seconds from its last sign of life."""
+    """The request of POST evaluations/claim: this client evaluates the weights that are due within `wait_s` seconds.
+
+    The claim expires `lease_s` seconds after the client's last call about it.
+    """
 
     client_id: Identifier
     lease_s: float = Field(default=30.0, ge=1, le=3600)
@@ -25,15 +27,17 @@ class ClaimEvaluationRequest(Body):
 
 
 class RenewEvaluationRequest(Body):
-    """POST evaluations/heartbeat: the evaluator of a step lives."""
+    """The request of POST evaluations/heartbeat: the evaluator of this step is alive."""
 
     client_id: Identifier
     step: Step
 
 
 class EndEvaluationRequest(Body):
-    """POST evaluations/end: the eval episodes that score the weights of a step; the server reads their rewards
-    from its record. `failures` counts attempts that brought none. Without episodes there is no score, for a `reason`.
+    """The request of POST evaluations/end: the eval episodes of the weights of a step.
+
+    The server reads the rewards of the episodes from its ledger. `failures` counts attempts that got no score. Without
+    any episode there is no score, and `reason` says why.
     """
 
     client_id: Identifier
@@ -44,11 +48,11 @@ class EndEvaluationRequest(Body):
 
 
 class EvaluationView(Body):
-    """The held-out score of the weights after `step` steps. `state` is due, running, done, abandoned (no score came of
-    it, for a `reason`), or rewound if older weights were loaded since.
+    """The evaluation of the weights after `step` steps on held-out tasks.
 
-    `episodes` is how many are wanted, `scored` how many there are; `mean` is that of their rewards, with its `stderr`
-    between tasks. Times are seconds since the epoch.
+    An evaluation that is `abandoned` has no score, for a `reason`. One is `rewound` if older weights were loaded later.
+    `episodes` is the number of episodes wanted, `scored` the number of episodes in the score. `mean` is the mean of
+    their rewards, and `stderr` its standard error between tasks. Times are seconds since the epoch.
     """
 
     step: int
@@ -68,13 +72,16 @@ class EvaluationView(Body):
 
 
 class ClaimedEvaluation(Body):
-    """What the caller is to score; null while nothing is due. `is_over`: nothing will be, the job is complete."""
+    """The evaluation that the caller has claimed, or null while none is due.
+
+    `is_over` is true if no evaluation will be due any more, because the job is complete.
+    """
 
     evaluation: EvaluationView | None
     is_over: bool = False
 
 
 class EvaluationPage(Body):
-    """GET evaluations?after_step=N: of the present job, by step."""
+    """The answer to GET evaluations: evaluations of the present job, in order of their step."""
 
     evaluations: list[EvaluationView]

@@ -1,6 +1,6 @@
-"""Bodies about the server as a whole: its job, its engine, its status, metrics, events and audit log.
+"""Bodies about the server as a whole: its job, engine, status, metrics, events and audit log.
 
-Place in the flow: the gateway's control routes, and the client's calls of them.
+Place in the flow: the gateway's control routes and the client's calls use them.
 """
 
 from __future__ import annotations
@@ -17,33 +17,47 @@ from swarm.types import EpisodeType
 
 
 class SyncJobRequest(Body):
-    """PUT job. `job` is checked by TrainJob; accepted while OFFLINE or FAILED, if equal to the present job, or if it is
-    the present job with more `total_steps`. Other settings of a running job are PATCHed."""
+    """The request of PUT job. `job` has the fields of TrainJob.
+
+    Any job is accepted while the engine is OFFLINE or FAILED. Otherwise the job must equal the present one, except that
+    `total_steps` may be larger. PATCH job changes other settings of a running job.
+    """
 
     job: dict[str, Any]
 
 
 Resume = bool | Literal["weights"]
-"""Whether a start goes on with an earlier run: true with that of the same job, "weights" also from the weights of one
-of another job, false with none."""
+"""Whether a start continues an earlier run.
+
+True and "weights" continue the run of the same job. For another job, "weights" begins a new run from the weights of the
+run before, and True begins one from the job's model. False always begins a new run from the job's model.
+"""
 
 
 class StartEngineRequest(Body):
-    """POST engine/start. With `resume` (the default) the same job goes on where it was. With "weights" another job
-    begins a new run from the weights that the run before has, instead of from its model."""
+    """The request of POST engine/start.
+
+    With `resume` (the default) the same job continues where it stopped. With "weights" another job begins a new run
+    from the weights of the run before, instead of from its model.
+    """
 
     resume: Resume = True
 
 
 class CheckpointResponse(Body):
+    """The answer to POST engine/checkpoint: the directory on the server, and the weights in it."""
+
     path: str
     step: int
     weight_version: int
 
 
 class ChangeJobRequest(Body):
-    """PATCH job: other settings of the job that runs, from step `at_step` on; by default from the first step that can
-    have them. With `expected_revision`, only if nobody else has changed the job since it was at that revision."""
+    """The request of PATCH job: new settings of the running job, from step `at_step` on.
+
+    The default is the first step that can have them. With `expected_revision`, the change is refused unless the job is
+    at that revision, which shows that nobody else has changed it.
+    """
 
     settings: dict[str, Any]
     at_step: int | None = Field(default=None, ge=1)
@@ -51,7 +65,7 @@ class ChangeJobRequest(Body):
 
 
 class JobChangeView(Body):
-    """One change of a running job: `settings` hold from step `at_step` on."""
+    """One change of a running job: `settings` take effect at step `at_step`."""
 
     revision: int
     at_step: int
@@ -59,10 +73,10 @@ class JobChangeView(Body):
 
 
 class JobView(Body):
-    """GET job: as given, and with every default resolved. Both are null while no job is known.
+    """The answer to GET job: the job as given, and with every default resolved. Both are null without a job.
 
-    While an engine runs, `in_force` is the resolved job of step `filling`, whose batch is being collected, `revision`
-    counts the changes that were made to the job, and `changes` are these.
+    While an engine runs, `filling` is the step whose batch is being collected, and `in_force` is the resolved job of
+    that step. `revision` counts the changes of the job, and `changes` lists them.
     """
 
     job: dict[str, Any] | None
@@ -74,13 +88,13 @@ class JobView(Body):
 
 
 class LoadRequest(Body):
-    """POST engine/load: go back to an earlier step of this run, for good; later batches count as rewound."""
+    """The request of POST engine/load: go back to an earlier step of this run for good. Later batches are rewound."""
 
     step: int = Field(ge=0)
 
 
 class SourceView(Body):
-    """One data source of the batch being filled. `tasks_target` is its quota; None without a mixture."""
+    """One data source of the present batch. `tasks_target` is its quota, null without a mixture."""
 
     episodes: int
     tasks: int
@@ -89,8 +103,10 @@ class SourceView(Body):
 
 
 class PoolView(Body):
-    """How full the next batch is, counted by the stop rule in force. `agreed` are the clients that want it sealed,
-    `held_begins` is how many calls to begin an episode wait until one may."""
+    """The progress of the present batch, counted by its stop rule.
+
+    `agreed` lists the clients that agree to close it. `held_begins` counts the calls that wait to begin an episode.
+    """
 
     stop_rule: str
     episodes: int
@@ -105,7 +121,7 @@ class PoolView(Body):
 
 
 class ClientView(Body):
-    """`lost` counts its episodes that expired or were aborted."""
+    """One client that called recently. `lost` counts its episodes that expired or were aborted."""
 
     client_id: str
     last_seen_at: float
@@ -115,7 +131,7 @@ class ClientView(Body):
 
 
 class RunningEpisodeView(Body):
-    """`idle_s` is the time since the last model call or heartbeat of the episode."""
+    """One running episode. `idle_s` is the time since its last model call or heartbeat."""
 
     episode_id: str
     episode_type: EpisodeType
@@ -130,7 +146,7 @@ class RunningEpisodeView(Body):
 
 
 class WarningView(Body):
-    """A client that probably does not do what its author meant. `count` is how often it was seen."""
+    """A warning about a probable mistake of a client. `count` is the number of times it was seen."""
 
     code: str
     client_id: str
@@ -140,8 +156,11 @@ class WarningView(Body):
 
 
 class DiskView(Body):
-    """What the server's directory takes, in bytes, looked at within the last half minute. `recovery_bytes` is the part
-    of the checkpoints that crash recovery starts from, `free_bytes` what is left on that disk."""
+    """The disk usage of the server's directory in bytes, at most half a minute old.
+
+    `recovery_bytes` is the part of `checkpoints_bytes` that crash recovery starts from. `free_bytes` is the free space
+    of the disk.
+    """
 
     ledger_bytes: int
     checkpoints_bytes: int
@@ -150,14 +169,14 @@ class DiskView(Body):
 
 
 class Status(Body):
-    """GET status: one snapshot. `failures` counts episodes that were not trained, by reason.
+    """The answer to GET status: one snapshot of the server.
 
-    `running` lists the running episodes that were silent longest, at most 50. `recoveries` counts how often the engine
-    of this job came back after a crash, of its worker or of the server. `calls` counts model calls that were joined,
-    replayed, orphaned or withheld, `ignored_fields` the fields of their bodies that had no effect, by name.
-    `lease` names the study that uses the server, `disk` says what the server's directory takes. `revision` counts the
-    changes of the job, `changes_ahead` are those of steps that are not trained yet. `evaluation` is the score that is
-    due or being measured, `last_evaluation` the newest one that was.
+    `failures` counts untrained episodes by reason. `running` lists the running episodes that were silent longest, at
+    most 50. `recoveries` counts how often the engine recovered from a crash of its worker or of the server. `calls`
+    counts model calls that were joined, replayed, orphaned or withheld. `ignored_fields` counts the fields of model
+    calls without effect, by name. `lease` names the study that uses the server. `disk` is the disk usage of the
+    server's directory. `revision` counts the changes of the job, and `changes_ahead` lists those of steps that are not
+    trained yet. `evaluation` is the one that is due or running, `last_evaluation` the newest one with a score.
     """
 
     server_version: str
@@ -191,7 +210,7 @@ class Status(Body):
 
 
 class MetricPointView(Body):
-    """Metrics of one finished step; those that are no finite number come as "NaN", "Infinity" or "-Infinity"."""
+    """The metrics of one finished step. Values that are not finite are "NaN", "Infinity" or "-Infinity"."""
 
     model_config = ConfigDict(ser_json_inf_nan="strings")
 
@@ -201,13 +220,13 @@ class MetricPointView(Body):
 
 
 class MetricsHistory(Body):
-    """GET metrics?after_step=N: one entry per finished step, oldest first."""
+    """The answer to GET metrics: one entry per finished step, oldest first."""
 
     points: list[MetricPointView]
 
 
 class EventView(Body):
-    """One event: a change of state, a batch sealed or trained, a policy change, a recovery."""
+    """One event, such as a change of state, a closed or trained batch, a policy change or a recovery."""
 
     event_id: int
     kind: str
@@ -216,13 +235,13 @@ class EventView(Body):
 
 
 class EventPage(Body):
-    """GET events?after_id=N: oldest first. The same route streams them to callers that accept text/event-stream."""
+    """The answer to GET events, oldest first. Callers that accept text/event-stream get a stream instead."""
 
     events: list[EventView]
 
 
 class AuditView(Body):
-    """One control call: who asked for what, and how it was answered. `caller` names the role, never the token."""
+    """One entry of the audit log: a control call with its answer's status. `caller` is the role, never the token."""
 
     audit_id: int
     at: float
@@ -235,17 +254,21 @@ class AuditView(Body):
 
 
 class AuditPage(Body):
-    """GET audit?after_id=N: oldest first."""
+    """The answer to GET audit: entries of the audit log, oldest first."""
 
     entries: list[AuditView]
 
 
 class Ready(Body):
+    """The answer to GET /ready. `reason` says why the engine has failed."""
+
     ready: bool
     state: EngineState
     reason: str | None
 
 
 class Acknowledged(Body):
+    """The answer to a command, with the state of the engine after it."""
+
     ok: bool = True
     state: EngineState

@@ -1,6 +1,6 @@
-"""Bodies of what a researcher asks of a server beyond training: its lease, and runs that are started only once.
+"""Bodies for the researcher: the lease of a server, and launches, which start a run exactly once.
 
-Place in the flow: the gateway's study routes, and the client's calls of them.
+Place in the flow: the gateway's study routes and the client's calls use them.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ MAX_LEASE_S = 3600.0
 
 Text = Annotated[str, Field(min_length=1, max_length=500)]
 LaunchKey = Annotated[str, Field(min_length=1, max_length=500)]
-"""A name that its caller gives to one start of a job: any text."""
+"""The name that the caller gives to one start of a job: any text."""
 
 
 class LeaseRequest(Body):
-    """PUT lease: the sole use of the server by one study, for `ttl_s` seconds from this call on.
+    """The request of PUT lease: only this study may use the server, for `ttl_s` seconds from this call on.
 
-    `holder` tells processes apart: the same study and holder again renew the lease. `replaces` is the fence of a lease
-    whose holder is known to be gone; it is taken over although it has not run out.
+    `holder` identifies a process: the same study and holder renew the lease. `replaces` is the `fence` of a lease whose
+    holder is known to be gone. That lease is taken over although it has not expired.
     """
 
     study_id: Text
@@ -35,8 +35,11 @@ class LeaseRequest(Body):
 
 
 class LeaseView(Body):
-    """Who uses the server, since when, in seconds since the epoch. `fence` grows with every holder; `ends_in_s` is what
-    is left unless the lease is renewed."""
+    """The lease of the server. `since` is in seconds since the epoch.
+
+    `fence` is the fencing token: it grows with every new holder. The lease ends in `ends_in_s` seconds unless it is
+    renewed.
+    """
 
     study_id: str
     holder: str
@@ -49,15 +52,18 @@ class LeaseView(Body):
 
 
 class LaunchRequest(Body):
-    """POST launch: start this job as a new run, once. `job` is checked by TrainJob."""
+    """The request of POST launch: start this job as a new run, once per key. `job` has the fields of TrainJob."""
 
     key: LaunchKey
     job: dict[str, Any]
 
 
 class LaunchView(Body):
-    """What became of a launch: its run is `running`, `done`, `failed` for a `reason`, `stopped`, or `replaced` by a
-    later run of the server. `step` counts its finished steps; `is_new` says that this very call has started it."""
+    """The outcome of a launch.
+
+    A run that is `failed` has a `reason`; one that is `replaced` was followed by another run of the server. `step`
+    counts its finished steps. `is_new` is true if this call started it. `began_at` is in seconds since the epoch.
+    """
 
     key: str
     outcome: Literal["running", "done", "failed", "stopped", "replaced"]
@@ -69,6 +75,6 @@ class LaunchView(Body):
 
 
 class LaunchPage(Body):
-    """GET launches?key=K: what the server knows of that run, or of the newest ones, newest first."""
+    """The answer to GET launches: the run with the given key, or the newest launched runs, newest first."""
 
     launches: list[LaunchView]

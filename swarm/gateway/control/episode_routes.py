@@ -1,6 +1,6 @@
-"""Episode routes: begin, end, abort, heartbeat, reward, agreement, and reading what was recorded.
+"""Episode routes: begin, end, abort, heartbeat, reward and agreement, and the records of episodes.
 
-Place in the flow: HTTP to the episodes of the started job. It holds no state.
+Place in the flow: HTTP to the episodes of the started job. The module keeps no state.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from swarm.tracker.codec import Codec
 async def begin_one(
     service: ModelService, body: BeginEpisodeRequest, base_url: str, departure: Departure
 ) -> BeginEpisodeResponse:
-    """Begin an episode whose model is served at `base_url`. Raises as Episodes.begin."""
+    """Begin an episode whose model routes are at `base_url`. Raises the errors of `Episodes.begin`."""
     begun = await service.episodes.begin(body, departure)
     return BeginEpisodeResponse(
         episode_id=begun.episode_id,
@@ -59,8 +59,11 @@ async def begin_one(
 
 
 async def end_one(served: Served, ledger: Ledger, episode_id: str, body: EndEpisodeRequest) -> EndEpisodeResponse:
-    """End an episode, also while no engine runs. Raises as Episodes.end, and EngineNotReady for one that has to wait
-    for its engine."""
+    """End an episode.
+
+    While no engine runs, only an end that was recorded before can be answered. Raises the errors of `Episodes.end`, and
+    EngineNotReady for an episode that is still running while no engine is.
+    """
     service = served()
     if service is None:
         ended = await _replay_end(ledger, episode_id, body)
@@ -70,52 +73,64 @@ async def end_one(served: Served, ledger: Ledger, episode_id: str, body: EndEpis
 
 
 def add_life_routes(router: APIRouter, served: Served, ledger: Ledger) -> None:
-    """What every episode goes through."""
+    """Add the routes that begin, end and keep alive an episode."""
 
     @router.post("/episodes/begin", status_code=201, summary="Begin an episode", responses=errors(409, 503, 507))
     async def begin(body: BeginEpisodeRequest, request: Request) -> BeginEpisodeResponse:
-        """Held up to `wait_s` while a batch trains or the share of this data source is covered, then 503. 409
-        `training_complete` for train episodes once the job has done its steps."""
+        """Begin an episode.
+
+        The call waits up to `wait_s` seconds while a batch trains, or while the next one has enough episodes of this
+        data source. Then the answer is 503. A train episode of a complete job gets 409 `training_complete`.
+        """
         service = require_service(served)
-        # A program that was killed while it was held would have its episode begun by nobody, and the batch wait for it.
+        # If the client disconnects while it waits, no episode may begin: nobody would end it, and its batch would wait.
         return await begin_one(service, body, model_url(request), lambda: until_left(request.receive))
 
     @router.post(
         "/episodes/{episode_id}/end", summary="End an episode with its reward", responses=errors(404, 409, 503, 507)
     )
     async def end(episode_id: str, body: EndEpisodeRequest) -> EndEpisodeResponse:
-        """Exactly once, and durable when it is answered. The same payload again gets the same answer with `replayed`;
-        another one 409 `idempotency_mismatch`; an episode that is over 409 `episode_ended` with what became of it."""
+        """End an episode exactly once. The result is durable before the answer.
+
+        The same payload again gets the same answer, with `replayed`. Another payload gets 409 `idempotency_mismatch`.
+        An episode that expired or was aborted gets 409 `episode_ended` with its outcome.
+        """
         return await end_one(served, ledger, episode_id, body)
 
     @router.post(
         "/episodes/{episode_id}/heartbeat",
-        summary="A sign of life of one episode",
+        summary="Keep one episode alive",
         responses=errors(404, 409, 503, 507),
     )
     async def heartbeat(episode_id: str) -> EpisodeView:
-        """Renews its lease and its idle timeout. 409 `episode_ended` if it does not run."""
+        """Renew the lease and the idle timeout of an episode. If it is not running, the answer is 409."""
         service = served()
         if service is None:
             raise _over(await ledger.episode(episode_id))
         service.episodes.heartbeat(episode_id)
         return view_episode(service.episodes.as_present(await ledger.episode(episode_id)))
 
-    @router.post("/heartbeat", summary="A sign of life for all episodes of a client", responses=errors(503))
+    @router.post("/heartbeat", summary="Keep all episodes of a client alive", responses=errors(503))
     async def heartbeat_client(body: HeartbeatRequest) -> HeartbeatResponse:
-        """Renews the leases of those listed, not their idle timeouts: an agent that hangs in a living client is still
-        found. Answers which of them do not run, and why, and what looks wrong about the client."""
+        """Renew the leases of the listed episodes, but not their idle timeouts.
+
+        So an agent that hangs in a live client still times out. The answer names the listed episodes that are not
+        running, with the reasons, and warnings about the client.
+        """
         episodes = require_service(served).episodes
         ended = episodes.heartbeat_client(body.client_id, body.episode_ids)
         return HeartbeatResponse(ended=ended, warnings=episodes.warnings_about(body.client_id))
 
 
 def add_judgement_routes(router: APIRouter, served: Served, ledger: Ledger) -> None:
-    """What a client decides about its episodes and the batch besides."""
+    """Add the routes that abort an episode, revise its reward, or agree that the batch is complete."""
 
-    @router.post("/episodes/{episode_id}/abort", summary="Give an episode up", responses=errors(404, 409, 503, 507))
+    @router.post("/episodes/{episode_id}/abort", summary="Abort an episode", responses=errors(404, 409, 503, 507))
     async def abort(episode_id: str, body: AbortEpisodeRequest | None = None) -> EpisodeView:
-        """A system error is never a reward: counted under `reason` and not trained. Idempotent."""
+        """Abort an episode after a system error, which is never a reward.
+
+        The episode is counted under `reason` and not trained. Idempotent.
+        """
         service = served()
         if service is not None:
             given = body or AbortEpisodeRequest()
@@ -127,12 +142,15 @@ def add_judgement_routes(router: APIRouter, served: Served, ledger: Ledger) -> N
 
     @router.post("/episodes/{episode_id}/reward", summary="Revise a reward", responses=errors(404, 409, 503, 507))
     async def revise_reward(episode_id: str, body: ReviseRewardRequest) -> EpisodeView:
-        """Until its batch is sealed, an ended train episode gets another reward. The former one stays on record."""
+        """Change the reward of an ended train episode, until its batch is closed. The earlier one stays on record."""
         return view_episode(await require_service(served).episodes.revise(episode_id, body))
 
-    @router.post("/batch/agree", summary="Say that this client has sent what it has", responses=errors(503))
+    @router.post("/batch/agree", summary="Agree that the present batch is complete", responses=errors(503))
     async def agree(body: AgreeRequest) -> AgreeResponse:
-        """Counts under the stop rules any_client_agrees and all_clients_agree, until the batch is sealed."""
+        """Record that this client has no more episodes for the present batch.
+
+        The stop rules `any_client_agrees` and `all_clients_agree` use it, until the batch is closed.
+        """
         agreed, will_seal = require_service(served).episodes.agree(body.client_id)
         return AgreeResponse(agreed=list(agreed), will_seal=will_seal)
 
@@ -140,37 +158,44 @@ def add_judgement_routes(router: APIRouter, served: Served, ledger: Ledger) -> N
 def add_state_route(router: APIRouter, served: Served, ledger: Ledger) -> None:
     @router.get("/episodes/{episode_id}", summary="One episode, token by token", responses=errors(404, 507))
     async def get_episode(episode_id: str, request: Request) -> EpisodeDetail:
-        """Its state, its turns and the samples they merge to. A episodes token gets the state, no turns and no
-        samples."""
+        """Return an episode with its turns and the samples they merge to.
+
+        A token of the role rollout gets no turns and no samples.
+        """
         row = await ledger.episode(episode_id)
         service = served()
         row = row if service is None else service.episodes.as_present(row)
         if role_of(request) not in READERS:
             return view_state(row)
         turns = await ledger.turns(episode_id)
-        # Long episodes take long to merge and to spell out; the calls of others go on meanwhile.
+        # Merging and decoding a long episode takes long, so a thread does it while other calls go on.
         return await asyncio.to_thread(view_detail, row, turns, _codec(served))
 
 
 def add_record_routes(router: APIRouter, served: Served, ledger: Ledger) -> None:
-    """Reading what was recorded, of any episode of this server."""
+    """Add the routes that read the records of every episode on this server."""
 
     @router.get("/episodes", summary="Episodes of every job, newest first", responses=errors(507))
     async def list_episodes(query: Annotated[EpisodeQuery, Query()]) -> EpisodePage:
         found = await ledger.episodes(**query.model_dump())
         return EpisodePage(episodes=[view_episode(row) for row in found.episodes], next_cursor=found.next_cursor)
 
-    @router.get("/episodes/{episode_id}/samples", summary="What is trained of an episode", responses=errors(404, 507))
+    @router.get("/episodes/{episode_id}/samples", summary="The samples of an episode", responses=errors(404, 507))
     async def get_samples(episode_id: str) -> EpisodeSamples:
-        """Its training sequences: token ids, texts, loss mask, logprobs and weight version, one entry per token."""
+        """Return the training sequences of an episode.
+
+        Token ids, texts, loss mask, logprobs and weight versions have one entry per token.
+        """
         row = await ledger.episode(episode_id)
         turns = await ledger.turns(episode_id)
         return await asyncio.to_thread(view_samples, row, turns, _codec(served))
 
 
 async def _replay_end(ledger: Ledger, episode_id: str, body: EndEpisodeRequest) -> EndReceipt:
-    """The answer that an earlier `end` got, while no engine runs. Raises EpisodeEnded or IdempotencyMismatch as the
-    ledger does, EngineNotReady for an episode that has not ended."""
+    """Return the receipt of an earlier end, while no engine runs.
+
+    Raises EpisodeEnded or IdempotencyMismatch as the ledger does, and EngineNotReady for an episode that has not ended.
+    """
     row = await ledger.episode(episode_id)
     if row.state is EpisodeState.RUNNING:
         raise _over(row)
@@ -178,9 +203,9 @@ async def _replay_end(ledger: Ledger, episode_id: str, body: EndEpisodeRequest) 
 
 
 def _over(row: EpisodeRow) -> EpisodeEnded | EngineNotReady:
-    """Why nothing can be done with an episode while no engine runs."""
+    """Return the error for a call about an episode while no engine runs."""
     if row.state is EpisodeState.RUNNING:
-        return EngineNotReady("no engine is running: the episode waits for it", retry_after_s=2)
+        return EngineNotReady("no engine is running: try again once the engine is back", retry_after_s=2)
     why = f" ({row.outcome})" if row.outcome else ""
     return EpisodeEnded(f"episode {row.episode_id} is {row.state}{why}")
 
@@ -191,7 +216,7 @@ def _codec(served: Served) -> Codec | None:
 
 
 def model_url(request: Request) -> str:
-    """The model routes under the host that the caller used, so that its agent gets there by the same way."""
+    """Return the URL of the model routes, with the host that the caller used, as its agent can reach that host too."""
     scope = request.scope
     for name, value in scope["headers"]:
         if name == b"host":

@@ -1,8 +1,7 @@
-"""What happens on the server, as a page of JSON or as a stream of server-sent events.
+"""Routes of the server's events: a page of JSON, or a stream of server-sent events.
 
-Place in the flow: HTTP to the ledger's events. A stream reads the ledger whenever something was written to it, so that
-it is as complete as the ledger: a watcher that comes back with the last id it saw misses nothing. Format: WHATWG HTML,
-section 9.2.
+Place in the flow: HTTP to the events of the ledger. A stream reads the ledger after each write, so it is as complete as
+the ledger. A watcher that reconnects with the last id it saw misses no event. Format: WHATWG HTML, section 9.2.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from swarm.schemas import EventPage, EventView
 logger = logging.getLogger(__name__)
 
 KEEP_ALIVE_S = 15.0
-"""Proxies in between cut connections that are silent for 30 to 60 s."""
+"""The pause after which a stream sends a comment. Proxies close connections that are silent for 30 to 60 s."""
 
 RECONNECT_MS = 1000
 EVENTS_AT_ONCE = 500
 GATHER_S = 0.05
-"""Events that follow one another faster are sent together: each watcher reads the ledger by itself."""
+"""The time during which events are collected and sent together. It limits reads, as each watcher reads the ledger."""
 
 MAX_WATCHERS = 64
 MEDIA_TYPE = "text/event-stream"
@@ -42,7 +41,7 @@ _STREAM_EXAMPLE = (
 )
 _RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {
-        "description": "A page, or the stream: `data` of an event is an EventView.",
+        "description": "A page of events, or a stream. The `data` of each event in the stream is an EventView.",
         "content": event_stream("id", "event", "data", "retry", example=_STREAM_EXAMPLE),
     },
     **errors(503, 507),
@@ -51,7 +50,7 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
 
 @dataclass(slots=True)
 class EventStreams:
-    """The open streams of one server. Used from one event loop."""
+    """The open event streams of one server. It must be used from one event loop."""
 
     ledger: Ledger
     keep_alive_s: float = KEEP_ALIVE_S
@@ -64,14 +63,17 @@ class EventStreams:
         return len(self._open)
 
     async def serve(self, after_id: int, receive: Receive, send: Send) -> None:
-        """Send all events beyond `after_id` until the watcher leaves or `close` is called.
+        """Send all events after `after_id` until the watcher disconnects or `close` is called.
 
-        Raises Unavailable, with nothing sent, if no further watcher can be served.
+        Raises Unavailable before anything is sent if the server shuts down or has its maximum of watchers.
         """
         if self._is_closed:
-            raise Unavailable("the server is shutting down", retry_after_s=2)
+            raise Unavailable("the server is shutting down: follow the events once it is back", retry_after_s=2)
         if len(self._open) >= self.max_watchers:
-            raise Unavailable(f"{self.max_watchers} watchers follow the events already", retry_after_s=30)
+            raise Unavailable(
+                f"the events have {self.max_watchers} watchers, the most allowed: close one, or try again later",
+                retry_after_s=30,
+            )
         following = asyncio.create_task(self._follow(after_id, send), name="event stream")
         leaving = asyncio.create_task(until_left(receive), name="watcher")
         self._open.add(following)
@@ -80,7 +82,7 @@ class EventStreams:
             if following.done() and not following.cancelled():
                 following.result()
         except LedgerError as error:
-            logger.error("an event stream ends: %s", error.message)
+            logger.error("an event stream ends, as the ledger cannot be read: %s", error.message)
         finally:
             self._open.discard(following)
             following.cancel()
@@ -89,7 +91,7 @@ class EventStreams:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     def close(self) -> None:
-        """End all streams: their watchers would keep a server from shutting down."""
+        """Close all streams. An open one would keep the server from shutting down."""
         self._is_closed = True
         for following in self._open:
             following.cancel()
@@ -110,7 +112,7 @@ class EventStreams:
 
 
 class EventStream(Response):
-    """One watcher's stream."""
+    """The streaming response for one watcher."""
 
     def __init__(self, streams: EventStreams, after_id: int) -> None:
         super().__init__(media_type=MEDIA_TYPE)
@@ -124,10 +126,13 @@ class EventStream(Response):
 def add_event_routes(router: APIRouter, streams: EventStreams) -> None:
     @router.get("/events", summary="Read or follow the events", response_model=EventPage, responses=_RESPONSES)
     async def get_events(query: Annotated[EventQuery, Query()], request: Request) -> Response | EventPage:
-        """Changes of state, batches sealed and trained, checkpoints, recoveries, policy changes, revised rewards;
-        oldest first. A stream goes on after the event named in the header `Last-Event-ID`, if there is one."""
+        """Return the events of the server, oldest first, as a page or as a stream.
+
+        Events are changes of state, closed and trained batches, checkpoints, recoveries, policy changes and revised
+        rewards. With the header `Last-Event-ID`, a stream continues after that event.
+        """
         if query.last is not None and query.model_fields_set & {"after_id", "limit"}:
-            raise BadRequest("last: names the newest events, so send it without after_id and limit", param="last")
+            raise BadRequest("last: selects the newest events, so send it without after_id and limit", param="last")
         newest = None if query.last is None else await streams.ledger.newest_events(query.last)
         if query.stream or MEDIA_TYPE in request.headers.get("accept", ""):
             start = newest[0].event_id - 1 if newest else query.after_id
@@ -141,7 +146,7 @@ def _last_seen(request: Request, start: int) -> int:
     if given is None or given == "":
         return start
     if not (given.isascii() and given.isdecimal() and len(given) <= 19 and int(given) <= MAX_ID):
-        raise BadRequest("Last-Event-ID is not one this server gave out", param="last-event-id")
+        raise BadRequest("Last-Event-ID is no event id of this server: send a whole number", param="last-event-id")
     return int(given)
 
 

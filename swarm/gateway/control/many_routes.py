@@ -1,8 +1,8 @@
-"""Begin or end many episodes in one request; each entry is checked, held and answered as a request of its own.
+"""Routes that begin or end many episodes in one request. Each entry is checked and answered as a request of its own.
 
-Place in the flow: HTTP to the episodes of the started job, beside episode_routes.py, which says what one begin and one
-end are. The answer is one line per entry, sent as soon as it is known, so that an entry that is held holds no other.
-This module knows nothing of who is held, and why.
+Place in the flow: HTTP to the episodes of the started job. episode_routes.py begins and ends the single episode. The
+answer has one line per entry, sent as soon as its result is known, so that a waiting entry delays no other. This module
+does not know why an entry waits.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 MEDIA_TYPE = "application/x-ndjson"
 
 Work = Callable[[Departure], Awaitable[BaseModel]]
-"""Carries out one entry; what it is given returns once the caller has gone away, and is asked only if it is held."""
+"""Carries out one entry. It calls its argument only if the entry has to wait; that returns when the caller leaves."""
 
 Entry = TypeVar("Entry", bound=BaseModel)
 
@@ -47,8 +47,11 @@ def add_many_routes(router: APIRouter, served: Served, ledger: Ledger) -> None:
         responses={200: _lines(201), **errors(503)},
     )
     async def begin_many(body: BeginManyRequest, request: Request) -> Response:
-        """One line per entry, as soon as that is let in or refused: those that may begin now come at once, in one
-        piece, and each of those that are held once it may begin, at the latest after its own `wait_s`."""
+        """Begin many episodes. The answer has one line per entry.
+
+        The lines of entries that may begin now, or are refused, come at once. An entry that has to wait gets its line
+        when it may begin, at the latest after its own `wait_s`.
+        """
         service = require_service(served)
         base_url = model_url(request)
 
@@ -65,8 +68,11 @@ def add_many_routes(router: APIRouter, served: Served, ledger: Ledger) -> None:
         responses={200: _lines(200)},
     )
     async def end_many(body: EndManyRequest) -> Response:
-        """One line per entry. Each is exactly once, and durable when it is answered; what they write is committed
-        together."""
+        """End many episodes. The answer has one line per entry.
+
+        Each entry ends its episode exactly once and is durable before its line. All are committed to the ledger
+        together.
+        """
 
         async def carry_out(entry: EndOfMany, departure: Departure) -> BaseModel:
             return await end_one(served, ledger, entry.episode_id, entry)
@@ -77,7 +83,7 @@ def add_many_routes(router: APIRouter, served: Served, ledger: Ledger) -> None:
 def _work(
     adapter: TypeAdapter[Entry], entry: object, carry_out: Callable[[Entry, Departure], Awaitable[BaseModel]]
 ) -> Work:
-    """The entry is checked where it is carried out: one that is not sound is refused alone."""
+    """Return the work of one entry. The check is part of it, so that an invalid entry is refused alone."""
 
     async def work(departure: Departure) -> BaseModel:
         return await carry_out(parse_body(adapter, entry), departure)
@@ -86,7 +92,7 @@ def _work(
 
 
 class Answers(Response):
-    """Carries out all entries at once. `status` is that of an entry that succeeds."""
+    """The streaming response that carries out all entries at once. `status` is that of an entry that succeeds."""
 
     media_type = MEDIA_TYPE
 
@@ -115,7 +121,7 @@ class Answers(Response):
 
 
 class _Entries:
-    """The entries of one request while they are carried out, each as a task of its own."""
+    """The entries of one request while they are carried out, each as an asyncio task."""
 
     def __init__(self, status: int, work: Sequence[Work], receive: Receive) -> None:
         self._status = status
@@ -129,22 +135,22 @@ class _Entries:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing will be known beyond the lines that were taken."""
+        """Whether all lines were taken and no entry is left."""
         return not self._left and not self._lines
 
     async def known_at_once(self) -> bytes:
-        """The lines of all entries that are not held."""
+        """Return the lines of all entries that need not wait."""
         while self._moving:
             self._changed.clear()
             await self._changed.wait()
         return self._take()
 
     async def next_known(self) -> bytes:
-        """At least one further line."""
+        """Return one or more further lines, once there are any."""
         while not self._lines:
             self._changed.clear()
             await self._changed.wait()
-        # Those that are let in together are recorded together, and told together.
+        # Entries that begin together are recorded together: one turn of the loop lets all their lines arrive.
         await asyncio.sleep(0)
         return self._take()
 
@@ -177,7 +183,7 @@ class _Entries:
         self._changed.set()
 
     async def _hold(self, index: int) -> None:
-        """An entry is held from now on. Returns once the caller has gone away."""
+        """Mark an entry as waiting. Returns once the caller has disconnected."""
         self._moving.discard(index)
         self._changed.set()
         if self._departure is None:

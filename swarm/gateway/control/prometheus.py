@@ -1,7 +1,7 @@
-"""/metrics: the server's state and traffic in Prometheus' text format.
+"""The route /metrics: the server's state and traffic in the text format of Prometheus.
 
-Place in the flow: a snapshot is taken at each scrape; between scrapes only the middleware counts. All of it lives in a
-registry of its own, so that two servers in one process stay apart. What belongs to a job starts anew with the job.
+Place in the flow: each scrape takes a snapshot; between scrapes only the middleware counts. A snapshot has its own
+registry, so that two servers in one process stay apart. Metrics of a job start again from zero with the next job.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from swarm.ledger import CommitCount, Ledger
 from swarm.schemas import EngineState, PoolView, Status
 
 MAX_OUTCOMES = 100
-"""Clients choose the reasons of their aborts; beyond these, the most frequent ones, they are counted as `other`."""
+"""The most outcomes with a time series of their own. Clients choose the reasons of aborts freely, so rarer ones are
+counted as `other`."""
 
 OTHER = "other"
 
@@ -31,7 +32,7 @@ Labels = Mapping[tuple[str, ...], float]
 
 _RESPONSES = {
     200: {
-        "description": "Text exposition format, or OpenMetrics if that is accepted.",
+        "description": "Prometheus' text format, or OpenMetrics if the header `Accept` asks for it.",
         "content": {"text/plain": {"schema": {"type": "string"}, "example": "swarm_step 12.0\n"}},
     },
     **errors(507),
@@ -40,7 +41,10 @@ _RESPONSES = {
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All that one scrape shows. `episodes` counts those of the present job by state and outcome ("" for none)."""
+    """The data of one scrape.
+
+    `episodes` counts the episodes of the present job by state and outcome. The outcome is "" where there is none.
+    """
 
     status: Status
     episodes: Mapping[tuple[str, str], int]
@@ -69,7 +73,7 @@ def add_prometheus_route(
 
 
 def registry_of(snapshot: Snapshot) -> CollectorRegistry:
-    """A registry that holds this snapshot and the figures of the process."""
+    """Return a registry with the metrics of this snapshot and of the process."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     registry.register(_Snapshots(snapshot))
@@ -97,13 +101,13 @@ class _Snapshots(Collector):
 
 def _engine(status: Status) -> Iterator[Metric]:
     info = {(status.server_version, status.model or "", status.project_name or "", status.experiment_name or ""): 1.0}
-    yield _gauge("swarm_info", "What is served", ("version", "model", "project", "experiment"), info)
+    yield _gauge("swarm_info", "Version, model and job", ("version", "model", "project", "experiment"), info)
     states = {(state.value,): float(state is status.state) for state in EngineState}
     yield _gauge("swarm_engine_state", "1 for the state the engine is in", ("state",), states)
     yield _gauge("swarm_start_time_seconds", "When the server started, since the epoch", (), {(): status.started_at})
     yield _gauge("swarm_step", "Finished training steps of the job", (), {(): float(status.step)})
     yield _gauge("swarm_weight_version", "Version of the weights served", (), {(): float(status.weight_version)})
-    yield _gauge("swarm_recoveries", "Crashes this job has survived", (), {(): float(status.recoveries)})
+    yield _gauge("swarm_recoveries", "Crashes that this job recovered from", (), {(): float(status.recoveries)})
     rate = {(): status.tokens_per_second}
     yield _gauge("swarm_tokens_per_second", "Tokens sampled per second over the last seconds", (), rate)
     oddities = {(kind,): float(count) for kind, count in status.calls.items()}
@@ -111,20 +115,20 @@ def _engine(status: Status) -> Iterator[Metric]:
     ignored = {(name,): float(count) for name, count in status.ignored_fields.items()}
     yield _gauge("swarm_ignored_fields", "Fields of model calls that had no effect", ("field",), ignored)
     metrics = {(name,): value for name, value in status.last_metrics.items()}
-    yield _gauge("swarm_training_metric", "Metrics of the last finished step, by their names", ("name",), metrics)
+    yield _gauge("swarm_training_metric", "Metrics of the last finished step, by name", ("name",), metrics)
     is_due = {(): float(status.evaluation is not None)}
-    yield _gauge("swarm_evaluation_open", "1 while a held-out score is due or being measured", (), is_due)
+    yield _gauge("swarm_evaluation_open", "1 while an evaluation is due or running", (), is_due)
     if (score := status.last_evaluation) is not None and score.mean is not None:
         yield _gauge("swarm_evaluation_mean", "The newest held-out score", (), {(): score.mean})
-        yield _gauge("swarm_evaluation_step", "The step whose weights it is of", (), {(): float(score.step)})
+        yield _gauge("swarm_evaluation_step", "The step whose weights got that score", (), {(): float(score.step)})
 
 
 def _clients(status: Status) -> Iterator[Metric]:
-    yield _gauge("swarm_clients", "Clients seen lately", (), {(): float(len(status.clients))})
+    yield _gauge("swarm_clients", "Clients that called recently", (), {(): float(len(status.clients))})
     warnings: dict[tuple[str, ...], float] = {}
     for warning in status.warnings:
         warnings[warning.code,] = warnings.get((warning.code,), 0.0) + warning.count
-    yield _gauge("swarm_client_warnings", "Signs that a client does not do what was meant", ("code",), warnings)
+    yield _gauge("swarm_client_warnings", "Warnings about probable mistakes of clients", ("code",), warnings)
 
 
 def _pool(pool: PoolView) -> Iterator[Metric]:
@@ -135,13 +139,13 @@ def _pool(pool: PoolView) -> Iterator[Metric]:
         ("episodes", pool.episodes, pool.episodes_target),
         ("tasks", pool.tasks, pool.tasks_target),
     ):
-        yield _gauge(f"swarm_pool_{unit}", f"The next batch: {unit} it holds", (), {(): float(held)})
-        yield _gauge(f"swarm_pool_{unit}_target", f"The next batch: {unit} it waits for", (), {(): float(target)})
+        yield _gauge(f"swarm_pool_{unit}", f"The next batch: {unit} collected so far", (), {(): float(held)})
+        yield _gauge(f"swarm_pool_{unit}_target", f"The next batch: {unit} it needs", (), {(): float(target)})
     sources = pool.sources.items()
     of_source = ("source",)
     for name, text, values in (
-        ("episodes", "episodes it holds", {(key,): float(source.episodes) for key, source in sources}),
-        ("tasks", "tasks it holds", {(key,): float(source.tasks) for key, source in sources}),
+        ("episodes", "episodes collected so far", {(key,): float(source.episodes) for key, source in sources}),
+        ("tasks", "tasks collected so far", {(key,): float(source.tasks) for key, source in sources}),
         ("running", "episodes that run for it", {(key,): float(source.running) for key, source in sources}),
         (
             "tasks_target",
@@ -153,15 +157,15 @@ def _pool(pool: PoolView) -> Iterator[Metric]:
 
 
 def _ledger(commits: CommitCount) -> Iterator[Metric]:
-    yield CounterMetricFamily("swarm_ledger_commits", "Transactions that were made durable", value=commits.commits)
-    yield CounterMetricFamily("swarm_ledger_writes", "Writes within these transactions", value=commits.writes)
-    yield CounterMetricFamily("swarm_ledger_commit_seconds", "Time that these took", value=commits.seconds)
+    yield CounterMetricFamily("swarm_ledger_commits", "Transactions committed to the ledger", value=commits.commits)
+    yield CounterMetricFamily("swarm_ledger_writes", "Writes in the committed transactions", value=commits.writes)
+    yield CounterMetricFamily("swarm_ledger_commit_seconds", "Seconds that the commits took", value=commits.seconds)
 
 
 def _requests(traffic: Traffic) -> Metric:
     family = HistogramMetricFamily(
         "swarm_http_request_duration_seconds",
-        "Time from the head of a request to the end of its answer",
+        "Seconds from the head of a request to the end of its answer",
         labels=("method", "route", "status"),
     )
     for labels, latencies in traffic.latencies.items():

@@ -1,7 +1,7 @@
-"""Control routes: status, job, engine, batch policy, metrics, batches, audit. Thin: parse, call the server, render.
+"""Control routes: status, job, engine, batch policy, metrics, batches and audit log.
 
-Place in the flow: HTTP to `Control`, the server's calls handed in by server/commands.py. It holds no state. Who may
-call which route is said by the router that it is added to.
+Place in the flow: HTTP to `Control`, the calls that server/commands.py passes in. A route parses, calls the server and
+renders; the module keeps no state. The router that a route is added to defines the roles that may call it.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from swarm.schemas import (
 NOT_READY = frozenset({EngineState.BOOTING, EngineState.FAILED})
 
 Served = Callable[[], ModelService | None]
-"""The model being served, or None while the engine is off."""
+"""Returns the service of the model, or None while no engine runs."""
 
 
 class Lease(Protocol):
-    """The sole use of the server by one study."""
+    """The lease by which one study uses the server alone."""
 
     async def take(self, wanted: LeaseRequest) -> LeaseView: ...
 
@@ -63,7 +63,7 @@ class Lease(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """What the server can be told to do."""
+    """The commands and queries of the server, as callables."""
 
     status: Callable[[], Awaitable[Status]]
     job: Callable[[], JobView]
@@ -81,50 +81,55 @@ class Control:
 
 
 def require_service(served: Served) -> ModelService:
-    """Raises EngineNotReady while no engine runs or boots."""
+    """Return the service of the model. Raises EngineNotReady while no engine runs."""
     service = served()
     if service is None:
         raise EngineNotReady(
-            "no engine is running: a client sends a job and starts it (auto_sync_train_config_and_start_engine), or"
-            " `swarm start --job job.yaml` does",
+            "no engine is running: start a job, from a client with auto_sync_train_config_and_start_engine or from a"
+            " shell with `swarm start --job job.yaml`",
             retry_after_s=2,
         )
     return service
 
 
 def add_status_routes(router: APIRouter, control: Control, served: Served, ledger: Ledger) -> None:
-    """What everybody with a token may know."""
+    """Add the routes that every role may read."""
 
     @router.get("/status", summary="One snapshot of the server", responses=errors(507))
     async def get_status() -> Status:
-        """State, step, weights, how full the next batch is, clients, the running episodes that were silent longest,
-        warnings about clients, what was not trained and why, the last step's metrics."""
+        """Return a snapshot of the server.
+
+        It shows state, step, weights, progress of the next batch, clients and warnings about them. It lists the running
+        episodes that were silent longest, the reasons of untrained episodes, and the metrics of the last step.
+        """
         return await control.status()
 
     @router.get("/job", summary="The job, as given and with every default resolved")
     async def get_job() -> JobView:
-        """While an engine runs also what was changed since, and what holds for the batch that is being collected."""
+        """Return the job. While an engine runs, also its changes and the settings of the batch being collected."""
         return control.job()
 
-    @router.get("/batch/policy", summary="When a batch is complete and what it may hold", responses=errors(503))
+    @router.get("/batch/policy", summary="When a batch is complete and what it may contain", responses=errors(503))
     async def get_policy() -> BatchPolicies:
-        """The policy of the batch being filled, and the next one if that differs. 503 while no engine runs."""
+        """Return the policy of the present batch, and of the next one if it differs. 503 while no engine runs."""
         return require_service(served).episodes.policies()
 
-    @router.get("/tasks", summary="The tasks that the present job holds episodes of", responses=errors(507))
+    @router.get("/tasks", summary="The tasks of the present job that have episodes", responses=errors(507))
     async def get_tasks() -> HeldTasks:
-        """How many groups of each task are trained or about to be, and how many of its episodes wait for a batch: what
-        a client that was started again need not do once more."""
+        """Return, for each task, the groups that a batch contains and the ended episodes that wait for a batch.
+
+        A client that was restarted need not run these episodes again.
+        """
         return HeldTasks.model_validate({"tasks": await ledger.held_tasks()}, from_attributes=True)
 
-    @router.get("/usage", summary="What the episodes of the present job have spent", responses=errors(507))
+    @router.get("/usage", summary="Total usage of the present job's episodes", responses=errors(507))
     async def get_usage(query: Annotated[UsageQuery, Query()]) -> JobUsage:
-        """Calls, tokens, seconds and sampling settings of those that are over, in all."""
+        """Return the total calls, tokens and seconds of finished episodes, and their sampling settings."""
         return view_job_usage(query.episode_type, await ledger.job_use(query.episode_type))
 
 
 def add_history_routes(router: APIRouter, ledger: Ledger) -> None:
-    """What is on record, for those who read."""
+    """Add the routes that read metrics and batches."""
 
     @router.get("/metrics", summary="Metrics of the finished steps, oldest first", responses=errors(507))
     async def get_metrics(query: Annotated[MetricsQuery, Query()]) -> MetricsHistory:
@@ -137,51 +142,63 @@ def add_history_routes(router: APIRouter, ledger: Ledger) -> None:
 
 
 def add_job_routes(router: APIRouter, control: Control) -> None:
-    """What is trained, and by which settings."""
+    """Add the routes that set and change the job."""
 
     @router.put("/job", summary="Set the job", responses=errors(409))
     async def put_job(body: SyncJobRequest) -> JobView:
-        """Taken while OFFLINE or FAILED; while another job runs 409. The same job again changes nothing; with more
-        `total_steps` it goes on, from COMPLETE as well."""
+        """Set the job, while the engine is OFFLINE or FAILED.
+
+        While another job runs, the answer is 409. The same job again changes nothing. The same job with more
+        `total_steps` continues, also from COMPLETE.
+        """
         return await control.sync_job(body.job)
 
     @router.patch("/job", summary="Change the job that runs", responses=errors(409, 503, 507))
     async def patch_job(body: ChangeJobRequest) -> JobView:
-        """Other settings from a step on, durable. The answer says from which; what cannot change is refused by name,
-        another `expected_revision` than the present one with 409."""
+        """Change settings of the running job durably, from a step on that the answer names.
+
+        A setting that cannot change is refused by name. If `expected_revision` is not the present revision, the answer
+        is 409.
+        """
         return await control.change_job(body)
 
 
 def add_command_routes(
     router: APIRouter, control: Control, served: Served, lifecycle: EngineLifecycle, ledger: Ledger
 ) -> None:
-    """What changes the training, and who did."""
+    """Add the routes that only a commander may call: engine, checkpoints, batch policy, shutdown and audit log."""
 
     def acknowledged() -> Acknowledged:
         return Acknowledged(state=lifecycle.state)
 
     @router.post("/engine/start", status_code=202, summary="Boot the engine", responses=errors(409, 507))
     async def start_engine(body: StartEngineRequest | None = None) -> Acknowledged:
-        """Answers at once; the status says when it is ROLLING (COMPLETE if all its steps are done), or FAILED and why.
-        With `resume` (the default) the same job goes on where it was; with "weights" another job of the same model
-        begins a new run from the weights of the run before."""
+        """Boot the engine. The answer comes at once.
+
+        GET status then shows ROLLING (COMPLETE if all steps are done), or FAILED with the reason. With `resume` (the
+        default) the same job continues where it stopped. With "weights" another job of the same model begins a new run
+        from the weights of the run before.
+        """
         await control.start(body.resume if body else True)
         return acknowledged()
 
     @router.post("/engine/stop", summary="Stop the engine", responses=errors(507))
     async def stop_engine() -> Acknowledged:
-        """Abort what runs and free the model; the job stays known. Idempotent."""
+        """Abort all running episodes and free the model. The server keeps the job. Idempotent."""
         await control.stop()
         return acknowledged()
 
     @router.post("/engine/checkpoint", summary="Save a checkpoint now", responses=errors(409, 503))
     async def save_checkpoint() -> CheckpointResponse:
-        """In Hugging Face layout, and kept. Answers once it is written."""
+        """Save a checkpoint in Hugging Face format, and keep it. The answer comes once it is written."""
         return await control.checkpoint()
 
     @router.post("/engine/load", summary="Go back to an earlier step of this run", responses=errors(404, 409, 503))
     async def load_checkpoint(body: LoadRequest) -> Acknowledged:
-        """What was trained since counts as rewound; running train episodes are aborted. Answers once it serves."""
+        """Load the weights of an earlier step. The answer comes once the engine serves them.
+
+        Later batches count as rewound, and running train episodes are aborted.
+        """
         await control.load(body.step)
         return acknowledged()
 
@@ -192,21 +209,21 @@ def add_command_routes(
 
     @router.patch("/batch/policy", summary="Change the policy from the next batch on", responses=errors(503, 507))
     async def update_policy(body: UpdateBatchPolicyRequest) -> BatchPolicies:
-        """What is left out stays. Durable; takes effect when the present batch is sealed."""
+        """Change the policy durably, from the next batch on. Settings that the body leaves out stay as they are."""
         return await require_service(served).episodes.propose_policy(body)
 
-    @router.get("/audit", summary="Who called for a commander's rights, oldest first", responses=errors(507))
+    @router.get("/audit", summary="Calls that need the commander role, oldest first", responses=errors(507))
     async def get_audit(query: Annotated[AuditQuery, Query()]) -> AuditPage:
-        """Every such call, allowed or refused. Reading this log is one of them."""
+        """Return the calls that need the commander role, allowed or refused. Reading this log is one of them."""
         entries = await ledger.audit(query.after_id, query.limit)
         return AuditPage.model_validate({"entries": entries}, from_attributes=True)
 
 
 def health_router(lifecycle: EngineLifecycle) -> APIRouter:
-    """For supervisors and load balancers; says nothing that is not public."""
+    """Return the router for supervisors and load balancers. Its answers are public, so it needs no token."""
     router = APIRouter(tags=["health"])
 
-    @router.get("/", summary="What this is, and where everything else is")
+    @router.get("/", summary="The name of the service and the paths of its main routes")
     async def index() -> dict[str, str]:
         return {
             "service": "swarm",
@@ -217,13 +234,13 @@ def health_router(lifecycle: EngineLifecycle) -> APIRouter:
             "openapi": "/openapi.json",
         }
 
-    @router.get("/health", summary="The process lives and answers")
+    @router.get("/health", summary="Whether the process is alive")
     async def health() -> dict[str, str]:
         return {"status": "ok"}
 
-    @router.get("/ready", summary="Whether the next command can be taken", responses={503: {"model": Ready}})
+    @router.get("/ready", summary="Whether the server is ready for calls", responses={503: {"model": Ready}})
     async def ready(response: Response) -> Ready:
-        """200 when a model is served or a job is awaited, 503 while it boots or has failed."""
+        """Return 200 while a model is served or a job can be started, 503 while the engine boots or has failed."""
         is_ready = lifecycle.state not in NOT_READY
         if not is_ready:
             response.status_code = 503

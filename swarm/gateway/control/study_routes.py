@@ -1,6 +1,6 @@
-"""Routes for whoever runs studies: the lease of the server, and runs that are started only once.
+"""Routes for the researcher: the lease of the server, and launches, which start a run exactly once.
 
-Place in the flow: HTTP to `Control`, as server_routes.py. Thin: parse, call the server, render.
+Place in the flow: HTTP to `Control`, like server_routes.py. A route parses, calls the server and renders.
 """
 
 from __future__ import annotations
@@ -17,31 +17,42 @@ from swarm.schemas import Acknowledged, LaunchPage, LaunchRequest, LaunchView, L
 
 
 def add_study_routes(router: APIRouter, control: Control, lifecycle: EngineLifecycle) -> None:
-    """What only a commander may do."""
+    """Add the routes that only a commander may call."""
 
-    @router.put("/lease", summary="Take the server for a study, or renew that", responses=errors(409, 507))
+    @router.put("/lease", summary="Take or renew the lease of the server", responses=errors(409, 507))
     async def take_lease(body: LeaseRequest) -> LeaseView:
-        """Ends `ttl_s` seconds after the last renewal. While another study has the server 409 `server_leased`, which
-        names it. Commands without `x-swarm-lease` are carried out all the same: a lease keeps studies apart."""
+        """Take the server for one study, or renew its lease.
+
+        A lease ends `ttl_s` seconds after its last renewal. While another study has the server, the answer is 409
+        `server_leased`, which names that study. The lease only keeps studies apart: the server still carries out
+        commands without the header `x-swarm-lease`.
+        """
         return await control.lease.take(body)
 
-    @router.delete("/lease", summary="Give the server back", responses=errors(409, 507))
+    @router.delete("/lease", summary="Release the lease of the server", responses=errors(409, 507))
     async def release_lease() -> Acknowledged:
-        """Idempotent."""
+        """Release the lease. Idempotent."""
         await control.lease.release()
         return Acknowledged(state=lifecycle.state)
 
     @router.post("/launch", summary="Start a job as a new run, once", responses=errors(409, 507))
     async def launch(body: LaunchRequest) -> LaunchView:
-        """Answers at once; the status says when it is ROLLING, or FAILED and why. The same key again starts nothing and
-        answers what became of the run. While something else runs 409 `launch_conflict`, which names it."""
+        """Start a job as a new run, at most once per key.
+
+        The answer comes at once. GET status then shows ROLLING, or FAILED with the reason. The same key again starts
+        nothing and returns the outcome of its run. While another run is active, the answer is 409 `launch_conflict`,
+        which names it.
+        """
         return await control.launch(body.key, body.job)
 
 
 def add_launch_record_route(router: APIRouter, control: Control) -> None:
-    """What everybody who reads may know."""
+    """Add the route that reads launches."""
 
-    @router.get("/launches", summary="What became of launched runs, newest first", responses=errors(507))
+    @router.get("/launches", summary="The outcomes of launched runs, newest first", responses=errors(507))
     async def get_launches(query: Annotated[LaunchQuery, Query()]) -> LaunchPage:
-        """With `key` that run alone: nothing if this server never launched it."""
+        """Return the outcomes of launched runs.
+
+        With `key`, the page has that run only. It is empty if this server never launched it.
+        """
         return LaunchPage(launches=await control.launches(query.key, query.limit))

@@ -1,6 +1,6 @@
-"""Routes of episodes that count on several servers or on none: prepare, commit, and what became of a transaction.
+"""Routes of transactions, which end episodes of several servers together or not at all: prepare, commit, outcome.
 
-Place in the flow: HTTP to rollout/transactions/two_phase.py. It holds no state.
+Place in the flow: HTTP to rollout/transactions/two_phase.py. The module keeps no state.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from swarm.schemas import (
 
 
 def add_transaction_routes(router: APIRouter, served: Served, ledger: Ledger) -> None:
-    """The two phases, for those who run episodes."""
+    """Add the routes of the two phases of a commit, for clients."""
 
     @router.post(
         "/episodes/{episode_id}/prepare",
@@ -34,8 +34,11 @@ def add_transaction_routes(router: APIRouter, served: Served, ledger: Ledger) ->
         responses=errors(404, 409, 503, 507),
     )
     async def prepare(episode_id: str, body: PrepareEpisodeRequest) -> EndEpisodeResponse:
-        """The result is durable and the key is closed; the episode counts once it is committed. It goes on counting as
-        running, so that a batch waits for it. Idempotent."""
+        """Record the result of an episode durably, and close its key.
+
+        The episode goes into a batch once it is committed. Until then it counts as running, so that a batch waits for
+        it. Idempotent.
+        """
         receipt = await require_service(served).episodes.transactions.prepare(episode_id, body)
         return view_receipt(episode_id, receipt)
 
@@ -45,8 +48,11 @@ def add_transaction_routes(router: APIRouter, served: Served, ledger: Ledger) ->
         responses=errors(404, 409, 507),
     )
     async def commit(episode_id: str, body: CommitEpisodeRequest) -> EndEpisodeResponse:
-        """On the coordinator this decides that all count; 409 `episode_ended` if it had been given up. Idempotent, and
-        works while no engine runs as well."""
+        """Commit an episode that was prepared.
+
+        On the coordinator this decides that all episodes of the transaction count. The answer is 409 `episode_ended` if
+        the transaction was aborted before. Idempotent. The route also works while no engine runs.
+        """
         service = served()
         if service is not None:
             return view_receipt(episode_id, await service.episodes.transactions.commit(episode_id, body.transaction_id))
@@ -59,13 +65,20 @@ def add_transaction_routes(router: APIRouter, served: Served, ledger: Ledger) ->
 
 
 def transaction_router(served: Served, ledger: Ledger) -> APIRouter:
-    """For servers, which have no token of each other: the id is a secret of the client, and opens nothing else."""
+    """Return the router by which servers ask for the outcome of a transaction.
+
+    Servers have no tokens of one another, so the route needs none. The transaction id is a secret of the client, and it
+    gives access to nothing else.
+    """
     router = APIRouter(prefix=API_PREFIX, tags=["episodes"])
 
-    @router.get("/transactions/{transaction_id}", summary="What became of a transaction", responses=errors(400, 507))
+    @router.get("/transactions/{transaction_id}", summary="The outcome of a transaction", responses=errors(400, 507))
     async def get_transaction(transaction_id: Secret) -> TransactionView:
-        """As its coordinator knows it. One whose client fell silent is aborted for good before that is said; one that
-        is not on record counts as aborted."""
+        """Return the outcome of a transaction as its coordinator knows it.
+
+        If the client has gone silent, the transaction is aborted for good before the answer. A transaction that is not
+        on record counts as aborted.
+        """
         service = served()
         if service is not None:
             return TransactionView(state=await service.episodes.transactions.state_of(transaction_id))

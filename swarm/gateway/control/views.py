@@ -1,6 +1,6 @@
-"""Ledger rows and turns to the bodies of the control API.
+"""The conversion of ledger rows and turns to response bodies of the control API.
 
-Place in the flow: last conversion before the wire. It reads nothing by itself.
+Place in the flow: the last step before JSON. The routes pass in everything; the module reads no ledger.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def view_job_usage(episode_type: EpisodeType, spent: JobUse) -> JobUsage:
 
 
 def _settings(use: ModelUse) -> dict[str, Any]:
-    """The distinct values of each sampling setting."""
+    """Return the distinct values of each sampling setting."""
     others = {(name, value) for each in use.sampling for name, value in each.others}
     return {
         "temperatures": sorted({each.temperature for each in use.sampling}),
@@ -73,7 +73,10 @@ def _settings(use: ModelUse) -> dict[str, Any]:
 
 
 def view_detail(row: EpisodeRow, turns: tuple[Turn, ...], codec: Codec | None) -> EpisodeDetail:
-    """Without a codec (no model is loaded) the token texts are empty strings; everything else is the same."""
+    """Return an episode with its turns and samples.
+
+    Without a codec, which is the case while no model is loaded, all token texts are empty strings.
+    """
     return EpisodeDetail(
         episode=view_episode(row),
         turns=[_view_turn(turn, codec) for turn in turns],
@@ -83,12 +86,12 @@ def view_detail(row: EpisodeRow, turns: tuple[Turn, ...], codec: Codec | None) -
 
 
 def view_state(row: EpisodeRow) -> EpisodeDetail:
-    """What of an episode is shown to those who may not read its tokens."""
+    """Return an episode without turns and samples, for callers that may not read its tokens."""
     return EpisodeDetail(episode=view_episode(row), turns=[], samples=[], advantage=row.advantage)
 
 
 def view_samples(row: EpisodeRow, turns: tuple[Turn, ...], codec: Codec | None) -> EpisodeSamples:
-    """As `view_detail`, without the turns."""
+    """Return the samples of an episode. Token texts are as in `view_detail`."""
     return EpisodeSamples(
         episode_id=row.episode_id,
         batch_id=row.batch_id,

@@ -1,7 +1,7 @@
-"""A request body as the description of the API shows it: made of the model that checks it and the table of its fields.
+"""The OpenAPI description of a request body, made from the model that checks it and its field table.
 
-Place in the flow: each dialect's request.py declares both, tables.py names them by route, and app.py hands what is made
-of them here to the description at /openapi.json. Knows nothing of any one API.
+Place in the flow: each dialect's request.py declares model and table, tables.py lists them by route, and app.py adds
+the descriptions to /openapi.json. This module knows no single API.
 """
 
 from __future__ import annotations
@@ -17,19 +17,22 @@ from swarm.gateway.dialects.fields import FieldRule, FieldTable, Handling
 
 _DEFINITIONS = "#/$defs/"
 _BOUNDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
-"""JSON Schema's names of bounds that pydantic leaves under its own where a validator stands before a number."""
+"""JSON Schema's names of bounds. Pydantic leaves its own names in the schema of a number with a validator before it."""
 _MEANING: Mapping[Handling, str] = {
     Handling.HONOURED: "",
     Handling.EVAL_ONLY: "honoured in eval episodes, refused in train episodes",
     Handling.NEUTRAL_ONLY: "refused with any other value",
-    Handling.LABEL: "accepted, and asks nothing of the sampling",
+    Handling.LABEL: "accepted, without effect on sampling",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What a route takes: `api` is whose body it is, and `model` checks its fields. Fields that `model` leaves to
-    another one are described by `others`."""
+    """The request body of one route.
+
+    `api` names the owner of the format, and `model` checks the fields. `others` are models that describe fields which
+    `model` does not declare.
+    """
 
     api: str
     model: type[BaseModel]
@@ -39,14 +42,14 @@ class Body:
 
 
 class _Untitled(GenerateJsonSchema):
-    """Without a title for each field, which would repeat its name."""
+    """A schema generator that leaves out the titles of fields, as they repeat the names."""
 
     def field_title_should_be_set(self, schema: object) -> bool:
         return False
 
 
 def describe_body(body: Body) -> dict[str, Any]:
-    """OpenAPI's request body, with a property for each field of the table."""
+    """Return the OpenAPI `requestBody` object, with a property for each field of the table."""
     checked, *others = (_schema(model) for model in (body.model, *body.others))
     known: dict[str, Any] = {}
     for schema in (*reversed(others), checked):
@@ -58,8 +61,8 @@ def describe_body(body: Body) -> dict[str, Any]:
         "additionalProperties": True,
     }
     return {
-        "description": f"{body.api} body. A documented field that cannot be honoured is refused by name; a field nobody"
-        " knows is accepted and named in the response header `x-ignored-fields`.",
+        "description": f"{body.api} body. A documented field that cannot be honoured is refused by name. An unknown"
+        " field is accepted and named in the response header `x-ignored-fields`.",
         "required": True,
         "content": {"application/json": {"schema": schema, "example": dict(body.example)}},
     }
@@ -71,7 +74,7 @@ def _schema(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def _resolve(node: Any, definitions: Mapping[str, Any]) -> Any:
-    """With what it refers to in the place of each reference: a body has no definitions of its own in OpenAPI."""
+    """Return the node with each reference replaced by its definition, as OpenAPI allows no definitions in a body."""
     if isinstance(node, list):
         return [_resolve(each, definitions) for each in cast("list[Any]", node)]
     if not isinstance(node, dict):
@@ -89,7 +92,10 @@ def _resolve(node: Any, definitions: Mapping[str, Any]) -> Any:
 
 
 def _is_noise(key: str, value: object, *, is_model: bool) -> bool:
-    """The name of a class, a default that absence means too, and references by the kind of an alternative."""
+    """Return whether an entry is useless to a reader.
+
+    Such entries are the name of a model class, the default null, and a discriminator's mapping to definitions.
+    """
     if key == "discriminator":
         return isinstance(value, dict) and "mapping" in value
     return (is_model and key == "title") or (key == "default" and value is None)

@@ -1,6 +1,7 @@
-"""How a model call is answered over HTTP, whatever its API: one body, or server-sent events as tokens come.
+"""The endpoint that answers model calls of every API: with one body, or with server-sent events as tokens arrive.
 
-Place in the flow: between the routes of a dialect and completion.py. What bodies and events say is each dialect's.
+Place in the flow: between the routes of a dialect and completion.py. Each dialect defines its own bodies and events;
+this module knows none of them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from swarm.tracker.codec import Codec
 
 @dataclass(frozen=True, slots=True)
 class SseEvent:
-    """One event: JSON, or text as it is. `event` is its name, if the API gives it one."""
+    """One server-sent event. `data` is JSON or plain text; `event` is its name, in APIs that name events."""
 
     data: Mapping[str, Any] | str
     event: str | None = None
@@ -54,7 +55,7 @@ MAX_ATTEMPT = 1000
 
 
 class DialectRequest(Protocol):
-    """What all dialects' requests have in common."""
+    """The part that the requests of all dialects share."""
 
     @property
     def call(self) -> ModelRequest: ...
@@ -67,7 +68,7 @@ class DialectRequest(Protocol):
 
 
 class ReplyFrames(Protocol):
-    """Events of one call as the frames of an API."""
+    """The conversion of one call's events to the server-sent events of an API."""
 
     def push(self, event: CallEvent) -> list[SseEvent]: ...
 
@@ -83,7 +84,7 @@ Asked = TypeVar("Asked", bound=DialectRequest)
 
 @dataclass(frozen=True, slots=True)
 class Dialect(Generic[Asked]):
-    """One API: `parse` raises BadRequest; `name` is its route below /v1."""
+    """The functions that parse and render one API. `parse` raises BadRequest; `name` is the route below /v1."""
 
     name: str
     fields: FieldTable
@@ -94,12 +95,16 @@ class Dialect(Generic[Asked]):
 
 @dataclass(frozen=True, slots=True)
 class ModelEndpoint:
-    """Answers model calls with whatever service runs."""
+    """The endpoint of model calls. `served` returns the running service."""
 
     served: Callable[[], ModelService | None]
 
     async def answer(self, request: Request, dialect: Dialect[Asked]) -> Response:
-        """Raises what refuses the request; whatever happens later ends a stream with the dialect's error event."""
+        """Answer a model call.
+
+        Raises the errors that refuse the request. An error after the first event ends the stream with the dialect's
+        error event.
+        """
         service, episode = opened(request, self.served)
         body = await read_object(request) or {}
         asked = dialect.parse(body, service.defaults(episode))
@@ -113,7 +118,7 @@ class ModelEndpoint:
         if asked.stream:
             frames = dialect.open_stream(asked, head, service.codec)
             events = call.events()
-            # Awaited here, so that a refused request is an HTTP error and not a broken stream.
+            # The first event is awaited before the response, so that a refused request is an HTTP error.
             first = await _unless_disconnected(request, _first_of(events))
             if first is None:
                 await events.aclose()
@@ -128,25 +133,28 @@ class ModelEndpoint:
 
 
 def opened(request: Request, served: Callable[[], ModelService | None]) -> tuple[ModelService, RunningEpisode]:
-    """The service, and the episode whose key the request shows. Raises Unauthorized, EngineNotReady, EpisodeEnded."""
+    """Return the service, and the episode of the request's key.
+
+    Raises Unauthorized for a missing or unknown key, EngineNotReady while no engine runs, EpisodeEnded.
+    """
     key = bearer(request)
     service = served()
     if service is None:
-        raise EngineNotReady("no engine is running", retry_after_s=2)
+        raise EngineNotReady("no engine is running: try again once one is", retry_after_s=2)
     return service, service.episodes.authorize(key)
 
 
 def check_model(name: str, service: ModelService) -> None:
-    """For those who ask about a model. Raises NotFound if it is not the one that is served."""
+    """Raise NotFound if `name` is not the served model."""
     if not _is_served(name, service):
         raise NotFound(f"no model {shown(name)} here: this server serves {service.model_name!r}", param="model")
 
 
 def report_ignored(model: str, fields: Sequence[str], service: ModelService) -> dict[str, str]:
-    """Count what had no effect on a call, and name it in a header.
+    """Count the fields without effect, and return the header that names them.
 
-    Agents have the name of a model written into them, and there is only one model to call: any name will do, and one
-    that is not its own has no effect.
+    `model` is among them if it does not name the served model. Any name is accepted, because agents often have a fixed
+    model name in their code and the server has only one model.
     """
     ignored = tuple(fields) if _is_served(model, service) else ("model", *fields)
     service.counts.ignore(ignored)
@@ -158,10 +166,11 @@ def _is_served(name: str, service: ModelService) -> bool:
 
 
 async def _identity(request: Request, route: str) -> CallIdentity:
-    """`Idempotency-Key` names a call; the libraries of OpenAI and Anthropic count its attempts.
+    """Return the identity of a call, by which its retries are recognized.
 
-    `x-request-id` may be of the caller, or of a proxy that gives every attempt another one, but sends it along when it
-    sends an attempt twice.
+    The header `Idempotency-Key` names the call. Without it `x-request-id` does: a proxy may set a new one for each
+    attempt of a client, but repeats it when the proxy itself retries. The libraries of OpenAI and Anthropic count
+    attempts in `x-stainless-retry-count`.
     """
     headers = request.headers
     name = ""
@@ -180,7 +189,7 @@ Result = TypeVar("Result")
 
 
 async def _unless_disconnected(request: Request, work: Coroutine[Any, Any, Result]) -> Result | None:
-    """The result, or None as soon as the client is gone."""
+    """Return the result of the work, or None as soon as the client has disconnected."""
     working = asyncio.ensure_future(work)
     watching = asyncio.ensure_future(until_left(request.receive))
     try:
@@ -205,7 +214,7 @@ async def _first_of(events: AsyncGenerator[Sequence[CallEvent]]) -> Sequence[Cal
 async def _sent(
     first: Sequence[CallEvent], events: AsyncGenerator[Sequence[CallEvent]], frames: ReplyFrames
 ) -> AsyncGenerator[bytes]:
-    """Encoded frames, several at once where several events wait, and a ping where none came for a while."""
+    """Yield encoded events, joined where several wait, and a ping where none came for a while."""
     try:
         yield encode_frames(frame for event in first for frame in frames.push(event))
         async for batch in events:

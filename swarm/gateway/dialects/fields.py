@@ -1,9 +1,9 @@
-"""What becomes of each field of a request body: the table that a dialect checks bodies against and the docs print, and
-the sampling parameters and output formats that several APIs spell alike.
+"""Field tables, which define the handling of each field of a request body, and the fields that several APIs share.
 
-Place in the flow: below the dialects; the sampling fields become `SamplingParams`. Three things can happen to a
-documented field: it is honoured, it is refused by name unless its value asks for nothing, or it is a label or hint that
-asks nothing of the sampling. Any other field is unknown: accepted and named. Knows nothing of any one API.
+Place in the flow: below the dialects, which check bodies against their tables; the docs are generated from the tables.
+The shared fields are sampling parameters, which become `SamplingParams`, and output formats. A documented field is
+honoured, refused by name unless its value changes nothing, or accepted as a label that does not affect sampling. Any
+other field is unknown: it is accepted and named in the response. This module knows no single API.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ANY_MODEL = "any name; one that is not the served model's is named in `x-ignored
 
 
 class Handling(StrEnum):
-    """What happens to a documented field."""
+    """The handling of a documented field by the server."""
 
     HONOURED = "honoured"
     EVAL_ONLY = "honoured in eval episodes, refused in train episodes"
@@ -43,7 +43,11 @@ class Handling(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FieldRule:
-    """`neutral` are the values of a `NEUTRAL_ONLY` field that ask for nothing; `note` completes the docs."""
+    """The rule for one documented field.
+
+    `neutral` holds the values of a `NEUTRAL_ONLY` field that change nothing, so that they are accepted. `note` is shown
+    in the docs.
+    """
 
     handling: Handling
     neutral: tuple[object, ...] = ()
@@ -58,7 +62,7 @@ def honoured(*names: str, note: str = "") -> dict[str, FieldRule]:
 
 
 def eval_only(*names: str) -> dict[str, FieldRule]:
-    """Sampling parameters that change the distribution in a way the loss does not follow."""
+    """Return rules for sampling parameters that change the distribution in a way that the loss does not account for."""
     return dict.fromkeys(names, FieldRule(Handling.EVAL_ONLY))
 
 
@@ -71,7 +75,7 @@ def refused(name: str, *neutral: object, note: str = "") -> dict[str, FieldRule]
 
 
 def refuse_unsupported(body: Mapping[str, Any], table: FieldTable) -> None:
-    """Raises UnknownParameter for a field that asks for what cannot be done."""
+    """Raise UnknownParameter for the first field that the server cannot honour."""
     for name, value in body.items():
         field = table.get(name)
         if field is None or field.handling is not Handling.NEUTRAL_ONLY or value is None:
@@ -79,11 +83,14 @@ def refuse_unsupported(body: Mapping[str, Any], table: FieldTable) -> None:
         if any(_same(value, neutral) for neutral in field.neutral):
             continue
         allowed = f"only {' or '.join(repr(value) for value in field.neutral)} is" if field.neutral else "it is not"
-        raise UnknownParameter(f"{name} cannot be honoured: {allowed} supported by this server", param=name)
+        raise UnknownParameter(f"{name} cannot be honoured: {allowed} supported; leave it out", param=name)
 
 
 def unknown_fields(body: Mapping[str, Any], table: FieldTable) -> tuple[str, ...]:
-    """The names of fields that are in no table, as a response header can carry them, and how many more there are."""
+    """Return the names of the fields that the table lacks, in ASCII for a response header.
+
+    At most MAX_NAMED_FIELDS are named; a last entry gives the number of the others.
+    """
     names = sorted(body.keys() - table.keys())
     shown_names = [ascii(name)[1:-1][:MAX_SHOWN_CHARACTERS] for name in names[:MAX_NAMED_FIELDS]]
     return (
@@ -94,7 +101,7 @@ def unknown_fields(body: Mapping[str, Any], table: FieldTable) -> tuple[str, ...
 
 
 def _same(value: object, neutral: object) -> bool:
-    """Equal in JSON: true is no number."""
+    """Return whether two JSON values are equal. Unlike in Python, true is not 1."""
     return value == neutral and isinstance(value, bool) == isinstance(neutral, bool)
 
 
@@ -103,18 +110,18 @@ def shown(value: object) -> str:
 
 
 def unsupported(message: str, **context: object) -> PydanticCustomError:
-    """For validators: a value that is sound but cannot be honoured."""
+    """Return the error that a validator raises for a valid value that the server cannot honour."""
     return PydanticCustomError("unsupported", cast(Any, message), context or None)
 
 
 class Strict(BaseModel):
-    """A JSON number is never read from a string, nor the other way round; further fields are kept."""
+    """A model without conversions between JSON types, such as from string to number. Unknown fields are kept."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
 
 class StrictBody(BaseModel):
-    """A body of which only the honoured fields are declared; the rest is judged by its table."""
+    """A body that declares only the honoured fields. The field table handles the others."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
@@ -131,7 +138,11 @@ _RANGE_ERRORS = frozenset({"greater_than", "greater_than_equal", "less_than", "l
 
 
 def one_line(error: ValidationError, *, prefix: Iterable[str] = ()) -> BadRequest:
-    """The first thing wrong with a body, naming the field. `prefix` is where the validated value stands in it."""
+    """Return the first error of a body as one line that names the field.
+
+    `prefix` is the path from the body to the validated value. The result is UnknownParameter for a value out of range
+    or one that cannot be honoured, else BadRequest.
+    """
     first = error.errors(include_url=False)[0]
     param = ".".join([*prefix, *(str(part) for part in first["loc"])]) or None
     refused_value = first["type"] == "unsupported" or first["type"] in _RANGE_ERRORS
@@ -144,7 +155,10 @@ Form = TypeVar("Form", bound=BaseModel)
 
 
 def checked_body(form: type[Form], body: Mapping[str, Any], table: FieldTable) -> Form:
-    """Raises BadRequest, or UnknownParameter for what cannot be honoured, naming the field in `param`."""
+    """Return the body as a model of class `form`.
+
+    Raises BadRequest, or UnknownParameter for a field that cannot be honoured. Both name the field in `param`.
+    """
     if not isinstance(cast(object, body), Mapping):
         raise BadRequest("the body must be a JSON object")
     refuse_unsupported(body, table)
@@ -156,12 +170,12 @@ def checked_body(form: type[Form], body: Mapping[str, Any], table: FieldTable) -
 
 def _enforceable(mode: str) -> str:
     if mode == "auto":
-        raise unsupported("only required is supported: for auto, send just the tools that may be called")
+        raise unsupported("only required is supported: for auto, send in `tools` just those that may be called")
     return mode
 
 
 AllowedMode = Annotated[Literal["auto", "required"], AfterValidator(_enforceable)]
-"""How OpenAI's APIs say that one of the allowed tools is to be called."""
+"""The `mode` of OpenAI's `allowed_tools`: `required` means that the reply must call one of them."""
 
 MAX_BIASES = 1024
 MAX_BIAS = 100.0
@@ -171,15 +185,15 @@ MAX_ALTERNATIVES = 1024
 _COMPACT: Mapping[str, object] = MappingProxyType(
     {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":"}
 )
-"""llguidance's options for JSON without blanks, of which a small model may write as many as it is allowed.
+"""llguidance's options for JSON without whitespace. A small model may write whitespace without end if it is allowed.
 
-They are part of a grammar's text, so that what was recorded with blanks is still followed with blanks.
+The options are part of the grammar's text. A recorded turn keeps its own text, and so the options it was sampled with.
 """
 _STRUCTURES = ("json", "regex", "choice", "grammar", "json_object")
 
 
 def _to_number(value: object) -> object:
-    """An integer where the API documents a number; true is none, and one that no float holds is infinite."""
+    """Return an integer as a float. One too large for a float becomes infinite, which later checks refuse."""
     if not isinstance(value, int) or isinstance(value, bool):
         return value
     try:
@@ -192,7 +206,7 @@ Number = Annotated[float, BeforeValidator(_to_number)]
 
 
 class SamplingBody(StrictBody):
-    """The fields that OpenAI's and vLLM's APIs share. None and absence mean the same."""
+    """The sampling fields that OpenAI's and vLLM's APIs share. None means the same as an absent field."""
 
     temperature: Number | None = Field(default=None, ge=0, le=2, allow_inf_nan=False)
     top_p: Number | None = Field(default=None, gt=0, le=1, allow_inf_nan=False)
@@ -217,16 +231,19 @@ class SamplingBody(StrictBody):
         grammar: Grammar | None = None,
         top_logprobs: int = 0,
     ) -> SamplingParams:
-        """Raises BadRequest for a bias of what is no token id, or for two grammars."""
+        """Return the sampling parameters of the body.
+
+        Raises BadRequest for a logit bias whose key is not a token id, or for two grammars.
+        """
         structure = None if self.structured_outputs is None else structured_grammar(self.structured_outputs)
         if grammar is not None and structure is not None:
-            raise BadRequest("response_format and structured_outputs exclude one another", param="structured_outputs")
+            raise BadRequest("send either response_format or structured_outputs", param="structured_outputs")
         own_stops = tuple(self.stop_token_ids or ())
         return SamplingParams(
             max_tokens=max_tokens or defaults.max_tokens,
             temperature=defaults.temperature if self.temperature is None else self.temperature,
             top_p=defaults.top_p if self.top_p is None else self.top_p,
-            # vLLM's clients say -1 for off.
+            # vLLM's clients send -1 to switch it off.
             top_k=max(self.top_k or 0, 0),
             seed=None if self.seed is None else self.seed % 2**63,
             stop=tuple(self.stop or ()),
@@ -247,7 +264,7 @@ def _biases(given: Mapping[str, float]) -> tuple[tuple[int, float], ...]:
     biases: dict[int, float] = {}
     for token, bias in given.items():
         if not token.isdecimal() or not token.isascii() or len(token) > 10:
-            raise BadRequest(f"logit_bias: {shown(token)} is no token id", param="logit_bias")
+            raise BadRequest(f"logit_bias: {shown(token)} is not a token id", param="logit_bias")
         if not -MAX_BIAS <= bias <= MAX_BIAS:
             raise UnknownParameter(f"logit_bias: {bias} is not between -100 and 100", param="logit_bias")
         biases[int(token)] = bias
@@ -261,7 +278,7 @@ class _JsonSchema(Strict):
 
 
 class ResponseFormat(Strict):
-    """OpenAI's `response_format`. A schema is always followed strictly."""
+    """OpenAI's `response_format`. A schema is always enforced strictly."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: _JsonSchema | None = None
@@ -289,7 +306,7 @@ def json_schema_grammar(schema: Mapping[str, Any]) -> Grammar:
 
 
 def _compact(schema: Mapping[str, Any]) -> str:
-    """In place of options hidden in the schema."""
+    """Return the schema as JSON text. The client's own options for llguidance are replaced."""
     return json.dumps({**schema, "x-guidance": dict(_COMPACT)}, ensure_ascii=False)
 
 
@@ -297,11 +314,14 @@ def _parsed_schema(text: str) -> dict[str, Any]:
     with suppress(ValueError, RecursionError):
         if isinstance(schema := json.loads(text), dict):
             return cast("dict[str, Any]", schema)
-    raise BadRequest("structured_outputs.json is not the text of a JSON schema", param="structured_outputs")
+    raise BadRequest("structured_outputs.json must be a JSON schema or its text", param="structured_outputs")
 
 
 def structured_grammar(given: Mapping[str, Any]) -> Grammar:
-    """vLLM's `structured_outputs`: exactly one of json, regex, choice, grammar and json_object."""
+    """Return the grammar of vLLM's `structured_outputs`.
+
+    Raises BadRequest unless exactly one of json, regex, choice, grammar and json_object is given with a valid value.
+    """
     asked = {name: value for name, value in given.items() if value is not None}
     name = next(iter(asked), "")
     if len(asked) != 1 or name not in _STRUCTURES:

@@ -1,6 +1,6 @@
-"""All request bodies of the model routes, by route.
+"""The request bodies of all model routes, by route.
 
-Place in the flow: top of the dialects; the docs and the description of the API are written from it, and tests walk it.
+Place in the flow: top of the dialects. The docs and the OpenAPI description are generated from it, and tests read it.
 """
 
 from __future__ import annotations
@@ -35,5 +35,5 @@ TABLES: Mapping[str, FieldTable] = MappingProxyType({route: body.fields for rout
 
 
 def describe_bodies() -> dict[str, dict[str, Any]]:
-    """OpenAPI's request bodies, by route."""
+    """Return the OpenAPI `requestBody` objects by route."""
     return {route: describe_body(body) for route, body in BODIES.items()}

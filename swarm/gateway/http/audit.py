@@ -1,7 +1,7 @@
-"""The audit log: every call that takes a commander's rights goes on record, allowed or refused.
+"""The audit log: a record of every call that needs the commander role, whether it was allowed or refused.
 
-Place in the flow: written by routes.py once such a call has its answer, before the caller gets it. It never sees a
-token, a body or a query.
+Place in the flow: routes.py writes an entry when such a call has its answer, before the caller gets it. The log never
+sees a token, a body or a query.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from swarm.ledger import AuditRow, Ledger
 logger = logging.getLogger(__name__)
 
 UNKNOWN = "unknown"
-"""The caller that showed no token, or a wrong one."""
+"""The caller of a request without a token, or with a wrong one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,11 @@ class AuditLog:
     ledger: Ledger
 
     async def record(self, request: Request, caller: Role | None, status: int) -> None:
-        """Durable on return. A ledger that cannot be written does not undo the call: its answer stands, and the entry
-        goes to the log of the process."""
+        """Record a call durably.
+
+        If the ledger cannot be written, the entry goes to the log of the process. The call is already carried out, so
+        its answer stays as it is.
+        """
         client = request.client
         entry = AuditRow(
             audit_id=0,
@@ -44,4 +47,4 @@ class AuditLog:
         try:
             await self.ledger.record_audit(entry)
         except LedgerError as error:
-            logger.error("not audited (%s): %s", error.message, entry)
+            logger.error("the ledger has no audit entry of this call (%s): %s", error.message, entry)

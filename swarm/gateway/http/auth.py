@@ -1,8 +1,8 @@
-"""Who may call what: three roles on control routes, the key of an episode, in a header or the path, on model routes.
+"""Authentication: tokens with three roles on control routes, the key of an episode on model routes.
 
-Place in the flow: `PathKeys` stands between the outermost middleware and the routes, so that a key in a path gets into
-no log, metric or message; routes.py asks for the caller before anything of a request but its headers is read. This
-module knows nothing of what a call does.
+Place in the flow: `PathKeys` runs between the outermost middleware and the routes. It removes an episode key from the
+path, so that no log, metric or message shows it. routes.py identifies the caller from the headers before it reads the
+body. This module knows no route's work.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from swarm.rollout.running import KEY_PREFIX
 from swarm.schemas import API_PREFIX
 
 PATH_KEY = "swarm.path_key"
-"""Where in a request's scope the key stands that its path named, if it did."""
+"""The name in the ASGI scope of the key that the path contained, if any."""
 
 
 class Role(StrEnum):
-    """What a token stands for: everything; the life of episodes; reading."""
+    """The rights of a token: a commander may do everything, rollout runs episodes, an observer reads."""
 
     COMMANDER = "commander"
     ROLLOUT = "rollout"
@@ -41,7 +41,7 @@ EVERYBODY = frozenset(Role)
 
 
 def bearer(request: Request) -> str:
-    """The presented key. Raises Unauthorized if there is none."""
+    """Return the key of a request. Raises Unauthorized if there is none."""
     key = presented_key(request)
     if key is None:
         raise Unauthorized("no API key: send the header `Authorization: Bearer <key>`")
@@ -49,9 +49,9 @@ def bearer(request: Request) -> str:
 
 
 def presented_key(request: Request) -> str | None:
-    """The key that the path named, else what stands in `Authorization: Bearer` or, failing that, in `x-api-key`.
+    """Return the key of a request: from its path, else from `Authorization: Bearer`, else from `x-api-key`.
 
-    Clients that need a key in the path send a placeholder in the header.
+    The path comes first, because clients that put the key there send a placeholder in the header.
     """
     if (named := request.scope.get(PATH_KEY)) is not None:
         return named
@@ -67,30 +67,33 @@ def presented_key(request: Request) -> str | None:
 
 
 class TokenGuard:
-    """Knows the tokens of one server. Without a commander's token everybody is commander."""
+    """The tokens of one server. Without a commander token every caller is a commander."""
 
     def __init__(self, commander: str | None, rollout: str | None = None, observer: str | None = None) -> None:
         given = ((Role.COMMANDER, commander), (Role.ROLLOUT, rollout), (Role.OBSERVER, observer))
         self._digests = tuple((role, _digest(token)) for role, token in given if token is not None)
 
     def identify(self, request: Request) -> Role:
-        """The role of the caller. Raises Unauthorized for no or a wrong token, Forbidden for an episode key or a web
-        page."""
+        """Return the role of the caller.
+
+        Raises Unauthorized for a missing or wrong token. On a server without tokens, raises Forbidden for an episode
+        key or a web page of another host.
+        """
         key = presented_key(request)
         if not self._digests:
             _refuse_web_page(request)
             if key is not None and key.startswith(KEY_PREFIX):
-                raise Forbidden("the key of an episode opens model routes only")
+                raise Forbidden("the key of an episode opens model routes only: send control calls without it")
             return Role.COMMANDER
         if key is None:
             raise Unauthorized("no token: set SWARM_TOKEN, or send the header `Authorization: Bearer <token>`")
-        # All are compared, each in constant time, so that the time taken says nothing about any of them.
+        # Every token is compared, each in constant time, so that the time taken reveals nothing about any of them.
         digest, found = _digest(key), None
         for role, known in self._digests:
             if secrets.compare_digest(digest, known):
                 found = role
         if found is None:
-            raise Unauthorized("wrong token for the control API")
+            raise Unauthorized("wrong token for the control API: check SWARM_TOKEN")
         return found
 
 
@@ -99,9 +102,10 @@ def _digest(token: str) -> bytes:
 
 
 def _refuse_web_page(request: Request) -> None:
-    """A page from elsewhere, open in a browser on this machine, reaches a server that asks for no token.
+    """Raise Forbidden for a request of a web page that another host served.
 
-    Browsers say where a page that writes comes from, also when its name was rebound to this machine.
+    A page that is open in a browser on this machine can reach a server that needs no token. Browsers name the page's
+    host in the header `Origin` of a request that writes, even after DNS rebinding to this machine.
     """
     for name, value in request.scope["headers"]:
         if name == b"origin" and not _is_of_this_machine(value.decode("latin-1")):
@@ -119,11 +123,11 @@ def _is_of_this_machine(origin: str) -> bool:
 _KEYED = re.compile(r"/e/([^/]*)(.*)", re.DOTALL)
 _MODEL_PREFIX = "/v1/"
 _MODEL_ROUTES = frozenset({"/tokenize", "/detokenize"})
-"""Those that do not begin with the prefix."""
+"""The model routes that do not begin with `_MODEL_PREFIX`."""
 
 
 class PathKeys:
-    """ASGI middleware."""
+    """ASGI middleware that moves an episode key from the path `/e/<key>/v1/...` into the scope."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -1,7 +1,7 @@
-"""A connection that a slow or careless sender cannot hold for long, and that sends short answers in one piece.
+"""The HTTP connection of the server: it limits the time and size of a request's head and joins writes of an answer.
 
-Place in the flow: handed to uvicorn by server/http.py. uvicorn bounds the pause between two requests, not the time or
-size of a request's head; bodies are bounded where they are read.
+Place in the flow: server/http.py passes it to uvicorn. uvicorn limits the pause between two requests, but not the time
+or size of the request line and headers. Bodies are limited where they are read, not here.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -16,17 +16,19 @@ from swarm.errors import BadRequest
 from swarm.gateway.http.errors import error_response
 
 STATUS = b"HTTP/1.1 "
-"""How the head of every answer begins."""
+"""The first bytes of every answer."""
 
 HEAD_TIMEOUT_S = 20.0
 MAX_HEAD_BYTES = 65_536
-"""Above what middleware.py allows, so that it is refused there, with a request id, unless it is absurd."""
+"""The most bytes of a request line with its headers. It is above the limit of middleware.py, whose refusal has a
+request id, so that only an absurd head is refused here."""
 
 
 class JoinedHead(asyncio.Transport):
-    """Sends the head of an answer together with what follows it: uvicorn writes them one after the other, and each
-    write is a call of the system, the dearest part of a short answer. A head that nothing follows leaves by itself
-    before the loop waits again.
+    """A transport that sends the head of an answer together with the first piece of its body.
+
+    uvicorn writes the two one after the other. Each write is a system call, the most expensive part of a short answer.
+    A head without a body is sent alone before the event loop waits again.
     """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
@@ -72,7 +74,7 @@ class JoinedHead(asyncio.Transport):
 
 
 class GuardedConnection(HttpToolsProtocol):
-    """Closes a connection whose request line and headers are not complete in time, or grow without end."""
+    """A connection that closes if the request line and headers are late or too large."""
 
     _head_bytes = 0
     _is_in_head = True

@@ -1,6 +1,6 @@
-"""Domain errors to HTTP: the one place that knows which `code` is which status, and the shape of an error body.
+"""Domain errors as HTTP responses: the one place that maps an error class to its status and its body.
 
-Place in the flow: installed by app.py. Everything below raises SwarmError; nothing below knows a status.
+Place in the flow: app.py installs the handlers. All lower layers raise SwarmError and know no HTTP status.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _STATUS_BY_CLASS: tuple[tuple[type[SwarmError], int, str], ...] = (
 )
 
 MAX_RETRY_AFTER_S = 120
-"""Stock clients do not retry at all when asked to wait longer."""
+"""The longest wait to ask for: the clients of OpenAI and Anthropic do not retry at all after a longer one."""
 
 
 def status_of(error: BaseException) -> int:
-    """The HTTP status that an error of a route is answered with."""
+    """Return the HTTP status of an error that a route raised."""
     if isinstance(error, RequestValidationError):
         return 400
     if isinstance(error, HTTPException):
@@ -51,18 +51,21 @@ def status_of(error: BaseException) -> int:
 
 
 def bad_field(location: Sequence[object], message: str) -> BadRequest:
-    """The error for a field that pydantic refused, `location` as pydantic gives it. The value is not repeated."""
+    """Return the error for a field that pydantic refused.
+
+    `location` is the path to the field as pydantic gives it. The value is left out of the message, as it may be secret.
+    """
     where = ".".join(str(part) for part in location if part not in {"body", "query", "path"})
     return BadRequest(f"{where or 'body'}: {message}", param=where or None)
 
 
 def internal_error() -> SwarmError:
-    """What the caller is told of an error that nobody expected: nothing, but where to find it."""
+    """Return the error that a caller gets for an unexpected exception: it reveals nothing but where to look."""
     return SwarmError("internal error: see the server's log under this request id")
 
 
 def error_response(error: SwarmError) -> JSONResponse:
-    """The response for a domain error, with the headers that tell stock clients whether to try again."""
+    """Return the response for a domain error, with the headers by which clients decide whether to retry."""
     status, detail = status_of(error), detail_of(error)
     headers: dict[str, str] = {}
     if (seconds := retry_after_s(error)) is not None:
@@ -75,13 +78,13 @@ def error_response(error: SwarmError) -> JSONResponse:
 
 
 def detail_of(error: SwarmError) -> ErrorDetail:
-    """What the body of an answer says of a domain error."""
+    """Return the `error` object of the response body for a domain error."""
     kind = next(kind for cls, _, kind in _STATUS_BY_CLASS if isinstance(error, cls))
     return ErrorDetail(message=error.message, type=kind, param=error.param, code=error.code)
 
 
 def retry_after_s(error: SwarmError) -> int | None:
-    """The seconds to wait before the same request; None for an error that is no matter of time."""
+    """Return the seconds to wait before the same request, or None if waiting does not help."""
     if not isinstance(error, Unavailable):
         return None
     return max(1, min(MAX_RETRY_AFTER_S, round(error.retry_after_s)))
@@ -103,7 +106,7 @@ def install_error_handlers(app: FastAPI) -> None:
     async def on_http_error(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
         if error.status_code == 404:
-            return error_response(NotFound(f"no route {request.method} {request.scope['path']}"))
+            return error_response(NotFound(f"no route {request.method} {request.scope['path']}: see /docs"))
         headers = dict(error.headers or {})
         detail = ErrorDetail(message=str(error.detail), type="invalid_request_error", code="bad_request")
         return _json(error.status_code, detail, headers)

@@ -1,9 +1,9 @@
-"""The outermost layer of the app: every request gets an id, is bounded and measured, and is answered whatever happens.
+"""The outermost layer of the app: it gives every request an id, limits its size, measures it and always answers it.
 
-Place in the flow: between the HTTP server and the routes; prometheus.py reads what was measured. A declared length over
-the limit is refused at once, an undeclared one is counted as the body arrives. The layer is plain ASGI, because a
-wrapper that buffers would break streaming, and one that starts tasks costs more than most routes. It knows nothing of
-routes but their templates, and is used from one event loop.
+Place in the flow: between the HTTP server and the routes; prometheus.py reads the measurements. A declared body length
+over the limit is refused at once; without a declared length, bytes are counted as the body arrives. The layer is plain
+ASGI: a wrapper that buffers would break streaming, and one that starts tasks costs more than most routes do. It knows
+only the path templates of routes. It must be used from one event loop.
 """
 
 from __future__ import annotations
@@ -23,18 +23,22 @@ from swarm.errors import BadRequest
 from swarm.gateway.http.errors import error_response, internal_error
 
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
-"""Upper bounds. A begin is held for up to a minute, a model call for longer while weights change."""
+"""Upper bounds of the histogram's buckets, in seconds. A begin may wait for a minute, a model call for longer while
+weights change."""
 
 
 @dataclass(slots=True)
 class Latencies:
-    """`counts` has one entry per bucket and one for what took longer than the last, none of them cumulative."""
+    """The durations of one kind of request, as a histogram.
+
+    `counts` has one entry per bucket and one for longer requests. The entries are not cumulative.
+    """
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_S) + 1))
     total_s: float = 0.0
 
     def cumulative(self) -> Iterator[tuple[float, int]]:
-        """Upper bound and number of requests within it, as Prometheus wants them; the last bound is infinite."""
+        """Yield each upper bound with the number of requests within it, as Prometheus counts. The last is infinite."""
         count = 0
         for bound, within in zip((*BUCKETS_S, float("inf")), self.counts, strict=True):
             count += within
@@ -43,9 +47,10 @@ class Latencies:
 
 @dataclass(slots=True)
 class Traffic:
-    """By method, route template and class of the answer: "2xx" to "5xx", or "none" if the caller left before it.
+    """The durations of all requests by method, route template and class of the answer.
 
-    Templates are bounded by the routes there are, whatever callers send.
+    The class is "2xx" to "5xx", or "none" if the caller left before the answer began. Requests are counted by template,
+    not by path, so that callers cannot make the number of entries grow.
     """
 
     latencies: dict[tuple[str, str, str], Latencies] = field(default_factory=dict[tuple[str, str, str], Latencies])
@@ -60,34 +65,36 @@ class Traffic:
 
 
 MAX_PATH_BYTES = 8192
-"""Path and query together; ids and cursors of this server have less than 100."""
+"""The most bytes of path and query together. Ids and cursors of this server have less than 100."""
 
 MAX_HEADERS = 100
 MAX_HEADER_BYTES = 32_768
-"""Names and values together. Stock clients send less than 2,000."""
+"""The most bytes of all header names and values together. The clients of OpenAI and Anthropic send less than 2,000."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputLimits:
+    """The limits on the size of a request."""
+
     max_body_bytes: int
 
     def check_head(self, scope: Scope) -> None:
-        """Raises BadRequest naming the limit that the request line, the headers or the declared body exceed."""
+        """Raise BadRequest if the path, the headers or the declared body length exceed a limit."""
         if len(scope["raw_path"]) + len(scope["query_string"]) > MAX_PATH_BYTES:
-            raise BadRequest(f"path and query exceed {MAX_PATH_BYTES} bytes")
+            raise BadRequest(f"path and query exceed {MAX_PATH_BYTES} bytes: shorten them")
         headers: list[tuple[bytes, bytes]] = scope["headers"]
         if len(headers) > MAX_HEADERS:
-            raise BadRequest(f"the request has more than {MAX_HEADERS} headers")
+            raise BadRequest(f"the request has more than {MAX_HEADERS} headers: send fewer")
         total = 0
         for name, value in headers:
             total += len(name) + len(value)
             if name == b"content-length" and value.isdigit() and int(value) > self.max_body_bytes:
                 raise self._body_too_large()
         if total > MAX_HEADER_BYTES:
-            raise BadRequest(f"the headers exceed {MAX_HEADER_BYTES} bytes")
+            raise BadRequest(f"the headers exceed {MAX_HEADER_BYTES} bytes: send fewer or shorter ones")
 
     def bound_body(self, receive: Receive) -> Receive:
-        """`receive`, which then raises BadRequest once more than the allowed bytes have come."""
+        """Return `receive` with a limit: it raises BadRequest once the body exceeds the allowed bytes."""
         received = 0
 
         async def receive_within_limit() -> Message:
@@ -101,13 +108,17 @@ class InputLimits:
         return receive_within_limit
 
     def _body_too_large(self) -> BadRequest:
-        return BadRequest(f"the request body exceeds {self.max_body_bytes} bytes")
+        return BadRequest(
+            f"the request body exceeds {self.max_body_bytes} bytes: shorten it, or raise SWARM_MAX_BODY_BYTES"
+            " of the server"
+        )
 
 
 logger = logging.getLogger(__name__)
 
 CHUNK_TIMEOUT_S = 60.0
-"""A reader that takes none of a stream for so long holds what the stream holds: a place in the engine, a watcher's."""
+"""The longest that a caller may leave a chunk of a stream unread. An open stream occupies a place in the engine, or one
+of the limited event streams."""
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 UNMATCHED = "unmatched"
@@ -117,7 +128,7 @@ _REQUEST_ID_KEY = "swarm.request_id"
 
 
 class SlowReader(Exception):
-    """The caller does not read what it asked for."""
+    """The signal that a caller stopped reading its stream."""
 
 
 def request_id_of(scope: Scope) -> str:
@@ -125,7 +136,10 @@ def request_id_of(scope: Scope) -> str:
 
 
 class RequestMiddleware:
-    """ASGI middleware. Echoes a sane `x-request-id` of the caller, or makes one."""
+    """ASGI middleware for limits, request ids and measurements.
+
+    A valid `x-request-id` of the caller is sent back with the answer. Otherwise the middleware makes one.
+    """
 
     def __init__(self, app: ASGIApp, limits: InputLimits, traffic: Traffic) -> None:
         self._app = app
@@ -145,7 +159,7 @@ class RequestMiddleware:
         except BadRequest as error:
             await error_response(error)(scope, receive, answer.send)
         except SlowReader:
-            logger.info("request %s: its caller stopped reading", request_id)
+            logger.info("request %s ends: its caller stopped reading the answer", request_id)
         except Exception as error:
             if answer.status:
                 raise
@@ -159,7 +173,7 @@ class RequestMiddleware:
 
 @dataclass(slots=True)
 class _Answer:
-    """What has been sent of one answer. `status` is 0 until it has begun."""
+    """One answer while it is sent. `status` is 0 until the first message is sent."""
 
     _send: Send
     _header: tuple[bytes, bytes]
@@ -185,7 +199,7 @@ def _request_id(scope: Scope) -> str:
             given = value.decode("latin-1")
             if _REQUEST_ID.fullmatch(given):
                 return given
-    # No secret: it tells requests apart. One from the system's source of secrets costs a call of the system.
+    # Not a secret, only a name. Random bytes from `secrets` would cost a system call.
     return f"req-{random.getrandbits(128):032x}"
 
 

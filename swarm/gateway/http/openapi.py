@@ -1,7 +1,7 @@
-"""The description of the HTTP API at /openapi.json: errors, who may call what, and examples.
+"""The OpenAPI description of the server at /openapi.json: errors, the roles that may call a route, and examples.
 
-Place in the flow: app.py has it completed once all routes are known. Paths and bodies come from the routes themselves,
-but for the bodies of the model routes, which come from the dialects.
+Place in the flow: app.py makes a `SwarmApi` and adds all routes; the description is made when it is first asked for.
+Paths and bodies come from the routes. The bodies of the model routes come from the dialects.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ _SECURITY_SCHEMES: dict[str, dict[str, str]] = {
     TOKEN: {
         "type": "http",
         "scheme": "bearer",
-        "description": "The token of a role: commander, rollout or observer. A server without tokens asks for none.",
+        "description": "The token of a role: commander, rollout or observer. A server without tokens needs none.",
     },
     EPISODE_KEY: {
         "type": "http",
         "scheme": "bearer",
-        "description": "The `api_key` that episodes/begin answered. It opens the model routes for that episode alone.",
+        "description": "The `api_key` that episodes/begin returned. It opens the model routes of that episode only.",
     },
 }
 
 _ERRORS: dict[int, tuple[str, SwarmError]] = {
     400: ("The request must change.", BadRequest("limit: Input should be less than or equal to 1000", param="limit")),
-    401: ("No token or key, or a wrong one.", Unauthorized("wrong token for the control API")),
-    403: ("The token is known, but its role may not do this.", Forbidden("a token of the role observer may not")),
-    404: ("Not on record here.", NotFound("no episode 'ep-1' is on record", param="episode_id")),
+    401: ("The token or key is missing or wrong.", Unauthorized("wrong token for the control API")),
+    403: ("The role of the token does not allow this call.", Forbidden("a token of the role observer may not do this")),
+    404: ("The server has no record of it.", NotFound("no episode 'ep-1' is on record", param="episode_id")),
     409: ("Final: the same call will never succeed.", EpisodeEnded("episode ep-1 is expired (idle_timeout)")),
     503: ("Not now: try again after `Retry-After` seconds.", EngineNotReady("no engine is running", retry_after_s=2)),
     507: ("The ledger cannot be written; nothing was stored.", LedgerError("the ledger cannot write (disk full)")),
@@ -57,7 +57,7 @@ _ERRORS: dict[int, tuple[str, SwarmError]] = {
 
 IGNORED_FIELDS: dict[str, Any] = {
     "x-ignored-fields": {
-        "description": "Fields that had no effect: those nobody knows, and a `model` that is not the served one.",
+        "description": "Fields without effect: unknown ones, and `model` if it does not name the served model.",
         "schema": {"type": "string"},
     }
 }
@@ -66,7 +66,7 @@ _LEASE_PARAMETER: dict[str, Any] = {
     "name": LEASE_HEADER,
     "in": "header",
     "required": False,
-    "description": "The fence of the lease that the call is made under: 409 `lease_lost` once it is over.",
+    "description": "The fencing token of the caller's lease. If that lease is over, the call gets 409 `lease_lost`.",
     "schema": {"type": "integer", "minimum": 1, "maximum": 10**18 - 1},
 }
 
@@ -96,18 +96,21 @@ EXAMPLES: dict[str, Mapping[str, Any]] = {
     "LaunchRequest": {"key": "study-1/lr=0.1/0/1", "job": {"model": "nano", "total_steps": 30}},
     "LeaseRequest": {"study_id": "study-1", "holder": "lab:4711:3", "host": "lab", "pid": 4711, "ttl_s": 60},
 }
-"""By schema: a body as it may be sent."""
+"""A valid request body for each schema name."""
 
 
 def model_responses(description: str, *, example: str) -> dict[int | str, dict[str, Any]]:
-    """The responses of a model route: a JSON object, or a stream of events like the example; or OpenAI's errors."""
+    """Return the responses of a model route.
+
+    An answer is a JSON object or a stream of events like `example`. An error has OpenAI's shape.
+    """
     content = {"application/json": {"schema": {"type": "object"}}, **event_stream("event", "data", example=example)}
     answer = {"description": description, "headers": IGNORED_FIELDS, "content": content}
     return {200: answer, **errors(400, 401, 409, 503, 507)}
 
 
 def event_stream(*fields: str, example: str) -> dict[str, Any]:
-    """The `content` of a response that is a stream of server-sent events with these fields."""
+    """Return the `content` of a response that is a stream of server-sent events with these fields."""
     properties = {name: {"type": "string"} for name in fields}
     return {
         "text/event-stream": {
@@ -119,26 +122,26 @@ def event_stream(*fields: str, example: str) -> dict[str, Any]:
 
 @cache
 def answer_lines(line: type[BaseModel], example: str) -> dict[str, Any]:
-    """The `content` of a response that has one such JSON object per line."""
+    """Return the `content` of a response with one JSON object of the model `line` per line."""
     schema = line.model_json_schema(mode="serialization", ref_template=f"{_SCHEMAS}{{model}}")
-    # What it refers to is among the schemas of all errors.
+    # `_complete` adds the schemas that this one refers to, those of errors.
     schema.pop("$defs")
     return {"application/x-ndjson": {"schema": schema, "example": example}}
 
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of a route that may answer with these.
+    """Return the `responses` of a route that may answer with these error statuses.
 
-    The schema is referred to by its name: given as a model, FastAPI would build validators for each of some 250
-    responses, half of a server's start, although an error is never validated on its way out.
+    The schema is a reference by name. With a model instead, FastAPI would build validators for each of about 250
+    responses. That is half of a server's start time, and errors are not validated when they are sent.
     """
     return {status: _describe_error(status) for status in statuses}
 
 
 class SwarmApi(FastAPI):
-    """Completes what FastAPI derives from the routes.
+    """The FastAPI app with a complete OpenAPI description.
 
-    `request_bodies` makes those of the routes that read their bodies themselves, by path; it is called when the
+    `request_bodies` returns, by path, the bodies of the routes that read their own body. It is called when the
     description is first asked for.
     """
 
@@ -171,7 +174,7 @@ class SwarmApi(FastAPI):
 
 
 def _complete_operation(operation: dict[str, Any], allowed: frozenset[Role] | None) -> None:
-    # FastAPI's own answer to an invalid request, which is a 400 here.
+    # FastAPI answers an invalid request with 422, this server with 400.
     operation["responses"].pop("422", None)
     if allowed is not None:
         roles = sorted(allowed)
@@ -195,7 +198,7 @@ def _describe_error(status: int) -> dict[str, Any]:
         name: {"description": text, "schema": {"type": "string"}}
         for name, text in (
             ("retry-after", "Seconds to wait before the same request."),
-            ("x-should-retry", "`false`: stock clients then do not try again."),
+            ("x-should-retry", "`false`: the clients of OpenAI and Anthropic do not retry."),
             ("www-authenticate", "The scheme: Bearer."),
         )
         if name in response.headers

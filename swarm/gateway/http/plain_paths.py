@@ -1,8 +1,9 @@
-"""Finds the routes whose path has no parameter, at once and in one step; all others are left to FastAPI's router.
+"""A shortcut past FastAPI's router: POST routes without path parameters are found in a dictionary by their path.
 
-Place in the flow: between the keys in paths and the router, which tries one route after the other, within two nets for
-errors and files. The calls that come by the hundred per second (a model call, episodes that begin or end) need none of
-that: who may call, what is read and what is answered is in the route itself, and an error is answered here as there.
+Place in the flow: between `PathKeys` and the router. The router tries one route after the other, inside two layers
+that handle errors and open files. Calls that come hundreds of times per second (model calls, episodes that begin or
+end) need neither. Their routes do authentication, parsing and rendering themselves, and this module answers their
+errors as the router's layers would.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ METHOD = "POST"
 
 
 class PlainPaths:
-    """ASGI middleware over the app of the router that has these routes."""
+    """ASGI middleware around the app of the router that has these routes."""
 
     def __init__(self, app: ASGIApp, routes: Sequence[BaseRoute]) -> None:
         self._app = app
@@ -45,12 +46,12 @@ class PlainPaths:
 
 
 def _is_found_by_path(route: DirectRoute) -> bool:
-    """A route that looks at more than the path, or is called at FastAPI's own pace, is the router's."""
+    """Return whether the path alone selects this route, and FastAPI is not needed to parse its query."""
     is_plain = type(route).matches is APIRoute.matches and not route.param_convertors
     return is_plain and not route.dependant.query_params and route.methods == {METHOD}
 
 
 def _first(routes: Sequence[BaseRoute], path: str) -> BaseRoute | None:
-    """The one that the router would take."""
+    """Return the route that the router would take."""
     scope: Scope = {"type": "http", "method": METHOD, "path": path, "root_path": "", "headers": []}
     return next((route for route in routes if route.matches(scope)[0] is Match.FULL), None)

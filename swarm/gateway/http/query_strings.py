@@ -1,6 +1,6 @@
-"""Query strings of the control API, checked like bodies: an unknown parameter is refused by name.
+"""The query strings of the control API. Like bodies, they are checked: an unknown parameter is refused by name.
 
-Place in the flow: the edge, beside the routes that read.
+Place in the flow: the edge. Routes that read records declare these models as their query.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from swarm.schemas import EpisodeState
 from swarm.types import EpisodeType
 
 MAX_ID = 2**63 - 1
-"""What SQLite holds."""
+"""The largest integer of SQLite."""
 
 RowId = Annotated[int, Field(ge=0, le=MAX_ID)]
 Name = Annotated[str, Field(max_length=500)]
@@ -24,7 +24,7 @@ class Query(BaseModel):
 
 
 class EpisodeQuery(Query):
-    """Filters must all hold; `cursor` is the `next_cursor` of the page before."""
+    """The query of GET episodes. An episode must match all filters. `cursor` is the last page's `next_cursor`."""
 
     state: EpisodeState | None = None
     episode_type: EpisodeType | None = None
@@ -36,21 +36,24 @@ class EpisodeQuery(Query):
 
 
 class UsageQuery(Query):
-    """Of episodes of this kind."""
+    """The query of GET usage: the type of the episodes to sum up."""
 
     episode_type: EpisodeType = EpisodeType.TRAIN
 
 
 class MetricsQuery(Query):
-    """Steps beyond `after_step`."""
+    """The query of GET metrics: steps after `after_step`."""
 
     after_step: RowId = 0
     limit: int = Field(default=1000, ge=1, le=10_000)
 
 
 class EventQuery(Query):
-    """Events beyond `after_id`, or the newest `last`. `stream` asks for server-sent events, as does
-    `Accept: text/event-stream`; `limit` is that of a page, and not for `last`."""
+    """The query of GET events: events after `after_id`, or the newest `last` events.
+
+    `stream` asks for server-sent events, as does the header `Accept: text/event-stream`. `limit` is the size of a page.
+    It cannot be combined with `last`.
+    """
 
     after_id: RowId = 0
     last: int | None = Field(default=None, ge=1, le=1000)
@@ -59,27 +62,27 @@ class EventQuery(Query):
 
 
 class LaunchQuery(Query):
-    """`key` is that of the run, if only one is asked for."""
+    """The query of GET launches: the newest launches, or only the one with this `key`."""
 
     key: Name | None = None
     limit: int = Field(default=100, ge=1, le=1000)
 
 
 class AuditQuery(Query):
-    """Entries beyond `after_id`."""
+    """The query of GET audit: entries after `after_id`."""
 
     after_id: RowId = 0
     limit: int = Field(default=100, ge=1, le=1000)
 
 
 class EvaluationQuery(Query):
-    """Evaluations of steps beyond `after_step`."""
+    """The query of GET evaluations: evaluations of steps after `after_step`."""
 
     after_step: int = Field(default=-1, ge=-1, le=MAX_ID)
     limit: int = Field(default=1000, ge=1, le=10_000)
 
 
 class BatchQuery(Query):
-    """The newest `limit`."""
+    """The query of GET batches: the newest `limit` batches."""
 
     limit: int = Field(default=100, ge=1, le=1000)

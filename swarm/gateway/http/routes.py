@@ -1,9 +1,9 @@
-"""How a route is called: first who, then the body, then the endpoint, then its answer as JSON.
+"""The route classes: they check the caller, parse the body, call the endpoint and render its answer as JSON.
 
-Place in the flow: the class of all routes but those of health. FastAPI describes and finds them; parsing and rendering
-are left to pydantic alone where nothing is in the query: the calls of an episode's life come by the hundred per second,
-and take a third of the time this way. A body is read within the limits of time and form; its size is bounded before, in
-middleware.py, and what it means is known after.
+Place in the flow: the class of all routes except health. FastAPI describes the routes and finds them. A route without
+a query skips FastAPI's parsing and rendering and uses pydantic alone, which takes a third of the time: the calls of
+episodes come hundreds of times per second. This module limits the time and the JSON form of a body. middleware.py
+limits its size, and the endpoint knows its meaning.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ from swarm.schemas import API_PREFIX, LEASE_HEADER
 Body = TypeVar("Body")
 
 BODY_TIMEOUT_S = 30.0
-"""A client that takes longer to send a body keeps others from being served."""
+"""The longest time for a body to arrive. Slower clients would occupy the server."""
 
 MAX_FENCE_DIGITS = 18
 
-# What may be no number or fit no float: rare, so that only then every value is looked at.
+# Text that may spell NaN or a number too large for a float. It is rare, so every value is checked only after a match.
 _MAYBE_INFINITE = re.compile(rb"NaN|Infinity|\d[eE]\+?\d{3}|\d{300}")
 
 
 async def until_left(receive: Receive) -> None:
-    """Return once the client of a request, whose body is read, has gone away."""
+    """Return once the client of a request has disconnected. The body must have been read before."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 async def read_object(request: Request, *, is_required: bool = True) -> dict[str, Any] | None:
-    """The parsed body; None for an empty one that is not required.
+    """Return the parsed body, or None if it is empty and not required.
 
-    Raises BadRequest for a body that comes too slowly, is no JSON object, nests deeper than 200 levels, or holds NaN,
-    a number that no float holds, or half a surrogate pair.
+    Raises BadRequest for a body that arrives too slowly, is not a JSON object or nests deeper than 200 levels. It
+    raises the same for NaN, a number too large for a float, or half a surrogate pair.
     """
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
             body = await request.body()
     except TimeoutError:
-        raise BadRequest(f"the request body did not arrive within {BODY_TIMEOUT_S:.0f} s") from None
+        raise BadRequest(f"the request body did not arrive within {BODY_TIMEOUT_S:.0f} s: send it again") from None
     if not body:
         if is_required:
             raise BadRequest("the request has no body: send a JSON object")
@@ -74,7 +74,7 @@ async def read_object(request: Request, *, is_required: bool = True) -> dict[str
 
 
 def parse_body(adapter: TypeAdapter[Body], data: object) -> Body:
-    """Raises BadRequest naming the first wrong field."""
+    """Return the data as the adapter's type. Raises BadRequest that names the first invalid field."""
     try:
         return adapter.validate_python(data)
     except ValidationError as error:
@@ -102,13 +102,15 @@ _ROLE_KEY = "swarm.role"
 
 
 def role_of(request: Request) -> Role:
-    """The role of the caller, once the guard has let the request pass."""
+    """Return the caller's role, which the route stored when it let the request pass."""
     return request.scope[_ROLE_KEY]
 
 
 class DirectRoute(APIRoute):
-    """Without a query, its endpoint is called with the path's parameters, the body and, if it asks for it, the request;
-    with one, FastAPI does the same at its own pace."""
+    """A route that calls its endpoint without FastAPI's parsing, unless it has a query.
+
+    The endpoint gets the path parameters, the body and, if it declares one, the request.
+    """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -121,8 +123,10 @@ class DirectRoute(APIRoute):
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Makes routers whose routes are open to some roles. Calls that only a commander may make are audited; one that
-    names the lease it is made under is refused once that is over."""
+    """A factory of routers whose routes are open to certain roles.
+
+    Calls that only a commander may make are audited. If such a call names a lease that is over, it is refused.
+    """
 
     guard: TokenGuard
     audit: AuditLog
@@ -169,18 +173,18 @@ class Gate:
 
 def _read_fence(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= MAX_FENCE_DIGITS):
-        raise BadRequest(f"{LEASE_HEADER}: must be the fence of a lease, a whole number", param=LEASE_HEADER)
+        raise BadRequest(f"{LEASE_HEADER}: must be the `fence` of a lease, a whole number", param=LEASE_HEADER)
     return int(text)
 
 
 def _require(caller: Role, roles: frozenset[Role], request: Request) -> None:
     if caller not in roles:
-        raise Forbidden(f"a token of the role {caller} may not do this: it takes {' or '.join(sorted(roles))}")
+        raise Forbidden(f"a token of the role {caller} may not do this: use one of {' or '.join(sorted(roles))}")
     request.scope[_ROLE_KEY] = caller
 
 
 def _answer_plainly(handle: Handler) -> ASGIApp:
-    """FastAPI keeps files and dependencies open for as long as an answer takes; here are none."""
+    """Return the ASGI app of a handler, without FastAPI's layers for open files and dependencies."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         response = await handle(Request(scope, receive, send))
@@ -191,7 +195,10 @@ def _answer_plainly(handle: Handler) -> ASGIApp:
 
 @cache
 def _adapter_of(annotation: type[Any]) -> TypeAdapter[Any]:
-    """Made once: FastAPI asks a route for its handler twice, and a process may serve several apps."""
+    """Return the adapter of a type.
+
+    It is cached, as FastAPI asks a route for its handler twice and a process may serve several apps.
+    """
     return TypeAdapter(annotation)
 
 
@@ -201,7 +208,7 @@ def _direct(route: APIRoute) -> Handler:
     parameters = route.dependant.body_params
     body_name = parameters[0].name if parameters else ""
     is_required = bool(parameters) and parameters[0].field_info.is_required()
-    # FastAPI knows the annotation as the type that it is.
+    # FastAPI keeps the annotation as it was declared: here it is always a type.
     body = _adapter_of(cast(type[Any], parameters[0].field_info.annotation)) if parameters else None
     status = route.status_code or 200
 

@@ -171,7 +171,7 @@ def test_other_blocks_are_refused_by_name(kind, wrap):
         ({"role": "system", "content": [{"type": "tool_result", "tool_use_id": "a"}]}, "tool_result"),
         ({"role": "user", "content": []}, "needs content"),
         ({"role": "user"}, "content"),
-        ({"role": "user", "content": ["hi"]}, "a content block is an object"),
+        ({"role": "user", "content": ["hi"]}, "a content block must be an object"),
         ({"role": "user", "content": None}, "content"),
         ({"role": "tool", "content": "hi"}, "role"),
         ({"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": "{}"}]}, "input"),

@@ -1,6 +1,6 @@
-"""Domain errors as clients of Anthropic's API expect them.
+"""Domain errors in the shape of Anthropic's API.
 
-Place in the flow: used by the messages routes and by the stream of a reply. It knows nothing of requests.
+Place in the flow: the messages routes and the stream of a reply use it. It knows no requests.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ INVALID_REQUEST = "invalid_request_error"
 
 THREAD = "thread"
 NO_THREADS = {"error_code": "thread_unsupported_request"}
-"""By this the SDK's tool runner, which asks for a thread of itself, knows that it has to send the conversation."""
+"""The error detail that makes the tool runner of Anthropic's SDK send the whole conversation. By itself it asks for a
+thread."""
 
 _KINDS: tuple[tuple[type[SwarmError], int, str], ...] = (
-    # Anthropic's clients wait and send again for 529, also where they take another 5xx for a fault.
+    # Anthropic's clients always retry after 529, but may treat another 5xx as final.
     (Unavailable, 529, "overloaded_error"),
     (BadRequest, 400, INVALID_REQUEST),
     (Unauthorized, 401, "authentication_error"),
@@ -41,8 +42,8 @@ _KINDS: tuple[tuple[type[SwarmError], int, str], ...] = (
 
 
 def anthropic_error(error: SwarmError, request_id: str | None = None) -> dict[str, Any]:
-    """The body of an error, or the data of an `error` event."""
-    # Words by which Claude Code knows that it has to compact the conversation.
+    """Return the body of an error response, which is also the data of an `error` event."""
+    # Claude Code compacts the conversation when it reads these words.
     prefix = "prompt is too long: " if isinstance(error, ContextLengthExceeded) else ""
     detail: dict[str, Any] = {"type": _kind(error)[1], "message": prefix + error.message}
     if isinstance(error, UnknownParameter) and error.param == THREAD:
@@ -51,7 +52,7 @@ def anthropic_error(error: SwarmError, request_id: str | None = None) -> dict[st
 
 
 def anthropic_error_response(error: SwarmError, request_id: str) -> JSONResponse:
-    """With the headers that tell clients whether to try again."""
+    """Return the response for a domain error, with the headers by which clients decide whether to retry."""
     plain = error_response(error)
     headers = {name: plain.headers[name] for name in plain.headers if not name.startswith("content-")}
     return JSONResponse(anthropic_error(error, request_id), _kind(error)[0], headers)

@@ -1,11 +1,11 @@
-"""Conversations of Anthropic's messages API in the canonical chat shape, and tool inputs there and back.
+"""The conversion of conversations in Anthropic's messages API to chat messages, and of tool inputs in both directions.
 
-Place in the flow: below request.py, which checks the rest of a body, and reply.py, which shows replies.
-Knows nothing of tokens or of HTTP.
+Place in the flow: below request.py, which checks the rest of a body, and reply.py, which renders replies. This module
+knows no tokens and no HTTP.
 
-A client gets a tool call as a parsed object and sends that object back, while the model is shown, and was trained on,
-the text it wrote. Likewise it may keep reasoning from being shown and sends back no more than its signature. Both are
-looked up among the recorded replies, so that a conversation that returns is the one that was sampled.
+A client gets a tool call as a parsed object and sends that object back, but the prompt needs the text that the model
+wrote. A client may also ask to omit reasoning, and then sends back only its signature. Both are looked up in the
+recorded replies, so that the prompt has exactly the text that was sampled.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from swarm.types import Message, Turn
 
 MAX_MESSAGES = 100_000
 UNREADABLE = "INVALID_JSON"
-"""The key under which Anthropic's documentation has text passed on that is not the JSON of an object."""
+"""The key, from Anthropic's documentation, for tool arguments that are not the JSON text of an object."""
 
 ATTRIBUTION = "x-anthropic-billing-header:"
-"""Begins a system block that Claude Code addresses to whoever bills; it changes with every request."""
+"""The beginning of a system block that Claude Code adds for billing. It changes with every request, so it is no part of
+the prompt."""
 
 _BLOCKS_BY_ROLE: Mapping[str, frozenset[str]] = {
     "system": frozenset({"text"}),
@@ -48,7 +49,7 @@ def _kind(block: object) -> object:
 def _known(block: object) -> object:
     kind = _kind(block)
     if not isinstance(kind, str):
-        raise PydanticCustomError("block", "a content block is an object with a type")
+        raise PydanticCustomError("block", "a content block must be an object with a type")
     if kind not in _BLOCKS:
         raise unsupported("content blocks of type {kind} are not supported: send text", kind=shown(kind))
     return block
@@ -101,7 +102,7 @@ _Block = Annotated[
 
 
 class MessageBody(Strict):
-    """One message of a request. Only an assistant may have said nothing."""
+    """One message of a request. Only the content of an assistant may be empty."""
 
     role: Literal["user", "assistant", "system"]
     content: Annotated[list[_Block], BeforeValidator(_as_blocks, json_schema_input_type=str | list[_Block])]
@@ -112,7 +113,7 @@ class MessageBody(Strict):
             if block.type not in _BLOCKS_BY_ROLE[self.role]:
                 raise PydanticCustomError(
                     "role",
-                    "a message with the role {role} has no blocks of type {kind}",
+                    "a message with the role {role} may not have blocks of type {kind}",
                     {"role": self.role, "kind": block.type},
                 )
         if not self.content and self.role != "assistant":
@@ -121,14 +122,17 @@ class MessageBody(Strict):
 
 
 class RecordedReplies:
-    """What the turns of one episode said."""
+    """The replies of one episode's turns."""
 
     def __init__(self, turns: Iterable[Turn] = ()) -> None:
         self._turns = tuple(turns)
         self._arguments: dict[tuple[str, str], str] | None = None
 
     def arguments(self, call_id: str, name: str, given: Mapping[str, Any]) -> str:
-        """The text of a tool call's arguments: as the model wrote it, if this is what was shown of it."""
+        """Return the text of a tool call's arguments.
+
+        It is the model's own text if `given` is the parsed form that the client got, else `given` as JSON.
+        """
         if self._arguments is None:
             self._arguments = {
                 (call["id"], call["function"]["name"]): call["function"]["arguments"]
@@ -141,24 +145,30 @@ class RecordedReplies:
         return json.dumps(given, ensure_ascii=False)
 
     def reasoning(self, signature: str) -> str:
-        """All reasoning of the reply that was signed so; empty if there is none."""
+        """Return all reasoning of the reply with this signature, or an empty string if there is none."""
         said = (turn.reply.get("reasoning_content") for turn in self._turns if turn.call_id == signature)
         return next(said, None) or ""
 
 
 def tool_input(arguments: str) -> dict[str, Any]:
-    """The object that a call's argument text spells, or the text itself if clients could not read it as one."""
+    """Return the object in a call's argument text.
+
+    If clients could not parse the text, the object has the whole text under the key UNREADABLE.
+    """
     value = _readable(arguments)
     return {UNREADABLE: arguments} if value is None else value
 
 
 def input_json(arguments: str) -> str:
-    """The JSON text of `tool_input`: the argument text itself if clients can read it."""
+    """Return the JSON text of `tool_input`, which is the argument text itself if clients can parse it."""
     return json.dumps({UNREADABLE: arguments}) if _readable(arguments) is None else arguments
 
 
 def _readable(arguments: str) -> dict[str, Any] | None:
-    """None for anything but an object, for more than 200 levels, infinite numbers and half surrogate pairs."""
+    """Return the parsed object.
+
+    Returns None for other JSON values, more than 200 levels, infinite numbers and half surrogate pairs.
+    """
     try:
         value: Any = from_json(arguments, allow_inf_nan=False)
     except ValueError:
@@ -175,7 +185,10 @@ def _is_finite(value: Any) -> bool:
 
 
 def _same(left: Any, right: Any) -> bool:
-    """Equal as JSON is read by clients: true is no number, and numbers are those a double tells apart."""
+    """Return whether two values are equal to a JSON client.
+
+    Numbers are equal if they are equal as doubles. Unlike in Python, true is not 1.
+    """
     if isinstance(left, dict) and isinstance(right, dict):
         ours, theirs = cast("dict[str, Any]", left), cast("dict[str, Any]", right)
         return ours.keys() == theirs.keys() and all(_same(ours[key], theirs[key]) for key in ours)
@@ -197,7 +210,7 @@ def _as_double(number: float) -> float:
 
 
 def system_messages(system: Sequence[_Text] | None) -> tuple[list[Message], list[str]]:
-    """The system prompt as one message, and the names of the blocks that are not addressed to the model."""
+    """Return the system prompt as one message, and the names of the blocks that are left out of it."""
     blocks = list(enumerate(system or ()))
     left_out = [f"system.{index}" for index, block in blocks if _is_attribution(block.text)]
     kept = [block for _, block in blocks if not _is_attribution(block.text)]
@@ -209,7 +222,7 @@ def _is_attribution(text: str) -> bool:
 
 
 def chat_messages(messages: Sequence[MessageBody], replies: RecordedReplies) -> list[Message]:
-    """Consecutive messages of a user, or of the assistant, are one turn."""
+    """Return the messages as chat messages. Consecutive ones of a user, or of the assistant, are joined first."""
     chat: list[Message] = []
     for role, group in groupby(messages, key=lambda message: message.role):
         if role == "system":
@@ -229,7 +242,7 @@ def _joined(blocks: Iterable[object]) -> str:
 
 
 def _user(blocks: Sequence[_Block]) -> list[Message]:
-    """Each tool result is a message of its own, as is the text before, between and after them."""
+    """Return one message per tool result, and one per piece of text before, between and after the results."""
     chat: list[Message] = []
     for is_result, group in groupby(blocks, key=lambda block: isinstance(block, _ToolResult)):
         if is_result:
@@ -240,7 +253,7 @@ def _user(blocks: Sequence[_Block]) -> list[Message]:
 
 
 def _tool_message(result: _ToolResult) -> Message:
-    """`is_error` is there for templates that read it."""
+    """Return the message of a tool result. `is_error` is set for chat templates that read it."""
     message: dict[str, Any] = {
         "role": "tool",
         "tool_call_id": result.tool_use_id,
@@ -260,7 +273,7 @@ def _assistant(blocks: Sequence[_Block], replies: RecordedReplies) -> Message:
 
 def _reasoning(blocks: Sequence[_Thinking], replies: RecordedReplies) -> str:
     said = "".join(block.thinking for block in blocks)
-    # Without text it was not to be shown: each signature stands for all reasoning of its reply.
+    # Reasoning without text was omitted at the client's request: each signature stands for that of one reply.
     return said or "".join(map(replies.reasoning, dict.fromkeys(block.signature for block in blocks)))
 
 

@@ -1,6 +1,6 @@
-"""Sampled replies as messages of Anthropic's API: one body, or a stream of events.
+"""Replies of Anthropic's messages API: one body, or a stream of events.
 
-Place in the flow: turns what `rollout/completion.py` yields into HTTP. Knows nothing of engines or episodes.
+Place in the flow: converts the events of `rollout/completion.py` to JSON. It knows no engine and no episode.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PING = SseEvent({"type": "ping"}, "ping").encode()
 
 
 def render_message(request: MessageRequest, result: CallResult, codec: Codec) -> dict[str, Any]:
-    """The body of a finished call. Raises EngineFailure for an aborted turn, which has no complete reply."""
+    """Return the body of a finished call. Raises EngineFailure for an aborted turn, as its reply is incomplete."""
     (completion,) = result.completions
     turn = completion.turn
     return {
@@ -33,7 +33,10 @@ def render_message(request: MessageRequest, result: CallResult, codec: Codec) ->
 
 
 class MessageStream:
-    """Events of one streamed call: `push` for its events in order, then `finish`, or `fail` if it broke off."""
+    """The events of one streamed call.
+
+    Call `push` for each event in order, then `finish`, or `fail` if the call broke off.
+    """
 
     def __init__(self, request: MessageRequest, head: CallHead, codec: Codec) -> None:
         self._request = request
@@ -59,15 +62,18 @@ class MessageStream:
         return [_frame("message_stop")]
 
     def fail(self, error: SwarmError) -> list[SseEvent]:
-        """The status line is gone: stock clients raise on an `error` event."""
+        """Return an `error` event, on which Anthropic's clients raise. The HTTP status has been sent already."""
         return [SseEvent(anthropic_error(error), "error")]
 
     def ping(self) -> bytes:
-        """An event that clients skip, but know the stream to be alive by."""
+        """Return a `ping` event, which clients skip. It shows that the stream is alive."""
         return _PING
 
     def _part(self, part: ReplyPart) -> list[SseEvent]:
-        """A tool call is a block of its own; of the rest, pieces of one kind that follow one another are one."""
+        """Return the events of one part of the reply.
+
+        Each tool call is a block of its own. Consecutive parts of text, or of reasoning, go into one block.
+        """
         frames: list[SseEvent] = []
         if self._open is not type(part) or isinstance(part, ToolCallPart):
             frames += self._close()
@@ -99,7 +105,7 @@ class MessageStream:
         return frames
 
     def _frame(self, event: str, **fields: Any) -> SseEvent:
-        """A frame about the block that was begun last, or is about to be."""
+        """Return an event about the block that was begun last, or that this event begins."""
         index = self._blocks_begun - (event != "content_block_start")
         return _frame(event, index=index, **fields)
 
@@ -113,7 +119,7 @@ def _head(head: CallHead) -> dict[str, Any]:
 
 
 def _signature(head: CallHead) -> str:
-    """What `RecordedReplies.reasoning` finds the reply by."""
+    """Return the signature by which `RecordedReplies.reasoning` finds the reply."""
     return head.call_id
 
 
@@ -139,7 +145,7 @@ def _empty_block(part: ReplyPart) -> dict[str, Any]:
 
 
 def _stop(turn: Turn, codec: Codec) -> dict[str, str | None]:
-    """Raises EngineFailure for an aborted turn."""
+    """Return why the turn stopped, as Anthropic names it. Raises EngineFailure for an aborted turn."""
     if turn.finish_reason is FinishReason.LENGTH:
         is_full = len(turn.output_ids_T) < turn.params.max_tokens
         return {"stop_reason": "model_context_window_exceeded" if is_full else "max_tokens", "stop_sequence": None}
@@ -151,7 +157,7 @@ def _stop(turn: Turn, codec: Codec) -> dict[str, str | None]:
 
 
 def _stop_sequence(turn: Turn, codec: Codec) -> str | None:
-    """The stop sequence that was complete first in the sampled text."""
+    """Return the stop sequence that was complete first in the sampled text, or None."""
     if not turn.params.stop:
         return None
     text = codec.decode(turn.output_ids_T)

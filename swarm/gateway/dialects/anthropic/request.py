@@ -1,7 +1,6 @@
-"""What a POST /v1/messages body asks for, and one of /v1/messages/count_tokens, checked field by field.
+"""The request bodies of POST /v1/messages and POST /v1/messages/count_tokens, checked field by field.
 
-Place in the flow: the routes parse a body here; reply.py writes the reply. Knows nothing
-of tokens or episodes.
+Place in the flow: the routes parse a body here; reply.py writes the reply. This module knows no tokens and no episode.
 """
 
 from __future__ import annotations
@@ -47,16 +46,16 @@ from swarm.types import Grammar, SamplingParams, ToolChoice, ToolMode, ToolSpec
 MIN_THINKING_TOKENS = 1024
 THINKING_OPTION = "enable_thinking"
 EFFORT_OPTION = "reasoning_effort"
-"""What chat templates call the switches that `thinking` and `output_config.effort` turn."""
+"""The options of chat templates that `thinking` and `output_config.effort` set."""
 
 _PROMPT_FIELDS: FieldTable = MappingProxyType(
     honoured("model", note=ANY_MODEL)
     | honoured("messages", note="blocks of type text, tool_use, tool_result, thinking and redacted_thinking")
-    | honoured("system", note="blocks are joined in order; one that is Claude Code's attribution is left out and named")
+    | honoured("system", note="blocks are joined in order; Claude Code's attribution is left out and named as ignored")
     | honoured("tools", note="of type `custom`; `strict` where `tool_choice` forces a call")
-    | honoured("tool_choice", note="`any` and `tool` by a grammar")
-    | honoured("thinking", note="where the chat template has the switch; elsewhere `enabled` is refused by name")
-    | honoured("output_config", note="`format` by a grammar; `effort` where the chat template reads it")
+    | honoured("tool_choice", note="a grammar enforces `any` and `tool`")
+    | honoured("thinking", note="if the chat template has a switch for it; otherwise `enabled` is refused by name")
+    | honoured("output_config", note="a grammar enforces `format`; `effort` if the chat template reads it")
     | honoured("output_format", note="the older name of `output_config.format`")
     | labels("cache_control", "user_profile_id", "workspace_id", "betas")
     | refused("speed", "standard")
@@ -65,7 +64,7 @@ _PROMPT_FIELDS: FieldTable = MappingProxyType(
     | refused("compaction")
     | refused("billing_policy")
 )
-"""What both routes document."""
+"""The fields that both routes document."""
 
 COUNT_FIELDS: FieldTable = _PROMPT_FIELDS
 """Every documented field of Anthropic's token counting, betas included."""
@@ -88,7 +87,7 @@ MESSAGE_FIELDS: FieldTable = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class MessageRequest:
-    """A checked request. `ignored_fields` names what was accepted without effect, in printable ASCII."""
+    """A checked request. `ignored_fields` names the fields without effect, in printable ASCII."""
 
     call: ModelRequest
     stream: bool
@@ -97,15 +96,15 @@ class MessageRequest:
 
 
 Switches = Callable[[str], bool]
-"""Whether the model's chat template reads an option of this name."""
+"""Returns whether the model's chat template reads an option of this name."""
 
 
 def parse_message_request(
     body: Mapping[str, Any], defaults: SamplingDefaults, replies: RecordedReplies, switches: Switches
 ) -> MessageRequest:
-    """`replies` are those of the episode so far.
+    """Return the checked request of a messages body. `replies` are those of the episode so far.
 
-    Raises BadRequest, or UnknownParameter for what cannot be honoured, naming the field in `param`.
+    Raises BadRequest, or UnknownParameter for a field that cannot be honoured. Both name the field in `param`.
     """
     checked = checked_body(MessagesBody, body, MESSAGE_FIELDS)
     conversation, ignored = checked.conversation(replies, switches)
@@ -127,7 +126,10 @@ class CountRequest:
 
 
 def parse_count_request(body: Mapping[str, Any], replies: RecordedReplies, switches: Switches) -> CountRequest:
-    """Raises BadRequest, or UnknownParameter for what cannot be honoured, naming the field in `param`."""
+    """Return the checked request of a count_tokens body. `replies` are those of the episode so far.
+
+    Raises BadRequest, or UnknownParameter for a field that cannot be honoured. Both name the field in `param`.
+    """
     checked = checked_body(PromptBody, body, COUNT_FIELDS)
     conversation, ignored = checked.conversation(replies, switches)
     return CountRequest(checked.model, conversation, unknown_fields(body, COUNT_FIELDS) + ignored)
@@ -159,7 +161,7 @@ class _OutputConfig(Strict):
     @classmethod
     def _no_budget(cls, budget: object) -> object:
         if budget is not None:
-            raise unsupported("a budget cannot be honoured: leave it out")
+            raise unsupported("a task budget cannot be honoured: leave it out")
         return budget
 
 
@@ -183,7 +185,7 @@ class _Tool(Strict):
     @classmethod
     def _direct(cls, asked: object) -> object:
         if asked and asked != ["direct"]:
-            raise unsupported("this server has no tools of its own that could load or call it: leave it out")
+            raise unsupported("this server has no tool that could load or call another one: leave it out")
         return asked
 
     def spec(self) -> ToolSpec:
@@ -213,7 +215,7 @@ class _ToolChoice(Strict):
 
 
 class PromptBody(StrictBody):
-    """The fields that a prompt is made of."""
+    """The honoured fields of which a prompt is made. The field table handles the others."""
 
     model: str = Field(min_length=1)
     messages: list[MessageBody] = Field(min_length=1, max_length=MAX_MESSAGES)
@@ -238,15 +240,15 @@ class PromptBody(StrictBody):
         names = {tool.name for tool in self.tools or ()}
         forced = self.tool_choice if self.tool_choice is not None and self.tool_choice.is_forced else None
         if forced is not None and (forced.name or next(iter(names), None)) not in names:
-            raise PydanticCustomError("tool_choice", "tool_choice forces a call of a tool that tools does not name")
+            raise PydanticCustomError("tool_choice", "tool_choice forces a call of a tool that is not in tools: add it")
         if forced is None and any(tool.strict for tool in self.tools or ()):
-            raise unsupported("strict tools are supported where tool_choice is any or tool: leave strict out")
+            raise unsupported("strict tools are supported only if tool_choice is any or tool: leave strict out")
         if self.output_format is not None and self.output_config is not None and self.output_config.format is not None:
-            raise PydanticCustomError("format", "output_format and output_config.format exclude one another")
+            raise PydanticCustomError("format", "output_format and output_config.format exclude each other: send one")
         return self
 
     def conversation(self, replies: RecordedReplies, switches: Switches) -> tuple[Conversation, tuple[str, ...]]:
-        """The prompt, and what of the body is no part of it."""
+        """Return the prompt, and the names of the parts of the body that have no effect on it."""
         system, ignored = system_messages(self.system)
         if has_redacted_thinking(self.messages):
             ignored.append("messages.redacted_thinking")
@@ -268,7 +270,10 @@ class PromptBody(StrictBody):
                 return ToolChoice(ToolMode(mode), (), parallel)
 
     def _template_options(self, switches: Switches) -> tuple[dict[str, Any], Sequence[str]]:
-        """Raises UnknownParameter for a switch that the model's chat template does not have."""
+        """Return the options for the chat template, and the names of the fields without effect.
+
+        Raises UnknownParameter for an option that the chat template does not read.
+        """
         options: dict[str, Any] = {}
         without_effect: list[str] = []
         thinking, has_switch = self.thinking, switches(THINKING_OPTION)
@@ -278,7 +283,7 @@ class PromptBody(StrictBody):
                 without_effect.append("thinking.budget_tokens")
         elif thinking is not None and thinking.type == "enabled":
             raise UnknownParameter(
-                "thinking: the model's chat template has no switch for it: send adaptive or disabled", param="thinking"
+                "thinking: the model's chat template cannot switch it on: send adaptive or disabled", param="thinking"
             )
         elif thinking is not None and thinking.type == "adaptive":
             without_effect.append("thinking")
@@ -294,7 +299,7 @@ class PromptBody(StrictBody):
 
 
 class MessagesBody(PromptBody):
-    """With the fields that say how to sample."""
+    """The honoured fields of a messages body: those of the prompt and those of sampling."""
 
     max_tokens: int = Field(ge=1, lt=2**31)
     stop_sequences: StopStrings | None = None

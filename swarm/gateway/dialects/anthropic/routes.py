@@ -1,7 +1,7 @@
-"""Routes of Anthropic's API: messages, token counts, and the model in the shape its clients know.
+"""The routes of Anthropic's API: messages, token counts, and models in Anthropic's shape.
 
-Place in the flow: HTTP to the served model; a body's meaning is in dialects/, how a call is answered in endpoint.py.
-Errors of these routes have Anthropic's shape.
+Place in the flow: HTTP to the served model. request.py parses a body, and endpoint.py answers the call. Errors of these
+routes have Anthropic's shape.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from swarm.rollout.episodes import RunningEpisode
 logger = logging.getLogger(__name__)
 
 VERSION_HEADER = b"anthropic-version"
-"""Sent by every client of Anthropic's API, and by no other."""
+"""The header that only the clients of Anthropic's API send, and all of them do."""
 
 
 class AnthropicErrorDetail(BaseModel):
@@ -47,7 +47,7 @@ class AnthropicErrorDetail(BaseModel):
 
 
 class AnthropicError(BaseModel):
-    """The body of every error of these routes."""
+    """The body of every error response of these routes."""
 
     type: Literal["error"]
     error: AnthropicErrorDetail
@@ -55,7 +55,7 @@ class AnthropicError(BaseModel):
 
 
 class TokenCount(BaseModel):
-    """How many tokens the prompt of such a message has."""
+    """The number of tokens of a prompt."""
 
     input_tokens: int
 
@@ -64,7 +64,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": AnthropicError, "description": description}
     for status, description in {
         400: "The request must change.",
-        401: "No key, or a wrong one.",
+        401: "The key is missing or wrong.",
         409: "The episode is over.",
         500: "The engine or the server failed: try again.",
         529: "Not now: try again after `Retry-After` seconds.",
@@ -72,13 +72,13 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 }
 _EXAMPLE = 'event: message_stop\ndata: {"type":"message_stop"}\n\n'
 _MESSAGE_RESPONSES: dict[int | str, dict[str, Any]] = {
-    200: model_responses("Anthropic's message, or with `stream` its events.", example=_EXAMPLE)[200],
+    200: model_responses("Anthropic's message. With `stream`, its events.", example=_EXAMPLE)[200],
     **_ERRORS,
 }
 
 
 class AnthropicRoute(DirectRoute):
-    """Its answers name the request as Anthropic's do, and its errors have Anthropic's shape."""
+    """A route whose answers have Anthropic's header `request-id`, and whose errors have Anthropic's shape."""
 
     def get_route_handler(self) -> Handler:
         handle = super().get_route_handler()
@@ -99,7 +99,7 @@ class AnthropicRoute(DirectRoute):
 
 
 class _AnthropicClientsRoute(AnthropicRoute):
-    """Taken for Anthropic's clients only: others know the same path in another shape."""
+    """A route for Anthropic's clients only, as OpenAI's clients expect another shape at the same path."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         if all(name != VERSION_HEADER for name, _ in scope["headers"]):
@@ -108,7 +108,7 @@ class _AnthropicClientsRoute(AnthropicRoute):
 
 
 def messages_router(served: Callable[[], ModelService | None]) -> APIRouter:
-    """Open to the key of a running episode, for that episode."""
+    """Return the router of messages and token counts. It needs the key of a running episode."""
     router = APIRouter(prefix="/v1", tags=["model"], route_class=AnthropicRoute)
     endpoint = ModelEndpoint(served)
 
@@ -119,8 +119,10 @@ def messages_router(served: Callable[[], ModelService | None]) -> APIRouter:
         responses=_MESSAGE_RESPONSES,
     )
     async def create_message(request: Request) -> Response:
-        """Held while weights change; 529 with `Retry-After` if no token comes for long. Its turn is on record before
-        the reply is complete."""
+        """Sample a reply. Its turn is on record before the reply is complete.
+
+        The call waits while weights change. If no token comes for too long, the answer is 529 with `Retry-After`.
+        """
         return await endpoint.answer(request, _dialect(*opened(request, served)))
 
     @router.post(
@@ -129,7 +131,7 @@ def messages_router(served: Callable[[], ModelService | None]) -> APIRouter:
         responses={200: {"model": TokenCount}, **_ERRORS},
     )
     async def count_tokens(request: Request) -> Response:
-        """Those that the same messages would be sampled from now, by the tokens already sampled in this episode."""
+        """Count the tokens of the prompt that the same messages would have now, with tokens of the episode's turns."""
         service, episode = opened(request, served)
         body = await read_object(request) or {}
         asked = parse_count_request(body, RecordedReplies(episode.tree.turns), service.codec.reads_option)
@@ -150,7 +152,7 @@ def _dialect(service: ModelService, episode: RunningEpisode) -> Dialect[MessageR
 
 
 def anthropic_models_router(served: Callable[[], ModelService | None]) -> APIRouter:
-    """As `messages_router`, for the questions about the model. To be tried before those of OpenAI's API."""
+    """Return the router that describes the model. It must come before `models_router`, which has the same paths."""
     router = APIRouter(prefix="/v1", route_class=_AnthropicClientsRoute, include_in_schema=False)
 
     @router.get("/models")

@@ -1,6 +1,6 @@
-"""Sampled tokens as chat completions: one body, or a stream of chunks, in the OpenAI shape.
+"""Replies of OpenAI's chat completions API: one body, or a stream of chunks.
 
-Place in the flow: turns what `rollout/completion.py` yields into HTTP. Knows nothing of engines or episodes.
+Place in the flow: converts the events of `rollout/completion.py` to JSON. It knows no engine and no episode.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FINISH_REASONS: Mapping[FinishReason, str] = MappingProxyType(
 
 
 def render_completion(request: ChatRequest, result: CallResult, codec: Codec) -> dict[str, Any]:
-    """The body of a finished call. Raises EngineFailure for an aborted turn, which has no complete reply."""
+    """Return the body of a finished call. Raises EngineFailure for an aborted turn, as its reply is incomplete."""
     body: dict[str, Any] = {
         "id": f"chatcmpl-{result.head.call_id}",
         "object": "chat.completion",
@@ -55,10 +55,11 @@ def _choice(request: ChatRequest, completion: Completion, codec: Codec) -> dict[
 
 
 class ChunkStream:
-    """Chunks of one streamed call: `push` for its events in order, then `finish`, or `fail` if it broke off.
+    """The chunks of one streamed call.
 
-    A chunk carries the logprobs and ids of the tokens sampled since the last chunk of its choice, those whose text is
-    held back or hidden included.
+    Call `push` for each event in order, then `finish`, or `fail` if the call broke off. A chunk has the logprobs and
+    ids of all tokens sampled since the last chunk of its choice. This includes tokens whose text is hidden or not sent
+    yet.
     """
 
     def __init__(self, request: ChatRequest, head: CallHead, codec: Codec) -> None:
@@ -91,18 +92,18 @@ class ChunkStream:
                 return [SseEvent(self._chunk(event.choice, {}, reason))]
 
     def finish(self) -> list[SseEvent]:
-        """The usage, if the request asked for it, and the end."""
+        """Return the usage, if the request asked for it, and the end of the stream."""
         if not self._request.include_usage:
             return [DONE]
         return [SseEvent({**self._head, "choices": [], "usage": usage(self._completions)}), DONE]
 
     def fail(self, error: SwarmError) -> list[SseEvent]:
-        """The status line is gone: stock clients raise on an `error` event."""
+        """Return an `error` event, on which the clients of OpenAI raise. The HTTP status has been sent already."""
         detail = {"message": error.message, "type": "server_error", "param": None, "code": error.code}
         return [SseEvent({"error": detail})]
 
     def ping(self) -> bytes:
-        """A comment, which keeps what is in between from giving the connection up."""
+        """Return a comment, so that proxies do not close a silent connection."""
         return b": keep-alive\n\n"
 
     def _delta(self, choice: int, part: ReplyPart) -> dict[str, Any]:
@@ -129,7 +130,7 @@ class ChunkStream:
 
 
 def finish_reason(reason: FinishReason, reply: Message) -> str:
-    """OpenAI's name for it. Raises EngineFailure for an aborted turn."""
+    """Return OpenAI's name of the finish reason. Raises EngineFailure for an aborted turn."""
     if reason is FinishReason.STOP and reply.get("tool_calls"):
         return "tool_calls"
     if reason not in _FINISH_REASONS:
@@ -138,7 +139,7 @@ def finish_reason(reason: FinishReason, reply: Message) -> str:
 
 
 def usage(completions: Sequence[Completion]) -> dict[str, int]:
-    """The prompt counts once per prompt, every completion for itself."""
+    """Return the token counts. A prompt that several completions share counts once."""
     prompts = {completion.turn.prompt_ids for completion in completions}
     prompt_tokens = sum(len(prompt_ids) for prompt_ids in prompts)
     completion_tokens = sum(len(completion.turn.output_ids_T) for completion in completions)
@@ -152,7 +153,7 @@ def usage(completions: Sequence[Completion]) -> dict[str, int]:
 def _logprobs(
     codec: Codec, token_ids: Sequence[int], logprobs: Sequence[float], top: Sequence[TokenLogprobs] | None
 ) -> dict[str, Any]:
-    """One entry per sampled token, the stop token included."""
+    """Return one entry per sampled token, including the stop token."""
     rows: Sequence[TokenLogprobs] = top if top is not None else [()] * len(token_ids)
     content = [
         {**_token(codec, token_id, logprob), "top_logprobs": [_token(codec, *each) for each in row]}
@@ -162,6 +163,6 @@ def _logprobs(
 
 
 def _token(codec: Codec, token_id: int, logprob: float) -> dict[str, Any]:
-    """`bytes` is null for a token that is half a character."""
+    """Return a token with its logprob. `bytes` is null for a token that is part of a character."""
     (text,) = codec.token_text([token_id])
     return {"token": text, "logprob": logprob, "bytes": None if "\ufffd" in text else list(text.encode())}

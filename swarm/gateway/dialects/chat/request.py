@@ -1,7 +1,6 @@
-"""What a POST /v1/chat/completions body asks for, checked field by field.
+"""The request body of POST /v1/chat/completions, checked field by field.
 
-Place in the flow: the routes parse a body here; reply.py writes the reply. Knows nothing of
-tokens or episodes.
+Place in the flow: the route parses a body here; reply.py writes the reply. This module knows no tokens and no episode.
 """
 
 from __future__ import annotations
@@ -48,9 +47,9 @@ CHAT_FIELDS: FieldTable = MappingProxyType(
     | honoured("n", note="each choice is a turn of its own")
     | honoured("stream_options", note="`include_usage`")
     | honoured("tools", note="of type `function`")
-    | honoured("tool_choice", note="`required`, a named function and `allowed_tools` with mode `required` by a grammar")
+    | honoured("tool_choice", note="a grammar enforces `required`, one function, or `allowed_tools` in mode `required`")
     | honoured("parallel_tool_calls")
-    | honoured("response_format", note="`json_object` and `json_schema` by a grammar, always strict")
+    | honoured("response_format", note="a grammar always enforces `json_object` and `json_schema`")
     | honoured("reasoning_effort", note="where the model's chat template reads it; refused by name elsewhere")
     | honoured("return_token_ids", "stop_token_ids", "ignore_eos", "structured_outputs", note="as in vLLM")
     | honoured("chat_template_kwargs", note="as in vLLM; an option that the template does not read is refused")
@@ -76,7 +75,7 @@ CHAT_FIELDS: FieldTable = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """A checked request. `ignored_fields` names the body's fields without effect, in printable ASCII."""
+    """A checked request. `ignored_fields` names the fields without effect, in printable ASCII."""
 
     call: ModelRequest
     stream: bool
@@ -87,7 +86,10 @@ class ChatRequest:
 
 
 def parse_chat_request(body: Mapping[str, Any], defaults: SamplingDefaults) -> ChatRequest:
-    """Raises BadRequest, or UnknownParameter for what cannot be honoured, naming the field in `param`."""
+    """Return the checked request of a body.
+
+    Raises BadRequest, or UnknownParameter for a field that cannot be honoured. Both name the field in `param`.
+    """
     checked = checked_body(ChatBody, body, CHAT_FIELDS)
     options = checked.stream_options
     return ChatRequest(
@@ -101,7 +103,7 @@ def parse_chat_request(body: Mapping[str, Any], defaults: SamplingDefaults) -> C
 
 
 def joined_text(content: object) -> object:
-    """Text parts as one string. Raises naming the first part of another type."""
+    """Return the text parts of `content` as one string. Raises PydanticCustomError for a part of another type."""
     if not isinstance(content, list):
         return content
     texts: list[str] = []
@@ -175,7 +177,7 @@ class _AllowedChoice(Strict):
 
 
 class ChatBody(SamplingBody):
-    """The fields that are honoured; the rest of the body is judged by name."""
+    """The honoured fields of the body. `CHAT_FIELDS` handles the others."""
 
     model: str = Field(min_length=1)
     messages: list[_Message] = Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)

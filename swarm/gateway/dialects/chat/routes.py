@@ -1,6 +1,6 @@
-"""Model routes: what any client of OpenAI's API calls, open to the key of a running episode.
+"""The routes of OpenAI's chat completions API, and of the list of models.
 
-Place in the flow: HTTP to the served model; the body's meaning is in dialects/, how a call is answered in endpoint.py.
+Place in the flow: HTTP to the served model. request.py parses the body, and endpoint.py answers the call.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from swarm.rollout.completion import ModelService
 CHAT = Dialect("chat/completions", CHAT_FIELDS, parse_chat_request, render_completion, ChunkStream)
 
 _CHAT_RESPONSES = model_responses(
-    "OpenAI's completion, or with `stream` its chunks.", example="data: {...}\n\ndata: [DONE]\n\n"
+    "OpenAI's chat completion. With `stream`, its chunks.", example="data: {...}\n\ndata: [DONE]\n\n"
 )
 
 
 class ModelView(BaseModel):
-    """What this server serves, in OpenAI's shape; `context_length` in tokens, prompt and reply together."""
+    """The served model, in OpenAI's shape. `context_length` is in tokens, for prompt and reply together."""
 
     id: str
     object: Literal["model"] = "model"
@@ -43,7 +43,7 @@ class ModelList(BaseModel):
 
 
 def chat_router(served: Callable[[], ModelService | None]) -> APIRouter:
-    """Open to the key of a running episode, for that episode."""
+    """Return the router of chat completions. It needs the key of a running episode."""
     router = APIRouter(prefix="/v1", tags=["model"], route_class=DirectRoute)
     endpoint = ModelEndpoint(served)
 
@@ -54,15 +54,17 @@ def chat_router(served: Callable[[], ModelService | None]) -> APIRouter:
         responses=_CHAT_RESPONSES,
     )
     async def chat_completions(request: Request) -> Response:
-        """Held while weights change; 503 with `Retry-After` if no token comes for long. Its turn is on record before
-        the reply is complete."""
+        """Sample a reply. Its turn is on record before the reply is complete.
+
+        The call waits while weights change. If no token comes for too long, the answer is 503 with `Retry-After`.
+        """
         return await endpoint.answer(request, CHAT)
 
     return router
 
 
 def models_router(served: Callable[[], ModelService | None]) -> APIRouter:
-    """As `chat_router`, for the questions about the model."""
+    """Return the router that describes the model. It needs the key of a running episode."""
     router = APIRouter(prefix="/v1", tags=["model"], route_class=DirectRoute)
 
     @router.get("/models", summary="The model of this episode, as a list", responses=errors(401, 409, 503))

@@ -1,6 +1,6 @@
-"""Sampled tokens as text completions: one body, or a stream of chunks, in the shape of OpenAI's older API.
+"""Replies of OpenAI's older completions API: one body, or a stream of chunks.
 
-Place in the flow: turns what `rollout/completion.py` yields into HTTP. Knows nothing of engines or episodes.
+Place in the flow: converts the events of `rollout/completion.py` to JSON. It knows no engine and no episode.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from swarm.types import ReplyPart, TextPart, TokenDelta, TokenLogprobs
 
 
 def render_text_completion(request: CompletionRequest, result: CallResult, codec: Codec) -> dict[str, Any]:
-    """The body of a finished call. Raises EngineFailure for an aborted turn, which has no complete text."""
+    """Return the body of a finished call. Raises EngineFailure for an aborted turn, as its text is incomplete."""
     return {
         **_head(result.head),
         "choices": [_choice(request, completion, codec) for completion in result.completions],
@@ -27,7 +27,7 @@ def render_text_completion(request: CompletionRequest, result: CallResult, codec
 
 
 def _head(head: CallHead) -> dict[str, Any]:
-    """Bodies and chunks look alike in this API."""
+    """Return the fields that bodies and chunks share in this API."""
     return {
         "id": f"cmpl-{head.call_id}",
         "object": "text_completion",
@@ -56,10 +56,11 @@ def _choice(request: CompletionRequest, completion: Completion, codec: Codec) ->
 
 
 class TextCompletionStream:
-    """Chunks of one streamed call: `push` for its events in order, then `finish`, or `fail` if it broke off.
+    """The chunks of one streamed call.
 
-    A choice opens with its echo, or with no text. A chunk carries the logprobs and ids of the tokens sampled since the
-    last chunk of its choice, those whose text is held back or hidden included.
+    Call `push` for each event in order, then `finish`, or `fail` if the call broke off. The first chunk of a choice has
+    its echo, or no text. A chunk has the logprobs and ids of all tokens sampled since the last chunk of its choice.
+    This includes tokens whose text is hidden or not sent yet.
     """
 
     def __init__(self, request: CompletionRequest, head: CallHead, codec: Codec) -> None:
@@ -82,18 +83,18 @@ class TextCompletionStream:
                 return [SseEvent(self._chunk(event.choice, "", finish_reason(completion.turn.finish_reason, {})))]
 
     def finish(self) -> list[SseEvent]:
-        """The usage, if the request asked for it, and the end."""
+        """Return the usage, if the request asked for it, and the end of the stream."""
         if not self._request.include_usage:
             return [DONE]
         return [SseEvent({**self._head, "choices": [], "usage": _usage(self._request, self._completions)}), DONE]
 
     def fail(self, error: SwarmError) -> list[SseEvent]:
-        """The status line is gone: stock clients raise on an `error` event."""
+        """Return an `error` event, on which the clients of OpenAI raise. The HTTP status has been sent already."""
         detail = {"message": error.message, "type": "server_error", "param": None, "code": error.code}
         return [SseEvent({"error": detail})]
 
     def ping(self) -> bytes:
-        """A comment, which keeps what is in between from giving the connection up."""
+        """Return a comment, so that proxies do not close a silent connection."""
         return b": keep-alive\n\n"
 
     def _opening(self, event: Opened) -> dict[str, Any]:
@@ -116,10 +117,10 @@ class TextCompletionStream:
 
 
 class _LogprobScribe:
-    """Writes the logprobs of one choice, piece by piece.
+    """The logprobs of one choice, written piece by piece.
 
-    `text_offset` is where in the choice's text a token begins; tokens that share a character begin where it does, and
-    tokens without text, or behind a stop string's beginning, where theirs would.
+    `text_offset` is the position in the choice's text where a token begins. Tokens that share a character get its
+    position. Tokens without visible text get the position where their text would begin.
     """
 
     def __init__(self, request: CompletionRequest, codec: Codec, turn_index: int) -> None:
@@ -134,7 +135,7 @@ class _LogprobScribe:
             tops: Sequence[TokenLogprobs] = delta.top_logprobs_T or [()] * len(delta.token_ids_T)
             for token_id, logprob, top in zip(delta.token_ids_T, delta.logprobs_T, tops, strict=True):
                 name = self._name(token_id)
-                # The sampled token is always named, so that there may be one more than was asked for.
+                # The sampled token is always named, so there may be one more than the request asked for.
                 named = {name: logprob}
                 for other, other_logprob in top:
                     named.setdefault(self._name(other), other_logprob)
@@ -154,14 +155,14 @@ def _texts(parts: Sequence[ReplyPart]) -> list[str]:
 
 
 def _echoed(request: CompletionRequest, choice: int, prompt_ids: Sequence[int], codec: Codec) -> str:
-    """The prompt as it was given; one of token ids as its text, special tokens by their names."""
+    """Return the prompt as it was given. A prompt of token ids is decoded, with special tokens by name."""
     prompt = request.call.prompts[choice // request.call.choices]
     text = getattr(prompt, "text", None)
     return codec.raw_text(prompt_ids) if text is None else text
 
 
 def _usage(request: CompletionRequest, completions: Sequence[Completion]) -> dict[str, int]:
-    """Every prompt counts once, whatever the number of its completions."""
+    """Return the token counts. A prompt counts once, even if it has several completions."""
     prompts = {each.choice // request.call.choices: len(each.turn.prompt_ids) for each in completions}
     prompt_tokens = sum(prompts.values())
     completion_tokens = sum(len(each.turn.output_ids_T) for each in completions)

@@ -1,7 +1,7 @@
-"""What a POST /v1/completions body asks for: prompts that no chat template touches, checked field by field.
+"""The request body of POST /v1/completions, checked field by field. Its prompts get no chat template.
 
-Place in the flow: the routes parse a body here; reply.py writes the reply. Knows nothing
-of tokenizers or episodes: whether a token id exists, and whether a prompt fits, is found out where it is sampled.
+Place in the flow: the route parses a body here; reply.py writes the reply. This module knows no tokenizer and no
+episode. The sampler checks that a token id exists and that a prompt fits.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ MAX_LOGPROBS = 5
 COMPLETION_FIELDS: FieldTable = MappingProxyType(
     honoured("model", note=ANY_MODEL)
     | honoured("stream", "temperature", "seed", "stop")
-    | honoured("prompt", note="text, token ids, or a list of up to 128 of either")
+    | honoured("prompt", note="text or token ids, or a list of up to 128 prompts")
     | honoured("max_tokens", note="the job's `max_response_length` by default")
     | honoured("n", note="each choice is a turn of its own")
-    | honoured("best_of", note="only as large as `n`")
+    | honoured("best_of", note="only if it equals `n`")
     | honoured("echo", note="not together with `logprobs`")
     | honoured("logprobs", note="0 to 5")
     | honoured("stream_options", note="`include_usage`")
-    | honoured("response_format", note="as in vLLM: `json_object` and `json_schema` by a grammar, always strict")
+    | honoured("response_format", note="as in vLLM; a grammar always enforces `json_object` and `json_schema`")
     | honoured("return_token_ids", "return_tokens_as_token_ids", "stop_token_ids", "ignore_eos", note="as in vLLM")
     | honoured("structured_outputs", note="as in vLLM")
     | eval_only("top_p", "top_k", "min_p", "min_tokens", "presence_penalty", "frequency_penalty")
@@ -84,8 +84,12 @@ COMPLETION_FIELDS: FieldTable = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class CompletionRequest:
-    """A checked request. `logprobs` is how many of the likeliest tokens to name beside each sampled one, None for no
-    logprobs at all; `tokens_as_ids` spells tokens `token_id:N`. `ignored_fields` are in printable ASCII."""
+    """A checked request.
+
+    `logprobs` is the number of likeliest tokens to name beside each sampled one, or None for no logprobs at all.
+    With `tokens_as_ids`, tokens are written `token_id:N`. `ignored_fields` names fields without effect, in printable
+    ASCII.
+    """
 
     call: ModelRequest
     stream: bool
@@ -98,7 +102,10 @@ class CompletionRequest:
 
 
 def parse_completion_request(body: Mapping[str, Any], defaults: SamplingDefaults) -> CompletionRequest:
-    """Raises BadRequest, or UnknownParameter for what cannot be honoured, naming the field in `param`."""
+    """Return the checked request of a body.
+
+    Raises BadRequest, or UnknownParameter for a field that cannot be honoured. Both name the field in `param`.
+    """
     checked = checked_body(CompletionBody, body, COMPLETION_FIELDS)
     options = checked.stream_options
     return CompletionRequest(
@@ -114,16 +121,16 @@ def parse_completion_request(body: Mapping[str, Any], defaults: SamplingDefaults
 
 
 def raw_prompts(given: object) -> object:
-    """The prompts of a body: one, or a list of them. Raises PydanticCustomError for anything else."""
+    """Return the prompts of a body that has one prompt or a list. Raises PydanticCustomError for anything else."""
     if not isinstance(given, list):
         return (_raw_prompt(given),)
     items = cast("list[object]", given)
-    # The API tells a list of prompts from one prompt of token ids by what is in it.
+    # A list of integers is one prompt of token ids; any other list holds several prompts.
     if items and type(items[0]) is int:
         return (_raw_prompt(items),)
     if not 0 < len(items) <= MAX_PROMPTS:
         raise PydanticCustomError(
-            "prompts", "a list holds 1 to {limit} prompts, not {count}", {"limit": MAX_PROMPTS, "count": len(items)}
+            "prompts", "a list may have 1 to {limit} prompts, not {count}", {"limit": MAX_PROMPTS, "count": len(items)}
         )
     return tuple(_raw_prompt(item) for item in items)
 
@@ -131,7 +138,7 @@ def raw_prompts(given: object) -> object:
 def _raw_prompt(given: object) -> RawPrompt:
     if isinstance(given, str):
         if not given:
-            raise PydanticCustomError("empty", "an empty prompt has no token to begin with")
+            raise PydanticCustomError("empty", "an empty prompt has no token to continue: send some text")
         return RawPrompt(text=given)
     if not isinstance(given, list):
         raise PydanticCustomError("prompt", "a prompt is a string or a list of token ids")
@@ -139,14 +146,14 @@ def _raw_prompt(given: object) -> RawPrompt:
 
 
 def token_ids(given: list[object]) -> tuple[int, ...]:
-    """Raises PydanticCustomError for what can be no token ids, or for too many of them."""
+    """Return the list as token ids. Raises PydanticCustomError if an entry is no token id or the list is too long."""
     if not 0 < len(given) <= MAX_PROMPT_TOKENS:
         raise PydanticCustomError(
-            "tokens", "1 to {limit} token ids are taken, not {count}", {"limit": MAX_PROMPT_TOKENS, "count": len(given)}
+            "tokens", "send 1 to {limit} token ids, not {count}", {"limit": MAX_PROMPT_TOKENS, "count": len(given)}
         )
     ids = tuple(each for each in given if type(each) is int and 0 <= each < 2**31)
     if len(ids) < len(given):
-        raise PydanticCustomError("token", "token ids are whole numbers from 0 on")
+        raise PydanticCustomError("token", "token ids must be whole numbers from 0 to 2147483647")
     return ids
 
 
@@ -164,12 +171,12 @@ class _StreamOptions(Strict):
     @classmethod
     def _usage_at_the_end(cls, is_asked: bool | None) -> bool | None:
         if is_asked:
-            raise unsupported("usage comes once, with include_usage")
+            raise unsupported("usage is sent once, at the end: use include_usage instead")
         return is_asked
 
 
 class CompletionBody(SamplingBody):
-    """The fields that are honoured; the rest of the body is judged by name."""
+    """The honoured fields of the body. `COMPLETION_FIELDS` handles the others."""
 
     model: str = Field(min_length=1)
     prompt: Annotated[tuple[RawPrompt, ...], BeforeValidator(raw_prompts, json_schema_input_type=_Prompt | _Prompts)]
@@ -188,13 +195,13 @@ class CompletionBody(SamplingBody):
     @classmethod
     def _no_hidden_choices(cls, best_of: int | None, info: Any) -> int | None:
         if best_of is not None and best_of != (info.data.get("n") or 1):
-            raise unsupported("only as many completions are sampled as are returned: leave it out, or send the same n")
+            raise unsupported("the server samples only completions that it returns: leave it out, or send the same n")
         return best_of
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.echo and self.logprobs is not None:
-            raise unsupported("echo and logprobs exclude one another: the prompt was not sampled")
+            raise unsupported("echo and logprobs exclude each other, as the prompt was not sampled: send one of them")
         return self
 
     def call(self, defaults: SamplingDefaults) -> ModelRequest:

@@ -1,7 +1,6 @@
-"""The route of OpenAI's older API: a prompt in, its continuation out.
+"""The route of OpenAI's older completions API, which continues a prompt.
 
-Place in the flow: HTTP to the served model; the body's meaning is in request.py, how a call is answered in
-endpoint.py.
+Place in the flow: HTTP to the served model. request.py parses the body, and endpoint.py answers the call.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ COMPLETIONS = Dialect(
 )
 
 _RESPONSES = model_responses(
-    "OpenAI's text completion, or with `stream` its chunks.", example="data: {...}\n\ndata: [DONE]\n\n"
+    "OpenAI's text completion. With `stream`, its chunks.", example="data: {...}\n\ndata: [DONE]\n\n"
 )
 
 
 def completions_router(served: Callable[[], ModelService | None]) -> APIRouter:
-    """Open to the key of a running episode, for that episode."""
+    """Return the router of the completions API. It needs the key of a running episode."""
     router = APIRouter(prefix="/v1", tags=["model"], route_class=DirectRoute)
     endpoint = ModelEndpoint(served)
 
@@ -39,8 +38,11 @@ def completions_router(served: Callable[[], ModelService | None]) -> APIRouter:
         responses=_RESPONSES,
     )
     async def completions(request: Request) -> Response:
-        """The prompt goes to the model as it is: no template, no special tokens but those that it spells out. One that
-        begins with an earlier prompt of the episode and all that was sampled from it keeps those very tokens."""
+        """Continue a text. The model gets the prompt as it is.
+
+        No chat template and no special tokens are added, except those that the prompt spells out. If the prompt extends
+        an earlier turn of the episode (its prompt and completion), it keeps the tokens of that turn.
+        """
         return await endpoint.answer(request, COMPLETIONS)
 
     return router

@@ -1,10 +1,10 @@
-"""Items of OpenAI's Responses API as messages in the canonical chat shape.
+"""The conversion of items of OpenAI's Responses API to chat messages.
 
-Place in the flow: below request.py, which checks the rest of a body, and reply.py, which shows replies as
-items. Knows nothing of tokens or of HTTP.
+Place in the flow: below request.py, which checks the rest of a body, and reply.py, which renders replies as items. This
+module knows no tokens and no HTTP.
 
-One reply of the model is one message in a chat, and several items here. Their ids name the call they come from, so that
-the items of a reply that return are the message that was sampled, and a bare reference to one stands for it.
+One reply of the model is one chat message, but several items in this API. Item ids contain the id of their call. So
+items that a client sends back become the message that was sampled, and an item can be referred to by its id alone.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ _RESPONSE_ID = re.compile(r"resp_([0-9a-f]+)(i?)(u?)")
 
 @dataclass(frozen=True, slots=True)
 class ResponseId:
-    """What the id of a response says. Turns tell of the rest, and outlive the server; these they do not tell.
+    """The data in the id of a response: its call, and two flags that recorded turns lack.
 
-    `has_instructions`: the first message is the request's `instructions`, which the next response does not inherit.
+    With `has_instructions`, the first message is the request's `instructions`, which the next response does not
+    inherit. The flags are in the id so that they survive a restart of the server.
     """
 
     call_id: str
@@ -54,13 +55,13 @@ class RecordedResponses:
     """The responses of one episode that can be referred to."""
 
     def __init__(self, turns: Iterable[Turn] = (), deleted: Collection[str] = ()) -> None:
-        """`deleted` are ids of calls."""
+        """Index the turns. `deleted` has the call ids of deleted responses."""
         self._turns = {turn.call_id: turn for turn in turns if turn.finish_reason is not FinishReason.ABORT}
         self._deleted = deleted
         self._callers: dict[str, str] | None = None
 
     def find(self, response_id: str) -> tuple[ResponseId, Turn] | None:
-        """None if there is no such response, or it was not to be stored, or was deleted."""
+        """Return a response, or None if it does not exist, was not stored or was deleted."""
         named = ResponseId.read(response_id)
         if named is None or not named.is_stored or named.call_id in self._deleted:
             return None
@@ -68,7 +69,10 @@ class RecordedResponses:
         return None if turn is None else (named, turn)
 
     def conversation(self, response_id: str) -> list[Message]:
-        """What was said up to and with a response, its instructions left aside. Raises BadRequest if there is none."""
+        """Return the messages up to a response and including it, without its instructions.
+
+        Raises BadRequest if there is no such response.
+        """
         found = self.find(response_id)
         if found is None:
             raise BadRequest(
@@ -83,7 +87,7 @@ class RecordedResponses:
         return None if turn is None else turn.reply
 
     def caller(self, tool_call_id: str) -> str | None:
-        """The call whose reply calls a tool by this id."""
+        """Return the id of the model call whose reply has the tool call `tool_call_id`."""
         if self._callers is None:
             self._callers = {
                 call["id"]: turn.call_id for turn in self._turns.values() for call in turn.reply.get("tool_calls") or ()
@@ -153,13 +157,13 @@ class _Reference(Strict):
 
 
 def _typed(item: object) -> object:
-    """Its type is left out of messages, and of references."""
+    """Return an item with its type, which clients may leave out of messages and references."""
     if not isinstance(item, dict):
-        raise PydanticCustomError("item", "an input item is an object")
+        raise PydanticCustomError("item", "an input item must be an object")
     fields = cast("dict[str, object]", item)
     kind = fields.get("type") or ("message" if "role" in fields else "item_reference" if "id" in fields else None)
     if kind not in ITEM_TYPES:
-        raise unsupported("input items of type {kind} are not supported", kind=shown(kind))
+        raise unsupported("input items of type {kind} are not supported: leave them out", kind=shown(kind))
     return {**fields, "type": kind}
 
 
@@ -171,7 +175,7 @@ InputItem = Annotated[
 
 @dataclass(slots=True)
 class _Reply:
-    """One message of the assistant, put together from items. `owner` is the call they come from, if that is known."""
+    """One message of the assistant, assembled from items. `owner` is the id of their call, if it is known."""
 
     owner: str | None = None
     content: str | None = None
@@ -179,7 +183,10 @@ class _Reply:
     calls: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
     def includes(self, item: _Said | _Call | _Reasoning, owner: str | None) -> bool:
-        """Whether the item goes on with this reply. Of unknown origin, it does if that gives one of the usual order."""
+        """Return whether the item belongs to this reply.
+
+        If the call of either is unknown, it does as long as the order stays reasoning, text, tool calls.
+        """
         if self.owner and owner:
             return self.owner == owner
         if isinstance(item, _Call):
@@ -198,8 +205,11 @@ class _Reply:
 
 
 def chat_messages(items: Sequence[InputItem], recorded: RecordedResponses) -> list[Message]:
-    """Reasoning, text and calls of one reply are one message. Raises BadRequest for a reference to nothing known, and
-    UnknownParameter for reasoning that only another server can read."""
+    """Return the items as chat messages. Reasoning, text and tool calls of one reply become one message.
+
+    Raises BadRequest for a reference to an unknown item, and UnknownParameter for encrypted reasoning of another
+    episode.
+    """
     chat: list[Message] = []
     reply: _Reply | None = None
     for index, given in enumerate(items):
@@ -239,7 +249,7 @@ def _add(reply: _Reply, item: _Said | _Call | _Reasoning, recorded: RecordedResp
 
 def _owner(item: _Said | _Call | _Reasoning, recorded: RecordedResponses) -> str | None:
     named = _ITEM_ID.fullmatch(item.id or "")
-    # Ids of another server say nothing of what belongs together here.
+    # The ids of another server do not tell which items belong together.
     if named and recorded.reply(named[2]):
         return named[2]
     if isinstance(item, _Call):
@@ -250,13 +260,16 @@ def _owner(item: _Said | _Call | _Reasoning, recorded: RecordedResponses) -> str
 
 
 def _thoughts(item: _Reasoning, recorded: RecordedResponses, index: int) -> str:
-    """Its text; where a client left that out, what was said by the call that the item's id, or what stands for its
-    encryption, names."""
+    """Return the text of a reasoning item.
+
+    Without text, the recorded reasoning is looked up by the call in the item's id or in `encrypted_content`. Raises
+    UnknownParameter if `encrypted_content` is not of this episode.
+    """
     if text := "".join(thought.text for thought in item.content or ()):
         return text
     owner = _owner(item, recorded)
     if owner and (reply := recorded.reply(owner)):
-        # The first piece stands for all of it, the others for none.
+        # The first piece gets all of the recorded reasoning, so the others get none.
         return "" if _number(item.id) else reply.get("reasoning_content") or ""
     if item.encrypted_content:
         raise UnknownParameter(
@@ -272,7 +285,10 @@ def _number(item_id: str | None) -> int:
 
 
 def _resolved(item: _Reference, recorded: RecordedResponses, index: int) -> _Said | _Call | _Reasoning:
-    """The recorded item. The first piece of a text that calls interrupt stands for all of it, the others for none."""
+    """Return the recorded item. Raises BadRequest for an unknown one.
+
+    Tool calls can split a text into several items. The first of them gets the whole text, so the others get none.
+    """
     named = _ITEM_ID.fullmatch(item.id)
     reply = recorded.reply(named[2]) if named else None
     if named is not None and reply is not None:

@@ -1,7 +1,7 @@
-"""Sampled replies as responses of OpenAI's Responses API: one body, or a stream of events.
+"""Replies of OpenAI's Responses API: one body, or a stream of events.
 
-Place in the flow: between the calls of completion.py and HTTP, on the way out; items.py reads what it shows
-when it comes back. Knows nothing of engines or episodes.
+Place in the flow: converts the events of `rollout/completion.py` to JSON; items.py reads these items when a client
+sends them back. It knows no engine and no episode.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ Item = dict[str, Any]
 
 
 def render_response(request: ResponseRequest, result: CallResult, codec: Codec) -> dict[str, Any]:
-    """The body of a finished call. Raises EngineFailure for an aborted turn, which has no complete reply."""
+    """Return the body of a finished call. Raises EngineFailure for an aborted turn, as its reply is incomplete."""
     (completion,) = result.completions
     return show_response(request.shown, result.head, completion, codec)
 
 
 def show_response(shown: Shown, head: CallHead, completion: Completion, codec: Codec) -> dict[str, Any]:
-    """The body of a completion. Raises EngineFailure for an aborted turn."""
+    """Return the body of a completion. Raises EngineFailure for an aborted turn."""
     turn = completion.turn
     status = _status(turn.finish_reason)
     rows = _text_logprobs(codec, completion) if shown.logprobs else []
@@ -71,7 +71,10 @@ def response_id(shown: Shown, head: CallHead) -> str:
 
 
 def _items(shown: Shown, head: CallHead, turn: Turn, status: str, rows: list[Item]) -> list[Item]:
-    """A reply that says nothing is an empty message. Only its last item can be incomplete, and no call is."""
+    """Return the items of a reply. Only the last one can be incomplete, unless it is a tool call.
+
+    An empty reply is one message without text.
+    """
     items: list[Item] = []
     reply = turn.reply
     calls = reply.get("tool_calls") or ()
@@ -88,7 +91,7 @@ def _items(shown: Shown, head: CallHead, turn: Turn, status: str, rows: list[Ite
 
 
 def _numbered(kind: str, head: CallHead, number: int) -> str:
-    """The id of an item. The first of its kind bears no number."""
+    """Return the id of an item. The first item of a kind has no number."""
     return f"{kind}_{head.call_id}_{number}" if number else f"{kind}_{head.call_id}"
 
 
@@ -126,10 +129,11 @@ def _call_item(item_id: str, part: ToolCallPart, arguments: str, status: str) ->
 
 
 class ResponseStream:
-    """Events of one streamed call: `push` for its events in order, then `finish`, or `fail` if it broke off.
+    """The events of one streamed call.
 
-    An item is over when one of another kind begins; text that goes on behind a call is an item of its own. A piece of
-    text carries the logprobs of the tokens sampled since the piece before; those behind the last one come with "".
+    Call `push` for each event in order, then `finish`, or `fail` if the call broke off. An item ends when one of
+    another kind begins, so text after a tool call is a new item. A piece of text has the logprobs of the tokens sampled
+    since the piece before. The logprobs of tokens after the last piece come with an empty text.
     """
 
     def __init__(self, request: ResponseRequest, head: CallHead, codec: Codec) -> None:
@@ -156,11 +160,11 @@ class ResponseStream:
                 return self._end(completion)
 
     def finish(self) -> list[SseEvent]:
-        """Nothing: the last event says that it is."""
+        """Return no event, as the last event of `push` ends the stream."""
         return []
 
     def fail(self, error: SwarmError) -> list[SseEvent]:
-        """The status line is gone: stock clients raise on an `error` in an event."""
+        """Return the events of a failure, on which OpenAI's clients raise. The HTTP status has been sent already."""
         told = {"code": "server_error", "message": error.message}
         body = _body(self._shown, self._head, status="failed", error=told)
         plain = {"code": error.code, "message": error.message, "param": None}
@@ -168,7 +172,7 @@ class ResponseStream:
         return [self._frame("response.failed", response=body), self._frame("error", **plain, error=nested)]
 
     def ping(self) -> bytes:
-        """A comment, which keeps what is in between from giving the connection up."""
+        """Return a comment, so that proxies do not close a silent connection."""
         return b": keep-alive\n\n"
 
     def _end(self, completion: Completion) -> list[SseEvent]:
@@ -208,7 +212,7 @@ class ResponseStream:
         deltas, self._unsent = self._unsent, []
         rows: list[Item] = []
         if self._shown.logprobs and not opened.is_reasoning:
-            # What came before the first piece of a text, such as the mark that ends reasoning, is no part of it.
+            # Tokens before the first piece of a text, such as the mark that ends reasoning, are no part of it.
             rows = _delta_logprobs(self._codec, deltas, "" if opened.text else text)
         opened.text += text
         opened.rows += rows
@@ -256,7 +260,7 @@ class ResponseStream:
 
 
 class _OpenItem:
-    """An item of text or reasoning that goes on."""
+    """An item of text or reasoning that is not complete yet."""
 
     def __init__(self, item_id: str, index: int, *, is_reasoning: bool) -> None:
         self.item_id = item_id
@@ -285,7 +289,7 @@ def _usage(turn: Turn, codec: Codec) -> dict[str, Any]:
 
 
 def _reasoning_tokens(turn: Turn, codec: Codec) -> int:
-    """How many tokens were sampled until all reasoning was said."""
+    """Return the number of tokens up to the end of the reasoning."""
     end = _end_of_reasoning(turn, codec.raw_text(turn.output_ids_T))
     return _tokens_of(codec, turn.output_ids_T, end)
 
@@ -296,14 +300,17 @@ def _end_of_reasoning(turn: Turn, text: str) -> int:
 
 
 def _tokens_of(codec: Codec, token_ids: Sequence[int], characters: int) -> int:
-    """How many tokens it takes to say so much."""
+    """Return the smallest number of leading tokens whose text has at least `characters` characters."""
     counts = range(len(token_ids))
     return bisect_left(counts, characters, key=lambda count: len(codec.raw_text(token_ids[:count])))
 
 
 def _text_logprobs(codec: Codec, completion: Completion) -> list[Item]:
-    """The logprobs of the tokens of a reply's content and, where nothing comes behind it, of the stop token; those of
-    all tokens if the content is not one piece of their text."""
+    """Return the logprobs of the tokens of a reply's content.
+
+    If no tool call follows, the stop token is included. If the sampled text does not contain the content in one piece,
+    all tokens are.
+    """
     turn = completion.turn
     ids, content = turn.output_ids_T, turn.reply.get("content") or ""
     text = codec.raw_text(ids)
@@ -317,7 +324,7 @@ def _text_logprobs(codec: Codec, completion: Completion) -> list[Item]:
 
 
 def _tokens_before(codec: Codec, token_ids: Sequence[int], characters: int) -> int:
-    """How many tokens end before or there."""
+    """Return the number of leading tokens whose text has at most `characters` characters."""
     return max(_tokens_of(codec, token_ids, characters + 1) - 1, 0)
 
 
@@ -341,6 +348,6 @@ def _logprobs(
 
 
 def _token(codec: Codec, token_id: int, logprob: float) -> Item:
-    """`bytes` is empty for a token that is half a character."""
+    """Return a token with its logprob. `bytes` is empty for a token that is part of a character."""
     (text,) = codec.token_text([token_id])
     return {"token": text, "logprob": logprob, "bytes": [] if "\ufffd" in text else list(text.encode())}

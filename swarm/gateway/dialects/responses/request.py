@@ -1,7 +1,7 @@
-"""What a POST /v1/responses body asks for, checked field by field.
+"""The request body of POST /v1/responses, checked field by field.
 
-Place in the flow: the edge, between HTTP and tracker, on the way in; items.py reads its items,
-reply.py is the way out. Knows nothing of tokens or episodes.
+Place in the flow: the route parses a body here; items.py converts its items, and reply.py writes the reply. This module
+knows no tokens and no episode.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from swarm.types import Grammar, Message, ToolChoice, ToolMode, ToolSpec, Turn
 LOGPROBS = "message.output_text.logprobs"
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
 EFFORT = "reasoning_effort"
-"""What chat templates call the effort of reasoning."""
+"""The option of chat templates for the effort of reasoning."""
 
 RESPONSE_FIELDS: FieldTable = MappingProxyType(
     honoured("input", note="text, or items: messages of text, function calls and their outputs, reasoning, references")
@@ -51,8 +51,8 @@ RESPONSE_FIELDS: FieldTable = MappingProxyType(
     | honoured("previous_response_id", note="of a stored response of the same episode")
     | honoured("store", note="a response that is not stored cannot be fetched or referred to; its turn is on record")
     | honoured("tools", note="of type `function`")
-    | honoured("tool_choice", note="`required`, a named function and `allowed_tools` with mode `required` by a grammar")
-    | honoured("text", note="`format`, by a grammar, always strict; `verbosity` only `medium`")
+    | honoured("tool_choice", note="a grammar enforces `required`, one function, or `allowed_tools` in mode `required`")
+    | honoured("text", note="a grammar always enforces `format`; `verbosity` only `medium`")
     | honoured(
         "reasoning", note="`effort` where the model's chat template reads it; `summary` only `auto`: none is made"
     )
@@ -81,7 +81,7 @@ RESPONSE_FIELDS: FieldTable = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a response says besides the reply. `settings` are those of the request, in the shape of the response."""
+    """The parts of a response besides the reply. `settings` are those of the request, in the response's shape."""
 
     settings: Mapping[str, Any]
     logprobs: bool = False
@@ -98,7 +98,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class ResponseRequest:
-    """A checked request. `ignored_fields` names the body's fields without effect, in printable ASCII."""
+    """A checked request. `ignored_fields` names the fields without effect, in printable ASCII."""
 
     call: ModelRequest
     stream: bool
@@ -112,9 +112,10 @@ def parse_response_request(
     recorded: RecordedResponses,
     reads_option: Callable[[str], bool],
 ) -> ResponseRequest:
-    """`recorded` are the responses so far, `reads_option` says what the chat template looks at.
+    """Return the checked request of a body.
 
-    Raises BadRequest, or UnknownParameter for what cannot be honoured, naming the field in `param`.
+    `recorded` are the episode's responses so far. `reads_option` returns whether the chat template reads an option.
+    Raises BadRequest, or UnknownParameter for a field that cannot be honoured. Both name the field in `param`.
     """
     try:
         checked = checked_body(ResponseBody, body, RESPONSE_FIELDS)
@@ -122,7 +123,7 @@ def parse_response_request(
         raise _named_as_sent(error) from error
     if checked.effort is not None and not reads_option(EFFORT):
         raise UnknownParameter(
-            "reasoning.effort cannot be honoured: the model's chat template does not read it", param="reasoning.effort"
+            "reasoning.effort: leave it out, as the model's chat template does not read it", param="reasoning.effort"
         )
     call = checked.call(defaults, recorded)
     include = checked.include or ()
@@ -135,7 +136,7 @@ def parse_response_request(
 
 
 def _named_as_sent(error: BadRequest) -> BadRequest:
-    """Without the kinds of items and choices in the field's path."""
+    """Return the error with the field's path as the client sent it. Pydantic adds the types of items and choices."""
     param = error.param or ""
     sent = re.sub(
         rf"^(tool_choice|input\.\d+)\.(?:mode|allowed_tools|{'|'.join((*ITEM_TYPES, 'function'))})(?=\.|$)",
@@ -163,7 +164,7 @@ class _Format(Strict):
 
 
 def _only(*neutral: object) -> BeforeValidator:
-    """Nothing else can be honoured."""
+    """Return a validator that refuses every value except None and these."""
 
     def check(value: object) -> object:
         if value is not None and not any(value is each or value == each for each in neutral):
@@ -213,7 +214,7 @@ def _known_choice(choice: object) -> object:
 
 
 def _choice_kind(choice: object) -> str:
-    """The type of what was sent, or of what it was read as."""
+    """Return the type of a tool choice, whether it is JSON or already a model. A plain string is a mode."""
     kind = _kind(choice) or getattr(choice, "type", None)
     return kind if isinstance(kind, str) else "mode"
 
@@ -246,7 +247,7 @@ class _Tool(Strict):
     async_: Annotated[bool | None, _only(False)] = Field(default=None, alias="async")
 
     def spec(self) -> ToolSpec:
-        """In the shape of chat completions."""
+        """Return the tool in the shape of chat completions."""
         given = {
             "name": self.name,
             "description": self.description,
@@ -276,7 +277,7 @@ _Items = Annotated[list[InputItem], Field(max_length=MAX_ITEMS)]
 
 
 class ResponseBody(SamplingBody):
-    """The fields that are honoured or shown again; the rest of the body is judged by name."""
+    """The fields that are honoured or shown in the response. `RESPONSE_FIELDS` handles the others."""
 
     model: str = Field(min_length=1)
     input: Annotated[_Items, BeforeValidator(_as_items, json_schema_input_type=str | _Items)] | None = None
@@ -363,7 +364,7 @@ class ResponseBody(SamplingBody):
 
 
 def recorded_settings(turn: Turn, *, has_instructions: bool) -> dict[str, Any]:
-    """Those that a turn tells of; where it is silent, the defaults."""
+    """Return the settings that a recorded turn contains, and the defaults of the others."""
     return {
         **_settings(turn.params.temperature, turn.params.top_p),
         "instructions": turn.messages[0]["content"] if has_instructions else None,

@@ -1,8 +1,8 @@
-"""Routes of OpenAI's Responses API: sample a response, and fetch or delete one of the same episode.
+"""The routes of OpenAI's Responses API: sample a response, and get or delete one of the same episode.
 
-Place in the flow: HTTP to the served model; a body's meaning is in request.py, how a call is answered in
-endpoint.py. A response is its recorded turn: what is kept here beside it is how it was asked for and whether it was
-deleted, for as long as the episode runs on this server.
+Place in the flow: HTTP to the served model. request.py parses a body, and endpoint.py answers the call. A stored
+response is a recorded turn. While the episode runs on this server, this module also keeps the settings of the request
+and whether the response was deleted.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from swarm.types import Turn
 
 _JSON: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
 _STREAM_EXAMPLE = 'event: response.created\ndata: {"type":"response.created"}\n\n'
-_RESPONSES = model_responses("OpenAI's response, or with `stream` its events.", example=_STREAM_EXAMPLE)
+_RESPONSES = model_responses("OpenAI's response. With `stream`, its events.", example=_STREAM_EXAMPLE)
 _INCLUDE: dict[str, Any] = {
     "name": "include[]",
     "in": "query",
@@ -52,7 +52,7 @@ _INCLUDE: dict[str, Any] = {
 
 
 class DeletedResponse(BaseModel):
-    """A response that can no longer be fetched or referred to."""
+    """The answer to the deletion of a response, which can no longer be fetched or referred to."""
 
     id: str
     object: Literal["response"] = "response"
@@ -61,14 +61,14 @@ class DeletedResponse(BaseModel):
 
 @dataclass(slots=True)
 class _Kept:
-    """What is kept of one episode by id of call: settings as they were asked for, and what was deleted."""
+    """The data about one episode's responses by call id: settings of the requests, and ids of deleted responses."""
 
     settings: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     deleted: set[str] = field(default_factory=set[str])
 
 
 class _Keeper:
-    """What is kept of the running episodes. Used from one event loop."""
+    """The data about the responses of all running episodes. It must be used from one event loop."""
 
     def __init__(self) -> None:
         self._by_episode: WeakKeyDictionary[EpisodeCalls, _Kept] = WeakKeyDictionary()
@@ -81,7 +81,7 @@ Served = Callable[[], ModelService | None]
 
 
 def responses_router(served: Served) -> APIRouter:
-    """Open to the key of a running episode, for that episode."""
+    """Return the router of the Responses API. It needs the key of a running episode."""
     router = APIRouter(prefix="/v1", tags=["model"], route_class=DirectRoute)
     keeper = _Keeper()
     _add_creation(router, served, keeper)
@@ -99,8 +99,10 @@ def _add_creation(router: APIRouter, served: Served, keeper: _Keeper) -> None:
         responses=_RESPONSES,
     )
     async def create_response(request: Request) -> Response:
-        """Held while weights change; 503 with `Retry-After` if no token comes for long. Its turn is on record before
-        the reply is complete."""
+        """Sample a response. Its turn is on record before the reply is complete.
+
+        The call waits while weights change. If no token comes for too long, the answer is 503 with `Retry-After`.
+        """
         service, episode = opened(request, served)
         return await endpoint.answer(request, _dialect(service, episode, keeper.of(episode)))
 
@@ -114,7 +116,10 @@ def _add_stored_responses(router: APIRouter, served: Served, keeper: _Keeper) ->
         openapi_extra={"parameters": [_INCLUDE]},
     )
     async def get_response(response_id: str, request: Request) -> Response:
-        """A response that an earlier server answered shows as defaults those settings that its turn does not tell."""
+        """Return a stored response of this episode.
+
+        After a restart of the server, settings that are not part of the recorded turn are shown with their defaults.
+        """
         service, episode = opened(request, served)
         kept = keeper.of(episode)
         include = _asked_to_include(request)
@@ -133,7 +138,7 @@ def _add_stored_responses(router: APIRouter, served: Served, keeper: _Keeper) ->
         responses=errors(401, 404, 409, 503),
     )
     async def delete_response(response_id: str, request: Request) -> DeletedResponse:
-        """It can no longer be fetched or referred to. Its turn stays on record, and is trained."""
+        """Delete a response, so that it can no longer be fetched or referred to. Its turn is kept and trained."""
         _, episode = opened(request, served)
         kept = keeper.of(episode)
         _, turn = _found(response_id, episode, kept)
@@ -143,14 +148,14 @@ def _add_stored_responses(router: APIRouter, served: Served, keeper: _Keeper) ->
 
     @router.post("/responses/{response_id}/cancel", include_in_schema=False)
     async def cancel_response(response_id: str, request: Request) -> Response:
-        """To stop a response, close its connection."""
+        """Refuse to cancel a response. A client cancels one by closing its connection."""
         _, episode = opened(request, served)
         _found(response_id, episode, keeper.of(episode))
         raise BadRequest("only a background response can be cancelled: close the connection of this one instead")
 
 
 def _dialect(service: ModelService, episode: RunningEpisode, kept: _Kept) -> Dialect[ResponseRequest]:
-    """Settings are kept once there is a call whose response shows them."""
+    """Return the dialect of one episode. It keeps a request's settings when its response is rendered or opened."""
 
     def render(asked: ResponseRequest, result: CallResult, codec: Codec) -> dict[str, Any]:
         kept.settings[result.head.call_id] = asked.shown.settings
@@ -166,11 +171,16 @@ def _dialect(service: ModelService, episode: RunningEpisode, kept: _Kept) -> Dia
 
 
 def _asked_to_include(request: Request) -> list[str]:
-    """Raises UnknownParameter for what other than a whole body is asked for."""
+    """Return the values of `include` in the query.
+
+    Raises UnknownParameter if the query asks for a stream or for a part of the response.
+    """
     query = request.query_params
     for name in ("stream", "starting_after"):
         if query.get(name, "false") != "false":
-            raise UnknownParameter(f"{name} cannot be honoured: a stored response is fetched whole", param=name)
+            raise UnknownParameter(
+                f"{name} cannot be honoured, as a stored response is only sent whole: leave it out", param=name
+            )
     return [value for name in ("include", "include[]") for value in query.getlist(name)]
 
 

@@ -1,6 +1,6 @@
-"""What POST /tokenize and POST /detokenize bodies ask for, in vLLM's shapes.
+"""The request bodies of POST /tokenize and POST /detokenize, in vLLM's shapes.
 
-Place in the flow: the edge, on the way in; routes.py answers. Knows nothing of tokenizers.
+Place in the flow: routes.py parses a body here and answers it. This module knows no tokenizer.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TOKENIZE_FIELDS: FieldTable = MappingProxyType(
     | honoured("tools", "chat_template_kwargs", note="with `messages`")
     | honoured("add_generation_prompt", note="with `messages`; true by default")
     | honoured("return_token_strs")
-    | refused("add_special_tokens", False, note="none is added but those of the chat template")
+    | refused("add_special_tokens", False, note="only the chat template adds special tokens")
     | refused("continue_final_message", False)
     | refused("chat_template")
     | refused("media_io_kwargs")
@@ -51,7 +51,7 @@ DETOKENIZE_FIELDS: FieldTable = MappingProxyType(honoured("tokens") | honoured("
 
 @dataclass(frozen=True, slots=True)
 class TokenizeRequest:
-    """Either `prompt` or `conversation` is given."""
+    """A checked tokenize request with either `prompt` or `conversation`."""
 
     model: str
     prompt: str | None
@@ -63,13 +63,18 @@ class TokenizeRequest:
 
 @dataclass(frozen=True, slots=True)
 class DetokenizeRequest:
+    """A checked detokenize request."""
+
     model: str
     token_ids: tuple[int, ...]
     ignored_fields: tuple[str, ...]
 
 
 def parse_tokenize_request(body: Mapping[str, Any]) -> TokenizeRequest:
-    """Raises BadRequest, or UnknownParameter for what cannot be honoured, naming the field in `param`."""
+    """Return the checked request of a tokenize body.
+
+    Raises BadRequest, or UnknownParameter for a field that cannot be honoured. Both name the field in `param`.
+    """
     checked = checked_body(TokenizeBody, body, TOKENIZE_FIELDS)
     is_chat = body.get("messages") is not None
     if is_chat == (checked.prompt is not None):
@@ -89,14 +94,14 @@ def parse_tokenize_request(body: Mapping[str, Any]) -> TokenizeRequest:
 
 
 def parse_detokenize_request(body: Mapping[str, Any]) -> DetokenizeRequest:
-    """Raises BadRequest naming the field in `param`."""
+    """Return the checked request of a detokenize body. Raises BadRequest that names the field in `param`."""
     checked = checked_body(DetokenizeBody, body, DETOKENIZE_FIELDS)
     ignored = unknown_fields(body, DETOKENIZE_FIELDS)
     return DetokenizeRequest(checked.model or _DEFAULT_MODEL, checked.tokens, ignored)
 
 
 def _conversation(body: Mapping[str, Any]) -> Conversation:
-    """Checked as a chat request's."""
+    """Return the conversation of a body, checked like that of a chat request."""
     fields = {name: body[name] for name in ("messages", "tools", "chat_template_kwargs") if name in body}
     (conversation,) = parse_chat_request({"model": _DEFAULT_MODEL, **fields}, _UNSAMPLED).call.prompts
     assert isinstance(conversation, Conversation)
@@ -104,7 +109,7 @@ def _conversation(body: Mapping[str, Any]) -> Conversation:
 
 
 def _ids(given: object) -> object:
-    # No token at all is an empty text.
+    # An empty list is allowed here: it is an empty text.
     return given if not isinstance(given, list) else token_ids(cast("list[object]", given)) if given else ()
 
 

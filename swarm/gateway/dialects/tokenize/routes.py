@@ -1,7 +1,6 @@
-"""Text to token ids and back, at the addresses and in the shapes of vLLM.
+"""The routes that convert text to token ids and back, with the paths and shapes of vLLM.
 
-Place in the flow: HTTP to the codec of the served model, open to an episode's key. Nothing is sampled and nothing goes
-on record.
+Place in the flow: HTTP to the codec of the served model. The routes sample nothing and record nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _COUNTED: dict[str, Any] = {
     "type": "object",
     "properties": {
         "count": {"type": "integer"},
-        "max_model_len": {"type": "integer", "description": "Of prompt and reply together."},
+        "max_model_len": {"type": "integer", "description": "The most tokens of prompt and reply together."},
         "tokens": _TOKENS,
         "token_strs": {"type": ["array", "null"], "items": {"type": "string"}},
     },
@@ -34,18 +33,21 @@ _TEXT: dict[str, Any] = {"type": "object", "properties": {"prompt": {"type": "st
 
 
 def tokenize_router(served: Callable[[], ModelService | None]) -> APIRouter:
-    """Open to the key of a running episode."""
+    """Return the router of tokenize and detokenize. It needs the key of a running episode."""
     router = APIRouter(tags=["model"], route_class=DirectRoute)
 
     @router.post(
         "/tokenize",
         summary="The token ids of a text or a conversation",
         response_class=Response,
-        responses=_responses("How many tokens, and which.", _COUNTED),
+        responses=_responses("The number of tokens, and their ids.", _COUNTED),
     )
     async def tokenize(request: Request) -> Response:
-        """Tokenized anew, whatever was sampled before: a call that goes on from an earlier turn keeps the tokens that
-        turn was sampled with, which the tokenizer alone might have chosen otherwise."""
+        """Tokenize a text or a conversation.
+
+        The result does not depend on earlier turns. A model call that extends an earlier turn keeps that turn's tokens,
+        which may differ from the tokenizer's result for the same text.
+        """
         service, _ = opened(request, served)
         asked = parse_tokenize_request(await read_object(request) or {})
         token_ids = _encode(asked, service.codec)
@@ -61,7 +63,7 @@ def tokenize_router(served: Callable[[], ModelService | None]) -> APIRouter:
         "/detokenize",
         summary="The text of token ids",
         response_class=Response,
-        responses=_responses("The text, special tokens by their names.", _TEXT),
+        responses=_responses("The text, with special tokens by name.", _TEXT),
     )
     async def detokenize(request: Request) -> Response:
         service, _ = opened(request, served)
@@ -78,7 +80,7 @@ def _encode(asked: TokenizeRequest, codec: Codec) -> tuple[int, ...]:
     conversation = asked.conversation
     for name in conversation.template_options:
         if not codec.reads_option(name):
-            raise UnknownParameter(f"the model's chat template does not read {name}", param=name)
+            raise UnknownParameter(f"the model's chat template does not read {name}: leave it out", param=name)
     text = codec.render_text(
         conversation.messages,
         conversation.tools,
@@ -89,7 +91,10 @@ def _encode(asked: TokenizeRequest, codec: Codec) -> tuple[int, ...]:
 
 
 def _decode(token_ids: Sequence[int], codec: Codec) -> str:
-    """Raises BadRequest for an id that stands for no token: its text would be missing without a word."""
+    """Return the text of token ids.
+
+    Raises BadRequest for an id outside the vocabulary, as its text would be left out silently.
+    """
     unknown = max(token_ids, default=0)
     if unknown >= codec.vocabulary_size:
         raise BadRequest(f"tokens: {unknown} is outside the vocabulary of {codec.vocabulary_size}", param="tokens")

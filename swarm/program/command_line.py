@@ -1,8 +1,8 @@
 """The command line of a program: `python program.py --server URL --env NAME --job job.yaml` trains with it.
 
-Place in the flow: a program file calls `main` at its end. Studies start `python -m swarm.program PROGRAM ...`. It
-starts the job on the server, trains until the job is done, and prints each step. If it is run again, it continues where
-the server is. It knows nothing of how training works.
+Place in the flow: a program file calls `main` at its end. Studies run `python -m swarm.program PROGRAM ...`. The
+command starts the job on the server, trains until the job is done, and prints each step. If it is run again, it
+continues where the server is. This module knows nothing of how training works.
 
 Exit codes: 0 the job is done; 1 an error of the server or the command line; 3 an error of the program; 6 no sandbox;
 13 an error of the environment; 130 interrupted.

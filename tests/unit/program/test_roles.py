@@ -67,7 +67,7 @@ def test_jobs_that_do_not_fit_the_roles_are_refused(job_file: Any) -> None:
     everybody = job_file("all.yaml")
     for given, message in [
         ([f"judge={everybody}"], "there is no role 'judge': the roles are solver, checker"),
-        ([f"solver={everybody}"], "the role checker has none"),
+        ([f"solver={everybody}"], "the role checker has no job"),
         ([everybody, everybody], "there are two jobs for all"),
         ([f"solver={everybody}", f"solver={everybody}", everybody], "there are two jobs of the role solver"),
     ]:

@@ -89,7 +89,7 @@ def test_jobs_that_ask_for_different_numbers_of_episodes_are_refused(job_file: A
 def test_roles_are_refused_where_one_server_is_meant_with_the_command_for_several() -> None:
     for url in (None, "http://a:1", "localhost:1"):
         refuse_roles("--url", url, "other")
-    with pytest.raises(BadRequest, match="is run by: other"):
+    with pytest.raises(BadRequest, match="run: other"):
         refuse_roles("--url", "solver=http://a:1", "other")
 
 

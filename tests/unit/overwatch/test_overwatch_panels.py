@@ -147,7 +147,7 @@ def test_nothing_that_came_over_the_wire_reaches_the_terminal_as_a_command() -> 
     ],
 )
 def test_an_empty_panel_says_so(panel: Callable[[Status], RenderableType], changes: dict[str, Any]) -> None:
-    assert any(word in drawn(panel(busy_status(**changes))) for word in ("none", "no engine runs"))
+    assert any(word in drawn(panel(busy_status(**changes))) for word in ("none", "no engine is running"))
 
 
 def test_a_single_source_without_a_quota_is_not_listed() -> None:

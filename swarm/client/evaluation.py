@@ -214,7 +214,7 @@ class _Evaluator:
                     broken = _in_one_line(error)
                     episode.output = _worst_output(self._worst, broken)
         except (BadRequest, EpisodeEnded) as error:
-            # The agent is at fault for a result that the server refuses (it is too large, say), and for silence.
+            # The agent is at fault if it is silent, or if the server refuses its result, as one that is too large.
             if episode is None or self._worst is None:
                 raise
             lost = self._client.episode(episode.episode_id).episode
@@ -222,7 +222,7 @@ class _Evaluator:
                 raise
             broken = broken or _in_one_line(error)
             episode = self._end_instead(task, sampling, _worst_output(self._worst, broken), lost)
-        assert episode is not None and episode.output is not None, "an episode that was begun was given its output"
+        assert episode is not None and episode.output is not None, "a begun episode has an output here"
         begun_at = (episode.credentials.weight_version,)
         receipt = episode.receipt
         versions = begun_at if receipt is None else tuple(receipt.weight_versions) or begun_at

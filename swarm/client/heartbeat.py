@@ -49,7 +49,7 @@ class Leases:
         return episode_id in self._held
 
     def lost(self, episode_id: str) -> str | None:
-        """Return why the server has aborted this episode; None if the client knows of no such reason."""
+        """Return why the server has aborted this episode, or None if the client does not know that it has."""
         return self._lost.get(episode_id)
 
     def end(self, episode_id: str) -> None:

@@ -249,7 +249,7 @@ class _Run(Generic[Item, Result]):
                     attempt.give_up(abort_reason(error))
                     logger.warning("attempt %d failed after %d call(s)", position, attempts, exc_info=error)
                     return EpisodeFailure(position, attempts, error)
-                logger.info("attempt %d is made again: %s", position, error)
+                logger.info("attempt %d is repeated: %s", position, error)
                 if isinstance(error, RolloutPaused):
                     attempts -= 1
                 self._stop.wait(backoff_s(max(1, attempts)))

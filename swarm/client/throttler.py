@@ -57,11 +57,11 @@ class Throttler:
         per_second: float | None = None,
         ahead: float | None = None,
     ) -> None:
-        """Create a throttler; a limit that is None does not apply.
+        """Create a throttler. `max_running` and `per_second` set no limit if they are None.
 
-        `ahead` is the number of batches to begin episodes for. The default is the current batch and as many after it as
-        `max_staleness` allows. A fraction more makes up for episodes that fail. Raises BadRequest for a limit that is
-        not above 0.
+        `ahead` is the number of batches to begin episodes for. None stands for the current batch and as many after it
+        as `max_staleness` allows. A fraction more makes up for episodes that fail. Raises BadRequest for a limit that
+        is not above 0.
         """
         for name, limit in (("max_running", max_running), ("per_second", per_second), ("ahead", ahead)):
             if limit is not None and not limit > 0:

@@ -114,7 +114,7 @@ def check_ledger(home: Path) -> Finding:
     version = found.version
     older = "" if version == SCHEMA_VERSION else f" (the next start brings it to schema {SCHEMA_VERSION})"
     episodes = "" if found.mark is None else f", {found.mark.acknowledged:,} acknowledged episodes"
-    return ok(f"whole, schema {version}{older}{episodes}, {_size(path.stat().st_size)}{state}")
+    return ok(f"undamaged, schema {version}{older}{episodes}, {_size(path.stat().st_size)}{state}")
 
 
 def holder_of(path: Path) -> str | None:

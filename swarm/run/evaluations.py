@@ -159,7 +159,7 @@ class Evaluations:
         """Renew the lease of a claimed evaluation. Raises Conflict if the evaluator has no claim on this step."""
         held = self._open
         if held is None or held.row.step != step or held.row.evaluator != evaluator:
-            raise Conflict(f"{evaluator} does not hold the evaluation of step {step}: claim the one that is due")
+            raise Conflict(f"{evaluator} has no claim on the evaluation of step {step}: claim the one that is due")
         held.lease_until = time.monotonic() + held.lease_s
         return held.row
 

@@ -134,7 +134,7 @@ def test_a_probe_that_does_not_end_is_judged_by_what_it_said_before(
 def test_a_sound_ledger_is_ok_and_left_as_it_was(home: Path) -> None:
     before = files(home)
     finding = check_ledger(home)
-    assert finding.verdict is Health.OK and "whole" in finding.message
+    assert finding.verdict is Health.OK and "undamaged" in finding.message
     assert files(home) == before
 
 

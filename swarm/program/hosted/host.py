@@ -101,7 +101,7 @@ class Host:
         try:
             answer = FromProgram(id=call.id, result=self._result(call))
             answer.model_dump_json()
-        except BaseException as error:  # noqa: BLE001 - the boundary: what a program raises is an answer to its driver
+        except BaseException as error:  # noqa: BLE001 - the boundary: an error of the program is an answer
             answer = FromProgram(id=call.id, failure=self._failure(error))
         self.say(answer)
         del self._following[call.id]

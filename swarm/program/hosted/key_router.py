@@ -97,7 +97,7 @@ class _Handler(BaseHTTPRequestHandler):
         base_url = router.base_urls.get(key)
         if base_url is None or not path.startswith(f"{BASE_PATH}/"):
             self._refuse(
-                HTTPStatus.UNAUTHORIZED, Unauthorized.code, "this key belongs to no running episode: use the key given"
+                HTTPStatus.UNAUTHORIZED, Unauthorized.code, "this key belongs to no running episode: use model.api_key"
             )
             return
         length = self.headers.get("content-length", "0")

@@ -1,6 +1,6 @@
-"""The client side: a server as an object, a runner for many episodes, a throttler, evaluation.
+"""The client library: clients and teams of them, the runner of many episodes, the throttler, and evaluation.
 
-Names load on first use: the process of a foreign program needs its connections and nothing else, and is there sooner.
+A name loads its module on first use. So the process of a foreign program loads only the connections, and starts sooner.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 # Made of async_client.py by scripts/generate_sync_client.py: change that and run it.
-"""A swarm server as an object: SwarmClient for threads, AsyncSwarmClient for the tasks of one asyncio loop.
+"""The clients of a swarm server: SwarmClient for threads, AsyncSwarmClient for the tasks of one asyncio loop.
 
-Place in the flow: what a rollout program holds. It only carries out the plans of plans/. client.py is made of
-async_client.py by scripts/generate_sync_client.py, so that the two cannot differ. Neither knows how a model is served
-or trained.
+Place in the flow: a rollout program has one for each server. It does the I/O for the plans in plans/.
+scripts/generate_sync_client.py writes client.py from async_client.py, so that the two cannot differ. Neither knows how
+a model is served or trained.
 
-Every method raises the domain error that the server names (swarm.errors), or ServerUnreachable. `timeout` bounds one
-call with its retries; methods that wait for something take a limit of their own.
+Every method raises the error that the server names (swarm.errors), or ServerUnreachable. `timeout` is in seconds, and
+bounds one call with its retries. Methods that wait for an event have a limit of their own.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ T = TypeVar("T")
 
 
 class SwarmClient:
-    """A swarm server, for any number of threads. Close it, or use it as a context manager.
+    """A client of one swarm server, for any number of threads.
 
-    While it holds episodes, a daemon thread tells the server that it lives.
+    Close it, or use it as a context manager. While it has running episodes, a daemon thread sends heartbeats.
     """
 
     def __init__(
@@ -83,9 +83,12 @@ class SwarmClient:
         lease: int | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        """`client_id` names this program in the server's status (default: host and process). `lease` is the fence of
-        the lease that commands are given under: once it is over they raise LeaseLost. Raises BadRequest for a malformed
-        url."""
+        """Create a client; nothing is sent yet.
+
+        `client_id` names this program in the server's status (default: host name and process id). `lease` is the
+        fencing token of a lease on the server: every command carries it, and raises LeaseLost once the lease is over.
+        Raises BadRequest for a malformed url.
+        """
         self._server = describe(url, token, timeout, lease)
         self.client_id = client_id or default_client_id()
         self._http = httpx.Client(transport=transport or ConnectionStack())
@@ -99,7 +102,10 @@ class SwarmClient:
         return self._server.url
 
     def close(self) -> None:
-        """Ends the heartbeat as well: the server gives up what is still running once its lease is over."""
+        """Close the connections and stop the heartbeats.
+
+        The server aborts the episodes that are still running as soon as their leases are over.
+        """
         self._heartbeat.close()
         self._coalescer.close()
         self._http.close()
@@ -118,15 +124,18 @@ class SwarmClient:
         resume: Literal["run", "weights"] = "run",
         boot_timeout: float = 300.0,
     ) -> Status:
-        """Give the server this TrainJob and wait until it serves. Joins a server that runs the same job already.
+        """Send this TrainJob to the server, start the engine, and wait until it serves.
 
-        `force_restart` stops whatever runs and starts the job anew, from the base weights; otherwise a stopped job
-        goes on from its newest checkpoint. With `resume="weights"` a job that was changed takes the place of the one
-        that runs, as a new run from the weights it has: steps count from 0, and the optimizer begins anew.
+        If the server already runs the same job, the client joins it. A stopped job continues from its newest
+        checkpoint. `force_restart` stops the running job and starts this one from the base weights. With
+        `resume="weights"`, a changed job replaces the running one as a new run. It starts from the weights that are
+        there, with a new optimizer, and its steps count from 0.
 
-        A token that may only roll out waits for the job to be served; if another one is set it raises Forbidden. Raises
-        JobInvalid, IllegalTransition while another job runs, EngineFailure if the engine does not boot, Unavailable
-        after `boot_timeout` seconds.
+        A client whose token has the role rollout cannot set a job. It waits until the server serves this one, and
+        raises Forbidden if the server has another job.
+
+        Raises JobInvalid for a job that is not valid, and IllegalTransition while another job runs. Raises
+        EngineFailure if the engine does not boot, and Unavailable after `boot_timeout` seconds.
         """
         return self._run(calls.sync_and_start(self._server, job, force_restart, boot_timeout, resume))
 
@@ -141,19 +150,21 @@ class SwarmClient:
         wait_timeout: float = DEFAULT_WAIT_S,
         **sampling: Unpack[EpisodeSampling],
     ) -> tuple[str, Credentials]:
-        """Begin an episode; returns its id and the credentials to give to the agent.
+        """Begin an episode; return its id and the credentials for the agent.
 
-        Name its task, so that the server lets in what the groups of a batch need and no more. Inside
-        run_episodes_until_all_complete it is that of the Task at hand.
+        Give a `task_id`: the server then admits exactly as many episodes as the groups of a batch need. Inside
+        run_episodes_until_all_complete it defaults to the id of the current Task.
 
-        The server gives the episode up after `discard_episode_timeout` seconds without a model call or heartbeat of
-        its own; and `lease_s` seconds after this client's death, for until then it sends heartbeats by itself (None:
-        neither). While the server cannot take an episode (weights are changing, a batch has all its groups, the engine
-        boots or is off, the server is away) this waits up to `wait_timeout` seconds, then
-        raises RolloutPaused, EngineNotReady or ServerUnreachable. Raises TrainingComplete after the last step.
+        The server aborts the episode after `discard_episode_timeout` seconds without a model call and without a call
+        of `heartbeat`. The client sends heartbeats of its own for all its episodes. Once these stop, the server aborts
+        the episode within `lease_s` seconds. With `lease_s=None` there is no lease and the client sends none.
 
-        `sampling` may hold `sampling_seed`, `temperature`, `max_calls` and `max_tokens`: EpisodeSampling says how they
-        bear on the calls of the episode.
+        The server takes no episode while weights change, while a batch has all its groups, and while the engine boots
+        or is stopped. The call then waits up to `wait_timeout` seconds, also for a server that does not answer.
+        Afterwards it raises RolloutPaused, EngineNotReady or ServerUnreachable. It raises TrainingComplete after the
+        last step.
+
+        `sampling` takes `sampling_seed`, `temperature`, `max_calls` and `max_tokens`; EpisodeSampling explains them.
         """
         task_id, data_source = name_task(task_id, data_source)
         episode_id, credentials = self._run(
@@ -183,11 +194,13 @@ class SwarmClient:
         *,
         wait_timeout: float = DEFAULT_END_WAIT_S,
     ) -> EndEpisodeResponse:
-        """Report the result, exactly once however often it is called. On return it survives a crash of the server.
+        """End an episode with its result; return the server's receipt.
 
-        A server that is away is waited for up to `wait_timeout` seconds, at least `timeout`. Raises EpisodeEnded if the
-        episode was given up before, IdempotencyMismatch if it was ended with another result, BadRequest for a reward
-        that is not a finite number.
+        The result counts once, however often the call is repeated. On return it is durable: it survives a crash of the
+        server. If the server does not answer, the call waits up to `wait_timeout` seconds, and at least `timeout`.
+
+        Raises EpisodeEnded if the server has aborted the episode, and IdempotencyMismatch if it was ended with another
+        result. Raises BadRequest for a reward that is not a finite number.
         """
         receipt = self._run(
             episode_calls.end_episode(
@@ -213,10 +226,11 @@ class SwarmClient:
         coordinator: str | None,
         wait_timeout: float = DEFAULT_END_WAIT_S,
     ) -> EndEpisodeResponse:
-        """First phase of an end that counts on several servers or on none: see SwarmTeam, which does all of it.
+        """Prepare the end of an episode: the first phase of a two-phase commit over several servers.
 
-        `coordinator` is the address of the server whose commit decides, None on that server itself. Until it is
-        committed the episode keeps its lease. Raises as end_episode, and Conflict for another transaction.
+        Use SwarmTeam, which does both phases. `coordinator` is the address of the server whose commit decides, and
+        None on that server itself. The episode keeps its lease until it is committed. Raises the errors of end_episode,
+        and Conflict if another transaction has prepared the episode.
         """
         return self._run(
             transaction_calls.prepare_episode(
@@ -235,20 +249,23 @@ class SwarmClient:
     def commit_episode(
         self, episode_uuid: str, transaction_id: str, *, wait_timeout: float = DEFAULT_END_WAIT_S
     ) -> EndEpisodeResponse:
-        """Second phase: the prepared episode counts. Raises EpisodeEnded if the server had given it up."""
+        """Commit a prepared episode, so that it counts. Raises EpisodeEnded if the server has aborted it."""
         plan = transaction_calls.commit_episode(self._server, self._leases, episode_uuid, transaction_id, wait_timeout)
         receipt = self._run(plan)
         self._notes.ended(self._leases)
         return receipt
 
     def release_episode(self, episode_uuid: str) -> None:
-        """Send no more heartbeats for an episode: its server gives it up, or finds out by itself how it ended."""
+        """Stop the heartbeats of an episode.
+
+        Its server then aborts it. If the episode is prepared, the server asks the coordinator how it ended.
+        """
         self._leases.release(episode_uuid)
 
     def abort_episode(self, episode_uuid: str, reason: str = "client_abort", *, final: bool = False) -> EpisodeView:
-        """Give an episode up: a system error, never a reward. The server counts it under `reason`.
+        """Abort an episode; the server counts it under `reason` and does not train it.
 
-        With `final` no other attempt follows, and the group of its task does not wait for one.
+        With `final` no other attempt follows, and the group of its task waits for none.
         """
         return self._run(episode_calls.abort_episode(self._server, self._leases, episode_uuid, reason, final))
 
@@ -262,8 +279,11 @@ class SwarmClient:
         turn_rewards: Sequence[float] | None = None,
         rewards: Mapping[str, float] | None = None,
     ) -> EpisodeView:
-        """Replace the reward of an ended episode until its batch is sealed, then raises EpisodeEnded. The former reward
-        and the `reason` stay on record; what is left out stays as reported."""
+        """Replace the reward of an ended episode.
+
+        Values that are None stay as reported. The server keeps the former reward and the `reason`. Raises EpisodeEnded
+        once the batch of the episode is closed.
+        """
         plan = episode_calls.revise_reward(
             self._server,
             episode_uuid,
@@ -276,8 +296,10 @@ class SwarmClient:
         return self._run(plan)
 
     def heartbeat(self, episode_uuid: str) -> EpisodeView:
-        """Keep an episode alive while its agent works without calling the model: this restarts its idle timeout, which
-        the heartbeats that the client sends by itself do not. Raises EpisodeEnded."""
+        """Restart the idle timeout of an episode whose agent works without a model call.
+
+        The heartbeats that the client sends by itself renew only the lease. Raises EpisodeEnded if the episode is over.
+        """
         return self._run(episode_calls.heartbeat(self._server, self._leases, episode_uuid))
 
     @contextmanager
@@ -291,9 +313,10 @@ class SwarmClient:
         wait_timeout: float = DEFAULT_WAIT_S,
         **sampling: Unpack[EpisodeSampling],
     ) -> Generator[OpenEpisode]:
-        """Begin an episode for the length of a block; end it with the `output` set inside, or abort it.
+        """Begin an episode for a `with` block, and end it after the block with the `output` that the block has set.
 
-        An exception inside the block aborts the episode and is raised again. `sampling` is as in `begin_episode`.
+        Without an output the episode is aborted. An exception inside the block aborts it too, and is raised again.
+        `sampling` is that of `begin_episode`.
         """
         episode_id, credentials = self.begin_episode(
             episode_type,
@@ -327,99 +350,126 @@ class SwarmClient:
     def change_job(
         self, settings: Mapping[str, Any], *, at_step: int | None = None, expected_revision: int | None = None
     ) -> JobView:
-        """Other settings of the job that runs, from step `at_step` on; by default from the first step that can have
-        them, which the last of the `changes` returned names. Durable, and made once however often it is sent.
+        """Change settings of the running job, from step `at_step` on.
 
-        Raises BadRequest by name for what cannot change while a job runs; RevisionConflict if somebody else has changed
-        the job, since `expected_revision` or, without one, during this call.
+        The default is the first step that can still take them. The last of the returned `changes` names the step. A
+        change is durable on return, and is made once however often the call is repeated.
+
+        Raises BadRequest for a setting that cannot change while a job runs. Raises RevisionConflict if another client
+        has changed the job since `expected_revision`; without a revision, if one does so during this call.
         """
         return self._run(calls.change_job(self._server, settings, at_step, expected_revision))
 
     def held_tasks(self) -> list[HeldTask]:
-        """The tasks of the present job of which something is trained or waits to be: how many groups, and how many
-        episodes beside them. A program that was started again goes on with the others."""
+        """Return the tasks of the current job that have episodes on the server, trained or waiting.
+
+        Each has the number of its groups in batches, and the number of its ended episodes that are in no batch yet. A
+        restarted program continues with the other tasks.
+        """
         return self._run(calls.held_tasks(self._server))
 
     def usage(self, episode_type: EpisodeType | str = EpisodeType.TRAIN) -> JobUsage:
-        """What the episodes of this kind of the present job have spent in all, by the server's own count."""
+        """Return the calls and tokens that the ended episodes of this type have used in the current job."""
         return self._run(calls.usage(self._server, episode_type))
 
     def metrics(self, after_step: int = 0) -> list[MetricPointView]:
-        """The metrics of every finished step beyond `after_step`, oldest first."""
+        """Return the metrics of every finished step after `after_step`, oldest first."""
         return self._run(calls.metrics(self._server, after_step))
 
     def evaluations(self, after_step: int = -1) -> list[EvaluationView]:
-        """The held-out scores of the present job, by step: those that are done are its curve. Also those that are due,
-        and those that were abandoned or rewound."""
+        """Return the evaluations of the current job, in the order of their steps.
+
+        Those in state `done` are its curve of held-out scores. The others are due, running, abandoned or rewound.
+        """
         return self._run(calls.evaluations(self._server, after_step))
 
     def claim_evaluation(self, *, lease_s: float = DEFAULT_LEASE_S, wait_s: float = 0.0) -> ClaimedEvaluation:
-        """The evaluation that is due, for this client to score, held up to `wait_s` seconds (60 at most) until there is
-        one. It is this client's until `lease_s` seconds after its last renewal. See `follow_evaluations`, which does
-        all of it."""
+        """Claim the evaluation that is due, so that this client scores it.
+
+        The call waits up to `wait_s` seconds (at most 60) for one. The claim lasts until `lease_s` seconds after its
+        last renewal. Use `follow_evaluations`, which claims, renews and ends evaluations.
+        """
         return self._run(calls.claim_evaluation(self._server, self.client_id, lease_s, wait_s))
 
     def renew_evaluation(self, step: int) -> EvaluationView:
-        """Keep a claimed evaluation. Raises Conflict if this client does not hold it any more."""
+        """Renew the claim on an evaluation. Raises Conflict if this client no longer has it."""
         return self._run(calls.renew_evaluation(self._server, self.client_id, step))
 
     def end_evaluation(
         self, step: int, episode_uuids: Sequence[str], *, failures: int = 0, reason: str | None = None
     ) -> EvaluationView:
-        """Score the weights of a step by these ended eval episodes, whose rewards the server has on record; once,
-        however often it is called. Without episodes there is no score, for the `reason`.
+        """End the evaluation of a step with its ended eval episodes, whose recorded rewards are the score.
 
-        Raises BadRequest for an episode that other weights sampled, Conflict if the evaluation is over or not this
-        client's any more.
+        The score counts once, however often the call is repeated. Without episodes there is no score, and `reason`
+        says why.
+
+        Raises BadRequest for an episode that was sampled with other weights. Raises Conflict if the evaluation is over
+        or no longer belongs to this client.
         """
         plan = calls.end_evaluation(self._server, self.client_id, step, episode_uuids, failures, reason)
         return self._run(plan)
 
     def episode(self, episode_uuid: str) -> EpisodeDetail:
-        """Everything recorded of one episode, token by token. Raises NotFound."""
+        """Return the full record of one episode, with its tokens. Raises NotFound."""
         return self._run(episode_calls.episode(self._server, episode_uuid))
 
     def episodes(self, *, limit: int = 1000, **filters: str | None) -> list[EpisodeView]:
-        """The newest episodes first. Filters: state, episode_type, client_id, task_id, batch_id."""
+        """Return episodes, newest first. Filters: state, episode_type, client_id, task_id, batch_id."""
         return self._run(episode_calls.episodes(self._server, filters, limit))
 
     def batch_policy(self) -> BatchPolicies:
-        """When a batch is complete and what it may hold: the one being filled, and the next one if it differs."""
+        """Return the policy of the batch that is being filled, and that of the next batch if it differs."""
         return self._run(calls.batch_policy(self._server))
 
     def update_batch_policy(self, **settings: Any) -> BatchPolicies:
-        """Change settings of schemas.UpdateBatchPolicyRequest from the next batch on. Raises BadRequest by name."""
+        """Change settings of schemas.UpdateBatchPolicyRequest from the next batch on.
+
+        Raises BadRequest, which names the setting that is wrong.
+        """
         return self._run(calls.update_batch_policy(self._server, settings))
 
     def set_mixture(self, mixture: Mapping[str, float]) -> BatchPolicies:
-        """Shares of the data sources, from the next batch on; they sum to 1. An empty mapping ends the mixture."""
+        """Set the share of each data source from the next batch on.
+
+        The shares sum to 1. An empty mapping removes the mixture.
+        """
         return self.update_batch_policy(mixture=dict(mixture))
 
     def agree_to_train(self) -> AgreeResponse:
-        """Say that this client has sent what it has for the present batch (stop rules `any_client_agrees` and
-        `all_clients_agree`). Holds until that batch is sealed."""
+        """Declare that this client has sent all its episodes for the current batch.
+
+        The stop rules `any_client_agrees` and `all_clients_agree` use it. It is valid until that batch is closed.
+        """
         return self._run(calls.agree_to_train(self._server, self.client_id))
 
     def launch(self, key: str, job: BaseModel | Mapping[str, Any]) -> LaunchView:
-        """Start this TrainJob as a new run, from the base weights, once: the same key again starts nothing and tells
-        what became of the run. Returns at once. Raises JobInvalid, LaunchConflict while something else runs."""
+        """Start this TrainJob as a new run from the base weights, and return without waiting for it.
+
+        A second call with the same key starts nothing, and returns the state of that run. Raises JobInvalid for a job
+        that is not valid, and LaunchConflict while another run is active.
+        """
         return self._run(calls.launch(self._server, key, job))
 
     def find_launch(self, key: str | None = None) -> LaunchView | None:
-        """What became of the run that was launched under `key`, or of the newest one; None if this server never
-        launched it."""
+        """Return the state of the run that was launched with `key`, by default of the newest one.
+
+        The result is None if this server never launched it.
+        """
         return self._run(calls.find_launch(self._server, key))
 
     def take_lease(self, wanted: LeaseRequest) -> LeaseView:
-        """The sole use of the server by one study, or its renewal. Raises ServerLeased while another study has it."""
+        """Take or renew the lease that reserves the server for one study.
+
+        Raises ServerLeased while another study has the lease.
+        """
         return self._run(calls.take_lease(self._server, wanted))
 
     def release_lease(self) -> Acknowledged:
-        """Give the server back. Idempotent."""
+        """Release the lease on the server. Idempotent."""
         return self._run(calls.release_lease(self._server))
 
     def stop_engine(self) -> Acknowledged:
-        """Abort what runs and free the model; the job stays known. Idempotent."""
+        """Abort the running episodes and unload the model; the server keeps the job. Idempotent."""
         return self._run(calls.stop_engine(self._server))
 
     def shut_down(self) -> Acknowledged:
@@ -427,24 +477,38 @@ class SwarmClient:
         return self._run(calls.shut_down(self._server))
 
     def save_checkpoint(self, *, timeout: float = calls.SLOW_CALL_S) -> CheckpointResponse:
-        """Write weights, optimizer and step to the server's disk. Raises IllegalTransition unless it is ROLLING."""
+        """Write weights, optimizer and step to the server's disk.
+
+        Raises IllegalTransition unless the engine is ROLLING.
+        """
         return self._run(calls.save_checkpoint(self._server, timeout))
 
     def load_checkpoint(self, step: int, *, timeout: float = calls.SLOW_CALL_S) -> Acknowledged:
-        """Go back (or on) to the checkpoint of `step`; later batches count as rewound. Raises CheckpointError."""
+        """Return to the weights of an earlier `step`; running train episodes are aborted, later batches are rewound.
+
+        Raises NotFound for a step that the run has not reached, IllegalTransition unless the engine is ROLLING, and
+        CheckpointError if a checkpoint cannot be read or moved.
+        """
         return self._run(calls.load_checkpoint(self._server, step, timeout))
 
     def wait_until_step(self, step: int, timeout: float) -> Status:
-        """Wait until `step` steps are done. Raises EngineFailure, EngineNotReady, or Unavailable after `timeout` s."""
+        """Wait until `step` steps are done.
+
+        Raises EngineFailure or EngineNotReady if the engine fails or stops, TrainingComplete if the job ends earlier,
+        and Unavailable after `timeout` seconds.
+        """
         return self._run(calls.wait_until_step(self._server, step, timeout))
 
     def past_events(self, after_id: int = 0) -> list[EventView]:
-        """Every event on record beyond `after_id`, oldest first."""
+        """Return every recorded event after `after_id`, oldest first."""
         return self._run(calls.past_events(self._server, after_id))
 
     def events(self, after_id: int = 0, *, patience: float = DEFAULT_WAIT_S) -> Generator[EventView]:
-        """Every event beyond `after_id`, then each as it happens, without end; none is lost or repeated when the server
-        is started anew. Raises ServerUnreachable once it was away for `patience` seconds."""
+        """Yield every event after `after_id`, then each new event as it happens, without end.
+
+        No event is lost or repeated when the server restarts. Raises ServerUnreachable if the server does not answer
+        for `patience` seconds.
+        """
         feed = EventFeed(self._server, after_id, patience)
         while True:
             try:
@@ -465,14 +529,17 @@ class SwarmClient:
             time.sleep(pause_s)
 
     def audit(self, after_id: int = 0) -> list[AuditView]:
-        """Every control call on record beyond `after_id`, allowed or refused, oldest first. For commanders."""
+        """Return every recorded control call after `after_id`, allowed or refused, oldest first.
+
+        Needs a token with the role commander.
+        """
         return self._run(calls.audit(self._server, after_id))
 
     def _beat(self, episode_ids: Sequence[str]) -> None:
         self._run(episode_calls.heartbeat_all(self._server, self._leases, self.client_id, episode_ids))
 
     def _abort_unclaimed(self, step: Joinable, line: AnswerOfMany) -> None:
-        # A server that is not told gives it up when its lease is over.
+        # If the abort fails, the server aborts the episode itself when its lease is over.
         with suppress(SwarmError):
             self._run(episode_calls.abort_unclaimed(self._server, self._leases, step, line))
 

@@ -1,8 +1,8 @@
 """Keep-alive connections for many threads or tasks, at a constant cost per request.
 
-Place in the flow: below httpx, as its transport. The pool that httpx brings looks at every connection for every
-request, which takes most of a client's time from some dozens of episodes at once; here an idle connection is taken
-from a stack. Knows nothing of swarm.
+Place in the flow: httpx clients use it as their transport. The pool of httpx looks at every connection on every
+request. With some dozens of episodes at once, this takes most of a client's time. Here a request takes an idle
+connection from a stack. This module knows nothing of swarm servers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ Origin = tuple[str, str, int | None]
 
 
 class _Stack(Generic[Transport]):
-    """Idle transports of one connection each, by origin, the most recently used on top. Safe to use from threads."""
+    """The idle transports, by origin, the most recently used on top; each has one connection.
+
+    Safe to use from threads.
+    """
 
     def __init__(self, connect: Callable[[ssl.SSLContext | bool], Transport]) -> None:
         self._connect = connect
@@ -37,7 +40,7 @@ class _Stack(Generic[Transport]):
             return origin, self._connect(self._verification(url.scheme))
 
     def give_back(self, origin: Origin, transport: Transport) -> None:
-        """Whoever gives back to a closed stack drains it afterwards: its owner, who did so before, is gone."""
+        """Return an idle transport to the stack. If the stack is closed, the caller drains it afterwards."""
         self._idle[origin].append(transport)
 
     def drain(self) -> Iterator[Transport]:
@@ -46,7 +49,7 @@ class _Stack(Generic[Transport]):
                 yield stack.pop()
 
     def _verification(self, scheme: str) -> ssl.SSLContext | bool:
-        """Certificates are read once, and only where they are needed: it takes a tenth of a second."""
+        """Return the TLS context. It is built once, and only for https, because that takes a tenth of a second."""
         if scheme != "https":
             return False
         if self._tls is None:
@@ -55,7 +58,7 @@ class _Stack(Generic[Transport]):
 
 
 class ConnectionStack(httpx.BaseTransport):
-    """A transport for `httpx.Client(transport=ConnectionStack())`, shared by any number of threads."""
+    """A transport for `httpx.Client(transport=ConnectionStack())`, for any number of threads."""
 
     def __init__(self) -> None:
         self._stack = _Stack(lambda verify: httpx.HTTPTransport(verify=verify, limits=_ONE))
@@ -72,7 +75,7 @@ class ConnectionStack(httpx.BaseTransport):
         return response
 
     def close(self) -> None:
-        """Closes what is idle now, and what other threads still use as soon as they are done with it."""
+        """Close the idle connections now, and each busy one when its request is done."""
         self._stack.is_closed = True
         for transport in self._stack.drain():
             transport.close()
@@ -84,7 +87,7 @@ class ConnectionStack(httpx.BaseTransport):
 
 
 class AsyncConnectionStack(httpx.AsyncBaseTransport):
-    """The same for `httpx.AsyncClient`, for the tasks of one event loop."""
+    """A transport for `httpx.AsyncClient(transport=AsyncConnectionStack())`, for the tasks of one event loop."""
 
     def __init__(self) -> None:
         self._stack = _Stack(lambda verify: httpx.AsyncHTTPTransport(verify=verify, limits=_ONE))
@@ -101,7 +104,7 @@ class AsyncConnectionStack(httpx.AsyncBaseTransport):
         return response
 
     async def aclose(self) -> None:
-        """Closes what is idle now, and what other tasks still use as soon as they are done with it."""
+        """Close the idle connections now, and each busy one when its request is done."""
         self._stack.is_closed = True
         for transport in self._stack.drain():
             await transport.aclose()
@@ -113,7 +116,10 @@ class AsyncConnectionStack(httpx.AsyncBaseTransport):
 
 
 class _Returning(httpx.SyncByteStream):
-    """A response body whose connection goes back to the stack when it is closed, or is given up if that fails."""
+    """A response body that returns its connection to the stack when it is closed.
+
+    If closing the body fails, the connection is closed instead.
+    """
 
     def __init__(self, body: httpx.SyncByteStream, give_back: Callable[[], None], give_up: Callable[[], None]) -> None:
         self._body = body
@@ -135,7 +141,7 @@ class _Returning(httpx.SyncByteStream):
 
 
 class _AsyncReturning(httpx.AsyncByteStream):
-    """The same for tasks; a close that is cancelled has failed too."""
+    """The same for tasks; a cancelled close counts as a failed one."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""What both clients share besides their calls: credentials, how a client is described, an episode in a `with` block.
+"""The types of an episode on the client side: credentials, sampling limits, the open episode, and the attempt.
 
-Place in the flow: below client.py and async_client.py. The attempt of the runner learns here which episodes a function
-has begun. This module knows nothing of I/O.
+Place in the flow: client.py and async_client.py use it. The runner finds here which episodes a function has begun, so
+that it can abort the ones that are left open. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ _ANTHROPIC_MODELS = (
     "ANTHROPIC_DEFAULT_SONNET_MODEL",
     "ANTHROPIC_DEFAULT_HAIKU_MODEL",
 )
-"""By which Claude Code chooses models for its purposes."""
+"""The environment variables from which Claude Code takes the names of its models."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """`base_url` ends in /v1 and `api_key` opens nothing but this episode. `deadline_s` is its longest life in seconds.
+    """The address and the key of one episode, for its agent.
 
-    `weight_version` is the one served when the episode began. One that `is_greedy` is sampled at temperature 0,
-    whatever its agent asks for.
+    `base_url` ends in /v1. `api_key` is valid for this episode only. The server ends the episode `deadline_s` seconds
+    after its begin at the latest. `weight_version` was served when the episode began. If `is_greedy`, the server
+    samples at temperature 0, whatever the agent asks for.
     """
 
     episode_id: str
@@ -52,12 +53,14 @@ class Credentials:
 
     @property
     def path_base_url(self) -> str:
-        """A base URL that holds the key, for what can be given no key of its own. Libraries that log URLs log it too:
-        where a key can be given, use `base_url` and `api_key`."""
+        """A base URL that contains the key, for a program that takes no API key.
+
+        A library that logs URLs also logs the key. Where a key can be given, use `base_url` and `api_key`.
+        """
         return f"{self.base_url.removesuffix('/v1')}/e/{self.api_key}/v1"
 
     def env(self) -> dict[str, str]:
-        """Environment variables by which OpenAI and Anthropic SDKs in a child process find the model unchanged."""
+        """Return the environment variables that lead OpenAI and Anthropic SDKs in a child process to the model."""
         return {
             "OPENAI_BASE_URL": self.base_url,
             "OPENAI_API_BASE": self.base_url,
@@ -69,7 +72,10 @@ class Credentials:
 
 
 def credentials_of(begun: BeginEpisodeResponse, server_url: str) -> Credentials:
-    """The server's answer under the address that this client uses, so that a tunnel or proxy stays in between."""
+    """Return the credentials of a begun episode, with a base URL under the address that this client uses.
+
+    So the agent goes through the same tunnel or proxy as the client.
+    """
     return Credentials(
         episode_id=begun.episode_id,
         base_url=_through(server_url, begun.base_url),
@@ -91,19 +97,19 @@ def _through(server_url: str, base_url: str) -> str:
 logger = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT_S = 30.0
-# Longer than a training step of a small model; whoever trains a large one knows its step time and sets it.
+# Longer than a training step of a small model. A user who trains a large model sets it to fit the step time.
 DEFAULT_WAIT_S = 600.0
-# A result is the fruit of all the work of its episode: a server that restarts is waited for.
+# A lost result wastes all the work of its episode, so the client waits for a server that restarts.
 DEFAULT_END_WAIT_S = 120.0
 
 
 class EpisodeSampling(TypedDict, total=False):
-    """How the calls of an episode are sampled, and how much it may spend on them; None is the same as left out.
+    """The sampling defaults and the limits of an episode; None means not set.
 
-    Calls that name no `seed` are sampled with one that `sampling_seed` and the number of the call give, so that the
-    same attempt again gives the same draws; those that name no temperature, at `temperature`. `max_calls` and
-    `max_tokens` bound completions and sampled tokens of the whole episode: the server refuses a call beyond with
-    AttemptLimit, and cuts the last one where the tokens end.
+    A call without a `seed` gets one that is derived from `sampling_seed` and the number of the call, so that a repeated
+    attempt draws the same tokens. A call without a temperature is sampled at `temperature`. `max_calls` limits the
+    completions of the episode, `max_tokens` its sampled tokens. The server refuses a call beyond them with
+    AttemptLimit, and cuts the last completion at the token limit.
     """
 
     sampling_seed: int | None
@@ -114,9 +120,9 @@ class EpisodeSampling(TypedDict, total=False):
 
 @dataclass(slots=True)
 class OpenEpisode:
-    """A begun episode inside `with client.open_episode(task)`. Set `output` to have it ended with that result.
+    """An episode inside `with client.open_episode(task)`; set `output` to end it with that result.
 
-    `receipt` says what became of it, once the block is left; None if it was aborted.
+    `receipt` is the server's answer to the end, after the block. It is None if the episode was aborted.
     """
 
     task: Task
@@ -127,15 +133,15 @@ class OpenEpisode:
 
 
 class Abort(Protocol):
-    """Gives an episode up; with `final` no other attempt follows."""
+    """A function that aborts an episode; with `final` no other attempt follows."""
 
     def __call__(self, episode_uuid: str, reason: str, *, final: bool) -> object: ...
 
 
 class Attempt:
-    """The episodes begun inside one call of a user's function, so that what it leaves behind can be aborted.
+    """The episodes begun inside one call of a user's function, so that open ones can be aborted after it.
 
-    `task` is what the function was called with, if that is a Task: episodes that name no task are of this one.
+    `task` is the argument of the function if that is a Task. An episode that names no task gets this one.
     """
 
     def __init__(self, task: Task | None = None) -> None:
@@ -145,21 +151,21 @@ class Attempt:
         self._is_over = False
 
     def add(self, leases: Leases, episode_id: str, abort: Abort) -> None:
-        """Raises EpisodeEnded, having aborted it, for an episode that was begun too late."""
+        """Record a begun episode. If the attempt is over, abort the episode and raise EpisodeEnded."""
         self._begun.append((leases, episode_id, abort))
         if self._is_over:
             self.abort_rest("client_interrupted")
             raise EpisodeEnded(f"episode {episode_id} was aborted: the run it belongs to was interrupted")
 
     def note_end(self, leases: Leases) -> None:
-        """An episode was ended with a result, at the server that `leases` are of."""
+        """Record that an episode was ended with a result, on the server that the `leases` belong to."""
         self._settled.append(leases)
 
     def abort_rest(self, reason: str, *, is_final: bool = False) -> None:
-        """Abort those that were neither ended nor aborted; later ones are not begun.
+        """Abort the open episodes and let no further episode begin.
 
-        With `is_final` the attempt will not be made again. Said with the abort, and not after it, that keeps the place
-        in the group from going to another task first.
+        With `is_final` the attempt is not repeated. The abort itself has to say so. Otherwise the server could give the
+        free place in the group to another task first.
         """
         self._is_over = True
         final = self._unsettled() if is_final else []
@@ -176,29 +182,28 @@ class Attempt:
                     self._settled.append(leases)
 
     def give_up(self, reason: str) -> None:
-        """Tell each server at which nothing was ended that this attempt will not be made again: the group of its task
-        then does not wait for it."""
+        """Tell each server without a result that this attempt is not repeated, so that its group does not wait."""
         for leases, episode_id, abort in self._unsettled():
             if not leases.holds(episode_id):
-                # A server that is not told waits until the time of the group is over.
+                # If the call fails, the server waits until the group times out.
                 with suppress(SwarmError):
                     abort(episode_id, reason, final=True)
 
     def _unsettled(self) -> list[tuple[Leases, str, Abort]]:
-        """The latest episode at each server that has not heard yet what became of this attempt."""
+        """Return the latest episode on each server that does not know the end of this attempt yet."""
         latest = {id(begun[0]): begun for begun in self._begun}
         return [begun for begun in latest.values() if not any(begun[0] is each for each in self._settled)]
 
 
 current_attempt: ContextVar[Attempt | None] = ContextVar("current_attempt", default=None)
-"""Set by the runner around each call of a user's function, read by begin_episode."""
+"""The runner sets it around each call of a user's function; begin_episode reads it."""
 
 
 class AttemptNotes:
-    """Tells the attempt at hand, if there is one, what a client of its thread begins and ends."""
+    """The link from a client to the current attempt of its thread, if there is one."""
 
     def begun(self, leases: Leases, episode_id: str, abort: Abort) -> None:
-        """Raises EpisodeEnded, having aborted it, for an episode that was begun too late."""
+        """Record a begun episode. If the attempt is over, abort the episode and raise EpisodeEnded."""
         if (attempt := current_attempt.get()) is not None:
             attempt.add(leases, episode_id, abort)
 
@@ -208,7 +213,7 @@ class AttemptNotes:
 
 
 class AsyncAttemptNotes:
-    """The same for coroutines, of which the runner knows nothing: it calls functions, and in threads."""
+    """The same interface for coroutines, without effect: the runner calls functions in threads only."""
 
     def begun(self, leases: Leases, episode_id: str, abort: object) -> None:
         return
@@ -218,7 +223,7 @@ class AsyncAttemptNotes:
 
 
 def name_task(task_id: str | None, data_source: str | None) -> tuple[str | None, str]:
-    """Task and data source of an episode: as given, else those of the task that the runner is at."""
+    """Return the task id and data source of an episode: the given ones, or those of the current attempt."""
     attempt = current_attempt.get()
     task = None if attempt is None else attempt.task
     if task is None:
@@ -229,7 +234,7 @@ def name_task(task_id: str | None, data_source: str | None) -> tuple[str | None,
 
 
 def describe(url: str, token: str | None, timeout_s: float, lease: int | None = None) -> Server:
-    """Raises BadRequest for a malformed url or timeout."""
+    """Return the server that the client's calls go to. Raises BadRequest for a malformed url or timeout."""
     url = complete_address(url)
     parsed = httpx.URL(url)
     if parsed.scheme not in {"http", "https"} or not parsed.host:
@@ -243,7 +248,7 @@ def describe(url: str, token: str | None, timeout_s: float, lease: int | None = 
 
 
 def default_client_id() -> str:
-    """Host and process, in the letters that the server takes."""
+    """Return the host name and process id, with only the characters that the server allows."""
     return re.sub(r"[^\w.:/@+-]", "-", f"{socket.gethostname()}-{os.getpid()}", flags=re.ASCII)[:200]
 
 
@@ -252,4 +257,6 @@ def abort_reason(error: BaseException) -> str:
 
 
 def log_failed_abort(episode_id: str, failure: SwarmError) -> None:
-    logger.warning("episode %s was not aborted (%s): its lease or idle timeout ends it", episode_id, failure.message)
+    logger.warning(
+        "episode %s was not aborted (%s): the server ends it by lease or idle timeout", episode_id, failure.message
+    )

@@ -1,7 +1,7 @@
-"""Held-out scores of the weights that a server serves, measured once, or whenever a training job is due for one.
+"""Held-out scores of the weights that a server serves: one score, or one whenever the training job asks for it.
 
-Place in the flow: on top of SwarmClient, for whoever judges a model. The attempts of a score are drawn before it
-begins, and every one of them counts. Nothing measured here is ever trained on. This module knows nothing of agents.
+Place in the flow: evaluators call it, and it calls SwarmClient. The attempts of a score are drawn before the first one
+begins, and every attempt counts. Its episodes are never trained. This module knows nothing of how an agent works.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ logger = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 3
 CLAIM_WAIT_S = 20.0
-"""How long a server holds a call while nothing is due."""
+"""The time that a call waits on the server until an evaluation is due."""
 MAX_REASON = 1000
 SILENT = ("idle_timeout", "deadline")
-"""Why a server gives an episode up whose client lives and whose agent does not go on."""
+"""The outcomes of an episode that the server aborts because its agent makes no progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationFailure:
-    """An attempt that failed, and why: `error` is one line."""
+    """An attempt that failed; `error` is the reason, in one line."""
 
     task_id: str
     error: str
@@ -56,17 +56,20 @@ class EvaluationFailure:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """One score: `mean` of all `n` rewards and its `stderr`, over tasks; None where there are too few rewards to say.
+    """One held-out score of a model.
 
-    `successes` are the attempts that solved their task. `rewards` maps each task id to the rewards of its attempts, in
-    the order they ended, and `solved` to whether each of them solved its task. `weight_versions` are all that answered:
-    more than one means that the weights changed in between. `episode_ids` are the scored episodes, and `receipts` what
-    the server said of each that it ended. An attempt whose own episode could not be ended is scored by another one,
-    which is ended at once; its receipt says what the attempt itself has spent.
+    `mean` is the mean of all `n` rewards. `stderr` is its standard error, computed over the means of the tasks. Each is
+    None if there are too few rewards. `successes` counts the attempts that solved their task. `rewards` maps each task
+    id to the rewards of its attempts, in the order of `tasks`, and `solved` to whether each of them solved it.
+    `weight_versions` are the versions that were sampled. More than one means that the weights changed meanwhile.
 
-    `broken` are the attempts that the program broke: they are among the figures, with the worst value. `failures` are
-    the attempts that the system broke for good: they are in none of the figures. `repeats` are the reasons of attempts
-    that the system broke and that were made again.
+    `episode_ids` are the scored episodes, and `receipts` the server's answers to their ends. If the server does not
+    take the end of an attempt's episode, a second episode is begun and ended at once in its place. That receipt has the
+    usage of the first episode.
+
+    `broken` are the attempts that failed because of the program. They count, with the worst value. `failures` are the
+    attempts that failed because of the system, also when repeated. They do not count. `repeats` are the reasons of the
+    system's failures after which an attempt was repeated.
     """
 
     n: int
@@ -96,18 +99,18 @@ def evaluate(
     wait_timeout: float = DEFAULT_WAIT_S,
     on_interrupt: Callable[[], None] | None = None,
 ) -> Evaluation:
-    """Run the agent once per entry of `tasks`, as eval episodes; a task given k times is attempted k times.
+    """Run the agent in one eval episode for each entry of `tasks`, and return the score.
 
-    An attempt that the system breaks (the server was away, the environment failed) is made again as the same attempt,
-    up to 3 times in all, and is then listed under `failures`. An attempt that `run_agent` breaks is not made again: it
-    scores `worst`, or is listed under `failures` where no worst value is given. `run_agent` says whose fault it was: a
-    ProgramFailure is its own, and so is any error that is none of the system's.
+    A task that is given k times is attempted k times. If the system fails (the server did not answer, the environment
+    failed), the same attempt is repeated, up to 3 attempts in all. After that it is listed in `failures`. If
+    `run_agent` fails, the attempt is not repeated. It scores `worst`, or is listed in `failures` if `worst` is None. A
+    ProgramFailure is a failure of `run_agent`, and so is every error that is not one of the system.
 
-    `seed` fixes the sampling seed of each attempt before the first one begins; `sampling` holds what else each episode
-    is begun with. An interrupt (Ctrl-C) is raised once the attempts under way have ended; `on_interrupt` is called
-    before, to make them end.
+    `seed` fixes the sampling seed of each attempt before the first one begins. `sampling` holds further sampling
+    settings of the episodes. On an interrupt (Ctrl-C), `on_interrupt` is called, which should end the attempts under
+    way. The interrupt is raised when they have ended.
 
-    Raises BadRequest for an empty list; ServerUnreachable or Unauthorized if the server cannot be asked at all.
+    Raises BadRequest if `tasks` is empty, and ServerUnreachable or Unauthorized if the server cannot be asked.
     """
     if not tasks:
         raise BadRequest("nothing to evaluate: give at least one task", param="tasks")
@@ -127,14 +130,14 @@ def evaluate(
 
 
 def attempt_seed(seed: int, task_id: str, number: int = 0) -> int:
-    """Return the sampling seed of the attempt with this number at a task; equal in every process."""
+    """Return the sampling seed of attempt `number` at a task; it is the same in every process."""
     digest = sha256(f"attempt {number} at {task_id} of {seed}".encode()).digest()
     return int.from_bytes(digest[:8], "big") % 2**63
 
 
 @dataclass(frozen=True, slots=True)
 class _Drawn:
-    """An attempt as it was drawn before the score began."""
+    """An attempt that was drawn before the score began."""
 
     task: Task
     sampling: EpisodeSampling
@@ -152,7 +155,7 @@ def _draw(tasks: Sequence[Task], seed: int | None, sampling: EpisodeSampling) ->
 
 @dataclass(frozen=True, slots=True)
 class _Scored:
-    """A counted attempt; `error` says how the program broke it, if it did."""
+    """A counted attempt; `error` is the failure of the program, if it failed."""
 
     task_id: str
     reward: float
@@ -198,7 +201,7 @@ class _Evaluator:
         return EvaluationFailure(task.task_id, reason)
 
     def _score(self, task: Task, sampling: EpisodeSampling) -> _Scored:
-        """Raises what `run_agent` raises, unless that counts as the worst value."""
+        """Score one attempt. Raises the error of `run_agent`, unless the attempt counts with the worst value."""
         broken: str | None = None
         episode: OpenEpisode | None = None
         try:
@@ -211,7 +214,7 @@ class _Evaluator:
                     broken = _in_one_line(error)
                     episode.output = _worst_output(self._worst, broken)
         except (BadRequest, EpisodeEnded) as error:
-            # A result that the server refuses, as one that is too large, is the agent's fault as much as silence.
+            # The agent is at fault if it is silent, or if the server refuses its result, as one that is too large.
             if episode is None or self._worst is None:
                 raise
             lost = self._client.episode(episode.episode_id).episode
@@ -219,7 +222,7 @@ class _Evaluator:
                 raise
             broken = broken or _in_one_line(error)
             episode = self._end_instead(task, sampling, _worst_output(self._worst, broken), lost)
-        assert episode is not None and episode.output is not None, "an episode that was begun was given its output"
+        assert episode is not None and episode.output is not None, "a begun episode has an output here"
         begun_at = (episode.credentials.weight_version,)
         receipt = episode.receipt
         versions = begun_at if receipt is None else tuple(receipt.weight_versions) or begun_at
@@ -234,7 +237,7 @@ class _Evaluator:
     def _end_instead(
         self, task: Task, sampling: EpisodeSampling, output: WorkflowOutput, lost: EpisodeView
     ) -> OpenEpisode:
-        """An episode in the place of a lost one, which is scored. Its receipt tells what the lost one spent."""
+        """End a second episode in the place of a lost one. Its receipt has the usage of the lost one."""
         with self._open(task, sampling) as episode:
             episode.output = output
         assert episode.receipt is not None, "an episode that was ended has a receipt"
@@ -244,8 +247,7 @@ class _Evaluator:
 
 
 def _was_silent(lost: EpisodeView) -> bool:
-    """Whether the server gave an episode up because its agent said nothing for too long, or took longer than an episode
-    may."""
+    """Return whether the server aborted an episode because its agent was idle, or took too long."""
     return lost.outcome in SILENT
 
 
@@ -257,7 +259,7 @@ _OF_THE_SYSTEM = (EngineFailure, EnvironmentFailure, SandboxUnavailable)
 
 
 def _is_of_the_system(error: Exception) -> bool:
-    """Whether the attempt failed through no fault of the agent."""
+    """Return whether the agent is not at fault."""
     return not isinstance(error, ProgramFailure) and (isinstance(error, _OF_THE_SYSTEM) or is_transient(error))
 
 
@@ -272,11 +274,12 @@ def follow_evaluations(
     on_score: Callable[[EvaluationView], None] | None = None,
     lease_s: float = DEFAULT_LEASE_S,
 ) -> None:
-    """Score the weights whenever the server's job is due for it (its `eval_every`), until the job is complete.
+    """Score the weights whenever an evaluation of the server's job is due, until the job is complete.
 
-    `measure` scores what is served, which does not change meanwhile. The server keeps an evaluation for a client that
-    lives; one that was lost to another evaluator, or given up by the server, is passed over. Raises what `measure`
-    raises, ServerUnreachable or EngineNotReady once the server was away for the client's `timeout`.
+    The setting `eval_every` of the job says when. `measure` scores the served weights, which do not change meanwhile.
+    The claim on an evaluation is renewed until `measure` returns. If another evaluator has taken the evaluation, or the
+    server has abandoned it, its score is dropped. `on_score` is called with each score that counts. Raises the errors
+    of `measure`, and ServerUnreachable or EngineNotReady if the server does not serve for the client's `timeout`.
     """
     while True:
         claimed = client.claim_evaluation(lease_s=lease_s, wait_s=CLAIM_WAIT_S)
@@ -290,7 +293,7 @@ def follow_evaluations(
         try:
             ended = client.end_evaluation(due.step, result.episode_ids, failures=len(result.failures), reason=reason)
         except (Conflict, NotFound) as error:
-            logger.warning("the score of step %d does not count: %s", due.step, error.message)
+            logger.warning("the score of step %d was dropped: %s", due.step, error.message)
         else:
             if on_score is not None:
                 on_score(ended)
@@ -298,7 +301,7 @@ def follow_evaluations(
 
 @contextmanager
 def _kept(client: SwarmClient, step: int, lease_s: float) -> Generator[None]:
-    """Renew a claimed evaluation from a thread for the length of a block."""
+    """Renew the claim on an evaluation from a thread until the `with` block ends."""
     ended = threading.Event()
 
     def renew() -> None:
@@ -309,7 +312,7 @@ def _kept(client: SwarmClient, step: int, lease_s: float) -> Generator[None]:
                 logger.warning("%s", error.message)
                 return
             except SwarmError as error:
-                logger.info("the evaluation of step %d is not renewed: %s", step, error.message)
+                logger.info("the claim on the evaluation of step %d was not renewed: %s", step, error.message)
 
     thread = threading.Thread(target=renew, name="evaluation lease", daemon=True)
     thread.start()
@@ -330,7 +333,7 @@ def _summarize(outcomes: Sequence[_Scored | EvaluationFailure], repeats: Sequenc
     for outcome in scored:
         rewards[outcome.task_id].append(outcome.reward)
         solved[outcome.task_id].append(outcome.is_success)
-    # Attempts at one task are not independent: the spread is that between tasks.
+    # Attempts at one task are not independent, so the standard error is computed over the means of the tasks.
     by_task = [statistics.fmean(values) for values in rewards.values()]
     return Evaluation(
         n=len(scored),

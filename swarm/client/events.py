@@ -1,8 +1,8 @@
-"""The event stream without I/O: which request opens it, what its lines mean, when to open it again.
+"""The protocol of the event stream: the request that opens it, the parsing of its lines, and the reconnection.
 
-Place in the flow: `events` of either client drives it. The server numbers its events durably, so a stream that broke,
-with a connection or with the server itself, goes on after the last event that was read. Format: Server-Sent Events
-(WHATWG HTML, section 9.2), one EventView as JSON per event.
+Place in the flow: the method `events` of either client drives it and does the I/O. The server numbers its events
+durably, so a broken stream continues after the last event that was read. Format: Server-Sent Events (WHATWG HTML,
+section 9.2), with one EventView as JSON per event. This module knows nothing of threads or event loops.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from swarm.schemas import API_PREFIX, EventView
 
 PATH = f"{API_PREFIX}/events"
 CONTENT_TYPE = "text/event-stream"
-# The server breaks its silence more often than this; a connection that is silent for longer is dead.
+# The server sends something more often than this, so a connection that is silent for longer is dead.
 MAX_SILENCE_S = 60.0
 
 
 class EventFeed:
-    """One reader of the events after `after_id`. `patience_s` bounds how long the server may be away."""
+    """One reader of the events after `after_id`; `patience_s` limits the time without an answer of the server."""
 
     def __init__(self, server: Server, after_id: int, patience_s: float) -> None:
         self._server = server
@@ -45,32 +45,33 @@ class EventFeed:
         )
 
     def opened(self, response: httpx.Response) -> bool:
-        """Whether the answer is the stream. Otherwise read its body and call `refused`."""
+        """Return whether the response is the stream. If not, the caller reads its body and calls `refused`."""
         self._server.is_known = True
         return response.is_success and response.headers.get("content-type", "").startswith(CONTENT_TYPE)
 
     def refused(self, response: httpx.Response) -> float:
-        """Seconds to wait before the next request. Raises what the server names, unless it is a refusal for now."""
+        """Return the seconds to wait after a refusal. Raises the server's error unless it is an Unavailable."""
         error = error_of(response) or SwarmError(
-            f"{self._server.url}{PATH} does not stream events: are client and server of the same version?"
+            f"{self._server.url}{PATH} did not answer with an event stream: check that client and server have the same"
+            " version"
         )
         if not isinstance(error, Unavailable):
             raise error
         return max(error.retry_after_s, self._pause(error))
 
     def lost(self, failure: httpx.TransportError) -> float:
-        """Seconds to wait before the next request. Raises ServerUnreachable once the server was away for too long."""
+        """Return the seconds to wait after a lost connection. Raises ServerUnreachable when the patience is over."""
         error = unreachable(self._server, "GET", PATH, failure)
         if not self._server.is_known:
             raise error from failure
         return self._pause(error)
 
     def ended(self) -> float:
-        """Seconds to wait after a stream that the server closed in order."""
+        """Return the seconds to wait after the server has closed the stream in order."""
         return FIRST_PAUSE_S
 
     def take(self, line: str) -> EventView | None:
-        """The event that this line completes, if any. Raises SwarmError for one that cannot be read."""
+        """Return the event that this line completes, if any. Raises SwarmError for an event that cannot be parsed."""
         self._away_since = None
         self._pause_s = FIRST_PAUSE_S
         if line.startswith("data:"):
@@ -82,8 +83,8 @@ class EventFeed:
             event = EventView.model_validate_json(content)
         except ValidationError as error:
             raise SwarmError(
-                f"{self._server.url}{PATH} gave an event this client cannot read: are client and server of the same"
-                " version?"
+                f"{self._server.url}{PATH} sent an event that this client cannot parse: check that client and server"
+                " have the same version"
             ) from error
         if event.event_id <= self._last_id:
             return None

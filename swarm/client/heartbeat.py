@@ -1,9 +1,9 @@
-"""The episodes that a client holds, and its heartbeat: while one of them has a lease, the server hears that it lives,
-and says in its answers what it finds wrong.
+"""The running episodes of a client, and the heartbeats that renew their leases.
 
-Place in the flow: the plans write down what is begun and over; the heartbeat is started by begin_episode of either
-client and ends by itself when nothing is held any more. A heartbeat that fails is no error of anybody's: the next one
-comes, and a lease outlasts two of them. A process that dies, or one that is stopped, sends none: that is the point.
+Place in the flow: the plans record which episodes begin and end. `begin_episode` of either client starts the
+heartbeats, and they stop by themselves when no episode has a lease. The answer to a heartbeat carries the server's
+warnings and the episodes that it has aborted. A failed heartbeat is no error, because a lease outlasts two of them. A
+process that is dead or stopped sends none, so the server can free its episodes. This module knows nothing of HTTP.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from dataclasses import dataclass
 from swarm.errors import SwarmError
 
 DEFAULT_LEASE_S = 30.0
-# A lease outlasts two heartbeats that went astray.
+# So a lease outlasts two lost heartbeats.
 BEATS_PER_LEASE = 3
-# Episodes whose client asks late are told from memory; beyond this the server is asked.
+# The reasons of so many lost episodes are kept; for an older one the client asks the server.
 MAX_REMEMBERED = 10_000
 
 
 @dataclass(slots=True)
 class _Held:
-    """`lease_s` None: the server expects no sign of life. `is_ending` once its result was sent."""
+    """A running episode. Without a `lease_s` it needs no heartbeat. `is_ending` is True once its result was sent."""
 
     lease_s: float | None
     is_ending: bool = False
 
 
 class Leases:
-    """Begun and not yet over, as far as this client knows."""
+    """The running episodes of one client, as far as it knows, with their leases. Safe to use from threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -49,11 +49,11 @@ class Leases:
         return episode_id in self._held
 
     def lost(self, episode_id: str) -> str | None:
-        """Why the server gave this episode up, as far as it was said."""
+        """Return why the server has aborted this episode, or None if the client does not know that it has."""
         return self._lost.get(episode_id)
 
     def end(self, episode_id: str) -> None:
-        """A result is on its way: from now on, `ended` may be the echo of our own call."""
+        """Mark an episode whose result is being sent: a heartbeat's `ended` may now be due to that very call."""
         with self._lock:
             if held := self._held.get(episode_id):
                 held.is_ending = True
@@ -63,7 +63,7 @@ class Leases:
             self._held.pop(episode_id, None)
 
     def lose(self, ended: Mapping[str, str]) -> list[str]:
-        """Note what a heartbeat was answered; returns the episodes that were lost by it."""
+        """Record the aborted episodes from the answer to a heartbeat; return those that were still running here."""
         lost: list[str] = []
         with self._lock:
             for episode_id, reason in ended.items():
@@ -77,14 +77,14 @@ class Leases:
         return lost
 
     def unheard(self, warnings: Mapping[str, str]) -> list[str]:
-        """Those of the server's warnings, which come by code, that did not come with an earlier heartbeat."""
+        """Return the messages of new warnings. `warnings` maps codes to messages; an earlier code is not new."""
         with self._lock:
             new = [message for code, message in warnings.items() if code not in self._heard]
             self._heard.update(warnings)
         return new
 
     def beating(self) -> tuple[float, list[str]] | None:
-        """Seconds between heartbeats and the episodes that need them; None if none does."""
+        """Return the seconds between heartbeats and the episodes that need them, or None if no episode does."""
         with self._lock:
             leases = {episode_id: held.lease_s for episode_id, held in self._held.items() if held.lease_s is not None}
         if not leases:
@@ -94,9 +94,9 @@ class Leases:
 
 logger = logging.getLogger(__name__)
 
-# After a heartbeat that failed: a server that comes back counts the leases from its start.
+# The pause after a failed heartbeat. It is short, because a restarted server counts the leases from its start.
 RETRY_S = 2.0
-# One heartbeat may take this long; closing the client waits for it.
+# The limit of one heartbeat, and of the wait for it when the client is closed.
 BEAT_LIMIT_S = 10.0
 
 Beat = Callable[[Sequence[str]], None]
@@ -104,7 +104,10 @@ AsyncBeat = Callable[[Sequence[str]], Awaitable[None]]
 
 
 class HeartbeatThread:
-    """One daemon thread at most. It looks for work once per interval, so short episodes do not start one each."""
+    """The heartbeats of a SwarmClient: at most one daemon thread.
+
+    The thread looks for episodes once per interval, so short episodes do not each start a thread.
+    """
 
     def __init__(self, leases: Leases, beat: Beat) -> None:
         self._leases = leases
@@ -115,7 +118,7 @@ class HeartbeatThread:
         self._is_closed = False
 
     def keep_alive(self, lease_s: float) -> None:
-        """To be called when an episode was begun under this lease."""
+        """Start the heartbeats, or shorten their interval, for an episode that has begun with this lease."""
         interval_s = lease_s / BEATS_PER_LEASE
         with self._changed:
             if self._is_closed:
@@ -149,7 +152,7 @@ class HeartbeatThread:
             pause_s = self._send()
 
     def _send(self) -> float | None:
-        """Seconds until the next heartbeat, if sooner than usual."""
+        """Send one heartbeat; return the seconds until the next one if it is due sooner than usual."""
         beating = self._leases.beating()
         if beating is None:
             return None
@@ -162,7 +165,7 @@ class HeartbeatThread:
 
 
 class HeartbeatTask:
-    """The same as one task of the running event loop."""
+    """The heartbeats of an AsyncSwarmClient: at most one task of the running event loop."""
 
     def __init__(self, leases: Leases, beat: AsyncBeat) -> None:
         self._leases = leases

@@ -1,7 +1,7 @@
-"""The 95 % interval of a mean of rewards, from the rewards themselves or from what is on record of them.
+"""The 95 % interval of a mean reward, from single rewards or from recorded sums of them.
 
-Place in the flow: bottom of the package; every command that shows a score asks here. It knows nothing of where rewards
-come from.
+Place in the flow: every command that shows a score computes its interval here. It knows nothing of where rewards come
+from.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ ROUNDING = 1e-9
 
 
 def interval(rewards: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval of the mean: Wilson's where all rewards are 0 or 1, else the normal one.
+    """Return the 95 % interval of the mean: Wilson's if all rewards are 0 or 1, else the normal one.
 
-    Its ends are infinite where one reward that is neither says nothing of the others.
+    The normal interval needs at least two rewards. Without them its ends are infinite.
     """
     number = len(rewards)
     if not number:
@@ -29,7 +29,10 @@ def interval(rewards: Sequence[float]) -> tuple[float, float]:
 
 
 def interval_on_record(mean: float, stderr: float | None, successes: int, number: int) -> tuple[float, float]:
-    """The same of a score whose single rewards are not at hand: they were 0 or 1 if they add up to the successes."""
+    """Return the 95 % interval of a recorded score, whose single rewards are not known.
+
+    If the rewards add up to the successes, they are taken to be all 0 or 1.
+    """
     if abs(mean * number - successes) <= ROUNDING * number:
         return _wilson(mean, number)
     return _normal(mean, stderr)

@@ -1,6 +1,7 @@
-"""Run an agent on many tasks at once, and do not let one failure end the others.
+"""The runner of many episodes at once, in which one failed episode does not end the others.
 
-Place in the flow: on top of SwarmClient, in the program of the user. Knows nothing of agents or tasks.
+Place in the flow: a user's program calls it, and it calls SwarmClient. It knows nothing of the content of tasks or of
+how an agent works.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ DEFAULT_MAX_WORKERS = 64
 MAX_ATTEMPTS = 5
 FIRST_BACKOFF_S = 0.5
 MAX_BACKOFF_S = 30.0
-# After an interrupt, agents whose episodes were aborted get this long to notice.
+# After an interrupt, the agents of aborted episodes get this long to end.
 INTERRUPT_GRACE_S = 5.0
-# How soon the waiting main thread sees an interrupt.
+# The waiting main thread looks for an interrupt this often.
 WATCH_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeFailure:
-    """A task whose function raised for good. `position` is that of the attempt in the order of the results."""
+    """A task whose function raised and is not called again. `position` is its index in the results."""
 
     position: int
     attempts: int
@@ -53,10 +54,10 @@ class EpisodeFailure:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EpisodeRuns(Sequence[Result | None]):
-    """What the function returned, per task and repeat in order, or None where it failed or never ran.
+    """The results of the function, in the order of tasks and repeats; None where it failed or did not run.
 
-    Iterates, indexes and compares as the list of these, which are in `results` as well. `training_complete` is True if
-    the server had done its last step, which ends a run early.
+    It iterates, indexes and compares like the list of its `results`. `training_complete` is True if the server had done
+    its last step, which ends a run early.
     """
 
     results: tuple[Result | None, ...]
@@ -120,22 +121,25 @@ def run_episodes_until_all_complete(
     num_repeat: int = 1,
     throttler: Throttler | None = None,
 ) -> EpisodeRuns[Result]:
-    """Attempt every task on a pool of threads, `num_repeat` times in a row, so that its group fills at once.
+    """Run every task `num_repeat` times on a pool of threads, and return the results.
 
-    Without `client`, `func(task)` begins and ends its episode itself; what it began and left open when it raised is
-    aborted. With `client`, each attempt is a train episode of the task, its data source and its group; `func(task,
-    credentials)` is the agent, and the WorkflowOutput it returns ends the episode.
+    The repeats of a task follow one another, so that its group fills at once. Without `client`, `func(task)` begins and
+    ends its episode itself. An episode that is open when it raises is aborted. With `client`, each attempt is a train
+    episode of the task. `func(task, credentials)` is the agent, and its WorkflowOutput ends the episode.
 
-    Returns when all are done, or soon after the server says TrainingComplete: tasks not yet begun are then left out. A
-    function that raises costs only its own attempt and is never rewarded; with `auto_retry` it is called again, up to 5
-    times, if the failure is the system's (the server was away, the episode was given up, a connection broke) and not
-    the function's own; waiting for the server to let an episode begin is no attempt. The server hears of an attempt
-    that failed for good, and does not wait for it. An interrupt (Ctrl-C) aborts the open episodes and is raised.
+    Returns when all attempts are done, or soon after the server raises TrainingComplete. Tasks that have not begun are
+    then left out.
+
+    A function that raises fails only its own attempt, which gets no reward. With `auto_retry` it is called up to 5
+    times if the failure is transient: the server did not answer or aborted the episode, or a connection broke. The wait
+    for the server to admit an episode is no attempt. The server learns when an attempt has failed for good, and does
+    not wait for it. An interrupt (Ctrl-C) aborts the open episodes and is raised. Raises BadRequest for `max_workers`
+    or `num_repeat` below 1.
     """
     for name, value in (("max_workers", max_workers), ("num_repeat", num_repeat)):
         if value is not None and value < 1:
             raise BadRequest(f"{name} must be at least 1, got {value}", param=name)
-    # The overloads see to it that with a client, tasks are Tasks and func is an agent.
+    # The overloads ensure that with a client, tasks are Tasks and func is an agent.
     call = func if client is None else cast(Callable[[Item], Result], _in_episodes(client, cast(RunAgent, func)))
     attempts = [task for task in tasks for _ in range(num_repeat)]
     run = _Run(attempts, call, MAX_ATTEMPTS if auto_retry else 1, throttler)
@@ -148,15 +152,15 @@ def run_episodes_until_all_complete(
 
 
 def backoff_s(attempt: int) -> float:
-    """Seconds before attempt number `attempt` + 1, jittered so that many clients do not come back at once."""
+    """Return the seconds to wait after attempt number `attempt`, with jitter so that clients do not retry at once."""
     return min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2 ** (attempt - 1)) * random.uniform(0.5, 1.0)
 
 
 def _in_episodes(client: SwarmClient, run_agent: RunAgent) -> Callable[[Task], WorkflowOutput | None]:
     def attempt(task: Task) -> WorkflowOutput | None:
-        # Who made the call aborts what this leaves open, and knows whether another attempt follows.
+        # The caller aborts an open episode, because it knows whether another attempt follows.
         episode_id, credentials = client.begin_episode(task_id=task.task_id, data_source=task.data_source)
-        # Untyped agents may well return nothing.
+        # An agent without type annotations may return None.
         output = cast(WorkflowOutput | None, run_agent(task, credentials))
         if output is None:
             client.abort_episode(episode_id, "no_result", final=True)
@@ -168,9 +172,9 @@ def _in_episodes(client: SwarmClient, run_agent: RunAgent) -> Callable[[Task], W
 
 
 class _Run(Generic[Item, Result]):
-    """One call of run_episodes_until_all_complete, shared by its threads.
+    """The state of one call of run_episodes_until_all_complete, shared by its threads.
 
-    The threads are daemons: after an interrupt, an agent that hangs must not keep the program from ending.
+    The threads are daemons, so that an agent that hangs does not keep an interrupted program from ending.
     """
 
     def __init__(
@@ -194,7 +198,7 @@ class _Run(Generic[Item, Result]):
         self._is_abandoned = False
 
     def work(self, max_workers: int) -> None:
-        """Raises what ended a thread, or the main thread's wait, other than an Exception of the function."""
+        """Run all attempts. Raises only an interrupt, of a thread or of the main thread."""
         threads = [
             threading.Thread(target=self._work_through, name=f"episode-{number}", daemon=True)
             for number in range(min(max_workers, len(self._tasks)))
@@ -245,14 +249,14 @@ class _Run(Generic[Item, Result]):
                     attempt.give_up(abort_reason(error))
                     logger.warning("attempt %d failed after %d call(s)", position, attempts, exc_info=error)
                     return EpisodeFailure(position, attempts, error)
-                logger.info("attempt %d is made again: %s", position, error)
+                logger.info("attempt %d is repeated: %s", position, error)
                 if isinstance(error, RolloutPaused):
                     attempts -= 1
                 self._stop.wait(backoff_s(max(1, attempts)))
         return None
 
     def _is_final(self, error: BaseException, attempts: int) -> bool:
-        """Whether a task is left as it is after so many attempts. Waiting for a place was none."""
+        """Return whether the task is not attempted again. A wait for admission does not count as an attempt."""
         if isinstance(error, RolloutPaused) and self._max_attempts > 1:
             return False
         return attempts >= self._max_attempts or not is_transient(error)
@@ -274,16 +278,16 @@ class _Run(Generic[Item, Result]):
             current_attempt.reset(token)
 
     def _abandon(self, threads: Sequence[threading.Thread]) -> None:
-        """Stop, give up what is open, so that its model calls fail, and leave the threads a moment to notice."""
+        """Stop the run: abort the open episodes, so that their model calls fail, and wait briefly for the threads."""
         self._is_abandoned = True
         self._stop.set()
         with self._lock:
             left = list(self._open)
-        # Not waited for longer than the rest: the server may be away.
+        # In a thread of its own, because a server that does not answer must not hold up the interrupt.
         aborting = threading.Thread(target=_abort_all, args=(left,), name="episode-abort", daemon=True)
         aborting.start()
         deadline = time.monotonic() + INTERRUPT_GRACE_S
-        # An interrupt may come before all have been started.
+        # An interrupt may come before all threads have been started.
         for thread in (aborting, *(thread for thread in threads if thread.ident is not None)):
             thread.join(max(0.0, deadline - time.monotonic()))
 

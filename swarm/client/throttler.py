@@ -1,10 +1,10 @@
-"""Throttler: how many episodes of a client run at once, how fast they begin, and when a batch has enough of them.
+"""The throttler: it limits how many episodes of a client run, how fast they begin, and how many a batch still needs.
 
-Place in the flow: around begin_episode, in the program of the user. The server alone decides what a batch holds; this
-keeps a client from making episodes that the batch has no room for. Room is counted from the server's own view, so that
-all clients of a data source share it: what the batch still lacks, less what is already on its way. Unlike a cap on
-this client's tasks it can neither starve (what was begun by a client that died is not counted for ever) nor overshoot
-with the number of clients.
+Place in the flow: a user's program enters it around begin_episode. The server alone decides which episodes a batch
+takes; the throttler keeps a client from beginning more than the batch can use. It computes that number from the
+server's status: the episodes that the batch lacks, less those that run. So all clients of a data source share it. The
+episodes of a dead client do not block it for ever, and more clients do not begin more than is needed. The throttler
+knows nothing of agents.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from swarm.client.client import SwarmClient
 from swarm.errors import BadRequest, SwarmError
 from swarm.schemas import EngineState, Status
 
-# How old the view of the server's pool may be when an episode is let in; and how old when none is, for want of room.
+# The longest age of the status by which an episode is admitted, and of the one by which all have to wait.
 VIEW_LIFE_S = 0.5
 FULL_VIEW_LIFE_S = 0.1
-# How soon those behind the first in the queue look whether they are the first; they are told as well.
+# The longest wait of an episode that is not the first in the queue; it is also woken when it becomes the first.
 LOOK_S = 5.0
 
 _AGREEING = frozenset({"any_client_agrees", "all_clients_agree"})
@@ -34,18 +34,18 @@ _AGREEING = frozenset({"any_client_agrees", "all_clients_agree"})
 
 @dataclass(slots=True, eq=False)
 class _Waiter:
-    """One episode in the queue. `wake` is called, from any thread, when it is admitted or has become the first."""
+    """One episode in the queue. `wake` is called, from any thread, when it is admitted or becomes the first."""
 
     wake: Callable[[], object]
     is_admitted: bool = False
 
 
 class Throttler:
-    """`with throttler: ...` around each episode, from any number of threads; `async with` from tasks.
+    """A limit on episodes: use `with throttler: ...` around each one from threads, `async with` from tasks.
 
-    Episodes are let in in the order they came: while fewer than `max_running` run, at most `per_second` on average
-    (without bursts), and, with a `client`, while the batch being filled lacks episodes of `data_source` (None: of any).
-    That costs two status calls a second, ten while there is no room.
+    Episodes are admitted in the order in which they come, while fewer than `max_running` run. At most `per_second`
+    begin per second, without bursts. With a `client`, they are admitted only while the current batch lacks episodes of
+    `data_source` (None: of any). That costs two status calls a second, and ten while the batch lacks none.
     """
 
     def __init__(
@@ -57,9 +57,12 @@ class Throttler:
         per_second: float | None = None,
         ahead: float | None = None,
     ) -> None:
-        """`ahead` is the room in batches: by default the batch being filled and as many after it as `max_staleness`
-        allows; a fraction more makes up for episodes that fail. None turns another limit off. Raises BadRequest for a
-        limit that lets nothing in."""
+        """Create a throttler. `max_running` and `per_second` set no limit if they are None.
+
+        `ahead` is the number of batches to begin episodes for. None stands for the current batch and as many after it
+        as `max_staleness` allows. A fraction more makes up for episodes that fail. Raises BadRequest for a limit that
+        is not above 0.
+        """
         for name, limit in (("max_running", max_running), ("per_second", per_second), ("ahead", ahead)):
             if limit is not None and not limit > 0:
                 raise BadRequest(f"{name} must be above 0, got {limit}", param=name)
@@ -78,7 +81,7 @@ class Throttler:
 
     @property
     def running(self) -> int:
-        """Episodes that were let in and have not left."""
+        """The number of admitted episodes that are not over."""
         return self._running
 
     def __enter__(self) -> None:
@@ -132,7 +135,7 @@ class Throttler:
         return waiter
 
     def _admit(self, waiter: _Waiter | None = None) -> float:
-        """Let in who may go; returns the seconds after which `waiter` looks again."""
+        """Admit episodes as the limits allow; return the seconds after which `waiter` looks again."""
         with self._lock:
             now = time.monotonic()
             while self._waiting and self._running < self._max_running and self._room >= 1 and now >= self._next_begin:
@@ -167,7 +170,7 @@ class Throttler:
         return VIEW_LIFE_S if self._room >= 1 else FULL_VIEW_LIFE_S
 
     def _may_look(self, waiter: _Waiter) -> bool:
-        """Whether it is on this waiter to ask the server; it then holds `_looking`."""
+        """Return whether this waiter is to ask for the status. If so, it has acquired the lock `_looking`."""
         if self._client is None or time.monotonic() - self._seen_at < self._view_life_s:
             return False
         with self._lock:
@@ -176,8 +179,8 @@ class Throttler:
 
     def _look(self) -> None:
         if isinstance(self._client, AsyncSwarmClient):
-            raise BadRequest("a throttler over an AsyncSwarmClient is entered with `async with`")
-        assert self._client is not None, "a view is old only where there is a client"
+            raise BadRequest("a throttler with an AsyncSwarmClient works in tasks only: use `async with`")
+        assert self._client is not None, "a status can be too old only if there is a client"
         before = self._running
         try:
             status = self._client.status()
@@ -196,8 +199,11 @@ class Throttler:
         return self._take_view(status, before)
 
     def _take_view(self, status: Status | None, running_before: int) -> None:
-        """Room from a fresh view. Episodes let in meanwhile are counted as running whether the server knows them or
-        not; without a view (the server is away) begin_episode is the one that waits."""
+        """Count how many more episodes may begin, from a fresh status.
+
+        Episodes that were admitted since the status was asked for count as running. Without a status (the server does
+        not answer) all are admitted, because begin_episode waits for the server.
+        """
         room = math.inf
         if status is not None and self._client is not None:
             own_id = self._client.client_id
@@ -209,12 +215,12 @@ class Throttler:
 
 
 def room_in_batch(status: Status, data_source: str | None, ahead: float | None, pending: int) -> float:
-    """How many more episodes `ahead` batches can use, 1 + `max_staleness` if that is None; infinite where the server
-    itself holds or refuses them.
+    """Return how many more episodes `ahead` batches can use; None stands for 1 + `max_staleness` batches.
 
-    What is lacking is the target less the finished episodes, but at least one episode per incomplete task, since
-    finished ones may be spread over more tasks than the batch takes. While weights change, the next batch is empty.
-    `pending` episodes were let in here and are not begun yet.
+    The number is the target, less the finished, the running and the `pending` episodes. `pending` ones were admitted
+    here but have not begun. For each incomplete task at least one episode is lacking, since the finished ones may be
+    spread over more tasks than the batch takes. While weights change, the next batch is empty. The number is infinite
+    where the server itself delays or refuses episodes.
     """
     pool, policy = status.pool, status.policy
     is_over = status.total_steps is not None and status.step >= status.total_steps

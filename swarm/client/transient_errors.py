@@ -1,6 +1,6 @@
-"""Which errors of an agent say that another attempt may succeed.
+"""The test for transient errors: those after which another attempt may succeed.
 
-Place in the flow: the runner asks for each attempt that failed, and so does the process of a foreign program, which
+Place in the flow: the runner applies it to each failed attempt, and so does the process of a foreign program, which
 loads little else of the client. This module knows nothing of episodes or tasks.
 """
 
@@ -10,7 +10,7 @@ import httpx
 
 from swarm.errors import EpisodeEnded, ServerUnreachable, Unauthorized, Unavailable
 
-# Unauthorized (401) and EpisodeEnded (409) are how an agent learns in mid-episode that its episode was given up.
+# When the server aborts an episode, the agent's next call gets Unauthorized (401) or EpisodeEnded (409).
 _TRANSIENT = (
     Unavailable, ServerUnreachable, EpisodeEnded, Unauthorized, httpx.TransportError, ConnectionError, TimeoutError,
 )  # fmt: skip
@@ -18,10 +18,10 @@ _TRANSIENT_STATUSES = frozenset({401, 408, 409, 429, 500, 502, 503, 504})
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether another attempt may succeed: the server was away or lost the episode, or a connection broke.
+    """Return whether another attempt may succeed.
 
-    SDKs wrap what happened: their `status_code`, that of their `response`, and the causes of the error are looked at
-    too.
+    This is so if the server did not answer or aborted the episode, or if a connection broke. SDKs wrap such errors.
+    Therefore the `status_code` of the error or of its `response` counts too, and so do those of its causes.
     """
     seen: set[int] = set()
     cause: BaseException | None = error

@@ -1,6 +1,6 @@
-"""The examination of a machine before, or while, it runs a server: what is wrong and what to do about it.
+"""The examination of a machine before or while it runs a server: it finds faults and says what to do about them.
 
-Place in the flow: used by the CLI. examination.py runs checks under time limits, checks.py lists them; installed.py,
-home.py and address.py hold them. Nothing is changed, neither a ledger nor a running server, and what is written to
-measure a disk is removed.
+Place in the flow: the CLI uses it. examination.py runs checks within time limits and checks.py lists them. The checks
+are in installed.py, home.py, address.py and verl.py. They change no ledger and no running server, and remove the files
+that they write to measure a disk.
 """

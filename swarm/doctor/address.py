@@ -1,7 +1,7 @@
-"""Checks of a server's address: is the port free or does a server answer there, who may call it, does the clock agree.
+"""Checks of a server's address: its port, its access tokens and its clock.
 
-Place in the flow: listed by checks.py. A running server is asked by GET alone. Knows nothing of the directory, except
-that the time of its last write cannot lie ahead.
+Place in the flow: checks.py lists them. They send a running server GET requests only. They know nothing of the server's
+directory, except that its last write cannot be in the future.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from swarm.errors import Forbidden, JobInvalid, ServerUnreachable, SwarmError, U
 from swarm.schemas import Status
 
 ANSWER_LIMIT_S = 4.0
-# Leases are counted in tens of seconds; below this no limit is met early or late by much.
+# Leases last tens of seconds, so a smaller difference hardly matters.
 LARGEST_SKEW_S = 5.0
-# No clock that is right shows a time before this program was written: 2026-01-01.
+# 2026-01-01. A correct clock cannot show a time before this program was written.
 EARLIEST_TIME = 1_767_225_600
 
 
 def check_tokens(host: str) -> Finding:
-    """The rule `start` goes by, applied to the environment as it is."""
+    """Check the tokens in the environment by the rule of `swarm start`."""
     try:
         config = ServerConfig.from_environment(host=host)
     except JobInvalid as error:
         return fail(
             error.message,
-            "a good one: export SWARM_TOKEN=$(python -c 'import secrets; print(secrets.token_urlsafe(24))')",
+            "set a new one: export SWARM_TOKEN=$(python -c 'import secrets; print(secrets.token_urlsafe(24))')",
         )
     roles = [
         name
@@ -43,12 +43,12 @@ def check_tokens(host: str) -> Finding:
         if token is not None
     ]
     if not roles:
-        return ok(f"none, and none is needed: {host} is this machine only")
+        return ok(f"none, and none is needed: only this machine can reach {host}")
     return ok(f"set for {', '.join(roles)}")
 
 
 def check_port(host: str, port: int, token: str | None) -> Finding:
-    """Free to listen on, or a swarm server answers there."""
+    """Check that the port is free, or that a swarm server of this version answers there."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -64,37 +64,40 @@ def check_port(host: str, port: int, token: str | None) -> Finding:
     except ServerUnreachable:
         return fail(f"{host}:{port} cannot be used: {reason}", "stop what listens there, or choose another --port")
     except (Unauthorized, Forbidden):
-        return ok(f"a swarm server answers at {url}; the token set here is not one of its own")
+        return ok(f"a swarm server answers at {url}; it does not accept the token that is set here")
     except SwarmError:
-        return fail(f"something that is no swarm server listens on {host}:{port}", "choose another --port")
+        return fail(f"another program, which is no swarm server, listens on {host}:{port}", "choose another --port")
     if status.server_version != __version__:
         return warn(
-            f"a swarm {status.server_version} answers at {url}, this is {__version__}", "bring both to one version"
+            f"a swarm server of version {status.server_version} answers at {url}, and this is version {__version__}",
+            "install the same version on both",
         )
     return ok(f"a swarm server answers at {url}: {status.state}, step {status.step}")
 
 
 def check_clock(host: str, port: int, token: str | None, home: Path) -> Finding:
-    """Deadlines and leases are kept as times of day: a clock that was wrong or jumps ends episodes early or never."""
+    """Check the clock. Deadlines and leases are stored as times of day, so a wrong clock ends episodes wrongly."""
     now = time.time()
     shown = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(now))
     if now < EARLIEST_TIME:
-        return fail(f"{shown} cannot be right", "set the clock, best by NTP")
+        return fail(f"{shown} cannot be right", "set the clock, preferably by NTP")
     ledger = home / "ledger.db"
     ahead_s = ledger.stat().st_mtime - now if ledger.exists() else 0.0
     if ahead_s > LARGEST_SKEW_S:
-        return warn(f"{shown}: the ledger was last written {ahead_s:.0f} s in the future", "set the clock, best by NTP")
+        return warn(
+            f"{shown}: the ledger was last written {ahead_s:.0f} s in the future", "set the clock, preferably by NTP"
+        )
     try:
         skew_s = _status(url_of(host, port), token).now - time.time()
     except SwarmError:
         return ok(shown)
     if abs(skew_s) > LARGEST_SKEW_S:
         return warn(f"{shown}: the server's clock differs by {skew_s:+.0f} s", "set both clocks by NTP")
-    return ok(f"{shown}, as the server's")
+    return ok(f"{shown}, the same as the server's")
 
 
 def url_of(host: str, port: int) -> str:
-    """Where a client on this machine finds a server that listens on `host`."""
+    """Return the address at which a client on this machine finds a server that listens on `host`."""
     shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
     return f"http://{shown}:{port}"
 

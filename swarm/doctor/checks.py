@@ -1,6 +1,6 @@
-"""The list of checks, in the order they are shown, each with its time limit.
+"""The list of checks, in the order of the output, each with its time limit.
 
-Place in the flow: what the CLI hands to `examine`.
+Place in the flow: the CLI passes it to `examine`. It knows nothing of how a check works.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from swarm.doctor.examination import Check, Finding, fail, warn
 
 QUICK_S = 10.0
 PROBE_S = installed.PROBE_LIMIT_S + 10.0
-# Reads every row and every page of the file.
+# Longer, because the check reads every row and every page of the file.
 LEDGER_S = 30.0
-# Whoever names a home wants to know.
+# A user who names a home wants the whole ledger to be checked.
 NAMED_LEDGER_S = 6 * 3600.0
 
-_STUCK = fail("did not answer in time", "look at the disk, at the load of this machine, and at its system log")
+_STUCK = fail("did not answer in time", "check the disk, the load of this machine, and its system log")
 
 
 @dataclass(frozen=True, slots=True)
 class ServerFlags:
-    """The server that `start` would run with the same flags; `token` is for asking one that runs already."""
+    """The server that `swarm start` would run with the same flags; `token` is for calls to a running one."""
 
     host: str
     port: int
@@ -70,6 +70,6 @@ def _quick(name: str, run: Callable[[], Finding]) -> Check:
 
 def _ledger_is_large(directory: Path) -> Finding:
     return warn(
-        f"not read to its end within {LEDGER_S:.0f} s: no damage found so far",
-        f"swarm doctor --home {shlex.quote(str(directory))} reads all of it, however long that takes",
+        f"only partly read within {LEDGER_S:.0f} s: no damage found so far",
+        f"run `swarm doctor --home {shlex.quote(str(directory))}`, which reads all of it",
     )

@@ -1,7 +1,7 @@
-"""Runs checks side by side, each within its time, and collects what they found.
+"""The run of checks in parallel, each within its time limit, and their findings.
 
-Place in the flow: below the CLI, above the checks, of which it knows nothing. A check that hangs on a dead disk or a
-silent port costs its own time limit and becomes a finding like any other.
+Place in the flow: the CLI calls it with the checks of checks.py. It knows nothing of what they check. A check that
+hangs on a dead disk or a silent port takes only its own time limit, and gives a finding like any other.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class Health(StrEnum):
-    """WARN: it runs, but slower, less safely, or without something optional. FAIL: a server cannot do its work."""
+    """The verdict of a check. WARN: a server runs, but slower, less safely or with a part missing. FAIL: it cannot."""
 
     OK = "ok"
     WARN = "warn"
@@ -28,7 +28,7 @@ class Health(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of what is, and, unless it is OK, one of what to do."""
+    """The result of a check: one line about the present state, and one with a remedy unless it is OK."""
 
     verdict: Health
     message: str
@@ -37,7 +37,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`if_late` is the finding when `run` takes longer than `limit_s` seconds."""
+    """A check to run; `if_late` is its finding if `run` takes longer than `limit_s` seconds."""
 
     name: str
     run: Callable[[], Finding]
@@ -68,7 +68,7 @@ def fail(message: str, remedy: str) -> Finding:
 
 
 def examine(checks: Sequence[Check]) -> list[Outcome]:
-    """Run all at once; returns their outcomes in the order given, after the longest `limit_s` at the latest."""
+    """Run all checks at once; return their outcomes in the given order, after the longest `limit_s` at the latest."""
     began = time.monotonic()
     started = [(check, _start(check)) for check in checks]
     outcomes: list[Outcome] = []
@@ -93,11 +93,11 @@ def _start(check: Check) -> Future[Outcome]:
         began = time.monotonic()
         try:
             finding = check.run()
-        except Exception as error:  # a broken machine breaks checks in ways of its own: that is a finding
-            logger.info("check %s broke", check.name, exc_info=error)
-            finding = fail(f"the check broke: {type(error).__name__}: {error}", "run again with --verbose")
+        except Exception as error:  # the boundary: a check can fail in any way on a broken machine
+            logger.info("check %s raised an error", check.name, exc_info=error)
+            finding = fail(f"the check raised {type(error).__name__}: {error}", "run again with --verbose")
         future.set_result(Outcome(check.name, finding, time.monotonic() - began))
 
-    # A thread in a system call cannot be ended: a daemon at least does not keep the process from ending.
+    # A daemon thread, because a thread in a system call cannot be ended and would keep the process from ending.
     threading.Thread(target=run, name=f"check {check.name}", daemon=True).start()
     return future

@@ -1,7 +1,7 @@
-"""Checks of a server's directory: can it be written, is there room, how long does a write take, is the ledger sound.
+"""Checks of a server's directory: access, free space, disk latency and the state of the ledger.
 
-Place in the flow: listed by checks.py. It reads the ledger file without opening it for writing, and without leaving a
-file of its own behind. Knows nothing of what the rows mean.
+Place in the flow: checks.py lists them. They open the ledger for reading only, and leave no files behind. They know
+nothing of the meaning of its rows.
 """
 
 from __future__ import annotations
@@ -26,51 +26,57 @@ NO_SPACE_BYTES = 64 * 2**20
 LARGE_LEDGER_BYTES = 10 * 2**30
 FSYNCS = 25
 FSYNC_BYTES = 4096
-# Every acknowledgement waits for one; groups of hundreds share it, so that slower disks cost latency, not throughput.
+# Every acknowledgement waits for one durable write. Hundreds share it, so a slow disk costs latency, not throughput.
 SLOW_FSYNC_S = 0.03
-# WAL wants memory shared between the processes that have the file open, which these do not offer.
+# SQLite's WAL mode needs memory that all processes with the open file share, which these do not offer.
 NETWORK_FILESYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "9p", "ceph", "lustre"})
 
 
 def check_home(home: Path) -> Finding:
-    """Writable, with room, and not on a network filesystem."""
+    """Check that the directory can be written, has free space, and is not on a network filesystem."""
     place = existing_parent(home)
     try:
         with tempfile.NamedTemporaryFile(dir=place, prefix=".swarm-doctor-") as probe:
             probe.write(bytes(FSYNC_BYTES))
             probe.flush()
     except OSError as error:
-        return fail(f"{home} cannot be written: {error.strerror}", "give a directory you own with --home or SWARM_HOME")
+        return fail(
+            f"{home} cannot be written: {error.strerror}", "set a directory that you own with --home or SWARM_HOME"
+        )
     free = shutil.disk_usage(place).free
     shown = f"{home}{'' if home.exists() else ' (new)'}: {_size(free)} free"
     if free < NO_SPACE_BYTES:
-        return fail(shown, "free space: episodes are refused with HTTP 507 once the disk is full")
+        return fail(shown, "delete files: the server refuses episodes with HTTP 507 once the disk is full")
     if free < LITTLE_SPACE_BYTES:
-        return warn(shown, "free some space: each checkpoint takes about three times the size of the model")
+        return warn(shown, "delete files: each checkpoint takes about three times the size of the model")
     kind = _filesystem(place)
     if kind in NETWORK_FILESYSTEMS:
-        return warn(f"{shown}, on a network filesystem ({kind})", "use a local disk: the ledger may lock up or break")
+        return warn(
+            f"{shown}, on a network filesystem ({kind})", "use a local disk: here the ledger may hang or be damaged"
+        )
     return ok(shown)
 
 
 def check_disk_use(home: Path) -> Finding:
-    """What ledger and checkpoints take."""
+    """Check the disk space that ledger and checkpoints use."""
     if not home.is_dir():
         return ok("nothing yet")
     try:
         use = DiskUse.of(home)
     except OSError as error:
-        return fail(f"{home} cannot be read: {error.strerror}", "look at the rights of the directory")
+        return fail(f"{home} cannot be read: {error.strerror}", "check the permissions of the directory")
     shown = (
         f"ledger {_size(use.ledger)}, checkpoints {_size(use.checkpoints)}, for crash recovery {_size(use.recovery)}"
     )
     if use.ledger > LARGE_LEDGER_BYTES:
-        return warn(shown, f"swarm gc --home {home} drops the tokens of old episodes; --dry-run says how much")
+        return warn(
+            shown, f"run `swarm gc --home {home}`, which deletes the tokens of old episodes; --dry-run shows how much"
+        )
     return ok(shown)
 
 
 def check_fsync(home: Path) -> Finding:
-    """The median time of a durable 4 KiB write, measured on a file that is removed again."""
+    """Check the median time of a durable 4 KiB write, on a temporary file."""
     times: list[float] = []
     try:
         with tempfile.NamedTemporaryFile(dir=existing_parent(home), prefix=".swarm-doctor-") as probe:
@@ -81,16 +87,16 @@ def check_fsync(home: Path) -> Finding:
                 os.fsync(probe.fileno())
                 times.append(time.perf_counter() - began)
     except OSError as error:
-        return fail(f"cannot be measured: {error.strerror}", "see the check of the home")
+        return fail(f"cannot be measured: {error.strerror}", "see the check `home`")
     median_s, longest_s = statistics.median(times), max(times)
     message = f"{median_s * 1000:.1f} ms per durable write (longest {longest_s * 1000:.0f} ms)"
     if median_s > SLOW_FSYNC_S:
-        return warn(message, "every acknowledgement waits this long: a local SSD would be faster")
+        return warn(message, "use a local SSD: every acknowledgement waits for such a write")
     return ok(message)
 
 
 def check_ledger(home: Path) -> Finding:
-    """Whole to the last row, the one that belongs to its control file and runs, and of a schema that can be opened."""
+    """Check that the ledger is undamaged, has a schema that can be opened, and belongs to its control file."""
     path = home / "ledger.db"
     try:
         found = inspect_home(home, None)
@@ -102,17 +108,17 @@ def check_ledger(home: Path) -> Finding:
         what, _, remedy = error.message.rpartition(": ")
         return fail(what, remedy)
     except (sqlite3.Error, OSError) as error:
-        return fail(f"{path} cannot be read: {error}", "look at the rights of the file and its directory")
+        return fail(f"{path} cannot be read: {error}", "check the permissions of the file and its directory")
     holder = holder_of(path)
     state = "" if holder is None else f", in use by process {holder}"
     version = found.version
     older = "" if version == SCHEMA_VERSION else f" (the next start brings it to schema {SCHEMA_VERSION})"
     episodes = "" if found.mark is None else f", {found.mark.acknowledged:,} acknowledged episodes"
-    return ok(f"whole, schema {version}{older}{episodes}, {_size(path.stat().st_size)}{state}")
+    return ok(f"undamaged, schema {version}{older}{episodes}, {_size(path.stat().st_size)}{state}")
 
 
 def holder_of(path: Path) -> str | None:
-    """The process that has the ledger open, or None."""
+    """Return the process id of the server that has the ledger open, or None."""
     try:
         with path.with_name(f"{path.name}.lock").open(encoding="ascii") as lock:
             try:
@@ -125,13 +131,13 @@ def holder_of(path: Path) -> str | None:
 
 
 def existing_parent(directory: Path) -> Path:
-    """The directory, or the nearest one above it that exists: there `start` would create it."""
+    """Return the directory, or the nearest parent that exists, in which `swarm start` would create it."""
     resolved = directory.resolve()
     return next((place for place in (resolved, *resolved.parents) if place.exists()), Path("/"))
 
 
 def _filesystem(place: Path) -> str:
-    """Type of the filesystem `place` is on; "" where the system does not say."""
+    """Return the type of the filesystem of `place`, or "" if the system does not list it."""
     try:
         lines = Path("/proc/mounts").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,6 +1,6 @@
-"""Checks of what is installed: Python, packages, the tensor library, the bundled model, bubblewrap, open files.
+"""Checks of the installation: Python, packages, torch, the bundled model, bubblewrap, and the limit of open files.
 
-Place in the flow: listed by checks.py. Knows nothing of a server's directory or address.
+Place in the flow: checks.py lists them. They know nothing of a server's directory or address.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from swarm.sandbox.seccomp import build_filter
 
 DISTRIBUTION = "swarm-researcher"
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 12)
-# One connection per episode under way and some for the rest: thousands are what one server is built for.
+# Each running episode has one connection, and a server is built for thousands of episodes.
 ENOUGH_OPEN_FILES = 4096
 PROBE_LIMIT_S = 120.0
-"""The probe loads torch and runs the bundled model, which takes ten seconds on an idle machine."""
+"""So long because the probe loads torch and runs the bundled model, which takes ten seconds on an idle machine."""
 
 BWRAP_LIMIT_S = 10.0
 
@@ -42,7 +42,7 @@ def check_python() -> Finding:
 
 
 def check_server_packages() -> Finding:
-    """What the server and the local engine need."""
+    """Check the packages that the server and the local engine need."""
     return _check_extra("server", is_optional=False)
 
 
@@ -51,15 +51,17 @@ def check_optional_extra(extra: str) -> Finding:
 
 
 class TensorProbe:
-    """Tries torch and the bundled model once for both checks, in a process of its own: a broken build may hang or crash
-    the process that imports it."""
+    """The trial of torch and of the bundled model, made once for both checks.
+
+    It runs in a process of its own, because a broken build of torch may hang or crash the process that imports it.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._outcome: _ProbeOutcome | None = None
 
     def outcome(self) -> _ProbeOutcome:
-        """What the process said. The first call runs it; a call that comes meanwhile waits for the same run."""
+        """Return the outcome of the process. The first call runs it, and calls meanwhile wait for the same run."""
         with self._lock:
             if self._outcome is None:
                 self._outcome = _run_probe()
@@ -79,11 +81,11 @@ def check_tensors(probe: TensorProbe) -> Finding:
         return ok(f"{message}, {len(found['gpus'])} GPU: {', '.join(found['gpus'])}")
     if shutil.which("nvidia-smi"):
         return warn(
-            f"{message}, and this build of torch sees no GPU though a driver is installed",
-            "install a CUDA build of torch that fits the driver, if the GPU is to be used",
+            f"{message}; a GPU driver is installed, but this build of torch finds no GPU",
+            "to use the GPU, install a CUDA build of torch that fits the driver",
         )
     if cores < 2:
-        return warn(f"{message}, no GPU", "clients on this machine will share the one core with the model")
+        return warn(f"{message}, no GPU", "use more cores: clients on this machine share the only one with the model")
     return ok(f"{message}, no GPU: the local engine runs on the CPU")
 
 
@@ -91,18 +93,19 @@ def check_bundled_model(probe: TensorProbe) -> Finding:
     outcome = probe.outcome()
     if len(outcome.found) < 2:
         if outcome.found and outcome.is_late:
-            return warn(f"did not run: {outcome.problem}, though torch loads", "look at the load of this machine")
+            return warn(f"did not run: {outcome.problem}, though torch loads", "check the load of this machine")
         return fail(f"the bundled model does not run: {outcome.problem}", f"install {DISTRIBUTION} again")
     found = outcome.found[1]
     return ok(f"nano: {found['parameters']:,} parameters, loaded and run in {found['seconds']:.1f} s")
 
 
 def check_bubblewrap() -> Finding:
-    """Only the researcher needs it, to run client code that a language model wrote."""
+    """Check bubblewrap, which the researcher needs to run code that a language model wrote."""
     bwrap = shutil.which("bwrap")
     if bwrap is None:
         return warn(
-            "not installed (only code written by a language model needs it)", "install the package 'bubblewrap'"
+            "not installed (only code written by a language model needs it)",
+            "install the system package 'bubblewrap'",
         )
     command = [bwrap, "--unshare-all", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "true"]
     try:
@@ -120,14 +123,14 @@ def check_bubblewrap() -> Finding:
 def _limits_in_force() -> str:
     parent = find_parent()
     if parent is None:
-        return "memory and processes are limited by a watch, as no cgroup of version 2 can be made here"
-    return f"memory and processes are limited by cgroups in {parent}, and by a watch"
+        return "a watch limits memory and processes, because no cgroup of version 2 can be created here"
+    return f"cgroups in {parent} and a watch limit memory and processes"
 
 
 def _filter_in_force() -> str:
     if build_filter(platform.machine()):
         return "system calls are filtered"
-    return f"there is no filter of system calls for {platform.machine()}"
+    return f"system calls are not filtered, because there is no filter for {platform.machine()}"
 
 
 def check_open_files() -> Finding:
@@ -136,8 +139,8 @@ def check_open_files() -> Finding:
         return ok(f"{'no limit' if soft == resource.RLIM_INFINITY else f'{soft:,} per process'}")
     highest = "" if hard == resource.RLIM_INFINITY else f" (up to {hard:,} without root)"
     return warn(
-        f"{soft:,} per process: about as many clients can be connected",
-        f"before `swarm start`: ulimit -n {ENOUGH_OPEN_FILES}{highest}",
+        f"{soft:,} per process, which also limits the number of connected clients",
+        f"before `swarm start`, run: ulimit -n {ENOUGH_OPEN_FILES}{highest}",
     )
 
 
@@ -145,14 +148,16 @@ def _check_extra(extra: str, *, is_optional: bool) -> Finding:
     try:
         declared = importlib.metadata.requires(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:
-        return warn("runs from a folder that was never installed: nothing to compare with", "pip install -e .")
+        return warn(
+            "the package is not installed, so its requirements are not known", "in its folder, run: pip install -e ."
+        )
     wanted = [Requirement(line) for line in declared]
     wanted = [item for item in wanted if item.marker is not None and item.marker.evaluate({"extra": extra})]
     missing, wrong = _compare(wanted)
     remedy = f'pip install "{DISTRIBUTION}[{extra}]"'
     if missing:
         message = f"not installed: {', '.join(missing)}"
-        return warn(f"{message} (optional)", f"for it: {remedy}") if is_optional else fail(message, remedy)
+        return warn(f"{message} (optional)", f"to use it: {remedy}") if is_optional else fail(message, remedy)
     if wrong:
         return fail(f"versions that do not fit: {', '.join(wrong)}", remedy)
     return ok(f"{len(wanted)} packages fit")
@@ -174,7 +179,7 @@ def _compare(wanted: Iterable[Requirement]) -> tuple[list[str], list[str]]:
 
 @dataclass(frozen=True, slots=True)
 class _ProbeOutcome:
-    """What the probe said of torch and then of the model, and what kept it from saying more."""
+    """The findings of the probe about torch and then about the model, and the `problem` that ended it early."""
 
     found: Sequence[dict[str, Any]]
     problem: str = ""
@@ -186,7 +191,7 @@ def _run_probe() -> _ProbeOutcome:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_LIMIT_S)
     except subprocess.TimeoutExpired as error:
-        # subprocess gives bytes here although text was asked for.
+        # subprocess gives bytes here, although it was called with text=True.
         said = error.stdout.decode(errors="replace") if isinstance(error.stdout, bytes) else ""
         return _ProbeOutcome(_parsed(said), f"no answer within {PROBE_LIMIT_S:.0f} s", is_late=True)
     except OSError as error:
@@ -196,7 +201,7 @@ def _run_probe() -> _ProbeOutcome:
 
 
 def _parsed(said: str) -> list[dict[str, Any]]:
-    """The lines that are the probe's own: libraries may print while they load."""
+    """Return the JSON lines of the probe, without lines that libraries print while they load."""
     return [json.loads(line) for line in said.splitlines() if line.startswith("{") and line.endswith("}")]
 
 

@@ -1,6 +1,6 @@
-"""The findings as a table for people.
+"""The table of findings for people.
 
-Place in the flow: printed by `swarm doctor`.
+Place in the flow: `swarm doctor` prints it. It knows nothing of the checks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ STYLES = {Health.OK: "green", Health.WARN: "yellow", Health.FAIL: "bold red"}
 
 
 def table_of(outcomes: Sequence[Outcome]) -> RenderableType:
-    """One row per check; what to do stands below what was found. Last a line with the sum of it."""
+    """Return a table with one row for each check, its remedy below its finding, and a last line with the totals."""
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)

@@ -1,6 +1,6 @@
-"""Checks of what the verl engine needs beside the server: its trainer, its samplers' vLLM, Ray, shared memory.
+"""Checks of the verl engine's requirements: its trainer, vLLM for its samplers, Ray and shared memory.
 
-Place in the flow: listed by checks.py. Every other engine does without, so nothing here fails: it warns.
+Place in the flow: checks.py lists them. The other engines need none of these, so a check here warns and never fails.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _ASK_VERSION = "import importlib.metadata; print(importlib.metadata.version('vll
 
 
 def check_trainer() -> Finding:
-    """What trains: verl's workers over Ray, in the server's own environment."""
+    """Check the packages of the trainer, which runs verl's workers over Ray in the server's own environment."""
     return check_optional_extra("verl")
 
 
 def check_sampler(vllm_python: Path | None, limit_s: float = VLLM_LIMIT_S) -> Finding:
-    """What samples: vLLM, under the interpreter that the server would start it with."""
+    """Check the sampler vLLM, with the interpreter that the server would start it with."""
     python = Path(sys.executable) if vllm_python is None else vllm_python
     remedy = "for the verl engine: install vLLM in an environment of its own and set SWARM_VLLM_PYTHON to its python"
     try:
@@ -47,18 +47,18 @@ def check_sampler(vllm_python: Path | None, limit_s: float = VLLM_LIMIT_S) -> Fi
 
 
 def check_ray(address: str | None) -> Finding:
-    """Whether the cluster that was named answers."""
+    """Check that the given Ray cluster answers."""
     if address is None:
-        return ok("none named: the verl engine starts a local one")
+        return ok("none given: the verl engine starts a local cluster")
     parts = urlsplit(address if "//" in address else f"//{address}")
     try:
         host, port = parts.hostname, parts.port or RAY_PORT
     except ValueError:
         host, port = None, RAY_PORT
     if address == "auto":
-        return ok("auto: the one that runs on this machine, if any")
+        return ok("auto: the verl engine uses the cluster on this machine, if there is one")
     if not host:
-        return warn(f"{address} is no address of a cluster", "write SWARM_RAY_ADDRESS like head-node:6379")
+        return warn(f"{address} is not the address of a cluster", "set SWARM_RAY_ADDRESS to one like head-node:6379")
     try:
         socket.create_connection((host, port), CONNECT_LIMIT_S).close()
     except OSError as error:
@@ -67,14 +67,15 @@ def check_ray(address: str | None) -> Finding:
 
 
 def check_shared_memory() -> Finding:
-    """New weights pass through it from the trainer to the samplers of the same host."""
+    """Check the shared memory, by which the trainer passes new weights to the samplers on the same host."""
     if not SHARED_MEMORY.is_dir() or not os.access(SHARED_MEMORY, os.W_OK):
-        return warn(f"{SHARED_MEMORY} cannot be written", "the verl engine needs it: mount a tmpfs there")
+        return warn(f"{SHARED_MEMORY} cannot be written", "mount a tmpfs there: the verl engine needs it")
     free = shutil.disk_usage(SHARED_MEMORY).free
     message = f"{free / 2**30:.1f} GiB free in {SHARED_MEMORY}"
     if free < ENOUGH_SHARED_MEMORY:
         return warn(
-            f"{message}: a model of more than {free / 2**30 / 2:.1f} GiB does not fit twice",
-            "the verl engine keeps the present and the next weights there: enlarge it (docker: --shm-size)",
+            f"{message}: the verl engine needs space for two copies of the weights, so a model may have at most "
+            f"{free / 2**30 / 2:.1f} GiB",
+            "enlarge it for larger models (docker: --shm-size)",
         )
     return ok(message)

@@ -1,4 +1,4 @@
-"""The terminal monitor of a server: snapshot.py reads, panels.py draws, dashboard.py keeps the picture live.
+"""The terminal monitor of a server: snapshot.py reads, panels.py draws, and dashboard.py keeps the screen live.
 
-Place in the flow: a reader of the HTTP contract like any other client, used by the CLI. It changes nothing on a server.
+Place in the flow: the CLI uses it, and it reads a server by HTTP as any other client does. It changes nothing there.
 """

@@ -1,7 +1,7 @@
-"""The live dashboard: the panels on a Textual screen, drawn again after every look.
+"""The live dashboard: the panels on a Textual screen, which are redrawn after every look at the server.
 
-Place in the flow: run by `swarm overwatch`. It decides where panels stand and when to look; what they say is in
-panels.py. Leaving it never touches the server.
+Place in the flow: `swarm overwatch` runs it. It decides where the panels are and when to ask the server. panels.py
+makes their content. Quitting it changes nothing on the server.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TALL_SCREEN_LINES = 34
 
 
 class Dashboard(App[None]):
-    """Shows what `watcher` sees, every `every_s` seconds. The watcher is closed when the app ends."""
+    """The app that shows what `watcher` sees, every `every_s` seconds. It closes the watcher when it ends."""
 
     TITLE = "swarm"
     ENABLE_COMMAND_PALETTE = False
@@ -88,7 +88,7 @@ class Dashboard(App[None]):
             self._look()
 
     def _look(self) -> None:
-        # A slow answer must not be overtaken by the next question, nor hold up a key.
+        # In a worker, so that a slow answer does not block the keys. One at a time, so that answers stay in order.
         if not any(worker.is_running for worker in self.workers):
             self.run_worker(self._look_and_draw, exit_on_error=True)
 
@@ -103,7 +103,7 @@ class Dashboard(App[None]):
             return
         snapshot = self._snapshot
         if snapshot is None:
-            self._show("header", f"swarm {self._watcher.url}: asking")
+            self._show("header", f"swarm {self._watcher.url}: waiting for the first answer")
             self.query_one("#body").display = False
             return
         is_tall = self.size.height >= TALL_SCREEN_LINES

@@ -1,8 +1,8 @@
-"""What a person sees of a server, as Rich renderables: one function per panel, the same for every terminal.
+"""The panels of the monitor as Rich renderables, one function per panel.
 
-Place in the flow: a Snapshot in, text and tables out; the dashboard arranges them on a screen, `--once` and `status`
-print them one below the other. Knows neither HTTP nor Textual. Names and messages that came over the wire are shown as
-plain text, without control characters: no client can move another person's cursor.
+Place in the flow: it makes text and tables of a Snapshot. The dashboard arranges them on a screen; `--once` and
+`status` print them one below the other. It knows neither HTTP nor the app. Names and messages from the server are shown
+as plain text without control characters, so that no client can control another person's terminal.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ SHOWN_METRICS: Mapping[str, str] = {
     "actor/ppo_kl": "kl",
 }
 LOW, HIGH = Color.parse("#4a7a8c"), Color.parse("#8fd3b6")
-# A client says nothing for so long only if it is gone or hangs: its library sends a sign of life every 10 s.
+# A client that is silent for longer is dead or hangs, because the library sends a heartbeat every 10 s.
 SILENT_CLIENT_S = 60.0
 
 
 def header(snapshot: Snapshot, *, is_paused: bool = False) -> RenderableType:
-    """Two lines and, when there are, the reason of the state, the study that uses the server, and why it is silent."""
+    """Return the state and the job, and below them the reason of the state, the study, the scores and any problem."""
     status = snapshot.status
     lines: list[RenderableType] = [
         _spread(Text(f"swarm {snapshot.url}", style="bold"), _state(snapshot, is_paused=is_paused))
@@ -77,7 +77,7 @@ def header(snapshot: Snapshot, *, is_paused: bool = False) -> RenderableType:
 
 
 def curve(snapshot: Snapshot, *, height: int = 1) -> RenderableType:
-    """Mean reward per step as a sparkline over the whole width, with the last figures above it."""
+    """Return the mean reward per step as a sparkline over the whole width, with the last figures above it."""
     values = [reward for _, reward in snapshot.rewards]
     if not values:
         return _line("no step is finished yet", "dim")
@@ -87,17 +87,17 @@ def curve(snapshot: Snapshot, *, height: int = 1) -> RenderableType:
     figures += [f"{label} {metrics[name]:.3g}" for name, label in SHOWN_METRICS.items() if name in metrics]
     axes = f"steps {first} to {last}, {min(values):.2f} to {max(values):.2f}"
     caption = _spread(Text(" · ".join(figures)), Text(axes, style="dim"))
-    # One value alone would be drawn as a full block, which looks like the best of many.
+    # A single value would be drawn as a full block, which looks like the best of many values.
     drawn = values if len(values) > 1 else values * 2
     line = Sparkline(drawn, width=None, height=height, min_color=LOW, max_color=HIGH, summary_function=statistics.fmean)
-    # Padding ends every line, the last one too: without it a screen that counts line ends is one line short.
+    # The sparkline does not end its last line, so a screen that counts line ends would be one line short.
     return Group(caption, Padding(line, 0))
 
 
 def batch(status: Status) -> RenderableType:
-    """How full the next batch is: in all, and per data source where there are several."""
+    """Return how full the current batch is, in all and for each data source if there are several."""
     if status.pool is None:
-        return _line("no engine runs: nothing is collected", "dim")
+        return _line("no engine is running: no episodes are collected", "dim")
     pool = status.pool
     table = Table.grid(padding=(0, 1), expand=True)
     table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
@@ -107,7 +107,7 @@ def batch(status: Status) -> RenderableType:
     running_eval = f"{pool.running_eval} eval" if pool.running_eval else ""
     table.add_row("tasks", f"{pool.tasks}/{pool.tasks_target}", _bar(pool.tasks, pool.tasks_target), running_eval)
     fill = _bar(pool.episodes, pool.episodes_target)
-    held = f", {pool.held_begins} held" if pool.held_begins else ""
+    held = f", {pool.held_begins} wait" if pool.held_begins else ""
     table.add_row("episodes", f"{pool.episodes}/{pool.episodes_target}", fill, f"{pool.running_train} run{held}")
     for name, source in _sources(pool):
         fill = "" if source.tasks_target is None else _bar(source.tasks, source.tasks_target)
@@ -117,7 +117,7 @@ def batch(status: Status) -> RenderableType:
 
 
 def policy(active: BatchPolicyView | None) -> RenderableType:
-    """The rule in force, in one paragraph."""
+    """Return the batch policy in force, as one paragraph."""
     if active is None:
         return _line("none", "dim")
     parts = [
@@ -126,7 +126,7 @@ def policy(active: BatchPolicyView | None) -> RenderableType:
         "on-policy" if active.max_staleness == 0 else f"tokens up to {active.max_staleness} versions old",
     ]
     if active.batch_timeout_s is not None:
-        parts.append(f"sealed after {duration(active.batch_timeout_s)} at the latest")
+        parts.append(f"closed after {duration(active.batch_timeout_s)} at the latest")
     if active.mixture:
         parts.append("mixture " + ", ".join(f"{printable(name)} {share:.0%}" for name, share in active.mixture.items()))
     if active.stop_rule in GROUPED_RULES:
@@ -135,7 +135,7 @@ def policy(active: BatchPolicyView | None) -> RenderableType:
 
 
 def clients(status: Status, limit: int | None = None) -> RenderableType:
-    """Who has used this server, busiest first."""
+    """Return the clients of the server, busiest first."""
     if not status.clients:
         return _line("none seen", "dim")
     table = _columns("client", "run", "done", "lost", "seen")
@@ -153,7 +153,7 @@ def clients(status: Status, limit: int | None = None) -> RenderableType:
 
 
 def longest_idle(status: Status, limit: int | None = None) -> RenderableType:
-    """Running episodes, the longest silent first."""
+    """Return the running episodes, the longest idle first."""
     if not status.running:
         return _line("none", "dim")
     table = _columns("episode", "task", "client", "turn", "idle")
@@ -169,7 +169,7 @@ def longest_idle(status: Status, limit: int | None = None) -> RenderableType:
 
 
 def warnings(status: Status, limit: int | None = None) -> RenderableType:
-    """Clients that probably do not do what their author meant, the latest first."""
+    """Return the server's warnings about clients that probably have a mistake, the latest first."""
     if not status.warnings:
         return _line("none", "dim")
     latest = sorted(status.warnings, key=lambda warning: -warning.last_at)
@@ -181,7 +181,7 @@ def warnings(status: Status, limit: int | None = None) -> RenderableType:
 
 
 def not_trained(status: Status) -> RenderableType:
-    """Episodes that were not trained, by reason."""
+    """Return the numbers of episodes that were not trained, by reason."""
     if not status.failures:
         return _line("none", "dim")
     ordered = sorted(status.failures.items(), key=lambda item: -item[1])
@@ -189,7 +189,7 @@ def not_trained(status: Status) -> RenderableType:
 
 
 def events(snapshot: Snapshot, limit: int | None = None) -> RenderableType:
-    """The newest events, newest first."""
+    """Return the newest events, newest first."""
     if not snapshot.events:
         return _line("none", "dim")
     newest = list(reversed(snapshot.events))[:limit]
@@ -197,7 +197,7 @@ def events(snapshot: Snapshot, limit: int | None = None) -> RenderableType:
 
 
 def titles(status: Status) -> dict[str, str]:
-    """Panel -> its title, with how many there are in all, of which the panel shows the first."""
+    """Return the titles by panel, each with its total count, of which the panel may show only the first."""
     running, batch_title = 0, "Batch"
     if (pool := status.pool) is not None:
         running = pool.running_train + pool.running_eval
@@ -212,7 +212,7 @@ def titles(status: Status) -> dict[str, str]:
 
 
 def disk(use: DiskView) -> RenderableType:
-    """What the server's directory takes, and what is left."""
+    """Return the disk space that the server's directory uses, and the free space."""
     figures = (
         f"ledger {_megabytes(use.ledger_bytes)} · checkpoints {_megabytes(use.checkpoints_bytes)}, of these for crash"
         f" recovery {_megabytes(use.recovery_bytes)} · {_megabytes(use.free_bytes)} free"
@@ -221,7 +221,7 @@ def disk(use: DiskView) -> RenderableType:
 
 
 def report(snapshot: Snapshot, *, with_history: bool) -> RenderableType:
-    """All panels one below the other, for output that is printed once."""
+    """Return all panels one below the other, for output that is printed once."""
     status = snapshot.status
     if status is None:
         return header(snapshot)
@@ -252,12 +252,12 @@ def _megabytes(amount: int) -> str:
 
 
 def printable(text: str) -> str:
-    """`text` on one line, without anything a terminal would act on."""
+    """Return `text` on one line, with control characters replaced."""
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
 def duration(seconds: float) -> str:
-    """Two units at most: `8s`, `2m05s`, `3h20m`, `4d2h`."""
+    """Return a duration with at most two units: `8s`, `2m05s`, `3h20m`, `4d2h`."""
     whole = max(0, round(seconds))
     if whole < 60:
         return f"{whole}s"
@@ -289,15 +289,15 @@ def _state(snapshot: Snapshot, *, is_paused: bool) -> Text:
 
 
 def _scores(status: Status) -> str | None:
-    """The newest held-out score, and the one that the next step waits for."""
+    """Return the newest held-out score, and the evaluation that the next step waits for, or None."""
     parts: list[str] = []
     if (score := status.last_evaluation) is not None and score.mean is not None:
         low, high = interval_on_record(score.mean, score.stderr, score.successes or 0, score.scored or 1)
         ends = f" ({low:.3f} to {high:.3f})" if math.isfinite(low) else ""
         parts.append(f"held-out score at step {score.step}: {score.mean:.3f}{ends}")
     if (due := status.evaluation) is not None:
-        how = f"being measured by {due.evaluator}" if due.evaluator else "waits for an evaluator"
-        parts.append(f"that of step {due.step} {how}")
+        how = f"is being measured by {due.evaluator}" if due.evaluator else "waits for an evaluator"
+        parts.append(f"the score of step {due.step} {how}")
     return " · ".join(parts) or None
 
 
@@ -306,13 +306,13 @@ def _problem(snapshot: Snapshot) -> Text | None:
         return None
     since = f"{clock(snapshot.failing_since)} ({duration(snapshot.at - snapshot.failing_since)})"
     if snapshot.is_unreachable:
-        return _line(f"unreachable since {since}, trying", "bold yellow")
+        return _line(f"unreachable since {since}, still trying", "bold yellow")
     return _line(f"no answer since {since}: {printable(snapshot.error.message)}", "bold yellow")
 
 
 def _job(status: Status) -> Text:
     if status.model is None:
-        return Text("no job yet: a client sends one, or `swarm start --job`", style="dim")
+        return Text("no job yet: a client sends one, or use `swarm start --job job.yaml`", style="dim")
     return Text(printable(f"{status.project_name}/{status.experiment_name} on {status.model}"))
 
 
@@ -334,7 +334,7 @@ def _last_step(status: Status) -> Text:
 
 
 def _sources(pool: PoolView) -> Iterable[tuple[str, SourceView]]:
-    """A single source without a quota says nothing that the totals do not say."""
+    """Return the data sources to show. A single source without a quota is left out, as the totals show the same."""
     has_quota = any(source.tasks_target is not None for source in pool.sources.values())
     return sorted(pool.sources.items()) if has_quota or len(pool.sources) > 1 else ()
 
@@ -363,7 +363,7 @@ def _value(value: object) -> str:
 
 
 def _columns(name: str, *others: str) -> Table:
-    """Columns without lines. The first and those that hold names give way; the figures never do."""
+    """Return a table without lines. On a narrow screen the columns of names shrink, and the figures do not."""
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, expand=True, header_style="dim")
     for title in (name, *others):
         is_name = title in {"client", "task"}
@@ -378,7 +378,7 @@ def _columns(name: str, *others: str) -> Table:
 
 
 def _spread(left: Text, right: Text) -> Table:
-    """One line, the left part giving way to the right one."""
+    """Return one line with a left and a right part, of which the left one is cut if both do not fit."""
     line = Table.grid(expand=True, padding=(0, 1))
     line.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
     line.add_column(justify="right", no_wrap=True)

@@ -1,7 +1,8 @@
-"""Snapshot: what a server said last, and since when it says nothing.
+"""The snapshot of a server: its last answers, and the time since which it does not answer.
 
-Place in the flow: `Watcher` asks the control API by GET alone; panels.py draws what it returns. Knows nothing of
-terminals. A server that is restarted, replaced or out of reach is a state to show, never an exception.
+Place in the flow: `Watcher` reads the control API with GET requests only, and panels.py draws its snapshots. A server
+that is restarted, replaced or unreachable is a state to show and raises no exception. This module knows nothing of
+terminals.
 """
 
 from __future__ import annotations
@@ -19,20 +20,21 @@ from swarm.schemas import EventView, MetricPointView, Status
 T = TypeVar("T")
 
 REWARD_METRIC = "critic/score/mean"
-# What a curve of a terminal's width can still show.
+# A curve as wide as a terminal can show no more.
 HISTORY_STEPS = 2000
 KEPT_EVENTS = 50
 STEPS_COUNT_ANEW = frozenset({"job.started", "weights.rewound"})
-# Bounds one look at a server that does not answer; the next look comes anyway.
+# So short because the next look follows soon.
 LOOK_TIMEOUT_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """`status` is the newest answer, None before the first. `rewards` are (step, mean reward), `events` oldest first.
+    """The state of a server after one look at it.
 
-    `error` is None if this look succeeded; `failing_since` is when the first look of the present row of failures
-    began. Times are seconds since the epoch, on this machine's clock.
+    `status` is the newest answer, or None before the first one. `rewards` are pairs of step and mean reward. `events`
+    come oldest first. `error` is None if this look succeeded. If it failed, `failing_since` is the begin of the first
+    of the failed looks in a row. Times are seconds since the epoch, on this machine's clock.
     """
 
     url: str
@@ -48,7 +50,7 @@ class Snapshot:
         return isinstance(self.error, ServerUnreachable)
 
     def as_json(self) -> dict[str, Any]:
-        """The machine-readable form, as `swarm overwatch --once --json` prints it."""
+        """Return the snapshot as JSON data, as `swarm overwatch --once --json` prints it."""
         return {
             "url": self.url,
             "at": self.at,
@@ -59,10 +61,10 @@ class Snapshot:
 
 
 class Watcher:
-    """Looks at one server again and again. Used from one event loop; close it in the end."""
+    """A reader that looks at one server again and again. Use it from one event loop, and close it."""
 
     def __init__(self, url: str, token: str | None) -> None:
-        """Raises BadRequest for a malformed url."""
+        """Create a watcher; nothing is asked yet. Raises BadRequest for a malformed url."""
         self._client = AsyncSwarmClient(url, token, client_id="overwatch", timeout=LOOK_TIMEOUT_S)
         self._rewards: dict[int, float] = {}
         self._events: deque[EventView] = deque(maxlen=KEPT_EVENTS)
@@ -73,13 +75,13 @@ class Watcher:
         return self._latest.url
 
     async def look(self) -> Snapshot:
-        """Ask once. Never raises a SwarmError: the snapshot carries it, with what was known before."""
+        """Ask the server once and return the snapshot. A SwarmError is put into it, beside the last answers."""
         before = self._latest
         began = time.time()
         try:
             status = await self._client.status()
             if before.status is not None and before.status.started_at != status.started_at:
-                # Another process answers here, maybe with another ledger, whose ids and steps are its own.
+                # This is another process, maybe with another ledger, which has other ids and steps.
                 self._rewards.clear()
                 self._events.clear()
             await self._read_events()
@@ -118,7 +120,7 @@ def _rewards_of(points: list[MetricPointView]) -> dict[int, float]:
 
 
 async def _if_allowed(call: Awaitable[list[T]]) -> list[T]:
-    """What a role may not read, or a server does not offer, is left out of the picture."""
+    """Return the result of a call, or an empty list if the token may not make it or the server does not have it."""
     try:
         return await call
     except (Forbidden, NotFound):

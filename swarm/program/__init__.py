@@ -1,6 +1,6 @@
-"""Programs: an agent, and how it is trained, on any environment. The library drives them.
+"""Programs: an agent for any environment, with its training reward and its curriculum; the library runs them.
 
-Names load on first use: in the process of a foreign program what drives it is not there.
+A name loads its module on first use, because the process of a foreign program does not have the modules that drive it.
 """
 
 from __future__ import annotations

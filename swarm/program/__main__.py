@@ -1,4 +1,4 @@
-"""`python -m swarm.program PROGRAM ...`: a program file that has no command line of its own."""
+"""The command `python -m swarm.program PROGRAM ...`, for a program file that has no command line of its own."""
 
 import sys
 

@@ -1,8 +1,8 @@
-"""Training that ends when a run has had its share: so many tokens, or so many seconds.
+"""The limits of a training run by trained tokens or by seconds.
 
 Place in the flow: `train` (training.py) asks the gate of an `AmountGate` before each chunk of tasks. A chunk is at most
-one step, so that the server is at rest when the share is counted: a run ends with the first step that reaches it, and
-never has a step more. This module knows nothing of programs, tasks or graders.
+one step, so the server is at rest when the amount is counted. A run ends with the first step that reaches its limit,
+and does no further step. This module knows nothing of programs, tasks or graders.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from swarm.client import SwarmClient
 from swarm.program.evaluation import until_rest
 
 TOKENS = ("rollout/trained_tokens", "actor/trained_tokens")
-"""Metric of a step: tokens that the model wrote in its episodes. Engine `fake` has the second name."""
+"""The metric of a step that counts the tokens the model wrote in its episodes. Engine `fake` uses the second name."""
 
 
 class AmountGate:
-    """Give `gate` to `train`. `tokens` counts all steps of the job, also those before this process; `seconds` begin
-    when the gate is made. None bounds nothing."""
+    """A limit on the amount of training; pass its method `gate` to `train`.
+
+    `tokens` limits the trained tokens of all steps of the job, also of those before this process. `seconds` count from
+    the creation of the gate. None sets no limit.
+    """
 
     def __init__(
         self,
@@ -40,8 +43,10 @@ class AmountGate:
         self._spent = 0.0
 
     def gate(self, number: int) -> int:
-        """How many of the next `number` tasks may run before this is asked again; 0 ends the training. Call it while
-        no episode runs."""
+        """Return how many of the next `number` tasks may run before the next call; 0 ends the training.
+
+        Call it while no episode runs.
+        """
         if self._granted == 0:
             until_rest(self._client)
             if self._is_reached():

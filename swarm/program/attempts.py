@@ -1,7 +1,7 @@
-"""One attempt of an agent at a task: the model that it may call, and the session that it answers.
+"""One attempt of an agent at a task: the model that the agent calls, and the session that it answers.
 
-Place in the flow: training.py begins an episode for each attempt and ends it with what comes out here. This module
-knows nothing of batches or training.
+Place in the flow: training.py begins an episode for each attempt, and ends it with the graded transcript of the
+session. This module knows nothing of batches or training.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from swarm.tasks.agent import assistant_message, no_answer
 from swarm.types import Message, ToolSpec
 
 HISTORY_FIELDS = ("content", "tool_calls")
-"""What of a reply stands in the history of later requests."""
+"""The fields of a reply that later requests repeat as history."""
 MAX_ANSWER_CHARS = 2**20
-"""Of one answer of an agent, as JSON: more than any model writes, and little enough for any grader."""
+"""The limit of one answer of an agent, as JSON: more than any model writes, and little enough for any grader."""
 MAX_TOOL_CALLS = 128
-"""In one answer of an agent."""
+"""The limit of tool calls in one answer of an agent."""
 CALL_TIMEOUT_S = 180.0
-"""A server may hold a call while its weights change."""
+"""So long because a call may wait on the server while its weights change."""
 
 
 class Model:
-    """The model of one episode: `base_url`, `api_key` and `name` for any SDK, `chat` for an agent that needs none.
+    """The model of one episode: `base_url`, `api_key` and `name` for any SDK, or `chat` without an SDK.
 
-    Where a run has several roles this is the model of the first, `role` gives that of each, and `roles` are their
-    names; else `roles` is empty.
+    In a run with several roles it is the model of the first role. `roles` are their names, and `role` returns the model
+    of one. In a run with one model `roles` is empty.
     """
 
     def __init__(
@@ -57,16 +57,16 @@ class Model:
         return tuple(self._by_role)
 
     def role(self, name: str) -> Model:
-        """The model of a role. Raises BadRequest, naming the roles there are, for another one."""
+        """Return the model of a role. Raises BadRequest, which lists the roles, for a name that is none."""
         if name not in self._by_role:
             roles = f"the roles are {', '.join(self._by_role)}" if self._by_role else "this run has one model, no roles"
             raise BadRequest(f"there is no role {name!r}: {roles}; a role is served with --server {name}=URL")
         return self._by_role[name]
 
     def chat(self, messages: Iterable[Message], *, tools: Sequence[ToolSpec] = (), **options: Any) -> Message:
-        """The assistant message to a conversation. `options` are further fields of the request.
+        """Return the assistant message that continues a conversation. `options` are further fields of the request.
 
-        Raises ServerUnreachable if no answer comes, or the domain error that the server names.
+        Raises ServerUnreachable if no answer comes, or the error that the server names.
         """
         body: dict[str, Any] = {"model": self.name, "messages": list(messages), "max_tokens": self.max_tokens}
         if tools:
@@ -82,7 +82,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class ModelKey:
-    """What opens the model of one role in one attempt."""
+    """The address, the key and the name of the model of one role, for one attempt."""
 
     base_url: str
     api_key: str
@@ -90,7 +90,7 @@ class ModelKey:
 
 
 def model_of(keys: Mapping[str, ModelKey], max_tokens: int, http: httpx.Client) -> Model:
-    """The model of an attempt, with those of all its roles. One model without a role has the name "" here."""
+    """Return the model of an attempt, with the models of all its roles. Without roles the only key of `keys` is ""."""
     by_role: dict[str, Model] = {}
     models = {role: Model(key.base_url, key.api_key, key.name, max_tokens, http, by_role) for role, key in keys.items()}
     by_role.update({role: model for role, model in models.items() if role})
@@ -98,7 +98,7 @@ def model_of(keys: Mapping[str, ModelKey], max_tokens: int, http: httpx.Client) 
 
 
 class AgentSession(Protocol):
-    """What an agent sees of an attempt: what was said, what may be called, and how to answer."""
+    """An agent's view of an attempt: the messages so far, the tools, and the method to answer."""
 
     tools: tuple[ToolSpec, ...]
     transcript: list[Message]
@@ -107,18 +107,21 @@ class AgentSession(Protocol):
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """What has been said so far, the opening messages first."""
+        """All messages so far, the opening messages first."""
         ...
 
     def reply(self, message: Message | str) -> tuple[Message, ...] | None:
-        """Answer; returns the messages that follow, or None when the attempt is over. Raises BadRequest after that."""
+        """Give an answer; return the messages that follow, or None when the attempt is over.
+
+        Raises BadRequest for an answer after that.
+        """
         ...
 
 
 class RecordedSession:
-    """A session that keeps what was said: `transcript` is what a grader sees.
+    """A session that records its messages; the grader gets its `transcript`.
 
-    `failure` is what the environment raised instead of taking an answer, whatever the agent made of it.
+    `failure` is the error that the environment raised on an answer, also if the agent has caught it.
     """
 
     def __init__(self, session: Session, tools: Sequence[ToolSpec], max_turns: int) -> None:
@@ -151,9 +154,9 @@ class RecordedSession:
 
 
 def as_answer(message: Message | str) -> dict[str, Any]:
-    """What of an agent's message goes into the transcript: the fields of an assistant message and no others.
+    """Return an agent's message for the transcript, with the fields of an assistant message and no others.
 
-    Raises BadRequest for what is no assistant message: a garbled one could break the environment that reads it.
+    Raises BadRequest if it is no assistant message, because a malformed one could break the environment.
     """
     said: Mapping[str, Any] = {"content": message} if isinstance(message, str) else message
     if not hasattr(said, "get"):
@@ -167,7 +170,7 @@ def as_answer(message: Message | str) -> dict[str, Any]:
         raise BadRequest(f"an agent replies with an assistant message: {where}: {first['msg']}") from None
     answer = {"role": "assistant", "content": None, **{name: value for name, value in checked.items() if value}}
     if len(json.dumps(answer)) > MAX_ANSWER_CHARS:
-        raise BadRequest(f"an agent's reply has at most {MAX_ANSWER_CHARS} characters")
+        raise BadRequest(f"the agent's reply is too long: it may have at most {MAX_ANSWER_CHARS} characters as JSON")
     return answer
 
 
@@ -183,7 +186,7 @@ class _ToolCall(BaseModel):
 
 
 class _Answer(BaseModel):
-    """The form of an assistant message in the OpenAI shape."""
+    """The content of an assistant message of the OpenAI API."""
 
     content: StrictStr | None = None
     tool_calls: list[_ToolCall] = Field(default=[], max_length=MAX_TOOL_CALLS)

@@ -1,10 +1,11 @@
-"""What a program is: one Python file with an agent and, if it likes, a training reward and a curriculum.
+"""A program: one Python file with an agent, and optionally a training reward and a curriculum.
 
-Place in the flow: the CLI loads one and training.py drives it. This module knows nothing of servers or graders.
+Place in the flow: the CLI loads a program and training.py runs it. This module knows nothing of servers or graders.
 
-    agent(task, model, session)         the workflow: ends when it has replied to the session, or returns its answer
-    reward(task, transcript, grade)     a number to train on instead of the grade's score, or one for each role
-    schedule(tasks, progress)           which of the coming tasks to train on, in order; progress is from 0 to 1
+    agent(task, model, session)         the workflow: it replies to the session until that is over, or returns its
+    answer reward(task, transcript, grade)     the number to train on instead of the grade's score, or one number for
+    each role schedule(tasks, progress)           the tasks to train on, in order, chosen from `tasks`; progress is from
+    0 to 1
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Schedule = Callable[[Sequence[Task], float], Sequence[Task]]
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """`name` is shown to people."""
+    """The functions of a program; `name` is for people."""
 
     name: str
     agent: Agent
@@ -38,16 +39,17 @@ class Program:
 
 
 def answer_in_turn(task: Task, model: Model, session: AgentSession) -> None:
-    """The agent of a program that has none: it passes the session's messages to the model until the session is over."""
+    """Answer a session with the model's own messages until it is over: the agent of a program that has none."""
     following: tuple[Message, ...] | None = ()
     while following is not None:
         following = session.reply(model.chat(session.transcript, tools=session.tools))
 
 
 def rewards_of(returned: Any, roles: Sequence[str], program: str) -> dict[str, float]:
-    """What a reward function returned, by role: a number counts for all, a mapping names each role once.
+    """Return the rewards by role from the return value of a reward function.
 
-    Raises ProgramFailure for anything else, and for what is no finite number.
+    A number applies to all roles; a mapping must have exactly the roles. Raises ProgramFailure for any other value, and
+    for a number that is not finite.
     """
     if isinstance(returned, Mapping):
         by_role = dict(cast(Mapping[Any, Any], returned))
@@ -65,7 +67,7 @@ def _finite(reward: Any, program: str) -> float:
         if math.isfinite(reward):
             return float(reward)
     except (TypeError, ValueError, OverflowError):
-        # What is no number is refused in the same words.
+        # A value that is no number is refused with the same message.
         pass
     raise ProgramFailure(f"{program}: reward returned {str(reward)[:40]}: it must be finite")
 
@@ -74,7 +76,7 @@ FUNCTIONS = frozenset({"agent", "reward", "schedule"})
 
 
 def is_program(code: str) -> bool:
-    """Whether a file defines or imports one of a program's functions. Raises SyntaxError or ValueError."""
+    """Return whether the code defines or imports a function of a program. Raises SyntaxError or ValueError."""
     bound: set[str] = set()
     for node in ast.parse(code).body:
         if isinstance(node, ast.FunctionDef):
@@ -90,12 +92,12 @@ PLAIN = Program("plain", answer_in_turn)
 
 
 def load_program(path: Path) -> Program:
-    """Raises EnvironmentInvalid for a file that cannot be imported or has none of the functions."""
+    """Import a program file. Raises EnvironmentInvalid if that fails, or if it has none of the functions."""
     module = import_file(path)
     found: dict[str, Any] = {name: getattr(module, name, None) for name in ("agent", "reward", "schedule")}
     if not any(found.values()):
         raise EnvironmentInvalid(f"{path}: a program has a function agent, reward or schedule, and there is none in it")
     for name, function in found.items():
         if function is not None and not callable(function):
-            raise EnvironmentInvalid(f"{path}: {name} is no function")
+            raise EnvironmentInvalid(f"{path}: {name} is no function: define it with def")
     return Program(path.stem, found["agent"] or answer_in_turn, found["reward"], found["schedule"])

@@ -1,4 +1,4 @@
-"""The base score: what a model earns on an environment before it is trained, and whether that leaves it room to learn.
+"""The base score: the mean reward of a model on an environment before training, and whether it can still learn there.
 
 Place in the flow: `swarm env check` measures it after the checks that need no model
 (swarm.environments.environment_check). This module knows nothing of where the server comes from.
@@ -22,18 +22,18 @@ from swarm.tasks.base import Split
 
 EPISODES = 64
 LEARNABLE_FROM = 0.03
-"""Below this success rate most groups of a batch hold no success at all, and teach nothing."""
+"""Below this success rate most groups of a batch have no success at all, and so no gradient."""
 LEARNED_FROM = 0.95
-"""Above this one most groups hold nothing else, and teach nothing either."""
+"""Above this success rate most groups of a batch have only successes, and so no gradient either."""
 
 
 @dataclass(frozen=True, slots=True)
 class BaseScore:
     """The score of the served weights before any training.
 
-    `rewards` are those of the attempts that were scored, `low` and `high` the 95 % interval of their `mean`. `broken`
-    of them were broken by the program and count as 0; `failures` attempts could not be scored. `first_failure` is the
-    first reason of either.
+    `rewards` are those of the scored attempts. `low` and `high` are the 95 % interval of their `mean`. In `broken` of
+    them the program failed, which counts as 0. `failures` attempts could not be scored. `first_failure` is the first
+    reason of either kind.
     """
 
     rewards: tuple[float, ...]
@@ -46,7 +46,7 @@ class BaseScore:
     broken: int = 0
 
     def figures(self) -> dict[str, Any]:
-        """As JSON values; an end of the interval that is not known is None."""
+        """Return the score as JSON values. An unknown end of the interval is None."""
         ends = {name: end if math.isfinite(end) else None for name, end in (("low", self.low), ("high", self.high))}
         rest = {"failures": self.failures, "broken": self.broken, "attempts_per_s": self.attempts_per_s}
         return {"mean": self.mean, **ends, "n": len(self.rewards), **rest}
@@ -60,7 +60,7 @@ def measure_base_score(
     episodes: int = EPISODES,
     max_workers: int = 16,
 ) -> BaseScore:
-    """Play train tasks with the served weights, as eval episodes."""
+    """Measure the score of the served weights on train tasks, in eval episodes."""
     began = time.monotonic()
     result = measure(client, environment, program, split=Split.TRAIN, episodes=episodes, max_workers=max_workers)
     seconds = time.monotonic() - began
@@ -79,7 +79,7 @@ def measure_base_score(
 
 
 def judge(score: BaseScore) -> CheckResult:
-    """Whether there is something to learn, and what to do where there is not."""
+    """Return the check's result: whether there is something to learn, and else what to do."""
     if not score.rewards:
         return CheckResult(
             "base score", Severity.FAIL, f"no attempt could be scored; the first failure: {score.first_failure}"
@@ -98,7 +98,7 @@ def judge(score: BaseScore) -> CheckResult:
         message += f", {score.broken} of them broken by the program ({score.first_failure})"
     if score.failures:
         message += f", {score.failures} failed ({score.first_failure})"
-    # Where attempts can lose, a mean near or below 0 does not say that nothing is earned.
+    # With negative rewards, a mean near or below 0 does not show that no attempt earned anything.
     is_low = min(score.rewards) >= 0 and score.high < LEARNABLE_FROM
     if is_low or max(score.rewards) <= 0:
         message += f": {'hardly any' if max(score.rewards) > 0 else 'no'} attempt earned anything, so there is nothing "

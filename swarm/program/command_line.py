@@ -1,11 +1,11 @@
-"""A program's own command line: `python program.py --server URL --env NAME --job job.yaml`, the run a study makes.
+"""The command line of a program: `python program.py --server URL --env NAME --job job.yaml` trains with it.
 
-Place in the flow: at the foot of a program file, or `python -m swarm.program PROGRAM ...`, which studies start. It
-begins the job on the server, trains until the job is done, and says each step on standard output. Run again, it goes on
-where the server has got to.
+Place in the flow: a program file calls `main` at its end. Studies run `python -m swarm.program PROGRAM ...`. The
+command starts the job on the server, trains until the job is done, and prints each step. If it is run again, it
+continues where the server is. This module knows nothing of how training works.
 
-Exit codes: 0 the job is done; 1 the server or the command line; 3 the program itself; 6 no sandbox; 13 the environment;
-130 interrupted.
+Exit codes: 0 the job is done; 1 an error of the server or the command line; 3 an error of the program; 6 no sandbox;
+13 an error of the environment; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from swarm.program.training import train
 from swarm.sandbox.sandbox import choose_sandbox
 
 PROGRAM_FAILED = 3
-"""The exit code of a training that its own program ended."""
+"""The exit code of a training that an error of its program has ended."""
 SHAPING = "shaping"
-"""The folder of the process in which reward and schedule run, apart from the agent."""
+"""The folder of the process that runs reward and schedule, apart from the agent."""
 PATIENCE_S = 120.0
-"""How long a server that was there is waited for: one that was killed is started again by somebody."""
+"""The wait for a server that no longer answers, because somebody may start it again."""
 NO_SANDBOX, ENVIRONMENT_FAILED = 6, 13
-"""Exit codes of what is no fault of the program."""
+"""Exit codes of errors that are not the program's fault."""
 
 
 def main(program: str | Path, argv: Sequence[str] | None = None) -> None:
-    """Train with the program in the file `program`, as the command line says. Exits with one line if it cannot."""
+    """Train with the program file `program` by the command line. On an error, print one line and exit."""
     options = _parse(argv)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     try:
@@ -56,7 +56,7 @@ def main(program: str | Path, argv: Sequence[str] | None = None) -> None:
 
 
 def _exit_code(error: SwarmError) -> int:
-    """Return the exit code that says whose fault it was."""
+    """Return the exit code of an error: it shows whether the program, the environment or the server is at fault."""
     if isinstance(error, ProgramFailure) or error.param == "program":
         return PROGRAM_FAILED
     codes = {SandboxUnavailable: NO_SANDBOX, EnvironmentFailure: ENVIRONMENT_FAILED}
@@ -105,7 +105,7 @@ def _gate(options: argparse.Namespace, client: SwarmClient, batch_size: int) -> 
 
 @contextmanager
 def _opened(program: Path, options: argparse.Namespace, addresses: Mapping[str, str]) -> Generator[Program]:
-    """The program in this process, or in processes of its own, in a sandbox if that is asked for."""
+    """Load the program into this process, or into processes of its own, with `--sandbox` in a sandbox."""
     if not options.sandbox and not options.hosted:
         yield load_program(program)
         return
@@ -128,13 +128,13 @@ def _printer(role: str) -> Callable[[int, float], None]:
 
 
 def _client_id(run: str | None) -> str:
-    """By the process's own name its successor knows that it is gone."""
+    """Return the client's name. It contains this process, so that a later one can see that it is dead."""
     return own_name() if run is None else f"{run}{RUN_MARK}{own_name()}"
 
 
 def _positive(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return int(text)
 
 
@@ -144,16 +144,18 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--server", required=True, action="append", help="address of a swarm server, or ROLE=URL for each role"
     )
     parser.add_argument("--env", required=True, help="a bundled environment, a path, LIBRARY:NAME, or unix:SOCKET")
-    parser.add_argument("--job", required=True, action="append", help="a job.yaml, or ROLE=FILE for that of one role")
-    parser.add_argument("--seed", type=int, help="of the job and of the order of tasks (default: the job's)")
-    parser.add_argument("--workers", type=int, default=64, help="episodes at the same time")
-    parser.add_argument("--attempt-calls", type=_positive, help="model calls that one attempt may make")
-    parser.add_argument("--attempt-tokens", type=_positive, help="tokens that one attempt may sample")
-    parser.add_argument("--until-tokens", type=float, help="end with the step that reaches so many trained tokens")
+    parser.add_argument("--job", required=True, action="append", help="a job.yaml, or ROLE=FILE for the job of a role")
+    parser.add_argument("--seed", type=int, help="seed of the job and of the order of tasks (default: the job's)")
+    parser.add_argument("--workers", type=int, default=64, help="number of episodes at the same time")
+    parser.add_argument("--attempt-calls", type=_positive, help="limit of model calls in one attempt")
+    parser.add_argument("--attempt-tokens", type=_positive, help="limit of sampled tokens in one attempt")
     parser.add_argument(
-        "--until-seconds", type=float, help="end with the first step that is done after so many seconds"
+        "--until-tokens", type=float, help="end with the step that reaches this number of trained tokens"
     )
-    parser.add_argument("--run", help="name of this run, which the server's records of its episodes begin with")
+    parser.add_argument(
+        "--until-seconds", type=float, help="end with the first step that is done after this number of seconds"
+    )
+    parser.add_argument("--run", help="name of this run; the client ids of its episodes begin with it")
     parser.add_argument("--hosted", action="store_true", help="run the program's functions in processes of their own")
     parser.add_argument("--sandbox", action="store_true", help="run the program's functions in a sandbox")
     return parser.parse_args(argv)

@@ -1,8 +1,8 @@
-"""Held-out scores while a program trains: each of one weight version, labelled with the step it was measured at.
+"""Held-out scores during training: each measures one weight version and has the step at which it was measured.
 
-Place in the flow: `train` (training.py) asks the gate of a PeriodicEvaluation before each chunk of tasks. A chunk never
-reaches beyond the next score, so the server is at rest when it is measured: no batch is in work, and none can be
-completed before the gate lets tasks through again. This module knows nothing of programs, tasks or graders.
+Place in the flow: `train` (training.py) asks the gate of a PeriodicEvaluation before each chunk of tasks. A chunk ends
+before the next score is due, so the server is at rest when the score is measured. No batch is in training, and none
+becomes complete before the gate admits tasks again. This module knows nothing of programs, tasks or graders.
 """
 
 from __future__ import annotations
@@ -19,20 +19,22 @@ Measure = Callable[[], Evaluation]
 
 POLL_S = 0.1
 MAX_MEASUREMENTS = 3
-"""Weights change during a measurement only if other clients train them too, or if time alone completes a batch."""
+"""Weights change during a measurement only if other clients train too, or if a timeout completes a batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepScore:
-    """What the weights after `step` steps scored. `step` is None if they changed during every measurement: the last one
-    is then of several versions."""
+    """The score of the weights after `step` steps.
+
+    `step` is None if the weights changed during every measurement. The score is then of several versions.
+    """
 
     step: int | None
     evaluation: Evaluation
 
 
 def score_at_rest(client: SwarmClient, measure: Measure) -> StepScore:
-    """Measure while no batch is in work; again if the weights changed meanwhile.
+    """Measure a score while no batch is in training; repeat it if the weights changed meanwhile.
 
     Raises EngineFailure or EngineNotReady if the engine does not serve.
     """
@@ -46,7 +48,7 @@ def score_at_rest(client: SwarmClient, measure: Measure) -> StepScore:
 
 
 class PeriodicEvaluation:
-    """Scores every `every` steps, but for the last step of a job. Give `gate` to `train`."""
+    """A score every `every` steps, except after the last step of a job; pass its method `gate` to `train`."""
 
     def __init__(
         self,
@@ -66,7 +68,7 @@ class PeriodicEvaluation:
         self._granted = 0
 
     def gate(self, number: int) -> int:
-        """How many of the next `number` tasks may run before this is asked again. Call it while no episode runs."""
+        """Return how many of the next `number` tasks may run before the next call. Call it while no episode runs."""
         if self._granted == 0:
             self._granted = self._batch_size * self._steps_until_due()
         granted = min(number, self._granted)
@@ -74,7 +76,7 @@ class PeriodicEvaluation:
         return granted
 
     def _steps_until_due(self) -> int:
-        """At least 1: a score that is due is measured first."""
+        """Measure a score that is due, and return the steps until the next one, at least 1."""
         status = until_rest(self._client)
         if self._due is not None and status.step >= self._due and status.state is not EngineState.COMPLETE:
             self._on_score(score_at_rest(self._client, self._measure))
@@ -85,7 +87,10 @@ class PeriodicEvaluation:
 
 
 def until_rest(client: SwarmClient) -> Status:
-    """Wait until no batch is in work. Raises EngineFailure or EngineNotReady where that will not come."""
+    """Wait until no batch is in training, and return the status.
+
+    Raises EngineFailure or EngineNotReady if the engine fails or is stopped.
+    """
     while True:
         status = client.status()
         if status.state is EngineState.FAILED:
@@ -99,12 +104,12 @@ def until_rest(client: SwarmClient) -> Status:
 
 
 def _is_full(pool: PoolView) -> bool:
-    """Whether a batch is complete, so that the server is about to train it."""
+    """Return whether the current batch is complete, so that the server is about to train it."""
     match pool.stop_rule:
         case "enough_episodes":
             return pool.episodes >= pool.episodes_target
         case "enough_tasks" | "enough_non_constant_tasks":
             return pool.tasks >= pool.tasks_target
         case _:
-            # Clients agree on the end of a batch, and none of these can be asked.
+            # With the other rules the clients agree on the end of a batch, and they cannot be asked.
             return False

@@ -1,8 +1,9 @@
-"""Whose fault a failed attempt is: the program's or the system's.
+"""The cause of a failed attempt: the program or the system.
 
-Place in the flow: training.py asks for each attempt of a score that failed. What the system broke is made again, what
-the program broke scores the worst value. The word of the program decides nothing here: the session says whether the
-environment failed, and the server whether it did. This module knows nothing of rewards.
+Place in the flow: training.py asks for the cause of each failed attempt of a score. After a failure of the system the
+attempt is repeated. After a failure of the program it scores the worst value. The program's own error does not decide
+this. The session shows whether the environment failed, and the server whether it failed itself. This module knows
+nothing of rewards.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from swarm.schemas import EngineState, EpisodeState
 
 
 class ServerWatch:
-    """What the driver knows of its server by its own calls. Used by many threads."""
+    """The failures of a server, as the driver sees them by its own calls. Safe to use from threads."""
 
     def __init__(self, client: SwarmClient) -> None:
         self._client = client
         self.started_at = client.status().started_at
 
     def failure_since(self, started_at: float) -> SwarmError | None:
-        """Return the server's own failure since it said `started_at`; None if it had none.
+        """Return the server's own failure since its start at `started_at`, or None.
 
-        A server that cannot be asked has failed.
+        An error of the status call is a failure too.
         """
         try:
             status = self._client.status()
@@ -40,13 +41,13 @@ class ServerWatch:
             return error
         self.started_at = status.started_at
         if status.started_at != started_at:
-            return Unavailable("the server was started again")
+            return Unavailable("the server was restarted meanwhile")
         if status.state in (EngineState.FAILED, EngineState.OFFLINE):
             return EngineFailure(f"the engine is {status.state}: {status.reason or 'stopped'}")
         return None
 
     def failure_in(self, credentials: Credentials, started_at: float) -> SwarmError | None:
-        """Return the server's own failure during one attempt, which began when it said `started_at`."""
+        """Return the server's own failure during one attempt, or None. The server had started at `started_at`."""
         if (failure := self.failure_since(started_at)) is not None:
             return failure
         try:
@@ -54,17 +55,17 @@ class ServerWatch:
         except SwarmError as error:
             return error
         if episode.state is EpisodeState.ABORTED:
-            return Unavailable(f"the server gave the episode up: {episode.outcome}")
+            return Unavailable(f"the server aborted the episode: {episode.outcome}")
         if failed := episode.usage.system_failures:
             return Unavailable(f"the server failed {failed} model calls of the attempt")
         return None
 
 
 def fault_of(error: Exception, session: RecordedSession | None, server: SwarmError | None) -> SwarmError:
-    """The error that stands for a failed attempt: ProgramFailure, or one of the system's.
+    """Return the error of a failed attempt: a ProgramFailure, or an error of the system.
 
-    `server` is the failure that the driver itself saw of the server. An answer that the environment refused is no
-    failure of the environment.
+    `server` is the server's failure that the driver itself has seen, if any. If the environment refused an answer, that
+    is a failure of the program.
     """
     if session is not None and session.failure is not None:
         failure = session.failure

@@ -1,7 +1,7 @@
-"""The roles of a program and their servers: each role has a model of its own, which a server of its own trains.
+"""The roles of a program and their servers: each role has its own model, which its own server trains.
 
-Place in the flow: command lines read `--server` and `--job` here, training.py opens the episodes of an attempt here. A
-run with one model has one role without a name. This module knows nothing of agents and rewards.
+Place in the flow: command lines parse `--server` and `--job` with it. training.py opens the episodes of an attempt with
+it. A run with one model has one role without a name. This module knows nothing of agents and rewards.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from swarm.job import TrainJob
 from swarm.types import Task
 
 ONE_ROLE = ""
-"""The name of the one role where there are no roles."""
+"""The name of the only role in a run without roles."""
 AGREED = ("batch_size", "num_repeat", "total_steps", "max_staleness", "stop_rule")
-"""Settings that decide how many episodes a server takes. Episodes count on all servers, so these are equal on all."""
+"""The settings that decide how many episodes a server takes. All roles must agree, as episodes count on all servers."""
 
 _NAMED = re.compile(r"([A-Za-z][\w-]*)=(.*)", re.DOTALL)
 
 Servers = SwarmClient | SwarmTeam
-"""What a program is trained or measured with: one server, or a team with a server for each role."""
+"""The client of the only server, or a team with one client for each role."""
 
 
 def clients_of(servers: Servers) -> dict[str, SwarmClient]:
-    """The clients by role, the coordinator's first."""
+    """Return the clients by role, the coordinator's first."""
     return {ONE_ROLE: servers} if isinstance(servers, SwarmClient) else servers.clients
 
 
@@ -38,7 +38,7 @@ def clients_of(servers: Servers) -> dict[str, SwarmClient]:
 def connected(
     addresses: Mapping[str, str], token: str | None, *, client_id: str, timeout: float = DEFAULT_TIMEOUT_S
 ) -> Generator[Servers]:
-    """A client of the one server without a role, or a team of those of all roles."""
+    """Open a client of the only server, or a team of clients by role, for a `with` block."""
     with ExitStack() as stack:
         clients = {
             role: stack.enter_context(SwarmClient(url, token=token, client_id=client_id, timeout=timeout))
@@ -49,7 +49,7 @@ def connected(
 
 @contextmanager
 def open_episodes(servers: Servers, task: Task, sampling: EpisodeSampling) -> Generator[OpenEpisodes]:
-    """A train episode on each server for the length of a block, by role; ended on all of them or aborted on all."""
+    """Open a train episode on each server for a `with` block. Afterwards all are ended, or all are aborted."""
     if isinstance(servers, SwarmTeam):
         with servers.open_episodes(task, **sampling) as episodes:
             yield episodes
@@ -61,9 +61,9 @@ def open_episodes(servers: Servers, task: Task, sampling: EpisodeSampling) -> Ge
 
 
 def servers_named(option: str, given: Sequence[str]) -> dict[str, str]:
-    """Addresses by role, in the order given: `URL` alone, or `ROLE=URL` for each role.
+    """Return the addresses by role, in the order given: one `URL`, or `ROLE=URL` for each role.
 
-    Raises BadRequest for anything else, for a role named twice and for two roles on one server.
+    Raises BadRequest for any other form, for a role that is named twice, and for two roles on one server.
     """
     addresses: dict[str, str] = {}
     for text in given:
@@ -79,24 +79,24 @@ def servers_named(option: str, given: Sequence[str]) -> dict[str, str]:
         raise _malformed(option, f"{addresses[ONE_ROLE]} has no role")
     if len({complete_address(address).rstrip("/") for address in addresses.values()}) < len(addresses):
         raise BadRequest(
-            f"{option}: two roles have the same server, which trains one model: a program plays several parts with one "
-            "model without roles",
+            f"{option}: two roles have the same server, which trains one model: name another server for each role, or "
+            "one server without a role, whose model then plays all of them",
             param="server",
         )
     return addresses
 
 
 def refuse_roles(option: str, given: str | None, instead: str) -> None:
-    """Raises BadRequest for a `ROLE=URL` where one server is meant; `instead` is the command for several."""
+    """Raise BadRequest for a `ROLE=URL` where only one server is allowed; `instead` is the command for several."""
     if given is not None and _NAMED.fullmatch(given):
-        raise BadRequest(f"{option} takes one server; a program of several roles is run by: {instead}", param="url")
+        raise BadRequest(f"{option} takes one server; for a program with several roles, run: {instead}", param="url")
 
 
 def jobs_named(given: Sequence[str], roles: Sequence[str]) -> dict[str, TrainJob]:
-    """The job of each role: `FILE` for all, `ROLE=FILE` for one, which comes before that for all.
+    """Read the job of each role: `FILE` for all roles, or `ROLE=FILE` for one, which takes precedence.
 
-    Raises BadRequest for a role that there is not, a role without a job, and jobs that do not agree on how many
-    episodes there are; JobInvalid for a file that is no job.
+    Raises BadRequest for an unknown role, for a role without a job, and for jobs that do not agree on a setting of
+    AGREED. Raises JobInvalid for a file that is no job.
     """
     files: dict[str, Path] = {}
     for text in given:
@@ -110,7 +110,7 @@ def jobs_named(given: Sequence[str], roles: Sequence[str]) -> dict[str, TrainJob
     missing = [role for role in roles if role not in files and ONE_ROLE not in files]
     if missing:
         raise BadRequest(
-            f"--job: the role {missing[0]} has none: --job {missing[0]}=FILE, or --job FILE for all", param="job"
+            f"--job: the role {missing[0]} has no job: give --job {missing[0]}=FILE, or --job FILE for all", param="job"
         )
     read = {file: TrainJob.build_job_from_yaml(file) for file in dict.fromkeys(files.values())}
     jobs = {role: read[files.get(role, files.get(ONE_ROLE, Path()))] for role in roles}

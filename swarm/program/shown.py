@@ -1,4 +1,4 @@
-"""A session that somebody looks on: each message is shown as it comes.
+"""A session whose messages are shown as they come.
 
 Place in the flow: `swarm env play` opens one. This module knows nothing of where messages are shown.
 """

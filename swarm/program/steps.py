@@ -1,7 +1,7 @@
-"""Each training step told as it comes: which step, and the mean reward of its batch.
+"""The watch over training steps: it reports each step and the mean reward of its batch as it is done.
 
-Place in the flow: the commands that train keep a watch open around `train` (training.py). This module knows nothing of
-where steps are shown.
+Place in the flow: the commands that train open it around `train` (training.py). This module knows nothing of where
+steps are shown.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from swarm.errors import SwarmError
 REWARD = "critic/score/mean"
 WATCH_S = 0.5
 LAST_TIMEOUT_S = 60.0
-"""A server that is asked for its metrics while it goes away may keep the watcher for so long at most."""
+"""The longest wait for the watcher at the end, which may be asking a server that no longer answers."""
 
 
 @contextmanager
 def watch_steps(client: SwarmClient, on_step: Callable[[int, float], None]) -> Generator[None]:
-    """Call `on_step` with each step that is done from now on and its mean reward (nan if it has none), from a thread.
+    """Call `on_step` from a thread with each finished step and its mean reward (nan if there is none).
 
-    What was trained while the server could not be reached is told afterwards. Raises what the server answers at first,
-    and at the end if nothing else was raised inside.
+    Steps that were done while the server could not be reached are reported afterwards. Raises the server's error at the
+    begin of the `with` block, and at its end unless the block itself has raised.
     """
     ended = threading.Event()
     last = client.status().step

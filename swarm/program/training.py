@@ -1,7 +1,7 @@
-"""A program trained on an environment: episodes until the job is done, and scores on held-out tasks.
+"""The training of a program on an environment, and its scores on held-out tasks.
 
-Place in the flow: on top of the client library, for the CLI and for programs. It knows nothing of how tasks are made or
-of how batches are formed; order.py says which tasks come next, also to a run that is started again.
+Place in the flow: the CLI and command_line.py call it, and it calls the client library. order.py decides which tasks
+come next, also after a restart. This module knows nothing of how tasks are made or how batches are formed.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from swarm.tasks.base import Split
 from swarm.types import EpisodeType, Task, WorkflowOutput
 
 EVAL_TEMPERATURE = 1.0
-"""Fixed, whatever a job trains at: what is compared is the policy itself, not its mode. An agent may set its own."""
+"""Fixed, whatever temperature a job trains with, so that scores compare the policy itself. An agent may set another."""
 MAX_FAILED_SHARE = 0.9
 IDLE_S = 240.0
-"""How long an attempt of a score may be silent, at least: two calls of a slow environment may take longer."""
+"""The least idle timeout of an attempt of a score. A slow environment gets a longer one."""
 MAX_IDLE_S = 86_400.0
-"""The most that a server takes."""
+"""The longest idle timeout that a server accepts."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingResult:
-    """`failures` are episodes that failed for good; the server counts them, and they were not trained."""
+    """The outcome of a training. `failures` counts the failed episodes, which were not trained."""
 
     steps: int
     failures: int
@@ -65,15 +65,16 @@ def train(
     attempt_calls: int | None = None,
     attempt_tokens: int | None = None,
 ) -> TrainingResult:
-    """Run episodes until the job's `total_steps` are done; the server must have been started with that job.
+    """Run episodes until the job's `total_steps` are done. The server must run that job already.
 
-    With a team, which has a client for each role, every attempt is an episode on each server, and counts on all of them
-    or on none; `job` is that of the first role. The job's seed decides the order of tasks. `gate` is asked how many of
-    the next so many tasks may run, while none does, and may take its time (evaluation.py); 0 ends the training
-    (amount.py). `attempt_calls` and `attempt_tokens` bound the model calls and the sampled tokens of each attempt.
+    With a team, which has a client for each role, every attempt is an episode on each server. It counts on all of them
+    or on none. `job` is that of the first role. The job's seed decides the order of tasks. `gate` gets a number of
+    tasks and returns how many of them may run now. It is called while no episode runs, and may take its time
+    (evaluation.py). If it returns 0, the training ends (amount.py). `attempt_calls` and `attempt_tokens` limit the
+    model calls and the sampled tokens of each attempt.
 
-    Raises EnvironmentInvalid without `total_steps`, and what ends a run of the client library. If nearly all episodes
-    fail, it raises EnvironmentFailure, EngineFailure or ProgramFailure, by whose fault that was.
+    Raises EnvironmentInvalid if the job has no `total_steps`, and the errors that end a run of the client library. If
+    nearly all episodes fail, it raises EnvironmentFailure, EngineFailure or ProgramFailure, depending on the cause.
     """
     clients = clients_of(servers)
     first = next(iter(clients.values()))
@@ -111,7 +112,7 @@ def train(
 
 
 def _fault_of_all(errors: Sequence[Exception], server: SwarmError | None) -> SwarmError:
-    """The error of a run whose episodes nearly all failed; `server` is what the driver saw of the server itself."""
+    """Return the error of a run in which nearly all episodes failed. `server` is the server's own failure, if any."""
     first = errors[0]
     said = first.message if isinstance(first, SwarmError) else f"{type(first).__name__}: {first}"
     told = f"nearly all episodes failed; the first: {said}"
@@ -121,16 +122,16 @@ def _fault_of_all(errors: Sequence[Exception], server: SwarmError | None) -> Swa
 
 
 def _lacking(status: Status, total_steps: int, batch_size: int) -> int:
-    """How many groups the job still needs, at least 1. The rest of the order stays untouched for a longer job."""
+    """Return how many groups the job still needs, at least 1, so that no further tasks are taken from the order."""
     complete = 0 if status.pool is None else status.pool.tasks
     return max(1, (total_steps - status.step) * batch_size - complete)
 
 
 def _last_step(client: SwarmClient) -> int:
-    """The steps done, once what the server has got so far is trained."""
+    """Wait until the server has trained the batches it has, and return its number of steps."""
     while True:
         status = until_rest(client)
-        # On another server than the first, the last episodes may still be about to count.
+        # On the other servers of a team, the last episodes may still have to be committed.
         if status.state is EngineState.COMPLETE or status.pool is None or not status.pool.running_train:
             return status.step
         time.sleep(POLL_S)
@@ -151,12 +152,12 @@ def measure(
     wait_timeout: float = DEFAULT_WAIT_S,
     on_attempt: Callable[[Task, Credentials], None] | None = None,
 ) -> Evaluation:
-    """Return the true score of the served weights on held-out tasks, whatever reward the program trains on.
+    """Return the score of the served weights on held-out tasks, by the environment's grades.
 
-    An attempt that the program breaks scores `worst` and is not made again; one that the system breaks is made again.
-    `seed` fixes the sampling seeds of all attempts, `attempt_calls` and `attempt_tokens` bound the model calls and the
-    sampled tokens of each. `on_attempt` is called as each attempt begins, from its thread. With a team, weight versions
-    are those of the first role.
+    The program's own reward is not used. An attempt that fails because of the program scores `worst`. An attempt that
+    fails because of the system is repeated. `seed` fixes the sampling seeds of all attempts. `attempt_calls` and
+    `attempt_tokens` limit the model calls and the sampled tokens of each. `on_attempt` is called from the thread of
+    each attempt when it begins. With a team, the weight versions are those of the first role.
     """
     clients = clients_of(servers)
     (name, first), *others = clients.items()
@@ -164,14 +165,14 @@ def measure(
     items = list(islice(environment.tasks(split), episodes))
     by_id = {each.task.task_id: each for each in items}
     watches = {role: ServerWatch(client) for role, client in clients.items()}
-    # Said at the begin and not by the program, which is told the same as in training.
+    # The limits and the temperature go to the server, because the program must not see that it is evaluated.
     sampling = EpisodeSampling(temperature=EVAL_TEMPERATURE, max_calls=attempt_calls, max_tokens=attempt_tokens)
     with httpx.Client(timeout=CALL_TIMEOUT_S, transport=ConnectionStack()) as http:
 
         def attempt(task: Task, credentials: Credentials) -> WorkflowOutput:
             if on_attempt is not None:
                 on_attempt(task, credentials)
-            # What never trains need not count on all servers at once. Silence is that of the first role.
+            # Eval episodes need no transaction, as they never train. Only the first role has the idle timeout.
             with ExitStack() as stack:
                 drawn: EpisodeSampling = {**sampling}
                 if seed is not None:
@@ -203,7 +204,7 @@ def measure(
 
 
 def _idle_limit(environment: Environment) -> float:
-    """How long an attempt may go without a model call: its environment works meanwhile, for one reply and the grade."""
+    """Return the idle timeout of an attempt, in which its environment must give one reply and the grade."""
     return min(MAX_IDLE_S, max(IDLE_S, 2 * environment.time_limit_s + IDLE_S / 2))
 
 
@@ -215,9 +216,9 @@ def _judged(
     http: httpx.Client,
     watches: Mapping[str, ServerWatch],
 ) -> dict[str, WorkflowOutput]:
-    """One attempt of a score. Raises ProgramFailure if the program broke it, another SwarmError if the system did.
+    """Make one attempt of a score. Raises ProgramFailure if the program failed, another SwarmError if the system did.
 
-    No program takes part where the environment drives its own agent: whatever that raises, the environment failed.
+    If the environment has an agent of its own, no program takes part, and every error is one of the environment.
     """
     if isinstance(environment, DrivenEnvironment):
         with _of_the_environment():
@@ -226,20 +227,20 @@ def _judged(
     session = _opened(environment, item)
     try:
         _answer(program, environment, item, keys, http, session)
-    except Exception as error:  # the boundary: whose fault it was is data of the score
+    except Exception as error:  # the boundary: the cause of a failure is data of the score
         failures = (watch.failure_in(keys[role], began[role]) for role, watch in watches.items())
         raise fault_of(error, session, next(filter(None, failures), None)) from error
     return _outputs(keys, _graded(environment, item, session), {}, _replies(session.transcript))
 
 
 def _opened(environment: Environment, item: EnvironmentTask) -> RecordedSession:
-    """Raises EnvironmentFailure, whatever the environment raises."""
+    """Open the session of a task. Raises EnvironmentFailure for any error of the environment."""
     with _of_the_environment():
         return open_session(environment, item)
 
 
 def _graded(environment: Environment, item: EnvironmentTask, session: RecordedSession) -> Grade:
-    """Raises EnvironmentFailure, whatever the grader raises."""
+    """Grade a session. Raises EnvironmentFailure for any error of the grader."""
     with _of_the_environment():
         return environment.grade(item, session.transcript)
 
@@ -257,7 +258,10 @@ def _of_the_environment() -> Generator[None]:
 def play(
     client: SwarmClient, environment: Environment, item: EnvironmentTask, program: Program, session: RecordedSession
 ) -> WorkflowOutput:
-    """One attempt as an eval episode; `session` keeps its messages. Raises ProgramFailure if the program fails."""
+    """Make one attempt as an eval episode; `session` records its messages.
+
+    Raises ProgramFailure if the program raises anything but a SwarmError.
+    """
     with (
         httpx.Client(timeout=CALL_TIMEOUT_S, transport=ConnectionStack()) as http,
         client.open_episode(item.task, EpisodeType.EVAL, temperature=EVAL_TEMPERATURE) as episode,
@@ -283,7 +287,7 @@ def _attempt(
     is_training: bool = True,
     session: RecordedSession | None = None,
 ) -> dict[str, WorkflowOutput]:
-    """One attempt with the episode of each role; what each of them is ended with."""
+    """Make one attempt with the episode of each role, and return the output of each episode."""
     transcript, grade = _play(program, environment, item, credentials, http, session)
     rewards: Mapping[str, float] = {}
     if is_training and program.reward is not None:
@@ -294,7 +298,7 @@ def _attempt(
 def _outputs(
     roles: Iterable[str], grade: Grade, rewards: Mapping[str, float], replies: tuple[str, ...] | None
 ) -> dict[str, WorkflowOutput]:
-    """What the episode of each role is ended with: its reward, or else the grade's score."""
+    """Return the output of each role's episode, with the role's reward, or else the grade's score."""
     details = {"score": grade.score, **grade.details}
     return {
         role: WorkflowOutput(rewards.get(role, grade.score), grade.is_success, details, replies=replies)
@@ -303,9 +307,10 @@ def _outputs(
 
 
 def _replies(transcript: Transcript) -> tuple[str, ...]:
-    """The texts of the assistant messages, with what they call tools with, as far as a server takes them.
+    """Return the texts and the tool arguments of the assistant messages, cut to what a server takes.
 
-    Twice what it looks at is sent: what is beyond counts as not written by the model, here one half at least.
+    A server compares at most MAX_REPLIES characters with the model's own text. Up to twice as many are sent. The
+    characters beyond its limit count as not written by the model.
     """
     found: list[str] = []
     for message in transcript:
@@ -346,7 +351,7 @@ def _answer(
     http: httpx.Client,
     session: RecordedSession,
 ) -> None:
-    """Have the agent answer the session."""
+    """Run the agent of the program on the session."""
     keys = {role: ModelKey(key.base_url, key.api_key, key.model) for role, key in credentials.items()}
     answer = program.agent(item.task, model_of(keys, environment.max_tokens, http), session)
     if answer is not None and not session.is_over:

@@ -1,4 +1,4 @@
-"""The run of a job as every part of the server sees it: what was started, the state of its engine, its evaluations.
+"""The current run of a job, as all parts of the server share it: its job, the state of the engine, its evaluations.
 
-Place in the flow: above the ledger, below everything that samples, trains or answers.
+Place in the flow: it uses the ledger. The parts that sample, train or answer requests use it.
 """

@@ -1,8 +1,8 @@
-"""The evaluations of one run while it runs: when weights are due to be scored, and who scores them.
+"""The evaluations of a run: when the weights are due to be scored, and which evaluator scores them.
 
-Place in the flow: the training loop opens one here when it comes to rest, and takes no batch before it is closed; the
-gateway hands in what evaluators say. Every change is on record before it holds. It knows nothing of HTTP, of episodes
-or of how a score is measured.
+Place in the flow: the training loop opens an evaluation when it comes to rest, and trains no batch before it is closed.
+The gateway passes on the calls of evaluators. Every change is recorded in the ledger before it takes effect. This
+module knows nothing of HTTP, of episodes or of how a score is measured.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ TIMEOUT = "timeout"
 LEASE_EXPIRED = "lease_expired"
 EVALUATOR_DIED = "evaluator_died"
 PROCESS_MARK = "/"
-"""Stands before the name of its process in the name of an evaluator that has one."""
+"""The separator before the name of the process in an evaluator's name. Not every evaluator's name has one."""
 RETRY_S = 1.0
-"""How soon an expiry is tried again that the ledger refused."""
+"""The pause before an expiry is repeated that could not be recorded."""
 
 Departure = Callable[[], Awaitable[None]]
-"""Returns once a caller has gone away."""
+"""A function that returns when the caller has disconnected."""
 
 
 @dataclass(slots=True)
 class _Open:
-    """The one evaluation that is due or runs. Times are of the monotonic clock."""
+    """The evaluation that is due or running. Times are seconds on the monotonic clock."""
 
     row: EvaluationRow
     since: float
@@ -47,9 +47,9 @@ class _Open:
 
 @dataclass(slots=True)
 class Evaluations:
-    """At most one is open. Used from one event loop.
+    """The evaluations of one run, of which at most one is open. Use it from one event loop.
 
-    A process that follows another one gives a running evaluation its lease, and an open one its time, once more.
+    After a restart of the server, the lease of a running evaluation and the timeout of an open one begin again.
     """
 
     running_job: RunningJob
@@ -57,11 +57,11 @@ class Evaluations:
     ledger: Ledger
     restored_lease_s: float = 30.0
     last_done: EvaluationRow | None = None
-    """The newest score."""
+    """The newest evaluation with a score."""
     _open: _Open | None = None
     _settled_step: int | None = None
     _has_evaluator: bool = True
-    """False once one was waited for in vain, until somebody asks for an evaluation."""
+    """False after the wait for an evaluator has timed out, until one claims an evaluation."""
     _changing: asyncio.Lock = field(default_factory=asyncio.Lock)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _listeners: list[Callable[[EvaluationRow], None]] = field(default_factory=list[Callable[[EvaluationRow], None]])
@@ -73,12 +73,12 @@ class Evaluations:
 
     @property
     def present(self) -> EvaluationRow | None:
-        """The one that is due or runs: the next batch waits for it."""
+        """The evaluation that is due or running; the next batch waits for it."""
         return None if self._open is None else self._open.row
 
     @property
     def is_over(self) -> bool:
-        """Whether none is open and the job is complete, so that none comes."""
+        """Whether no evaluation is open and none will follow, because the job is complete."""
         return self._open is None and self.lifecycle.state is EngineState.COMPLETE
 
     def subscribe(self, listener: Callable[[EvaluationRow], None]) -> None:
@@ -86,20 +86,20 @@ class Evaluations:
         self._listeners.append(listener)
 
     def close(self) -> None:
-        """The run is over; what is open stays so on record."""
+        """Stop, because the run is over. An open evaluation stays open in the ledger."""
         self._unsubscribe()
         self._tell()
 
     async def restore(self) -> None:
-        """What the process before knew of evaluators and scores."""
+        """Read from the ledger the newest score, and whether the last wait for an evaluator timed out."""
         self.last_done = await self.ledger.newest_evaluation(EvaluationState.DONE)
         newest = await self.ledger.newest_evaluation()
         self._has_evaluator = newest is None or newest.reason != NO_EVALUATOR
 
     async def open_if_due(self) -> None:
-        """Call this whenever the engine comes to rest. A second call for the same weights changes nothing.
+        """Open an evaluation if one is due for the current weights. Call it whenever the engine comes to rest.
 
-        Raises LedgerError.
+        A second call for the same weights changes nothing. Raises LedgerError.
         """
         weights = self.lifecycle.weights
         async with self._changing:
@@ -121,22 +121,22 @@ class Evaluations:
             self._tell()
 
     async def until_wanted(self) -> None:
-        """Wait until there is something to score, or will be: until then no evaluator need run."""
+        """Wait until an evaluation is open or will follow. Until then no evaluator has to run."""
         while not self._is_wanted:
             await self._changed.wait()
 
     async def closed(self) -> None:
-        """Wait until none is open."""
+        """Wait until no evaluation is open."""
         while self._open is not None:
             await self._changed.wait()
 
     async def claim(
         self, evaluator: str, lease_s: float, wait_s: float = 0.0, departure: Departure | None = None
     ) -> EvaluationRow | None:
-        """The evaluation that is due, for this evaluator; what it holds already is the same once more.
+        """Claim the evaluation that is due for this evaluator, and return it. A repeated claim returns the same one.
 
-        None if none is due within `wait_s` seconds, the job is complete or the caller goes away. Raises EngineNotReady
-        once the engine is stopped, LedgerError.
+        The result is None if none is due within `wait_s` seconds, if the job is complete or if the caller disconnects.
+        Raises EngineNotReady if the engine is stopped, and LedgerError.
         """
         self._has_evaluator = True
         leaving = asyncio.ensure_future((departure or _never)())
@@ -156,15 +156,15 @@ class Evaluations:
             leaving.cancel()
 
     def renew(self, step: int, evaluator: str) -> EvaluationRow:
-        """A sign of life. Raises Conflict if the evaluator does not hold the evaluation of this step."""
+        """Renew the lease of a claimed evaluation. Raises Conflict if the evaluator has no claim on this step."""
         held = self._open
         if held is None or held.row.step != step or held.row.evaluator != evaluator:
-            raise Conflict(f"{evaluator} does not hold the evaluation of step {step}: claim the one that is due")
+            raise Conflict(f"{evaluator} has no claim on the evaluation of step {step}: claim the one that is due")
         held.lease_until = time.monotonic() + held.lease_s
         return held.row
 
     async def end(self, step: int, report: Report) -> EvaluationRow:
-        """Durable on return. Raises as `Ledger.end_evaluation`."""
+        """Record the end of an evaluation, durable on return. Raises the errors of `Ledger.end_evaluation`."""
         async with self._changing:
             row = await self.ledger.end_evaluation(step, report)
             if self._open is not None and self._open.row.evaluation_id == row.evaluation_id:
@@ -172,14 +172,14 @@ class Evaluations:
             return row
 
     async def expire_forever(self) -> None:
-        """Act when a lease or the time of an evaluation is over. Runs until cancelled."""
+        """Expire evaluations whose lease or timeout is over, until cancelled."""
         while True:
             due, changed = self._next_due(), self._changed
             await _first_of(None if due is None else max(0.0, due - time.monotonic()), changed)
             try:
                 await self._expire()
             except SwarmError as error:
-                logger.warning("the evaluation is not expired: %s", error.message)
+                logger.warning("the end of an evaluation could not be recorded and is repeated: %s", error.message)
                 await asyncio.sleep(RETRY_S)
 
     @property
@@ -188,13 +188,13 @@ class Evaluations:
         return self._open is not None or (bool(asks) and not self.is_over)
 
     def _is_due(self, step: int) -> bool:
-        """Every so many steps, before the first step and after the last."""
+        """Return whether weights are scored at this step: every `eval_every` steps, from step 0, and after the last."""
         every = self.running_job.at(step).eval_every
         total = self.running_job.at(step + 1).total_steps
         return bool(every) and (step % every == 0 or (total is not None and step >= total))
 
     async def _forget_left_past(self) -> None:
-        """Older weights are served: what was open is rewound, and steps come again."""
+        """Drop the state of later steps, because older weights are served and the steps are repeated."""
         self._open, self._settled_step = None, None
         self.last_done = await self.ledger.newest_evaluation(EvaluationState.DONE)
         self._tell()
@@ -207,7 +207,7 @@ class Evaluations:
             if held.row.evaluator is not None and held.row.evaluator != evaluator:
                 if not is_dead(held.row.evaluator.rpartition(PROCESS_MARK)[2]):
                     return None
-                # One that was killed on this host need not be waited for.
+                # An evaluator of this host that is dead loses its claim at once.
                 held.row = await self.ledger.return_evaluation(held.row.step, EVALUATOR_DIED)
             if held.row.evaluator is None:
                 held.row = await self.ledger.claim_evaluation(held.row.step, evaluator)
@@ -216,11 +216,11 @@ class Evaluations:
             return held.row
 
     def _next_due(self) -> float | None:
-        """When the open evaluation has to be looked at."""
+        """Return the time, on the monotonic clock, at which the open evaluation expires next, or None."""
         held = self._open
         if held is None:
             return None
-        # What the next step waits for is said by the settings of that step.
+        # The next step waits for this evaluation, so the settings of that step have the timeout.
         deadline = held.since + self.running_job.at(held.row.step + 1).eval_timeout_s
         return deadline if held.row.evaluator is None else min(deadline, held.lease_until)
 
@@ -231,7 +231,7 @@ class Evaluations:
                 return
             is_running = held.row.evaluator is not None
             if is_running and time.monotonic() >= held.lease_until:
-                logger.warning("step %d: %s gives no sign of life", held.row.step, held.row.evaluator)
+                logger.warning("step %d: the lease of evaluator %s is over", held.row.step, held.row.evaluator)
                 held.row = await self.ledger.return_evaluation(held.row.step, LEASE_EXPIRED)
                 self._tell()
                 return
@@ -254,7 +254,7 @@ class Evaluations:
 
 
 async def _first_of(timeout_s: float | None, *reasons: asyncio.Event | asyncio.Future[None]) -> None:
-    """Wait for the first of these, up to `timeout_s` seconds."""
+    """Wait for the first of these events or futures, up to `timeout_s` seconds."""
     waits = {each: asyncio.ensure_future(each.wait()) if isinstance(each, asyncio.Event) else each for each in reasons}
     try:
         await asyncio.wait(waits.values(), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)

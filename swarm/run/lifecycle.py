@@ -1,7 +1,7 @@
-"""The engine's state with its legal moves, and the weights it serves; both awaitable or readable at any time.
+"""The state of the engine, with its legal moves, and the version of the weights that it serves.
 
-Place in the flow: server/commands.py and the training loop move it, the gateway waits on it, the ledger records every
-move through the callback given. It knows nothing of why a move is made.
+Place in the flow: server/commands.py and the training loop change the state, and the gateway waits for it. A callback
+records every change in the ledger. This module knows nothing of why the state changes.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ SERVING = frozenset(
         EngineState.COMPLETE,
     }
 )
-"""States in which a model is loaded and answers, at worst after a pause."""
+"""The states in which a model is loaded and answers, though possibly after a pause."""
 
 RecordMove = Callable[[EngineState, str | None], Awaitable[None]]
 
 
 class EngineLifecycle:
-    """One state at a time, with the reason that a person is shown. Used from one event loop."""
+    """The state of the engine, with a reason for people. Use it from one event loop."""
 
     def __init__(self, record: RecordMove) -> None:
         self._record = record
@@ -52,14 +52,14 @@ class EngineLifecycle:
 
     @property
     def weights(self) -> WeightVersion:
-        """What new tokens are sampled with; its `step` counts the finished training steps of the job."""
+        """The weights that new tokens are sampled with; `step` counts the finished training steps of the job."""
         return self._weights
 
     def publish(self, weights: WeightVersion) -> None:
         self._weights = weights
 
     def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call `listener` right after every move, until the returned function is called."""
+        """Call `listener` after every change of state, until the returned function is called."""
         self._listeners.append(listener)
 
         def unsubscribe() -> None:
@@ -69,7 +69,7 @@ class EngineLifecycle:
         return unsubscribe
 
     async def move(self, to: EngineState, reason: str | None = None) -> None:
-        """Change state, wake those who wait, record. Raises IllegalTransition for a move not in the table."""
+        """Change the state, wake the waiting tasks and record it. Raises IllegalTransition for an illegal move."""
         if to not in LEGAL_ENGINE_MOVES[self._state]:
             raise IllegalTransition(f"the engine is {self._state}: it cannot become {to} from there")
         async with self._changed:
@@ -80,7 +80,7 @@ class EngineLifecycle:
         await self._record(to, reason)
 
     async def wait_until(self, states: frozenset[EngineState], timeout_s: float) -> bool:
-        """True as soon as the state is one of `states`, False if that takes longer than `timeout_s` seconds."""
+        """Return True as soon as the state is one of `states`, or False after `timeout_s` seconds."""
         if self._state in states:
             return True
         try:

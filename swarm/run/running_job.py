@@ -1,7 +1,8 @@
-"""The job of one run while it runs: what holds for each step, and the changes that are made to it.
+"""The job of the current run: its settings at each step, and the changes that are made while it runs.
 
-Place in the flow: made by server/build.py from the job and from the changes on record. Rollout and training loop ask it
-for the job of a step; a change is on record before it holds. It knows nothing of HTTP, episodes or weights.
+Place in the flow: server/build.py creates it from the job and from the recorded changes. Rollout and the training loop
+ask it for the job of a step. A change is recorded before it takes effect. This module knows nothing of HTTP, episodes
+or weights.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from swarm.live_settings import JobChange, JobTimeline, as_bad_request, check_en
 logger = logging.getLogger(__name__)
 
 Record = Callable[[JobChange], Awaitable[None]]
-"""Makes a change durable."""
+"""A function that makes a change durable."""
 
 
 class RunningJob:
-    """Used from one event loop. `record` is called before a change holds, `check` for every job that a change makes.
+    """The job of the current run. Use it from one event loop.
 
-    `filling` is the step whose batch is being collected; whoever seals or takes back a batch says so by `fill`.
+    `record` is called before a change takes effect, and `check` for each job that results from a change. `filling` is
+    the step whose batch is being collected. The code that closes or reopens a batch reports it by `fill`.
     """
 
     def __init__(
@@ -38,36 +40,36 @@ class RunningJob:
         self.timeline = timeline
         self.filling = filling
         self.sealing = asyncio.Lock()
-        """Held while a change is recorded, and while a batch is sealed, so that no step lies between the two."""
+        """The lock for recording a change and for closing a batch, so that the two never overlap."""
         self._record = record
         self._check = check
         self._listeners: list[Callable[[], None]] = []
 
     def at(self, step: int) -> TrainJob:
-        """The job that holds for a step, resolved."""
+        """Return the resolved job of a step."""
         return self.timeline.at(step)
 
     def fill(self, step: int) -> None:
-        """The batch of this step is being collected from here on."""
+        """Record that the batch of this step is now being collected."""
         self.filling = step
 
     def subscribe(self, listener: Callable[[], None]) -> None:
-        """Call `listener` right after every change."""
+        """Call `listener` after every change."""
         self._listeners.append(listener)
 
     def extend(self, job: TrainJob) -> None:
-        """Go on to the end of `job`, which is the one as given with other `total_steps`."""
+        """Continue to the end of `job`, which is this job with other `total_steps`."""
         self.timeline = self.timeline.extended(job)
         self._tell()
 
     async def change(
         self, settings: Mapping[str, Any], *, at_step: int | None = None, expected_revision: int | None = None
     ) -> None:
-        """Change settings from a step on, by default the first that can have them; durable on return.
+        """Change settings from a step on, by default from the first step that can still take them; durable on return.
 
-        What changes nothing is not recorded. With an `expected_revision` the change is made once: sent again, it finds
-        itself done. Raises BadRequest by name for a setting that cannot change, a step that is past or never comes, or
-        a job that would not be sound; RevisionConflict if the job is at another revision.
+        A change without effect is not recorded. With an `expected_revision` the change is made only once, also if the
+        call is repeated. Raises BadRequest for a setting that cannot change, for a step that is past or never comes,
+        and for a job that would not be valid. Raises RevisionConflict if the job is at another revision.
         """
         check_names(settings)
         async with self.sealing:
@@ -87,7 +89,7 @@ class RunningJob:
         earliest = earliest_step(settings, self.filling)
         if at_step is not None and at_step < earliest:
             raise BadRequest(
-                f"at_step {at_step} is past or under way: the first step that can have this is {earliest}",
+                f"at_step {at_step} is past or under way: give {earliest}, the first step that can have this, or later",
                 param="at_step",
             )
         return at_step or earliest
@@ -101,7 +103,7 @@ class RunningJob:
         except JobInvalid as error:
             raise as_bad_request(error) from error
         last = changed.last_step(self.filling - 1)
-        # The job may end with the step that is done or in work; nothing else can be asked of a step that never comes.
+        # The job may be set to end with the current step. No other change makes sense for a step that never comes.
         ends_here = dict(settings) == {"total_steps": self.filling - 1}
         if last is not None and last < begin and not ends_here:
             raise BadRequest(
@@ -112,7 +114,7 @@ class RunningJob:
         return changed
 
     def _require_repetition(self, expected: int, settings: Mapping[str, Any], at_step: int | None) -> None:
-        """Raises RevisionConflict unless this very change was made when the job was at that revision."""
+        """Raise RevisionConflict unless this very change was made when the job was at that revision."""
         changes = self.timeline.changes
         made = changes[expected] if expected < len(changes) else None
         is_same = made is not None and dict(made.settings) == dict(settings)

@@ -1,7 +1,7 @@
-"""Skills for coding agents: folders of instructions in the format of agentskills.io, which come with the package.
+"""The skills for coding agents: folders of instructions in the format of agentskills.io, shipped with the package.
 
-Place in the flow: `swarm skills` lists, shows and installs them (swarm/cli/skills.py); the plugin manifests at the root
-of the repository name the same folders. Nothing else of the service knows of them.
+Place in the flow: `swarm skills` lists, shows and installs them (swarm/cli/skills.py). The plugin manifests at the root
+of the repository name the same folders. No other part of the service uses them.
 """
 
 from swarm.skills.folders import Skill, list_skills, read_skill

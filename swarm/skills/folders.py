@@ -1,7 +1,8 @@
-"""The skill folders that come with the package, as they are read.
+"""The reader of the skill folders that are shipped with the package.
 
-Place in the flow: the folders lie in `shipped/` beside this module, and `skills` at the root of a checkout is a link to
-them. The command and the installation ask here. This module does not know where a coding agent looks for skills.
+Place in the flow: the folders are in `shipped/` beside this module, and `skills` at the root of a checkout is a link to
+them. `swarm skills` and installation.py read them here. This module does not know where a coding agent looks for
+skills.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ FENCE = "---\n"
 
 @dataclass(frozen=True, slots=True)
 class Skill:
-    """`files` are paths from `folder`, sorted, the instructions first."""
+    """A skill folder. `files` are paths relative to `folder`, sorted, with the instructions first."""
 
     name: str
     description: str
@@ -29,27 +30,29 @@ class Skill:
     files: tuple[str, ...]
 
     def read(self, file: str = INSTRUCTIONS) -> str:
-        """Raises NotFound for a file that the skill does not have."""
+        """Return the text of a file. Raises NotFound if the skill has no such file."""
         if file not in self.files:
-            raise NotFound(f"the skill {self.name} has no file {file!r}: it has {', '.join(self.files)}", param="file")
+            raise NotFound(
+                f"the skill {self.name} has no file {file!r}: name one of {', '.join(self.files)}", param="file"
+            )
         return (self.folder / file).read_text(encoding="utf-8")
 
 
 def list_skills() -> tuple[Skill, ...]:
-    """All skills, by name."""
+    """Return all skills, sorted by name."""
     return tuple(_read_folder(path.parent) for path in sorted(SHIPPED.glob(f"*/{INSTRUCTIONS}")))
 
 
 def read_skill(name: str) -> Skill:
-    """Raises NotFound for a name that no skill has."""
+    """Return the skill with this name. Raises NotFound if there is none."""
     found = {skill.name: skill for skill in list_skills()}
     if name not in found:
-        raise NotFound(f"there is no skill {name!r}: there are {', '.join(found)}", param="name")
+        raise NotFound(f"there is no skill {name!r}: name one of {', '.join(found)}", param="name")
     return found[name]
 
 
 def front_matter(text: str) -> dict[str, Any]:
-    """What stands between the two lines of three dashes at the head of the instructions."""
+    """Return the YAML between the two lines of three dashes at the head of the instructions."""
     _, head, _ = text.split(FENCE, 2)
     return yaml.safe_load(head)
 

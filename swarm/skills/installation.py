@@ -1,8 +1,8 @@
-"""Copies a skill to where a coding agent looks for it, and leaves alone what a person changed there.
+"""The installation of a skill into a coding agent's directory, which keeps the files that a person has changed there.
 
-Place in the flow: `swarm skills install` calls it once for each skill and directory. Each copy holds a record of the
-files as they were written, so that a later version can tell what it may replace. A skill is replaced as a whole or not
-at all: new references beside old instructions would contradict them. This module knows no coding agent.
+Place in the flow: `swarm skills install` calls it for each skill and directory. Each copy contains a record of its
+original files, so that a later version knows which ones it may replace. A skill is replaced as a whole or not at all,
+because new references could contradict old instructions. This module knows no coding agent.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RECORD = ".swarm-skill.json"
 
 
 class State(StrEnum):
-    """What became of a copy: `kept` is one that was left as it is because of what a person changed in it."""
+    """The result for a copy of a skill. A copy is `kept` if a person has changed it."""
 
     INSTALLED = "installed"
     UPDATED = "updated"
@@ -33,7 +33,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class InstalledSkill:
-    """`changed` are the files that a person changed, as paths from `folder`: kept, or replaced by force."""
+    """A copy of a skill. `changed` are the files that a person has changed, as paths relative to `folder`."""
 
     name: str
     folder: Path
@@ -42,9 +42,9 @@ class InstalledSkill:
 
 
 def install_skill(skill: Skill, directory: Path, *, force: bool = False) -> InstalledSkill:
-    """Make `directory`/NAME a copy of the skill. With `force` files that a person changed are replaced, too.
+    """Make `directory`/NAME a copy of the skill. With `force`, files that a person has changed are replaced too.
 
-    Files of the person's own in the folder stay. Raises BadRequest where the folder cannot be written.
+    Other files in the folder stay. Raises BadRequest if the folder cannot be written.
     """
     folder = directory / skill.name
     try:
@@ -52,11 +52,16 @@ def install_skill(skill: Skill, directory: Path, *, force: bool = False) -> Inst
             return _replace_other(skill, folder, force=force)
         return _install(skill, folder, force=force)
     except OSError as error:
-        raise BadRequest(f"{folder} cannot be written: {error.strerror or error}", param="dir") from error
+        raise BadRequest(
+            f"{folder} cannot be written: {error.strerror or error}; name a directory that you own", param="dir"
+        ) from error
 
 
 def _replace_other(skill: Skill, folder: Path, *, force: bool) -> InstalledSkill:
-    """A link or a file where the folder would be is the person's: writing through a link would change what it names."""
+    """Keep a link or a file at the place of the folder, because it is the person's. With `force`, replace it.
+
+    A write through the link would change the folder that it points to.
+    """
     if not force:
         return InstalledSkill(skill.name, folder, State.KEPT, (".",))
     folder.unlink()
@@ -81,7 +86,7 @@ def _install(skill: Skill, folder: Path, *, force: bool) -> InstalledSkill:
 
 
 def _write(skill: Skill, folder: Path, recorded: dict[str, str]) -> None:
-    """The record is written last: an installation that was cut off is completed by the next one."""
+    """Write the files, and the record last, so that the next installation completes an interrupted one."""
     for name in skill.files:
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -95,7 +100,7 @@ def _write(skill: Skill, folder: Path, recorded: dict[str, str]) -> None:
 
 
 def _recorded(folder: Path) -> dict[str, str]:
-    """The digests of the files as they were written. A record that is damaged says nothing."""
+    """Return the recorded digests of the original files. A damaged record counts as empty."""
     try:
         record: Any = json.loads((folder / RECORD).read_text(encoding="utf-8"))
         files: dict[Any, Any] = record["files"]

@@ -77,7 +77,7 @@ def test_a_failed_check_exits_1_and_the_table_says_what_to_do(tmp_path: Path) ->
     assert done.returncode == 1
     lines = done.stdout.splitlines()
     home = next(number for number, line in enumerate(lines) if line.startswith("fail  home"))
-    assert "-> give a directory you own" in lines[home + 1]
+    assert "-> set a directory that you own" in lines[home + 1]
     tokens = next(number for number, line in enumerate(lines) if line.startswith("fail  tokens"))
     assert "SWARM_TOKEN" in lines[tokens]
     assert "\x1b" not in done.stdout
@@ -134,7 +134,7 @@ def test_a_probe_that_does_not_end_is_judged_by_what_it_said_before(
 def test_a_sound_ledger_is_ok_and_left_as_it_was(home: Path) -> None:
     before = files(home)
     finding = check_ledger(home)
-    assert finding.verdict is Health.OK and "whole" in finding.message
+    assert finding.verdict is Health.OK and "undamaged" in finding.message
     assert files(home) == before
 
 
@@ -208,7 +208,7 @@ def test_a_free_port_and_a_running_server_are_ok(start_server: Any) -> None:
     finding = check_port("127.0.0.1", port, CANARY)
     assert finding.verdict is Health.OK and "OFFLINE" in finding.message
     stranger = check_port("127.0.0.1", port, "some-other-token-123")
-    assert stranger.verdict is Health.OK and "not one of its own" in stranger.message
+    assert stranger.verdict is Health.OK and "does not accept the token" in stranger.message
 
 
 class Stranger(BaseHTTPRequestHandler):

@@ -180,7 +180,7 @@ def test_an_evaluation_that_takes_too_long_is_given_up_and_its_score_refused(sta
         assert (given_up.state, given_up.reason, given_up.evaluator) == ("abandoned", "timeout", "one")
         with pytest.raises(Conflict, match="it is abandoned by one"):
             client.end_evaluation(0, [episode])
-        with pytest.raises(Conflict, match="does not hold the evaluation of step 0"):
+        with pytest.raises(Conflict, match="has no claim on the evaluation of step 0"):
             client.renew_evaluation(0)
 
 

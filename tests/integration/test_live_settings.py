@@ -106,7 +106,7 @@ def test_what_cannot_change_is_refused_by_name_with_what_to_do(start_shared_serv
         ({"settings": {"lr": -1}}, "lr", "greater than 0"),
         ({"settings": {"num_repeat": 3, "min_group": 4}}, None, r"min_group (4) must not exceed"),
         ({"settings": {"lr_scheduler_type": "cosine", "total_steps": None}}, None, "set total_steps"),
-        ({"settings": {"batch_size": 4}, "at_step": 1}, "at_step", "the first step that can have this is 2"),
+        ({"settings": {"batch_size": 4}, "at_step": 1}, "at_step", "give 2, the first step that can have this"),
         ({"settings": {"lr": 1}, "at_step": 0}, "at_step", "greater than or equal to 1"),
         ({"settings": {"lr": 1}, "at_step": 9}, "at_step", "the job is complete after 5 steps"),
         ({"settings": {"lr": 1}, "step": 9}, "step", "Extra inputs"),

@@ -1,4 +1,4 @@
-"""Calls made at the same time leave in one request: for threads in sync_calls.py, for tasks in async_calls.py."""
+"""Coalescing: calls made at the same time share one request. sync_calls.py is for threads, async_calls.py for tasks."""
 
 from swarm.client.coalescing.async_calls import TaskCoalescer
 from swarm.client.coalescing.sync_calls import ThreadCoalescer

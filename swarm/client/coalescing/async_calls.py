@@ -1,6 +1,6 @@
-"""Coalescing for the tasks of one event loop: each request of several calls is carried out by a task of its own.
+"""Coalescing for the tasks of one event loop: a task of its own sends each shared request.
 
-Place in the flow: AsyncSwarmClient gives it the steps that may leave together.
+Place in the flow: AsyncSwarmClient hands it the calls that may share a request. It knows nothing of their content.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ SUCCESS = 200
 
 
 class TaskCoalescer:
-    """For the tasks of the loop in which it is used first."""
+    """The coalescer of an AsyncSwarmClient, for the tasks of the event loop in which it is first used."""
 
     def __init__(self, http: httpx.AsyncClient, unclaimed: Callable[[Joinable, AnswerOfMany], Awaitable[None]]) -> None:
-        """`unclaimed` is called with what came of a call whose task was cancelled while it was on its way."""
+        """Create a coalescer. `unclaimed` gets the answer to a call whose task was cancelled before it came."""
         self._http = http
         self._unclaimed = unclaimed
         self._departures: dict[str, Departures] = {}
@@ -45,7 +45,7 @@ class TaskCoalescer:
         return await self._send(step) if isinstance(outcome, Alone) else outcome
 
     async def close(self) -> None:
-        """Break off what is under way: its callers hear that the connection was lost."""
+        """Cancel the requests under way. Their callers get a connection error."""
         for timer in self._timers.values():
             timer.cancel()
         tasks = [*self._under_way.values(), *self._clean_ups]
@@ -126,7 +126,7 @@ class TaskCoalescer:
         self._leave_if_due(departures)
 
     def _break_off_deserted(self) -> None:
-        """A request whose callers are all gone: the server then begins nothing for them."""
+        """Cancel the requests whose callers are all gone, so that the server begins no episodes for them."""
         for trip, task in self._under_way.items():
             if all(caller.is_gone for caller in trip.callers.values()):
                 task.cancel()

@@ -1,9 +1,9 @@
-"""Which calls leave together, and when; and whose line of an answer is whose. Without I/O, threads or event loops.
+"""The schedule of shared requests: which calls share one, when it is sent, and which line of its answer is whose.
 
-Place in the flow: sync_calls.py and async_calls.py carry out what stands here; the calls are those of
-plans/exchange.py. A call that comes while none of its route is on its way leaves at once and alone. Those that come
-meanwhile are collected and leave together as soon as that one's answer begins, or after `SLOW_S`, so that a call that
-is held holds no other.
+Place in the flow: sync_calls.py and async_calls.py do its I/O. The calls come from plans/exchange.py. A call is sent at
+once and alone if no other request to its route is under way. Calls that come meanwhile are collected. They are sent
+together when the answer to the earlier request begins, or after `SLOW_S`, so that a call that waits on the server
+delays no other. This module knows nothing of threads or event loops.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from swarm.client.plans.exchange import Joinable, Outcome, joint_request
 from swarm.schemas import MAX_TOGETHER, AnswerOfMany
 
 SLOW_S = 0.05
-"""What is collected waits no longer than this for the answer to the request before."""
+"""The longest time that collected calls wait for the answer to the request before."""
 
 MAX_BYTES = 1 << 20
-"""A request has at most so many bytes, far below what a server takes. A larger entry leaves alone."""
+"""The most bytes of a shared request, far below the limit of a server. A larger entry is sent alone."""
 
 _NO_SUCH_ROUTE = frozenset({404, 405})
 _REFUSED_AS_A_WHOLE = frozenset({400, 413})
-"""Something about one of the entries: each learns by itself whether it was it."""
+"""Statuses that may be due to a single entry. Each call is then sent alone, to find out which one it is."""
 
 
 class Alone:
-    """In place of an outcome: the call has to be sent by itself."""
+    """A marker in the place of an outcome: the call has to be sent alone."""
 
 
 @dataclass(slots=True, eq=False)
 class Caller:
-    """One call, from when it is made until its outcome is known. `is_gone` once nobody waits for it any more."""
+    """One call until its outcome is known. `is_gone` is True once nobody waits for it any more."""
 
     step: Joinable
     wake: Callable[[], None]
@@ -50,7 +50,7 @@ class Caller:
 
 @dataclass(slots=True, eq=False)
 class Trip:
-    """Callers that share one request, by the index of their entry. Those that are settled are left out."""
+    """The callers that share one request, by the index of their entry, without those that have their outcome."""
 
     callers: dict[int, Caller]
     _rest: bytes = b""
@@ -67,14 +67,14 @@ class Trip:
         return joint_request([caller.step for caller in self.callers.values()])
 
     def take(self, piece: bytes) -> list[tuple[Caller, AnswerOfMany]]:
-        """Settle those whose lines have arrived. Returns the answers to callers that are gone."""
+        """Give callers the outcomes that this piece of the answer completes; return those of callers that are gone."""
         *lines, self._rest = (self._rest + piece).split(b"\n")
         unclaimed: list[tuple[Caller, AnswerOfMany]] = []
         for line in lines:
             try:
                 answer = AnswerOfMany.model_validate_json(line)
             except ValidationError:
-                # The calls it may be about learn what this server is when each is sent by itself.
+                # It is not known whose line this is. Each call that is sent alone gets an error of its own.
                 self.settle_rest(Alone())
                 return unclaimed
             caller = self.callers.pop(answer.index, None)
@@ -92,11 +92,14 @@ class Trip:
 
 @dataclass(slots=True, eq=False)
 class Departures:
-    """The calls of one route. Used by one thread at a time. `is_known` tells whether the server has the route."""
+    """The calls of one route, for one thread at a time.
+
+    `is_known` is False if the server does not have the route for shared requests.
+    """
 
     is_known: bool = True
     clear_at: float = 0.0
-    """When the next request may leave, on the monotonic clock, if nothing is heard of the newest before."""
+    """The time, on the monotonic clock, from which the next request may be sent even without an answer."""
 
     waiting: deque[Caller] = field(default_factory=deque[Caller])
     _newest: object = None
@@ -105,11 +108,11 @@ class Departures:
         return now >= self.clear_at
 
     def leave(self, trip: object, now: float) -> None:
-        """A request leaves; `trip` is any object that stands for it."""
+        """Record that a request is sent. `trip` is any object that identifies it."""
         self._newest, self.clear_at = trip, now + SLOW_S
 
     def take(self, now: float, caller: Caller | None = None) -> Trip:
-        """Those who leave now, in the order in which they came; `caller`, who is one who waits, among them."""
+        """Take the callers of the next request out of the queue, in their order, and `caller` in any case."""
         taken = list(self._next())
         if caller is not None and caller not in taken:
             self.waiting.remove(caller)
@@ -121,13 +124,18 @@ class Departures:
         return trip
 
     def heard_of(self, trip: object) -> None:
-        """The answer to a request begins, or it came to nothing: the way is clear, unless a later one is on it."""
+        """Record that the answer to a request has begun or failed, so that the next request may be sent.
+
+        If a later request is under way, nothing changes.
+        """
         if trip is self._newest:
             self._newest, self.clear_at = None, 0.0
 
     def turn_back(self, trip: Trip) -> None:
-        """Whoever carried out a request was interrupted: those that it took along go first in the next one. What they
-        send is the same, so that a server that had heard of them answers the same."""
+        """Put the callers of an interrupted request back at the head of the queue.
+
+        They send the same content again, so a server that already has it answers the same.
+        """
         for caller in reversed(trip.callers.values()):
             caller.is_on_its_way = False
             if not caller.is_gone:
@@ -136,13 +144,13 @@ class Departures:
         trip.callers = {}
 
     def withdraw(self, caller: Caller) -> None:
-        """Nobody waits for the outcome any more."""
+        """Remove a caller that no longer waits for its outcome."""
         caller.is_gone = True
         if caller in self.waiting:
             self.waiting.remove(caller)
 
     def refuse(self, trip: Trip, response: httpx.Response) -> None:
-        """The answer to the request as a whole, its body read."""
+        """Settle all callers of a request that was refused as a whole. The body of `response` must have been read."""
         if response.status_code in _NO_SUCH_ROUTE:
             self.is_known = False
         each_alone = response.status_code in _NO_SUCH_ROUTE | _REFUSED_AS_A_WHOLE or response.is_success
@@ -159,5 +167,5 @@ class Departures:
 
 
 def cut_off() -> httpx.TransportError:
-    """What the callers of a trip are told whose answer ended early."""
-    return httpx.RemoteProtocolError("the answer ended before all of its entries were told")
+    """Return the error for callers whose answer ended before their line came."""
+    return httpx.RemoteProtocolError("the answer to a shared request ended before it had a line for each call")

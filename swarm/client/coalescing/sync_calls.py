@@ -1,8 +1,8 @@
-"""Coalescing for threads: of those that call at the same time, one sends the request of all and hands out the answers.
+"""Coalescing for threads: one of the calling threads sends the shared request and hands out the answers.
 
-Place in the flow: SwarmClient gives it the steps that may leave together. There is no thread behind it: the first that
-waits becomes the sender when its turn comes. Only where the sender's own call is answered and others are still held, a
-daemon thread reads on.
+Place in the flow: SwarmClient hands it the calls that may share a request. It needs no thread of its own, because the
+first thread that waits becomes the sender. If the sender has its own answer before the others have theirs, a daemon
+thread reads the rest. It knows nothing of the content of the calls.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ FOREVER = -1.0
 
 
 class Signal:
-    """Wakes one thread. An Event does that too, at twice the cost of handing out an answer."""
+    """An event for one waiting thread. threading.Event would double the cost of handing out an answer."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._lock.acquire()
 
     def set(self) -> None:
-        # It is set already.
+        # The lock is free already if the signal is set.
         with suppress(RuntimeError):
             self._lock.release()
 
     def wait(self, limit_s: float) -> None:
-        """Return once it is set, which it then is no more, or after so many seconds."""
+        """Wait until the signal is set, and clear it. Return after `limit_s` seconds at the latest."""
         self._lock.acquire(timeout=limit_s)
 
 
 class ThreadCoalescer:
-    """For any number of threads."""
+    """The coalescer of a SwarmClient, for any number of threads."""
 
     def __init__(self, http: httpx.Client, unclaimed: Callable[[Joinable, AnswerOfMany], None]) -> None:
-        """`unclaimed` is called with what came of a call whose thread was interrupted while it was on its way."""
+        """Create a coalescer. `unclaimed` gets the answer to a call whose thread was interrupted before it came."""
         self._http = http
         self._unclaimed = unclaimed
         self._lock = threading.Lock()
@@ -75,7 +75,7 @@ class ThreadCoalescer:
         return self._send(step.alone()) if isinstance(outcome, Alone) else outcome
 
     def close(self) -> None:
-        """Nothing is left behind: whoever calls waits for its own outcome."""
+        """Do nothing: every caller waits for its own outcome, so no request is left."""
 
     def _wait(self, departures: Departures, caller: Caller, arrived: Signal) -> Outcome | Alone:
         while caller.outcome is None:
@@ -89,7 +89,7 @@ class ThreadCoalescer:
         return caller.outcome
 
     def _take_lead(self, departures: Departures, caller: Caller) -> Trip | None:
-        """The callers for whom this thread is to send the next request, if it is."""
+        """Return the callers of the next request if this thread is to send it, else None."""
         with self._lock:
             if caller.is_on_its_way or caller.outcome is not None or not departures.may_leave(time.monotonic()):
                 return None
@@ -118,7 +118,7 @@ class ThreadCoalescer:
             trip.settle_rest(cut_off())
 
     def _read(self, departures: Departures, trip: Trip) -> Generator[None]:
-        """Send the request and settle its callers; stops after each piece of the answer."""
+        """Send the request and settle its callers. Yields after each piece of the answer."""
         try:
             response = self._http.send(trip.request(), stream=True)
             try:

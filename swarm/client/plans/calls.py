@@ -1,7 +1,7 @@
-"""Every call of the client as a plan: the one place that knows routes, bodies and what they return.
+"""The calls of the client as plans: the routes of the server, their request bodies and their answers.
 
-Place in the flow: SwarmClient and AsyncSwarmClient carry these plans out; neither has logic of its own. Knows nothing
-of threads or event loops.
+Place in the flow: SwarmClient and AsyncSwarmClient do the I/O for these plans, and have no logic of their own. This
+module knows nothing of threads or event loops.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ logger = logging.getLogger(__name__)
 
 POLL_S = 0.25
 PAGE = 1000
-# Loading weights takes as long as writing them, on a slow disk minutes.
+# Writing or loading weights can take minutes on a slow disk.
 SLOW_CALL_S = 600.0
 
 _SERVING = frozenset(
@@ -93,7 +93,7 @@ def job(server: Server) -> Plan[JobView]:
 def change_job(
     server: Server, settings: Mapping[str, Any], at_step: int | None, expected_revision: int | None
 ) -> Plan[JobView]:
-    """The revision that it is made on makes it repeatable."""
+    """Change the running job. The call names the expected revision, so that it can be repeated safely."""
     if expected_revision is None:
         expected_revision = (yield from job(server)).revision
     body = checked(
@@ -112,7 +112,7 @@ def usage(server: Server, episode_type: EpisodeType | str) -> Plan[JobUsage]:
 
 
 def metrics(server: Server, after_step: int) -> Plan[list[MetricPointView]]:
-    """Page through the history until nothing is left."""
+    """Read the metrics page by page, until a page is empty."""
     points: list[MetricPointView] = []
     while page := (yield from exchange(server, _beyond("metrics", points, after_step), MetricsHistory)).points:
         points.extend(page)
@@ -120,7 +120,7 @@ def metrics(server: Server, after_step: int) -> Plan[list[MetricPointView]]:
 
 
 def claim_evaluation(server: Server, client_id: str, lease_s: float, wait_s: float) -> Plan[ClaimedEvaluation]:
-    """What is held already is claimed once more, so that it may be repeated."""
+    """Claim the evaluation that is due. A repeated call claims the same one again."""
     body = checked(lambda: ClaimEvaluationRequest(client_id=client_id, lease_s=lease_s, wait_s=wait_s))
     return exchange(server, Call("POST", f"{API_PREFIX}/evaluations/claim", body, answer_s=wait_s), ClaimedEvaluation)
 
@@ -142,7 +142,7 @@ def end_evaluation(
 
 
 def evaluations(server: Server, after_step: int) -> Plan[list[EvaluationView]]:
-    """Page through them until nothing is left. All of one step are on one page."""
+    """Read the evaluations page by page, until a page is empty. A page has all evaluations of a step."""
     found: list[EvaluationView] = []
     while page := (yield from exchange(server, _beyond("evaluations", found, after_step), EvaluationPage)).evaluations:
         found.extend(page)
@@ -160,7 +160,10 @@ def past_events(server: Server, after_id: int) -> Plan[list[EventView]]:
 
 
 def audit(server: Server, after_id: int) -> Plan[list[AuditView]]:
-    """Reading the log is itself logged: a page that is not full is the last, or it would never end."""
+    """Read the audit log page by page, until a page is not full.
+
+    Reading the log adds an entry to it, so to wait for an empty page would never end.
+    """
     entries: list[AuditView] = []
     while True:
         call = _page_of("audit", entries[-1].audit_id if entries else after_id)
@@ -181,7 +184,8 @@ def sync_and_start(
         raise BadRequest(f"resume: must be 'run' or 'weights' (got {resume!r})", param="resume")
     if force_restart and resume == "weights":
         raise BadRequest(
-            "force_restart begins from the model, resume='weights' does not: leave one out", param="resume"
+            "force_restart starts from the base weights and resume='weights' from the present ones: leave one out",
+            param="resume",
         )
     if force_restart:
         yield from stop_engine(server)
@@ -200,7 +204,7 @@ def sync_and_start(
     if present.state in {EngineState.OFFLINE, EngineState.FAILED}:
         how = "weights" if resume == "weights" else not force_restart
         start = Call("POST", f"{API_PREFIX}/engine/start", StartEngineRequest(resume=how), repeatable=False)
-        # Refused if another client started the same job in the meantime: its boot is as good as ours.
+        # The server refuses if another client has started the same job meanwhile, which serves as well.
         with suppress(IllegalTransition):
             yield from exchange(server, start, Acknowledged)
     served = yield from _wait_for(server, "the engine to serve", boot_timeout_s, lambda now: now.state in _SERVING)
@@ -210,7 +214,7 @@ def sync_and_start(
 
 
 def launch(server: Server, key: str, train_job: BaseModel | Mapping[str, Any]) -> Plan[LaunchView]:
-    """Its key makes it repeatable."""
+    """Start a job as a new run. The key makes the call safe to repeat."""
     body = checked(lambda: LaunchRequest(key=key, job=dump_any(train_job)))
     return exchange(server, Call("POST", f"{API_PREFIX}/launch", body), LaunchView)
 
@@ -254,7 +258,7 @@ def batch_policy(server: Server) -> Plan[BatchPolicies]:
 
 def update_batch_policy(server: Server, settings: Mapping[str, Any]) -> Plan[BatchPolicies]:
     if not settings:
-        raise BadRequest("no setting named: give at least one, such as batch_size=32")
+        raise BadRequest("no setting was given: give at least one, such as batch_size=32")
     body = checked(lambda: UpdateBatchPolicyRequest(**settings))
     return exchange(server, Call("PATCH", f"{API_PREFIX}/batch/policy", body), BatchPolicies)
 
@@ -273,14 +277,17 @@ def _page_of(records: str, after_id: int) -> Call:
 
 
 def _beyond(records: str, known: Sequence[MetricPointView | EvaluationView], after_step: int) -> Call:
-    """The page behind what is known."""
+    """Return the call for the page after the records that are `known`."""
     return Call("GET", f"{API_PREFIX}/{records}", query={"after_step": known[-1].step if known else after_step})
 
 
 def _join(
     server: Server, train_job: BaseModel | Mapping[str, Any], refusal: Forbidden, boot_timeout_s: float
 ) -> Plan[Status]:
-    """What a token that may not set the job can do: wait for it to be served, if it is the one that is set."""
+    """Wait until the server serves the job, for a client whose token cannot set it.
+
+    Raises `refusal` if the server has another job.
+    """
     known = yield from job(server)
     own = build_job(train_job.model_dump() if isinstance(train_job, TrainJob) else dump_any(train_job))
     if known.resolved != own.resolve().model_dump(mode="json"):
@@ -303,7 +310,7 @@ def _wait_for(
     is_reached: Callable[[Status], bool],
     leaves: Collection[EngineState] = (EngineState.FAILED, EngineState.OFFLINE),
 ) -> Plan[Status]:
-    """Poll the status until `is_reached`. States in `leaves` end the wait: nothing will come of it."""
+    """Poll the status until `is_reached`, and return it. A state in `leaves` ends the wait with an error."""
     deadline = time.monotonic() + timeout_s
     while True:
         present = yield from status(server)
@@ -312,18 +319,19 @@ def _wait_for(
         if present.state is EngineState.FAILED and present.state in leaves:
             raise EngineFailure(f"the engine failed: {present.reason or 'see the log of the server'}")
         if present.state is EngineState.COMPLETE:
-            raise TrainingComplete(f"waited for {what}, which will not come: {present.reason}")
+            raise TrainingComplete(f"the training ended before {what}: {present.reason}")
         if present.state in leaves:
             raise EngineNotReady(f"the engine is {present.state} while waiting for {what}: start it again")
         if time.monotonic() >= deadline:
             raise Unavailable(
-                f"waited {timeout_s:g} s for {what}: the engine is {present.state} at step {present.step}"
+                f"waited {timeout_s:g} s for {what}: the engine is {present.state} at step {present.step}; wait longer"
+                " with a larger timeout"
             )
         yield Pause(POLL_S)
 
 
 def checked(build: Callable[[], T]) -> T:
-    """A request body, or BadRequest naming the first wrong field: nothing malformed is sent."""
+    """Return the request body that `build` makes. Raises BadRequest, which names the first wrong field."""
     try:
         body = build()
         if isinstance(body, BaseModel):

@@ -1,7 +1,8 @@
-"""The calls of an episode's life as plans: begin, end, abort, revise, heartbeat, and reading what was recorded.
+"""The calls of an episode as plans: begin, end, abort, revise its reward, heartbeat, and read its record.
 
-Place in the flow: as calls.py, with the leases of the client kept up to date on the way. A server that is killed and
-started again in the middle is waited for.
+Place in the flow: the clients do the I/O for these plans, as for those of calls.py. The plans also keep the leases of
+the client up to date. They wait for a server that restarts meanwhile. This module knows nothing of threads or event
+loops.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ from swarm.types import EpisodeType, Task, WorkflowOutput
 
 logger = logging.getLogger(__name__)
 
-# The longest the server is asked to hold a begin: proxies in between cut silent connections after a minute.
+# The longest wait of a begin on the server, because proxies cut connections that are silent for a minute.
 MAX_HOLD_S = 25.0
-# What one heartbeat may list.
+# The most episodes that one heartbeat may list.
 MAX_LISTED = 20_000
 
 _PREFIX = f"{API_PREFIX}/episodes"
@@ -89,8 +90,10 @@ def begin_episode(
 
 
 def abort_unclaimed(server: Server, leases: Leases, step: Joinable, line: AnswerOfMany) -> Plan[None]:
-    """What came of a call in a request with others whose caller has left meanwhile: an episode that was begun for it
-    has nobody who runs it."""
+    """Abort an episode that was begun for a caller who has left meanwhile, so that nobody runs it.
+
+    `line` is the answer to the caller's call in a shared request. Other calls need no clean-up.
+    """
     if step.path == _BEGIN_MANY and line.answer is not None:
         yield from abort_episode(server, leases, str(line.answer["episode_id"]), "client_left", False)
 
@@ -126,13 +129,13 @@ def end_episode(
 
 
 def reported(client_id: str, task: Task, episode_id: str, output: WorkflowOutput) -> dict[str, Any]:
-    """The fields of a result."""
+    """Return the fields of a reported result, for the request body."""
     return {
         "task_id": task.task_id,
         "reward": output.reward,
         "is_success": output.is_success,
         "turn_rewards": None if output.turn_rewards is None else list(output.turn_rewards),
-        # A server of before there were any refuses the name.
+        # An older server refuses fields that it does not know.
         **({} if output.rewards is None else {"rewards": dict(output.rewards)}),
         **({} if output.replies is None else {"replies": list(output.replies)}),
         "metadata": dict(output.metadata),
@@ -143,7 +146,7 @@ def reported(client_id: str, task: Task, episode_id: str, output: WorkflowOutput
 
 def abort_episode(server: Server, leases: Leases, episode_id: str, reason: str, final: bool) -> Plan[EpisodeView]:
     body = checked(lambda: AbortEpisodeRequest(reason=reason, final=final))
-    # Whether or not the server hears of it, nobody keeps this episode alive any more.
+    # The heartbeats end also if the abort fails. The server then ends the episode when its lease is over.
     leases.release(episode_id)
     return (yield from exchange(server, Call("POST", path_of(episode_id, "/abort"), body), EpisodeView))
 
@@ -175,7 +178,7 @@ def heartbeat(server: Server, leases: Leases, episode_id: str) -> Plan[EpisodeVi
 
 
 def heartbeat_all(server: Server, leases: Leases, client_id: str, episode_ids: Sequence[str]) -> Plan[None]:
-    """One sign of life for all the episodes, tried once: the next one comes soon."""
+    """Send one heartbeat for all the episodes. It is not repeated, because the next one follows soon."""
     quick = replace(server, timeout_s=min(server.timeout_s, BEAT_LIMIT_S))
     for start in range(0, len(episode_ids), MAX_LISTED):
         body = HeartbeatRequest(client_id=client_id, episode_ids=list(episode_ids[start : start + MAX_LISTED]))
@@ -183,7 +186,9 @@ def heartbeat_all(server: Server, leases: Leases, client_id: str, episode_ids: S
         answer = yield from exchange(quick, call, HeartbeatResponse)
         lost = leases.lose(answer.ended)
         if lost:
-            logger.warning("the server gave up %d episodes, %s: %s", len(lost), lost[0], answer.ended[lost[0]])
+            logger.warning(
+                "the server aborted %d episodes; the first is %s: %s", len(lost), lost[0], answer.ended[lost[0]]
+            )
         for warning in leases.unheard(answer.warnings):
             logger.warning("the server warns about client %s: %s", client_id, warning)
 
@@ -193,7 +198,7 @@ def episode(server: Server, episode_id: str) -> Plan[EpisodeDetail]:
 
 
 def episodes(server: Server, filters: Mapping[str, str | None], limit: int) -> Plan[list[EpisodeView]]:
-    """Page through the list until `limit` or its end."""
+    """Read the episodes page by page, until `limit` or the end of the list."""
     query: dict[str, str | int] = {name: value for name, value in filters.items() if value is not None}
     found: list[EpisodeView] = []
     while len(found) < limit:

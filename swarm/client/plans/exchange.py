@@ -1,13 +1,14 @@
-"""One call of the server's API without I/O: which request to send, what its answer means, when to try again.
+"""One call of the server's API without I/O: its request, the parsing of its answer, and its retries.
 
-Place in the flow: calls.py composes calls of these, SwarmClient and AsyncSwarmClient carry them out. A plan is a
-generator that yields `httpx.Request`s to send, `Joinable`s to send alone or in one request with others, and `Pause`s to
-sleep, is sent what came of them, and returns the result. Knows nothing of threads or event loops.
+Place in the flow: calls.py builds plans from it; SwarmClient and AsyncSwarmClient do their I/O. A plan is a generator.
+It yields an `httpx.Request` to send, a `Joinable` to send alone or together with others, or a `Pause` to sleep. The
+client sends the outcome back into the plan, and the plan returns the result. This module knows nothing of threads or
+event loops.
 
-What is tried again: a refusal for now (an Unavailable error, or 429, 502, 503, 504 from something in between), for the
-server did not take the call; a lost connection, if the call may be repeated or cannot have reached the server. Nothing
-else is, nor anything marked `x-should-retry: false`. A server that is killed and started again is both, one after the
-other.
+Two failures are retried. The first is a temporary refusal: an Unavailable error, or a status of 429, 502, 503 or 504
+from a proxy, because the server has not taken the call. The second is a lost connection, if the call may be repeated or
+cannot have reached the server. An answer with `x-should-retry: false` is never retried. While a server restarts, the
+two follow each other.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Answer = TypeVar("Answer", bound=BaseModel)
 
-# A server that comes back is noticed within this time, however long it was away, and well within a lease.
+# A client notices a restarted server within this time, which is much shorter than a lease.
 MAX_PAUSE_S = 5.0
 FIRST_PAUSE_S = 0.25
-# The clients of a server that comes back do not all come at once.
+# So the clients of a restarted server do not all call at once.
 JITTER = 0.25
 
 _REFUSED_FOR_NOW = frozenset({429, 502, 503, 504})
@@ -44,22 +45,23 @@ _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Sleep for `seconds`."""
+    """A step of a plan: sleep for `seconds`."""
 
     seconds: float
 
 
 Outcome = httpx.Response | AnswerOfMany | httpx.TransportError | None
-"""What came of a step: an answer with its body read, the line of an answer to many, a failure of the connection, or
-None after a pause."""
+"""The outcome of a step: a response whose body is read, one line of the answer to a shared request, a connection error,
+or None after a pause."""
 
 
 @dataclass(slots=True)
 class Server:
-    """Where calls go. `timeout_s` bounds one call with its retries; `is_known` turns True with the first answer.
+    """The address of a server, with the headers of every call.
 
-    A server that never answered is reported at once, except to calls with a patience of their own; one that did is
-    given `timeout_s` to come back.
+    `timeout_s` limits one call with its retries. `is_known` becomes True with the first answer. If a server has never
+    answered, a lost connection is an error at once, except for calls with a patience of their own. Otherwise the server
+    has `timeout_s` to come back.
     """
 
     url: str
@@ -70,7 +72,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What stands for a call in a request for many: the route that takes it, and its entry there."""
+    """A call as part of a shared request: the route of that request, and the body of this call in it."""
 
     path: str
     body: BaseModel
@@ -78,11 +80,11 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request; with an `entry` it may leave in one request with others.
+    """One call of the API; with an `entry` it may share a request with other calls.
 
-    `patience_s` bounds how long refusals and lost connections are waited out (None: the server's `timeout_s`); an
-    attempt may take `answer_s` longer than usual. `repeatable` calls are sent again when it is not known whether they
-    got through.
+    Refusals and lost connections are retried for `patience_s` seconds (None: the server's `timeout_s`). The server may
+    take `answer_s` seconds longer than usual to answer. A `repeatable` call is sent again if it is not known whether it
+    reached the server.
     """
 
     method: str
@@ -97,7 +99,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Joinable:
-    """A call that leaves as `alone()`, or as the `entry` of a request to `path`. `answer_s` bounds its silence."""
+    """A call that is sent `alone()`, or as an `entry` of a shared request to `path`.
+
+    `answer_s` limits the wait for its answer, in seconds.
+    """
 
     server: Server
     call: Call
@@ -116,9 +121,9 @@ Plan = Generator[httpx.Request | Joinable | Pause, Outcome, T]
 
 
 def exchange(server: Server, call: Call, answer: type[Answer]) -> Plan[Answer]:
-    """Send `call` until it is answered for good. Returns the parsed answer or raises the domain error it names.
+    """Send `call`, retry it as described above, and return the parsed answer.
 
-    Raises ServerUnreachable if no answer comes in time.
+    Raises the error that the answer names, or ServerUnreachable if no answer comes in time.
     """
     patience = _Patience(server, call)
     while True:
@@ -140,7 +145,7 @@ def exchange(server: Server, call: Call, answer: type[Answer]) -> Plan[Answer]:
 
 
 class _Patience:
-    """Decides after each failed attempt of one call: a pause before the next one, or the error that ends it."""
+    """The retries of one call: after a failed attempt it gives the pause before the next one, or raises the error."""
 
     def __init__(self, server: Server, call: Call) -> None:
         self._server = server
@@ -152,7 +157,7 @@ class _Patience:
 
     def after_refusal(self, error: SwarmError, *, is_final: bool) -> Pause:
         if self._lost_until is not None:
-            # It is back: what is left is its boot, which ends soon.
+            # The server answers again, and only its boot is left, which ends soon.
             self._lost_until, self._pause_s = None, FIRST_PAUSE_S
         if not isinstance(error, Unavailable) or is_final:
             raise error
@@ -165,7 +170,7 @@ class _Patience:
         if not (self._call.repeatable or isinstance(failure, _NOT_SENT)):
             raise error from failure
         if self._lost_until is None:
-            # The time that a hanging attempt took is not the server's absence.
+            # Counted from now, because the time of a hanging attempt is no absence of the server.
             self._lost_until = time.monotonic() + self._patience_s
         return self._pause(error, 0.0, self._lost_until)
 
@@ -174,14 +179,14 @@ class _Patience:
         if left_s <= 0 or at_least_s > left_s:
             raise error
         if self._pause_s == FIRST_PAUSE_S:
-            logger.info("%s %s waits: %s", self._call.method, self._call.path, error.message)
+            logger.info("%s %s is retried: %s", self._call.method, self._call.path, error.message)
         seconds = max(at_least_s, min(spread(self._pause_s), left_s))
         self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
         return Pause(seconds)
 
 
 def spread(seconds: float) -> float:
-    """`seconds`, or up to a quarter more."""
+    """Return `seconds` with random jitter of up to a quarter."""
     return seconds * random.uniform(1.0, 1.0 + JITTER)
 
 
@@ -204,7 +209,7 @@ def _request(server: Server, call: Call) -> httpx.Request:
 
 
 def joint_request(together: Sequence[Joinable]) -> httpx.Request:
-    """One request for calls to the same server and path, as many as its route takes."""
+    """Return one request for calls to the same server and path. There must not be more than the route takes."""
     server = together[0].server
     return httpx.Request(
         "POST",
@@ -220,18 +225,21 @@ def _timeouts(server: Server, answer_s: float) -> dict[str, Any]:
 
 
 def _sent(body: BaseModel) -> dict[str, Any]:
-    """What the caller left out stays out: the server's own default holds."""
+    """Return the JSON of a body without its unset fields, for which the server has its own defaults."""
     return body.model_dump(mode="json", exclude_unset=True)
 
 
 def error_of(response: httpx.Response) -> SwarmError | None:
-    """The domain error that an answer names, or None for a success. The body must have been read."""
+    """Return the error that a response names, or None for a success. The body must have been read."""
     if response.is_success:
         return None
     try:
         detail = ErrorBody.model_validate_json(response.content).error
     except ValidationError:
-        message = f"{response.request.url} answered HTTP {response.status_code} without naming an error: is it a swarm?"
+        message = (
+            f"{response.request.url} answered HTTP {response.status_code} without a swarm error: check that a swarm"
+            " server runs at this address"
+        )
         detail = ErrorDetail(message=message, type="", code="")
     return _error(detail, response.status_code, _retry_after_s(response))
 
@@ -270,8 +278,8 @@ def _unreadable(url: str, error: ValidationError) -> SwarmError:
     first = error.errors(include_url=False)[0]
     where = ".".join(str(part) for part in first["loc"])
     return SwarmError(
-        f"{url} gave an answer this client cannot read ({where}: {first['msg']}): are client and server of the same"
-        " version?"
+        f"{url} sent an answer that this client cannot parse ({where}: {first['msg']}): check that client and server"
+        " have the same version"
     )
 
 
@@ -284,5 +292,5 @@ def unreachable(server: Server, method: str, path: str, failure: httpx.Transport
 
 
 def dump_any(value: Mapping[str, Any] | BaseModel) -> dict[str, Any]:
-    """A mapping or a pydantic model as JSON data, without values left at their defaults."""
+    """Return a mapping or a pydantic model as JSON data; defaults of a model are left out."""
     return value.model_dump(mode="json", exclude_defaults=True) if isinstance(value, BaseModel) else dict(value)

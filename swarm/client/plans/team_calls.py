@@ -1,10 +1,11 @@
-"""What a team of clients does, step by step, without I/O.
+"""The plans of a team of clients, without I/O.
 
-Place in the flow: SwarmTeam and AsyncSwarmTeam carry these plans out, so the two cannot differ. A plan yields which
-client is to do what, is sent what came of it (or gets the error thrown in), and returns the result.
+Place in the flow: SwarmTeam and AsyncSwarmTeam do the I/O for these plans, so that the two cannot differ. A plan yields
+a client's name and an action. The team sends the result back into the plan, or throws the error in. The plan returns
+the result of the whole. It knows nothing of requests.
 
-The coordinator, which is the first client, comes first in everything: it is prepared before any other, so that whoever
-asks it finds it informed; its commit decides; and its abort does.
+The first client is the coordinator. Its episode is prepared before all others, so that it can answer a server that asks
+it. Its commit or its abort decides for all.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Begun = Mapping[str, tuple[str, Credentials]]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Have the client `name` do `action`: called with a SwarmClient, or with an AsyncSwarmClient and awaited."""
+    """An `action` for the client `name`: a function that takes the client. An AsyncSwarmClient's result is awaited."""
 
     name: str
     action: Callable[[Any], Any]
@@ -58,7 +59,7 @@ def end_all(
     transaction_id: str,
     wait_timeout: float,
 ) -> TeamPlan[dict[str, EndEpisodeResponse]]:
-    """`urls` are the addresses of the servers, the coordinator's first."""
+    """Prepare all episodes, then commit all. `urls` are the servers' addresses, the coordinator's first."""
     names = list(urls)
     _require_names("episodes", names, episodes)
     _require_names("outputs", names, outputs)
@@ -73,7 +74,7 @@ def end_all(
 
 
 def abort_all(episodes: Mapping[str, str], reason: str) -> TeamPlan[None]:
-    """An episode that cannot be aborted keeps no lease: its server gives it up, or does as the coordinator did."""
+    """Abort all episodes. If a call fails, the server aborts the episode later, or asks the coordinator."""
     for name, episode_id in episodes.items():
         try:
             yield _abort(name, episode_id, reason)
@@ -82,7 +83,7 @@ def abort_all(episodes: Mapping[str, str], reason: str) -> TeamPlan[None]:
 
 
 def new_transaction_id() -> str:
-    """A secret of 256 bits."""
+    """Return a random secret of 256 bits."""
     return secrets.token_urlsafe(32)
 
 
@@ -98,7 +99,7 @@ def _commit_all(
         yield from abort_all({name: episodes[name] for name in others}, "transaction_aborted")
         raise
     except BaseException:
-        # Whether it got through is not known here. The servers settle it among themselves.
+        # It is not known here whether the commit reached the server. The servers decide among themselves.
         for name in names:
             yield _release(name, episodes[name])
         raise
@@ -107,14 +108,14 @@ def _commit_all(
         try:
             receipts[name] = yield _commit(name, episodes[name], transaction_id, wait_timeout)
         except (ServerUnreachable, Unavailable) as error:
-            logger.warning("%s commits by itself once it is back: %s", name, error.message)
+            logger.warning("%s did not answer and will commit by itself once it is back: %s", name, error.message)
             yield _release(name, episodes[name])
             receipts[name] = EndEpisodeResponse(
                 episode_id=episodes[name], state=EpisodeState.PREPARED, outcome=None, batch_id=None, replayed=False
             )
         except (Conflict, NotFound) as error:
-            # What is decided holds for the rest all the same.
-            logger.error("%s cannot commit what was decided: %s", name, error.message)
+            # The decision is made, so the other servers still have to commit.
+            logger.error("%s could not commit, although the coordinator has: %s", name, error.message)
             failure = failure or error
     if failure is not None:
         raise failure

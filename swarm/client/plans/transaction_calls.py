@@ -1,6 +1,7 @@
-"""The calls of a transaction, as plans: prepare and commit an episode that counts on several servers or on none.
+"""The calls of a two-phase commit as plans: prepare and commit an episode that counts on all its servers or on none.
 
-Place in the flow: as episode_calls.py; team.py puts them in order.
+Place in the flow: the clients do the I/O for these plans. team_calls.py decides their order. This module knows one
+server at a time.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def prepare_episode(
     coordinator: str | None,
     wait_timeout_s: float,
 ) -> Plan[EndEpisodeResponse]:
-    """The lease is kept up until the episode is committed, aborted or released."""
+    """Prepare the end of an episode. It keeps its lease until it is committed, aborted or released."""
     refuse_lost(leases, episode_id)
     body = checked(
         lambda: PrepareEpisodeRequest(

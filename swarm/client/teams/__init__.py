@@ -1,4 +1,4 @@
 """Episodes that use several servers at once, for threads and for asyncio.
 
-Its modules are imported by their names: a program of one model loads none of them.
+The modules are imported by their own names, so that a program with one model loads none of them.
 """

@@ -1,8 +1,8 @@
-"""One episode that uses several servers, each with a model of its own, and counts on all of them or on none.
+"""Teams of clients: one episode on several servers, each with its own model, that counts on all of them or on none.
 
-Place in the flow: what a program with several models in one team of agents holds. The order of calls is that of
-plans/team_calls.py; what keeps the promise when this program dies is the servers' (docs/transactions.md). sync_team.py
-is made of async_team.py by scripts/generate_sync_client.py.
+Place in the flow: a program with several models uses one team instead of one client. plans/team_calls.py decides the
+order of the calls. If the program dies, the servers keep the promise by themselves (docs/transactions.md).
+scripts/generate_sync_client.py writes sync_team.py from async_team.py. Neither knows how agents work together.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class AsyncSwarmTeam(Team[AsyncSwarmClient]):
-    """Several clients as one, for the tasks of one loop."""
+    """Several clients used as one, for the tasks of one loop."""
 
     async def begin_all(
         self,
@@ -36,8 +36,11 @@ class AsyncSwarmTeam(Team[AsyncSwarmClient]):
         wait_timeout: float = DEFAULT_WAIT_S,
         **sampling: Unpack[EpisodeSampling],
     ) -> dict[str, tuple[str, Credentials]]:
-        """Begin an episode on every server: ids and credentials by name. All or none; raises as begin_episode, whose
-        `sampling` each of them gets."""
+        """Begin an episode on every server; return ids and credentials by the name of the client.
+
+        If one cannot begin, the others are aborted. `sampling` applies to each of them. Raises the errors of
+        begin_episode.
+        """
         plan = self._begin(task, episode_type, discard_episode_timeout, lease_s, wait_timeout, sampling)
         return await self._run(plan)
 
@@ -49,16 +52,17 @@ class AsyncSwarmTeam(Team[AsyncSwarmClient]):
         *,
         wait_timeout: float = DEFAULT_END_WAIT_S,
     ) -> dict[str, EndEpisodeResponse]:
-        """Report a result to every server: it counts on all of them or on none, also if this program dies meanwhile.
+        """End the episodes, so that they count on all servers or on none, also if this program dies meanwhile.
 
-        Returns what became of each. One that is `prepared` could not be reached and counts once it is back. Raises what
-        kept it from counting, after aborting the rest; or ServerUnreachable if it is not known whether it counts: the
-        same call again is the same transaction, and without it the servers settle it among themselves.
+        Returns the receipt of each server. A receipt in state `prepared` is of a server that did not answer; its
+        episode counts once the server is back. If an episode cannot count, the others are aborted and its error is
+        raised. ServerUnreachable means that the outcome is not known. A repeated call then continues the same
+        transaction; without it the servers decide among themselves.
         """
         return await self._run(self._end(task, episodes, outputs, wait_timeout))
 
     async def abort_all(self, episodes: Begun, reason: str = "client_abort") -> None:
-        """Give all of them up. What cannot be told to a server, it finds out by itself."""
+        """Abort all episodes. A server that does not answer aborts its episode by itself later."""
         await self._run(self._abort(episodes, reason))
 
     @asynccontextmanager
@@ -72,9 +76,9 @@ class AsyncSwarmTeam(Team[AsyncSwarmClient]):
         wait_timeout: float = DEFAULT_WAIT_S,
         **sampling: Unpack[EpisodeSampling],
     ) -> AsyncGenerator[OpenEpisodes]:
-        """Begin episodes for the length of a block; end them if it has set an output for each, else abort them.
+        """Begin episodes for a `with` block, and end them after it if it has set an output for each client.
 
-        An exception inside the block aborts them and is raised again.
+        Otherwise they are aborted. An exception inside the block aborts them too, and is raised again.
         """
         begun = await self.begin_all(
             task, episode_type, discard_episode_timeout, lease_s=lease_s, wait_timeout=wait_timeout, **sampling

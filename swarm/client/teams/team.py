@@ -1,6 +1,6 @@
-"""What the teams of threads and of coroutines have in common: the plan of each call, and what a block has open.
+"""The common base of SwarmTeam and AsyncSwarmTeam: the plan of each call, and the open episodes of a `with` block.
 
-Place in the flow: below sync_team.py and async_team.py, which carry the plans out.
+Place in the flow: sync_team.py and async_team.py derive from it and do the I/O for the plans.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Client = TypeVar("Client", SwarmClient, AsyncSwarmClient)
 
 @dataclass(slots=True)
 class OpenEpisodes:
-    """The episodes inside `with team.open_episodes(task)`. Give every client an entry in `outputs` to have them ended.
+    """The episodes inside `with team.open_episodes(task)`; set an entry of `outputs` for each client to end them.
 
-    `receipts` says what became of each, once the block is left.
+    `receipts` are the servers' answers by the name of the client, after the block.
     """
 
     task: Task
@@ -36,18 +36,18 @@ class OpenEpisodes:
 
 
 class Team(Generic[Client]):
-    """`clients` by name. The first one's server is the coordinator, which the other servers must be able to reach under
-    the address that its client has.
+    """A team of clients, which are given by name.
 
-    Every program that uses the same servers must name them in the same order: each waits at one server while it holds
-    an episode of those before it.
+    The server of the first client is the coordinator. The other servers must be able to reach it under the address of
+    its client. All programs that use the same servers must name them in the same order. Otherwise they can wait for
+    each other for ever, because each waits for one server with an episode open on those before it.
     """
 
     def __init__(self, clients: Mapping[str, Client]) -> None:
         if not clients:
             raise BadRequest("a team needs at least one client", param="clients")
         self.clients = dict(clients)
-        # By the coordinator's episode, so that an end that is tried again is the same transaction.
+        # By the coordinator's episode, so that a repeated end continues the same transaction.
         self._transactions: dict[str, str] = {}
 
     def _begin(

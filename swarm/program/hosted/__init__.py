@@ -1,1 +1,1 @@
-"""A program whose functions run in a process of their own, in a sandbox where the program is foreign."""
+"""A program whose functions run in a process of their own, and in a sandbox if the program is foreign."""

@@ -1,4 +1,4 @@
-"""`python -m swarm.program.hosted PROGRAM --server URL`: the process in which the functions of a program run."""
+"""The command `python -m swarm.program.hosted PROGRAM --server URL`: the process that runs a program's functions."""
 
 from swarm.processes.imports import plain_httpx
 

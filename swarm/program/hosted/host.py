@@ -1,7 +1,7 @@
-"""The process in which a program's functions run: `python -m swarm.program.hosted PROGRAM --server URL`.
+"""The process that runs a program's functions: `python -m swarm.program.hosted PROGRAM --server URL`.
 
-Place in the flow: process.py starts this, in a sandbox if the program is foreign, and speaks the lines of protocol.py
-with it. It ends when its standard input closes. What a program prints goes to standard error. This module knows no
+Place in the flow: process.py starts it, in a sandbox if the program is foreign, and exchanges the lines of protocol.py
+with it. It ends when its standard input closes. The output of the program goes to standard error. This module knows no
 environment, no grader and no token.
 """
 
@@ -32,7 +32,7 @@ from swarm.types import Message, Task, ToolSpec
 
 
 class HostedSession:
-    """The session that an agent here answers: its messages are here, what follows them comes from the driver."""
+    """The session that an agent in this process answers. The driver sends the messages that follow each answer."""
 
     def __init__(self, call: Call, host: Host) -> None:
         self.tools: tuple[ToolSpec, ...] = tuple(call.tools)
@@ -44,11 +44,14 @@ class HostedSession:
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """What has been said so far, the opening messages first."""
+        """All messages so far, the opening messages first."""
         return tuple(self.transcript)
 
     def reply(self, message: Message | str) -> tuple[Message, ...] | None:
-        """Answer; returns the messages that follow, or None when the attempt is over. Raises BadRequest after that."""
+        """Give an answer; return the messages that follow, or None when the attempt is over.
+
+        Raises BadRequest for an answer after that.
+        """
         answer = as_answer(message)
         answered = self._host.ask(FromProgram(id=self._id, reply=answer))
         if answered.failure is not None:
@@ -60,7 +63,7 @@ class HostedSession:
 
 
 class Host:
-    """Runs calls of one program, a thread for each."""
+    """The calls of one program, each in a thread."""
 
     def __init__(self, program: Program, path: Path, server: str, out: TextIO) -> None:
         self._program = program
@@ -72,7 +75,7 @@ class Host:
         self._http = httpx.Client(timeout=CALL_TIMEOUT_S, transport=ConnectionStack())
 
     def serve(self, lines: TextIO) -> None:
-        """Until the driver closes its end."""
+        """Serve calls until the driver closes its end."""
         for line in lines:
             document = json.loads(line)
             if "function" in document:
@@ -81,7 +84,7 @@ class Host:
                 threading.Thread(target=self._run, args=(call,), name=f"call-{call.id}", daemon=True).start()
             else:
                 following = Following.model_validate(document)
-                # A thread of an agent may reply after the agent has returned.
+                # A thread of an agent may have replied after the agent returned, and nobody waits for it.
                 if (waiting := self._following.get(following.id)) is not None:
                     waiting.put(following)
 
@@ -98,7 +101,7 @@ class Host:
         try:
             answer = FromProgram(id=call.id, result=self._result(call))
             answer.model_dump_json()
-        except BaseException as error:  # noqa: BLE001 - the boundary: what a program raises is an answer to its driver
+        except BaseException as error:  # noqa: BLE001 - the boundary: an error of the program is an answer
             answer = FromProgram(id=call.id, failure=self._failure(error))
         self.say(answer)
         del self._following[call.id]
@@ -116,7 +119,7 @@ class Host:
         if call.function == "reward":
             assert call.task is not None and call.grade is not None and program.reward is not None
             reward = program.reward(_task(call.task), call.messages, Grade(**call.grade))
-            # Whether these are the roles that there are is for the driver to say.
+            # The driver checks the names of the roles.
             if isinstance(reward, Mapping):
                 return {role: float(value) for role, value in reward.items()}
             return float(reward)
@@ -124,7 +127,7 @@ class Host:
         return [task.task_id for task in program.schedule([_task(task) for task in call.tasks], call.progress)]
 
     def _failure(self, error: BaseException) -> Failure:
-        """What the driver raises in its place. What another attempt may mend keeps its meaning."""
+        """Return the failure that the driver raises for this error. A transient error stays transient."""
         if isinstance(error, SwarmError) and not isinstance(error, BadRequest):
             return Failure(code=error.code, message=error.message)
         message = " ".join(f"{type(error).__name__}: {error}".split())
@@ -152,7 +155,7 @@ def main(argv: list[str] | None = None) -> None:
     functions = {"agent": agent, "reward": program.reward, "schedule": program.schedule}
     host.say(Ready(functions=[name for name, function in functions.items() if function is not None]))
     host.serve(sys.stdin)
-    # Agents may be in the middle of an attempt that nobody waits for any more.
+    # Agents may still be in an attempt, but the driver does not wait for it any more.
     os._exit(0)
 
 

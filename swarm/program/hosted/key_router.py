@@ -1,8 +1,8 @@
 """One address for the models of several servers: a request goes to the server whose episode key it carries.
 
-Place in the flow: a program of several roles that runs in a process of its own reaches this address and nothing else,
-as one of a single role reaches its server. process.py names the keys of each attempt for as long as it lasts. This
-module reads no body and knows nothing of roles.
+Place in the flow: a program with several roles in a process of its own can reach only this address. A program with one
+role reaches its server instead. process.py registers the keys of each attempt while it lasts. This module reads no body
+and knows nothing of roles.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from swarm.program.attempts import CALL_TIMEOUT_S
 from swarm.schemas import ErrorBody, ErrorDetail
 
 BASE_PATH = "/v1"
-"""What the base URL of every episode ends in."""
+"""The end of the base URL of every episode."""
 MAX_BODY_BYTES = 64 * 2**20
 _OF_ONE_CONNECTION = frozenset({"connection", "keep-alive", "transfer-encoding", "upgrade"})
 _NOT_CARRIED = _OF_ONE_CONNECTION | {"host", "content-length", "authorization", "x-api-key"}
 
 
 class KeyRouter:
-    """Listens on a port of the loopback interface. Close it, or use it in a `with` block."""
+    """A proxy on a port of the loopback interface. Close it, or use it in a `with` block."""
 
     def __init__(self) -> None:
         self.base_urls: dict[str, str] = {}
@@ -56,7 +56,7 @@ class KeyRouter:
 
     @contextmanager
     def routed(self, base_urls: Mapping[str, str]) -> Generator[None]:
-        """Requests with these keys go to these base URLs for the length of a block."""
+        """Route requests by key to these base URLs, given by key, until the `with` block ends."""
         self.base_urls.update(base_urls)
         try:
             yield
@@ -75,7 +75,7 @@ class _Listener(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A caller that went away is no event."""
+        """Ignore the error: a client that disconnects is normal."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -96,11 +96,13 @@ class _Handler(BaseHTTPRequestHandler):
         key, path = self._key_and_path()
         base_url = router.base_urls.get(key)
         if base_url is None or not path.startswith(f"{BASE_PATH}/"):
-            self._refuse(HTTPStatus.UNAUTHORIZED, Unauthorized.code, "this is the key of no episode under way")
+            self._refuse(
+                HTTPStatus.UNAUTHORIZED, Unauthorized.code, "this key belongs to no running episode: use model.api_key"
+            )
             return
         length = self.headers.get("content-length", "0")
         if not length.isdecimal() or int(length) > MAX_BODY_BYTES:
-            message = f"say how long the request is, {MAX_BODY_BYTES >> 20} MiB at most"
+            message = f"the request has no valid content-length: send one of at most {MAX_BODY_BYTES >> 20} MiB"
             self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, BadRequest.code, message)
             return
         headers = [(name, value) for name, value in self.headers.items() if name.lower() not in _NOT_CARRIED]
@@ -113,12 +115,12 @@ class _Handler(BaseHTTPRequestHandler):
             message = f"no answer from {base_url}: {type(error).__name__}"
             self._refuse(HTTPStatus.BAD_GATEWAY, ServerUnreachable.code, message)
             return
-        # A server that ends in mid-answer is met here as a connection that does.
+        # If the server's connection breaks during the answer, the one to the program is closed too.
         with closing(answer), suppress(httpx.TransportError):
             self._pass_on(answer)
 
     def _key_and_path(self) -> tuple[str, str]:
-        """The key of the request, wherever the model routes take one, and its path without it."""
+        """Return the key of the request and its path without the key. The model routes take a key in three places."""
         if self.path.startswith("/e/"):
             key, slash, rest = self.path.removeprefix("/e/").partition("/")
             return key, slash + rest
@@ -147,4 +149,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Requests are the servers' to log."""
+        """Log nothing: the servers log their requests."""

@@ -1,10 +1,9 @@
-"""A program in processes of its own: the same functions, each a call over a pipe.
+"""A program in processes of its own: it has the same functions, and each call goes over a pipe.
 
-Place in the flow: a study's driver and the evaluator hold one for a program that somebody else wrote; training.py does
-not see the difference. The agent has a process to itself, which is started in the same way and told the same in
-training and in evaluation. Reward and schedule run in another one, in training alone. A process is started again
-whenever it dies; calls that were under way then raise Unavailable. This module knows nothing of environments and
-graders.
+Place in the flow: a study's driver and the evaluator use it for a program that somebody else wrote. training.py does
+not see the difference. The agent has its own process, which starts in the same way and gets the same input in training
+and in evaluation. Reward and schedule run in a second process, in training only. A dead process is restarted, and the
+calls that it was running raise Unavailable. This module knows nothing of environments and graders.
 """
 
 from __future__ import annotations
@@ -51,20 +50,20 @@ logger = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 60.0
 ATTEMPT_LIMIT_S = 900.0
-"""What one call of an agent may take unless the caller says otherwise: many model calls on a slow engine."""
+"""The default limit of one call of an agent, which may make many model calls on a slow engine."""
 FUNCTION_LIMIT_S = 30.0
-"""What a reward or a schedule may take: they only compute."""
+"""The limit of a reward or a schedule, which only compute."""
 MAX_USELESS_STARTS = 3
 REFUSED_PAUSE_S = 1.0
 MAX_HUNG = 8
-"""After so many attempts of a score that took longer than they may, the others are not waited for."""
+"""After this number of attempts over the time limit in one score, the other attempts are not run."""
 MAX_LINE_CHARS = 16 * 2**20
 MAX_STRAY_LINES = 1000
-"""What a program writes beside the lines of the protocol costs its driver time; so many in a row are no accident."""
+"""The limit of lines in a row that are not of the protocol. They cost the driver time, and so many are no accident."""
 MAX_WAITING_LINES = 64
-"""An agent waits for what follows its reply: one line of a call waits here, or one of each thread of the agent."""
+"""The limit of unread replies of one call. An agent waits after each reply, so each of its threads can have one."""
 MAX_UNSAID_LINES = 4096
-"""A program that asks and does not read: what it is told waits here."""
+"""The limit of lines that wait for a program to read them."""
 PROGRAM_FILE = "program.py"
 
 Parsed = TypeVar("Parsed", bound=BaseModel)
@@ -72,10 +71,10 @@ Parsed = TypeVar("Parsed", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class ProgramPlace:
-    """Where a program runs: `path` is its file, which is the working directory's if it is sandboxed.
+    """The place in which a program runs.
 
-    `server_url` is all that it can reach. What it prints goes to the file `log`. Without a `sandbox` it is an ordinary
-    process.
+    `path` is its file; its folder is the working directory. In a sandbox it can reach nothing but `server_url`. Its
+    output goes to the file `log`. Without a `sandbox` it is an ordinary process.
     """
 
     path: Path
@@ -86,13 +85,14 @@ class ProgramPlace:
 
 @contextmanager
 def place_program(code: str, folder: Path, server_url: str, sandbox: Sandbox | None) -> Generator[ProgramPlace]:
-    """Put the program into a fresh working directory, gone afterwards, that looks the same whatever it is for.
+    """Put the program into a fresh working directory, which is removed after the `with` block.
 
-    A foreign program can write there, so nothing that it left is ever opened again. Its log is `folder`/program.log.
+    The directory looks the same in training and in evaluation. A foreign program can write there, so its files are
+    never opened again. Its log is `folder`/program.log.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="program-", ignore_cleanup_errors=True) as name:
-        # The sandbox gives the innermost folder away; the one above keeps its owner.
+        # The sandbox changes the owner of the innermost folder, but not of the one above.
         path = Path(name).resolve() / "work" / PROGRAM_FILE
         path.parent.mkdir()
         path.write_text(code, encoding="utf-8")
@@ -100,7 +100,10 @@ def place_program(code: str, folder: Path, server_url: str, sandbox: Sandbox | N
 
 
 class ProgramProcess:
-    """Used by many threads at once. Close it, or use it in a `with` block, which gives the `Program`."""
+    """The processes of a program, for many threads at once.
+
+    Close it, or use it in a `with` block, which gives the `Program`.
+    """
 
     def __init__(
         self,
@@ -111,13 +114,14 @@ class ProgramProcess:
         max_hung: int | None = None,
         router: KeyRouter | None = None,
     ) -> None:
-        """The agent runs at `place`; reward and schedule at `shaping`, and not at all without it.
+        """Start the processes of a program: the agent at `place`, reward and schedule at `shaping`.
 
-        With several roles, `place` is one that reaches the `router`, which leads on to their servers. After `max_hung`
-        attempts that took longer than they may, the process is ended and every other one fails at once.
+        Without `shaping` the program has no reward and no schedule. With several roles, the server of `place` is the
+        `router`, which forwards to their servers. After `max_hung` attempts that took longer than `attempt_limit_s`,
+        the process is ended and all other attempts fail at once.
 
-        Raises EnvironmentInvalid for a file that is no program, ProgramFailure if its process does not start,
-        SandboxUnavailable if that is the fault of the sandbox or of the system.
+        Raises EnvironmentInvalid for a file that is no program, and ProgramFailure if its process does not start.
+        Raises SandboxUnavailable if the sandbox or the system is the cause.
         """
         self._place = place
         self._router = router
@@ -147,7 +151,7 @@ class ProgramProcess:
 
     @property
     def pid(self) -> int:
-        """That of the supervisor of the agent's process; another one after each start."""
+        """The process id of the supervisor of the agent's process. It changes with each start."""
         return self._agents.pid
 
     def close(self) -> None:
@@ -181,7 +185,7 @@ class ProgramProcess:
             id=next(self._numbers), function="reward", task=_line(task), grade=asdict(grade),
             messages=[dict(message) for message in transcript],
         )  # fmt: skip
-        # What came out of the process is looked at where every reward is (base.py).
+        # base.py checks this value, as it checks every reward.
         return self._run(self._shapers, call, FUNCTION_LIMIT_S, None)
 
     def _schedule(self, tasks: Sequence[Task], progress: float) -> list[Task]:
@@ -193,7 +197,7 @@ class ProgramProcess:
         return [by_id[name] for name in names if name in by_id]
 
     def _run(self, lives: _Lives | None, call: Call, limit_s: float, session: AgentSession | None) -> Any:
-        assert lives is not None, "a function that runs nowhere is not among those of the program"
+        assert lives is not None, "a program has no function without a process"
         life = lives.living()
         lines = life.begin(call)
         deadline = time.monotonic() + limit_s
@@ -208,7 +212,7 @@ class ProgramProcess:
         except Empty:
             self._hung += 1
             if self._max_hung is None or self._hung >= self._max_hung:
-                # Nothing else ends a thread of the program; other calls under way are made again.
+                # Only the end of the process ends a thread of the program. Its other calls are repeated.
                 life.end()
             raise ProgramFailure(
                 f"{self._place.path.name}: {call.function} took longer than {limit_s:g} s"
@@ -219,10 +223,10 @@ class ProgramProcess:
 
 
 class _Lives:
-    """One place's processes, of which one lives at a time."""
+    """The successive processes at one place, of which one lives at a time."""
 
     def __init__(self, place: ProgramPlace) -> None:
-        """Raises EnvironmentInvalid, ProgramFailure."""
+        """Start the first process. Raises EnvironmentInvalid, ProgramFailure or SandboxUnavailable."""
         self._place = place
         self._lock = threading.Lock()
         self._is_closed = False
@@ -243,32 +247,35 @@ class _Lives:
             self._life.end()
 
     def living(self) -> _Life:
-        """The process that takes calls now: a dead one is replaced."""
+        """Return the process that takes calls now. A dead one is replaced first."""
         with self._lock:
             if self._is_closed:
                 raise Unavailable("the program has been closed")
             if self._life.is_over.is_set():
                 self._life.end()
-                logger.warning("the process of %s ended and is started again", self._place.path.name)
+                logger.warning("the process of %s has ended and is restarted", self._place.path.name)
                 self._useless_starts = 0 if self._life.has_answered else self._useless_starts + 1
                 if self._useless_starts >= MAX_USELESS_STARTS:
                     raise ProgramFailure(
-                        f"{self._place.path.name}: its process ends before it has answered one call: "
+                        f"{self._place.path.name}: its process always ends before it has answered one call: "
                         f"{self._life.last_words()}"
                     )
                 self._life = self._start()
             return self._life
 
     def _start(self) -> _Life:
-        """Raises ProgramFailure, EnvironmentInvalid, SandboxUnavailable. One that is killed as it starts, or that the
-        system refuses to start, is started again: that says nothing of the program."""
+        """Start a process. Raises ProgramFailure, EnvironmentInvalid or SandboxUnavailable.
+
+        If the process is killed as it starts, or the system cannot start it, the start is repeated. The program is not
+        at fault then.
+        """
         for _ in range(MAX_USELESS_STARTS - 1):
             try:
                 return _Life(self._place)
             except _Killed:
-                logger.warning("the process of %s was killed as it started and is started again", self._place.path.name)
+                logger.warning("the process of %s was killed as it started and is restarted", self._place.path.name)
             except _Refused as refusal:
-                logger.warning("%s; it is tried again", refusal.message)
+                logger.warning("%s; the start is repeated", refusal.message)
                 time.sleep(REFUSED_PAUSE_S)
         return _Life(self._place)
 
@@ -278,7 +285,7 @@ class _Killed(ProgramFailure):
 
 
 class _Refused(SandboxUnavailable):
-    """The system cannot start a process now, which says nothing of the program."""
+    """The system cannot start a process now; the program is not at fault."""
 
 
 @dataclass(slots=True)
@@ -291,11 +298,11 @@ class _Life:
     has_answered: bool = False
     functions_are_known: bool = False
     offence: str | None = None
-    """Why its driver ends it."""
+    """The reason why its driver ends it, if the program has broken the protocol."""
     is_over: threading.Event = field(default_factory=threading.Event)
     _unsaid: SimpleQueue[tuple[int, bytes] | None] = field(default_factory=lambda: SimpleQueue())
-    """Lines with the calls that they belong to. One thread writes them: a program that does not read keeps nobody
-    else waiting."""
+    """Lines to write, each with the id of its call. One thread writes them, so that a program that does not read delays
+    no other thread."""
     _calls: dict[int, SimpleQueue[FromProgram | None]] = field(
         default_factory=dict[int, "SimpleQueue[FromProgram | None]"]
     )
@@ -334,9 +341,9 @@ class _Life:
         self._calls.pop(call_id, None)
 
     def say(self, line: Call | Following) -> None:
-        """Hand a line over to be written. What a dead process is told is lost."""
+        """Queue a line for the writing thread. A line to a dead process is lost."""
         if self._unsaid.qsize() >= MAX_UNSAID_LINES:
-            self.offence = f"it did not read {MAX_UNSAID_LINES} lines that it was told"
+            self.offence = f"it did not read {MAX_UNSAID_LINES} lines that it was sent"
             self.end()
         self._unsaid.put((line.id, line.model_dump_json().encode() + b"\n"))
 
@@ -349,7 +356,7 @@ class _Life:
         if self.offence is not None:
             return self.offence
         lines = tail(self.place.log).splitlines()
-        return lines[-1] if lines else "it said nothing"
+        return lines[-1] if lines else "it wrote no message"
 
     def _write(self) -> None:
         while (unsaid := self._unsaid.get()) is not None:
@@ -381,7 +388,7 @@ class _Life:
             self.child.stop()
 
     def _take(self, line: bytes) -> bool:
-        """Whether this is a line of the protocol, which has been passed on to whoever waits for it."""
+        """Pass a line on to the call that waits for it. Return False if it is no line of the protocol."""
         if not self.functions_are_known:
             if (ready := _parse(line, Ready)) is None:
                 return False
@@ -401,7 +408,7 @@ class _Life:
 
 
 def _started(place: ProgramPlace) -> Child:
-    """Raises _Refused where the system has no process, memory or file for it."""
+    """Start the process of a program. Raises _Refused if the system has no process, memory or file for it."""
     argv = [sys.executable, "-m", "swarm.program.hosted", str(place.path), "--server", place.server_url]
     folder = place.path.parent
     try:
@@ -419,7 +426,7 @@ def _started(place: ProgramPlace) -> Child:
 
 
 def _parse(line: bytes, kind: type[Parsed]) -> Parsed | None:
-    """None for a line that the protocol does not know: a program can write what it likes."""
+    """Return the parsed line, or None if it is no line of the protocol, because a program can write any text."""
     try:
         return kind.model_validate_json(line)
     except ValidationError:
@@ -427,8 +434,10 @@ def _parse(line: bytes, kind: type[Parsed]) -> Parsed | None:
 
 
 def _returned(said: FromProgram) -> Any:
-    """Raises Unavailable for what another attempt may mend, else ProgramFailure: a program may say any code, and some
-    would end the run of who drives it, or keep it waiting."""
+    """Return the result of a call. Raises Unavailable for a transient failure, else ProgramFailure.
+
+    No other error is raised, because a program may send any code, and some codes would end or delay its driver's run.
+    """
     if said.failure is None:
         return said.result
     error = error_class(said.failure.code)(said.failure.message)
@@ -436,8 +445,10 @@ def _returned(said: FromProgram) -> Any:
 
 
 def _following(call_id: int, reply: Message, session: AgentSession, life: _Life) -> Following:
-    """What the session says to an answer. What the environment cannot do is raised here, where it is a failure of the
-    attempt, whatever the agent makes of it."""
+    """Pass an agent's answer to the session and return the line with the messages that follow.
+
+    An error of the environment is raised here, in the driver. So the attempt fails, also if the agent catches it.
+    """
     if session.is_over:
         failure = Failure(code="bad_request", message="this attempt is over: an agent replies until reply() is None")
         return Following(id=call_id, failure=failure)
@@ -450,8 +461,10 @@ def _following(call_id: int, reply: Message, session: AgentSession, life: _Life)
 
 
 def _line(task: Task) -> TaskLine:
-    """The task as the program sees it. Neither its id nor its metadata tells which split it is of: a program that knew
-    when it is evaluated could behave otherwise then."""
+    """Return the task in the form that the program sees, which does not show the split, not even by its id.
+
+    A program that knows when it is evaluated could behave differently then.
+    """
     metadata = {name: value for name, value in task.metadata.items() if name != "split"}
     return TaskLine(
         main_query=task.main_query, task_id=digest_of(task.task_id), metadata=metadata, data_source=task.data_source

@@ -1,13 +1,14 @@
-"""What a program's process and its driver say to each other: one JSON object per line, both ways.
+"""The protocol between a program's process and its driver: one JSON object per line, in both directions.
 
-Place in the flow: host.py is the program's end, on standard input and output; process.py is the driver's. Each call has
-an `id`; many are under way at once. The program is given what an agent needs for its attempt and nothing else: no
-answer, no token but the key of the episode, no way to the environment.
+Place in the flow: host.py is the program's end, on standard input and output; process.py is the driver's end. Each call
+has an `id`, and many calls run at once. The program gets only what an agent needs for its attempt. It gets no solution
+of a task, no token except the key of the episode, and no access to the environment.
 
-    driver -> program    Call         run the agent, the reward or the schedule
-    program -> driver    Reply        the agent answers its session
-    driver -> program    Following    what follows that answer, or None when the attempt is over
-    program -> driver    Result       what the function returned, or a Failure
+    program -> driver    Ready          its functions, once, as the first line
+    driver -> program    Call           run the agent, the reward or the schedule
+    program -> driver    FromProgram    with `reply`: the agent answers its session
+    driver -> program    Following      the messages that follow that answer, or that the attempt is over
+    program -> driver    FromProgram    with `result` or `failure`: the end of the call
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ class Line(BaseModel):
 
 
 class Ready(Line):
-    """The first line of a program: which functions it has, or why it is refused."""
+    """The first line of a program: the functions that it has, or the reason why it is refused."""
 
     functions: list[str] = []
     refusal: str | None = None
 
 
 class TaskLine(Line):
-    """A task as a program sees it."""
+    """A task in the form that a program sees."""
 
     main_query: str
     task_id: str
@@ -38,7 +39,7 @@ class TaskLine(Line):
 
 
 class KeyLine(Line):
-    """One role's key to its model, and the name of that model. Where there are no roles the role is ""."""
+    """The key of one role to its model, and the name of that model. In a run without roles the role is ""."""
 
     role: str
     api_key: str
@@ -46,7 +47,7 @@ class KeyLine(Line):
 
 
 class ModelLine(Line):
-    """`path` leads to the models on the server that the program reaches, where each key opens its own."""
+    """The models of an attempt. `path` is the path of their API on the server, where each key selects its own model."""
 
     path: str
     keys: list[KeyLine]
@@ -54,8 +55,11 @@ class ModelLine(Line):
 
 
 class Call(Line):
-    """`function` is agent (with task, model, messages, tools), reward (task, messages, grade) or schedule (tasks,
-    progress)."""
+    """A call of one function of the program.
+
+    The agent gets task, model, messages and tools. The reward gets task, messages and grade. The schedule gets tasks
+    and progress.
+    """
 
     id: int
     function: Literal["agent", "reward", "schedule"]
@@ -74,7 +78,7 @@ class Failure(Line):
 
 
 class Following(Line):
-    """To the agent of call `id`: what follows its last answer, or why that answer is refused."""
+    """The answer to a reply of the agent of call `id`: the messages that follow, or the reason of a refusal."""
 
     id: int
     messages: list[dict[str, Any]] | None = None
@@ -83,7 +87,7 @@ class Following(Line):
 
 
 class FromProgram(Line):
-    """`reply` is an answer of call `id` to its session; else the call is over, with `result` or `failure`."""
+    """A line of call `id`: the agent's `reply` to its session, or the end of the call with `result` or `failure`."""
 
     id: int
     reply: dict[str, Any] | None = None

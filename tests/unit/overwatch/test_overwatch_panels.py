@@ -115,7 +115,7 @@ def test_a_report_shows_everything_that_the_server_said() -> None:
     text = drawn(panels.report(snapshot_of(busy_status()), with_history=True))
     for fragment in (
         "http://host:1", "2 recoveries · ROLLING", "cocktail/third-try on nano", "step 12/40", "1,240 tok/s",
-        "up 2h03m", "reward 0.300", "9/16", "71/128", "41 run, 7 held", "steps 1 to 12, 0.03 to 0.30",
+        "up 2h03m", "reward 0.300", "9/16", "71/128", "41 run, 7 wait", "steps 1 to 12, 0.03 to 0.30",
             "an idle group waits", "3 eval", "5/10", "math 60%",
         "up to 1 versions old", "10m00s",
         "1 agreed", "laptop-1", "4312", "01234567", "4…", "3m07s", "all rewards equal (8x)", "idle_timeout 41",
@@ -147,7 +147,7 @@ def test_nothing_that_came_over_the_wire_reaches_the_terminal_as_a_command() -> 
     ],
 )
 def test_an_empty_panel_says_so(panel: Callable[[Status], RenderableType], changes: dict[str, Any]) -> None:
-    assert any(word in drawn(panel(busy_status(**changes))) for word in ("none", "no engine runs"))
+    assert any(word in drawn(panel(busy_status(**changes))) for word in ("none", "no engine is running"))
 
 
 def test_a_single_source_without_a_quota_is_not_listed() -> None:
@@ -163,7 +163,7 @@ def test_a_panel_with_a_limit_keeps_to_it() -> None:
 
 def test_a_server_out_of_reach_is_shown_with_the_time_of_the_first_failure() -> None:
     text = drawn(panels.header(snapshot_of(busy_status(), error=ServerUnreachable("gone"), failing_since=NOW - 90)))
-    assert "unreachable since" in text and "(1m30s), trying" in text
+    assert "unreachable since" in text and "(1m30s), still trying" in text
     assert "ROLLING" in text, "what was known last stays on the screen"
 
 
@@ -177,8 +177,8 @@ def test_held_out_scores_are_shown_with_who_measures_the_next_one() -> None:
     due = EvaluationView(step=12, weight_version=12, state="due", episodes=9, due_at=NOW)
     running = due.model_copy(update={"state": "running", "evaluator": HOSTILE})
     for present, words in (
-        (due, "that of step 12 waits for an evaluator"),
-        (running, "that of step 12 being measured"),
+        (due, "the score of step 12 waits for an evaluator"),
+        (running, "the score of step 12 is being measured"),
     ):
         text = drawn(panels.header(snapshot_of(busy_status(last_evaluation=done, evaluation=present))))
         assert "held-out score at step 10: 0.250 (0.152 to 0.348)" in text and words in text

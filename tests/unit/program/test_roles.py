@@ -67,7 +67,7 @@ def test_jobs_that_do_not_fit_the_roles_are_refused(job_file: Any) -> None:
     everybody = job_file("all.yaml")
     for given, message in [
         ([f"judge={everybody}"], "there is no role 'judge': the roles are solver, checker"),
-        ([f"solver={everybody}"], "the role checker has none"),
+        ([f"solver={everybody}"], "the role checker has no job"),
         ([everybody, everybody], "there are two jobs for all"),
         ([f"solver={everybody}", f"solver={everybody}", everybody], "there are two jobs of the role solver"),
     ]:
@@ -89,7 +89,7 @@ def test_jobs_that_ask_for_different_numbers_of_episodes_are_refused(job_file: A
 def test_roles_are_refused_where_one_server_is_meant_with_the_command_for_several() -> None:
     for url in (None, "http://a:1", "localhost:1"):
         refuse_roles("--url", url, "other")
-    with pytest.raises(BadRequest, match="is run by: other"):
+    with pytest.raises(BadRequest, match="run: other"):
         refuse_roles("--url", "solver=http://a:1", "other")
 
 

@@ -150,10 +150,10 @@ def test_a_damaged_record_costs_no_file(versions: tuple[Skill, Skill], place: Pa
     [
         (["install"], 2, "for whom? --claude, --codex, or --dir DIRECTORY"),
         (["install", "--dir", "x", "--user"], 2, "leave --user out"),
-        (["install", "nosuch", "--claude"], 3, "there is no skill 'nosuch': there are explore-results"),
+        (["install", "nosuch", "--claude"], 3, "there is no skill 'nosuch': name one of explore-results"),
         (["install", "--dir", "file"], 2, "cannot be written"),
         (["show", "nosuch"], 3, "there is no skill 'nosuch'"),
-        (["show", "run-study", "nosuch.md"], 3, "has no file 'nosuch.md': it has SKILL.md"),
+        (["show", "run-study", "nosuch.md"], 3, "has no file 'nosuch.md': name one of SKILL.md"),
         (["show", "run-study", "../make-environment/SKILL.md"], 3, "has no file"),
     ],
 )

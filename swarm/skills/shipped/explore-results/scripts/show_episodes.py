@@ -1,9 +1,9 @@
-"""Prints held-out conversations of a study, the worst first: what was asked, what the model answered, what it earned.
+"""The held-out conversations of a study, the worst first: each with its messages and its reward.
 
     python show_episodes.py [--home runs] [--study ID] [--arm TEXT] [--run ID] [--limit 5] [--best] [--json]
 
-Reads the database and changes nothing. Exit codes: 0 done, 1 a database that cannot be read, 2 wrong usage,
-3 no database, no such study, run or episode.
+The script reads the database and changes nothing. Exit codes: 0 done, 1 the database cannot be read, 2 wrong usage,
+3 there is no such database, study, run or episode.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main() -> None:
         print(f"show_episodes: {error}", file=sys.stderr)
         sys.exit(1)
     if not found:
-        sys.exit(fail("no held-out episode is on record for this choice"))
+        sys.exit(fail("no held-out episode is recorded for these options: try fewer of them"))
     if options.json:
         print(json.dumps(found))
         return
@@ -41,21 +41,21 @@ def main() -> None:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Held-out conversations of a study, the worst first.")
     parser.add_argument("--home", type=Path, default=Path(os.environ.get("SWARM_HOME") or "runs"))
-    parser.add_argument("--study", help="id (default: the newest)")
-    parser.add_argument("--arm", help="arms whose name holds this text")
+    parser.add_argument("--study", help="id of the study (default: the newest)")
+    parser.add_argument("--arm", help="only arms whose name contains this text")
     parser.add_argument("--run", help="id of one run")
     parser.add_argument("--limit", type=int, default=5)
-    parser.add_argument("--best", action="store_true", help="the best first")
+    parser.add_argument("--best", action="store_true", help="show the best first")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 
 
 def episodes(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Raises NotFound for a study that there is not."""
+    """Return the chosen episodes with their messages. Raises NotFound if there is no such study."""
     with open_store(options.home / "research.db", read_only=True) as store:
         study = options.study or next((each.id for each in store.list_studies(limit=1)), None)
         if study is None:
-            raise NotFound("there is no study yet")
+            raise NotFound("there is no study yet: `researcher run` starts one")
         store.get_study(study)
         arms = {arm.id: arm.name for arm in store.list_experiments(study)}
         runs = [run for run in store.list_runs(study_id=study) if options.run in (None, run.id)]

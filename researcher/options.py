@@ -25,8 +25,9 @@ TopicOption = Annotated[str, typer.Option(help="What to study, in plain words.")
 VaryOption = Annotated[
     list[str] | None,
     typer.Option(
-        help="A factor and its levels, as in lr=1e-3,3e-3, or levels that set several things, as in "
-        "'short: batch_size=8,total_steps=60; long: batch_size=16'. May be given again."
+        help="A factor and its levels, as in lr=1e-3,3e-3 or env.difficulty=1,3 (an option of the environment), or "
+        "levels that set several things, as in 'short: batch_size=8,total_steps=60; long: batch_size=16'. May be given "
+        "again."
     ),
 ]
 FixOption = Annotated[

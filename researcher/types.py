@@ -159,11 +159,13 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class StudiedEnvironment:
-    """An environment that a person named: `reference` opens it, `name` is what people call it."""
+    """An environment that a person named: `reference` opens it, `name` is what people call it. Two references with the
+    same `digest` open the same tasks and grader."""
 
     reference: str
     name: str
     description: str
+    digest: str
 
 
 class StudyKind(StrEnum):
@@ -207,11 +209,13 @@ class ComparedAt(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One value of a factor: `factors` is what the study compares, `settings` what the job is given."""
+    """One value of a factor: `factors` is what the study compares, `settings` what the job is given, and `options` what
+    the environment that the arm trains on is given."""
 
     name: str
     factors: Mapping[str, Any]
     settings: Mapping[str, Any]
+    options: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +256,11 @@ class Question:
     def varied(self) -> tuple[str, ...]:
         """The settings of a job that its factors vary."""
         return tuple(dict.fromkeys(name for factor in self.factors for name in factor.varied))
+
+    def levels_of(self, factors: Mapping[str, Any]) -> tuple[Level, ...]:
+        """Return the levels that an arm with these factors has."""
+        levels = (level for factor in self.factors for level in factor.levels)
+        return tuple(level for level in levels if level.factors.items() <= factors.items())
 
 
 @dataclass(frozen=True, slots=True)

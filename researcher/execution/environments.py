@@ -168,7 +168,7 @@ def look_at(name: str, option: str = "--env") -> StudiedEnvironment:
     one whose grader runs programs where there is no sandbox."""
     try:
         with open_environment(name) as environment:
-            return StudiedEnvironment(name, environment.name, environment.description)
+            return StudiedEnvironment(name, environment.name, environment.description, environment.digest)
     except SandboxUnavailable:
         raise
     except SwarmError as error:

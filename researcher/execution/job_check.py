@@ -35,9 +35,20 @@ def check_job(job: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[Problem
     except JobInvalid as error:
         return (Problem("job", error.message),)
     objections = list(_objections(checked.model, checked.verl, given))
+    if reason := why_not_carried_out(job):
+        objections.append(reason)
     if checked.eval_every or checked.eval_env is not None:
         objections.append("eval_every, eval_env: the study's own evaluator scores its runs: leave both out")
     return tuple(Problem("job", message) for message in objections)
+
+
+def why_not_carried_out(job: Mapping[str, Any]) -> str | None:
+    """Return what of a job no study can carry out, though a server would take it; None where there is nothing."""
+    if job.get("algorithm") == "gdpo":
+        return "algorithm gdpo learns from rewards by name, and a program of a study gives one: choose another"
+    if job.get("verl") and TrainJob.model_construct(**job).chosen_engine != "verl":
+        return "verl: engine verl alone reads these settings: use --engine verl, or leave them out"
+    return None
 
 
 def contradict_name(name: str, job: Mapping[str, Any]) -> str | None:

@@ -72,7 +72,7 @@ def check_program(
 ) -> tuple[Problem, ...]:
     """All problems of the first stage that has any; empty if the program may run.
 
-    `job` are the arm's settings, `given_job` those that a person fixed for every arm; preflight (skipped without
+    `job` are the arm's settings, `given_job` those that a person set in it; preflight (skipped without
     `preflight_url`) runs them at the smallest size on the fake engine of that server, which `token` opens, in a folder
     of its own below `workdir`, and takes the server for itself while it lasts. A program trains on `environment`. What
     a person wrote may import what it likes. Raises ServerProblem if the server goes away, which says nothing of the

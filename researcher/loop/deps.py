@@ -28,7 +28,7 @@ from researcher.servers.server_pool import ServerPool, Slot
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog
 from researcher.study.settings import KeptCheckpoints
-from researcher.types import Charter
+from researcher.types import Charter, Question
 from swarm.processes.child import Child
 from swarm.sandbox.sandbox import Sandbox
 
@@ -133,8 +133,9 @@ class ActiveRuns:
 
 @dataclass(frozen=True, slots=True)
 class Deps:
-    """One study's parts. `home` is its folder, `given_job` what a person said of every arm's job. `evaluator` needs the
-    charter, so it is made when asked for. `disk` is None where free space is not watched."""
+    """One study's parts. `home` is its folder, `given_job` what a person said of every arm's job, and `asked` the
+    question as a person asked it. `evaluator` needs the charter, so it is made when asked for. `disk` is None where
+    free space is not watched."""
 
     study_id: str
     store: ExperimentStore
@@ -146,6 +147,7 @@ class Deps:
     sandbox: Sandbox | None
     home: Path
     given_job: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    asked: Question = field(default_factory=Question)
     environments: StudyEnvironments = field(default_factory=StudyEnvironments)
     limits: Limits = field(default_factory=Limits)
     active_runs: ActiveRuns = field(default_factory=ActiveRuns)
@@ -177,6 +179,12 @@ class Deps:
 
     def early_stopping(self, experiment: Experiment) -> EarlyStopping:
         return EarlyStopping(self.learned_limits.now(), engine_of(experiment.job), total_steps(experiment.job))
+
+    def given_to(self, experiment: Experiment) -> dict[str, Any]:
+        """What a person said of the job of one arm."""
+        levels = self.asked.levels_of(experiment.factors)
+        of_levels = {name: value for level in levels for name, value in level.settings.items()}
+        return {**self.given_job, **self.asked.fixed, **of_levels}
 
     def arm_folder(self, experiment: Experiment) -> Path:
         return self.home / "arms" / experiment.id

@@ -225,6 +225,7 @@ class _Worker:
             sandbox=self.sandbox,
             home=self.folder,
             given_job=self.settings.base_job(),
+            asked=self.settings.question(),
             limits=self.limits,
             kept_checkpoints=self.settings.keep_checkpoints,
             disk=DiskGuard([self.folder], int(self.settings.min_free_gb * GB), self.measure_space),

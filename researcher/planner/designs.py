@@ -54,16 +54,17 @@ def default_job(task: str, *, steps: int | None, base: Mapping[str, Any]) -> dic
     return {**job, "total_steps": steps or base.get("total_steps") or STEPS.get(task, DEFAULT_STEPS)}
 
 
-def lay_out(question: Question, job: Mapping[str, Any]) -> tuple[Arm, ...]:
+def lay_out(question: Question, job: Mapping[str, Any], options: Mapping[str, str]) -> tuple[Arm, ...]:
     """Return the arms of a question: the levels of one factor; of several, what its design says.
 
-    The baseline is the arm of the levels that the question compares with, or of the usual ones, which leave `job` as it
-    is; else the first arm. What factors need stands in every arm, unless `job` was fixed otherwise.
+    The baseline is the arm of the levels that the question compares with, or of the usual ones; else the first arm.
+    Usual are those that leave `job` and the `options` of the environment as they are. What factors need stands in every
+    arm, unless `job` was fixed otherwise.
     """
     factors = question.factors
     needs = {name: value for factor in factors for name, value in factor.needs.items() if name not in question.fixed}
     job = {**job, **needs}
-    usual = tuple(_usual_level(factor, job) for factor in factors)
+    usual = tuple(_usual_level(factor, job, options) for factor in factors)
     if len(factors) == 1 or question.design is Design.FACTORIAL:
         choices = list(product(*(factor.levels for factor in factors)))
     else:
@@ -93,7 +94,7 @@ def default_space(job: Mapping[str, Any]) -> tuple[Factor, ...]:
 
 
 def combine_kept(history: History) -> tuple[Arm, ...] | None:
-    """The baseline and one arm with every kept change, of one setting the best; None if fewer than two were kept."""
+    """The baseline and one arm with every kept change, of one factor the best; None if fewer than two were kept."""
     first = history.plans[0]
     baseline = _baseline_of(first.arms)
     verdicts = {item.arm: item for item in history.analyses[-1].comparisons}
@@ -114,7 +115,6 @@ def combine_kept(history: History) -> tuple[Arm, ...] | None:
         {**baseline.job, **changes},
         "every kept change together",
         parent=baseline.name,
-        environment=baseline.environment,
     )
     return baseline, combined
 
@@ -153,12 +153,14 @@ def _baseline_of(arms: tuple[Arm, ...]) -> Arm:
     return next((arm for arm in arms if arm.is_baseline), arms[0])
 
 
-def _usual_level(factor: Factor, job: Mapping[str, Any]) -> Level:
-    """The level that the question compares with, else the one that leaves the job as it is, or the first one."""
+def _usual_level(factor: Factor, job: Mapping[str, Any], options: Mapping[str, str]) -> Level:
+    """The level that the question compares with, else the one that leaves job and options as they are, or the first
+    one."""
     if factor.compared_with is not None:
         return next(level for level in factor.levels if level.name == factor.compared_with)
     for level in factor.levels:
-        if all(_present(job, key) == value for key, value in level.settings.items()):
+        is_job_as_is = all(_present(job, key) == value for key, value in level.settings.items())
+        if is_job_as_is and level.options.items() <= options.items():
             return level
     return factor.levels[0]
 

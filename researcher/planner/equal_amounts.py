@@ -8,7 +8,7 @@ tokens and seconds of training of every arm. This module knows neither topics no
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from math import ceil
 from typing import Any
@@ -32,10 +32,10 @@ MOST_STEPS_IN_TIME = 1000
 """A run that time ends may have so many times the usual number of steps, which it never reaches."""
 
 
-def usual_comparison(factors: Sequence[str]) -> ComparedAt:
-    """Return what arms that differ in these factors are compared at where nobody says so: equal episodes, but for the
+def usual_comparison(varied: Collection[str]) -> ComparedAt:
+    """Return what arms that differ in these settings are compared at where nobody says so: equal episodes, but for the
     number of steps, which is the amount itself."""
-    return ComparedAt.STEPS if "total_steps" in factors else ComparedAt.EPISODES
+    return ComparedAt.STEPS if "total_steps" in varied else ComparedAt.EPISODES
 
 
 def usual_amount(compared_at: ComparedAt, job: Mapping[str, Any], max_tokens: int) -> float:

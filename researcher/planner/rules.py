@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from prompts import load
 from researcher.errors import PlannerError, TopicInvalid
+from researcher.execution.job_check import why_not_carried_out
 from researcher.planner.designs import (
     combine_kept,
     confirm_best,
@@ -59,6 +60,7 @@ from researcher.types import (
     Verdict,
 )
 from swarm import TrainJob
+from swarm.environments.registry import options_of, with_options
 from swarm.tasks import TASK_FAMILIES
 
 DEFAULT_TASK = "reverse"
@@ -109,6 +111,7 @@ class RulesPlanner:
             amount=amount,
             asks=question,
             job=job,
+            environment=request.environment.reference if request.environment else task,
         )
         arms = self._first_arms(charter)
         for arm in arms:
@@ -135,6 +138,7 @@ class RulesPlanner:
             return Plan(iteration, predict(arms, charter), arms, seeds, why, pools_runs=True)
         combined = combine_kept(history) if iteration == 1 else None
         if combined is not None:
+            combined = self._with_environments(combined, charter)
             _check_job(combined[-1])
             why = "The changes that were kept one at a time are tried together."
             return Plan(iteration, predict(combined, charter), combined, seeds, why)
@@ -214,15 +218,25 @@ class RulesPlanner:
         return replace(question, factors=default_space(default_job(task, steps=steps, base=question.fixed)))
 
     def _first_arms(self, charter: Charter) -> tuple[Arm, ...]:
-        arms = lay_out(charter.asks, charter.job)
-        arms = hold_equal(arms, ComparedAt(charter.compared_at), charter.amount)
-        return tuple(replace(arm, environment=self._environment_of(arm)) for arm in arms)
+        laid_out = lay_out(charter.asks, charter.job, options_of(self._only_train_env or charter.environment))
+        arms = hold_equal(laid_out, ComparedAt(charter.compared_at), charter.amount)
+        _check_steps(charter, laid_out, arms)
+        return self._with_environments(arms, charter)
 
-    def _environment_of(self, arm: Arm) -> str | None:
-        """What an arm trains on; None for what it is judged on."""
-        alone = next(iter(self.train_envs)) if len(self.train_envs) == 1 else None
-        name = arm.factors.get(TRAIN_ENV, alone)
-        return None if name is None else self.train_envs[str(name)]
+    @property
+    def _only_train_env(self) -> str | None:
+        return next(iter(self.train_envs.values())) if len(self.train_envs) == 1 else None
+
+    def _with_environments(self, arms: Sequence[Arm], charter: Charter) -> tuple[Arm, ...]:
+        """The arms with what each trains on; None for what it is judged on."""
+        return tuple(replace(arm, environment=self._environment_of(arm, charter)) for arm in arms)
+
+    def _environment_of(self, arm: Arm, charter: Charter) -> str | None:
+        named = arm.factors.get(TRAIN_ENV)
+        trained = self._only_train_env if named is None else self.train_envs[str(named)]
+        levels = charter.asks.levels_of(arm.factors)
+        options = {name: value for level in levels for name, value in level.options.items()}
+        return with_options(trained or charter.environment, options) if options else trained
 
 
 def _choose_task(fixed: str | None) -> str:
@@ -303,8 +317,21 @@ def _check_metric(request: FrameRequest, arms: Sequence[Arm]) -> None:
         )
 
 
+def _check_steps(charter: Charter, laid_out: Sequence[Arm], arms: Sequence[Arm]) -> None:
+    """Raises TopicInvalid where a level says a number of steps and what is held equal says another."""
+    for asked, held in zip(laid_out, arms, strict=True):
+        says_steps = any("total_steps" in level.settings for level in charter.asks.levels_of(asked.factors))
+        if says_steps and held.job != asked.job:
+            raise TopicInvalid(
+                f"arm {asked.name}: at equal {charter.compared_at} it would train for {held.job['total_steps']} steps, "
+                f"not {asked.job['total_steps']}: say --equal steps, or vary no number of steps"
+            )
+
+
 def _check_job(arm: Arm) -> None:
-    """Raises TopicInvalid naming the setting that cannot take its value."""
+    """Raises TopicInvalid naming the setting that cannot take its value, or that no study can carry out."""
+    if reason := why_not_carried_out(arm.job):
+        raise TopicInvalid(f"arm {arm.name}: {reason}")
     try:
         TrainJob.model_validate(dict(arm.job))
     except ValidationError as error:

@@ -16,9 +16,9 @@ from types import MappingProxyType
 from typing import Any
 
 from researcher.errors import TopicInvalid, TopicNotUnderstood
-from researcher.question.factors import PROGRAM, RESPONSE_LENGTH, SPECS, TRAIN_ENV
+from researcher.question.factors import OPTION, PROGRAM, RESPONSE_LENGTH, SPECS, TRAIN_ENV
 from researcher.question.flags import make_factor, make_level, read_factors, read_fixed, value_as_text
-from researcher.question.reader import Reading, propose
+from researcher.question.reader import Reading, nearest_setting, propose
 from researcher.question.wording import title_of, title_of_environment
 from researcher.types import Asked, Design, Factor, FrameRequest, JudgedBy, Level, Question, StudyKind
 from swarm.tasks import TASK_FAMILIES
@@ -43,7 +43,10 @@ MID_TRAINING_SCORES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionFlags:
-    """What a person says of a question by flags, as written. `programs` and `train_envs` are the names of several."""
+    """What a person says of a question by flags, as written.
+
+    `programs` and `train_envs` are the names of several. `env` is the environment that judges, where a flag names one.
+    """
 
     kind: StudyKind = StudyKind.COMPARE
     asked: Asked = Asked.EFFECT
@@ -53,6 +56,7 @@ class QuestionFlags:
     baseline: Sequence[str] = ()
     programs: Sequence[str] = ()
     train_envs: Sequence[str] = ()
+    env: str | None = None
     job: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
@@ -73,6 +77,7 @@ def build_question(flags: QuestionFlags, *, needs_factors: bool = True) -> Quest
         if len(names) > 1
     )
     factors = (*factors, *read_factors(flags.vary))
+    _check_options(factors, flags)
     fixed = read_fixed(flags.fix)
     if twice := fixed.keys() & flags.job.keys():
         raise TopicInvalid(f"--fix: {', '.join(sorted(twice))} is set by another flag as well: leave one of them out")
@@ -93,6 +98,20 @@ def build_question(flags: QuestionFlags, *, needs_factors: bool = True) -> Quest
         fixed=fixed,
         design=_choose_design(factors, flags),
     )
+
+
+def _check_options(factors: Sequence[Factor], flags: QuestionFlags) -> None:
+    """Options are varied on one environment, which a flag names. Raises TopicInvalid."""
+    option = next((f"{OPTION}{name}" for factor in factors for level in factor.levels for name in level.options), None)
+    if option is None:
+        return
+    if flags.env is None:
+        raise TopicInvalid(
+            f"--vary: {option} is an option of the environment, which no flag names: add --env, "
+            "as in --env reasoning_gym:chain_sum"
+        )
+    if len(flags.train_envs) > 1:
+        raise TopicInvalid(f"--vary: {option} is set on one environment, and --train-env names several: give one")
 
 
 def flags_of(reading: Reading) -> dict[str, Any]:
@@ -132,12 +151,14 @@ def _fit_to_replies(factor: Factor, task: str | None) -> Factor:
 def refuse(reading: Reading, given: Mapping[str, Any]) -> TopicNotUnderstood:
     """Return the error of a topic that is not read in full, in four lines. `given` are the flags so far."""
     understood = ", ".join(_understood(reading)) or "nothing"
+    command, example = _command(reading, given)
+    lead = f"with your setting in place of this example, {title_of(example)}" if example else "such as"
     return TopicNotUnderstood(
         "\n".join(
             [
                 f"the topic has parts that cannot be read: {', '.join(map(repr, reading.unread))}",
                 f"understood: {understood}",
-                f"say it in flags, such as: {_command(reading, given)}",
+                f"say it in flags, {lead}: {command}",
                 "what can be read, and every setting: docs/topics.md; without these parts: --assume",
             ]
         ),
@@ -173,18 +194,22 @@ def _understood(reading: Reading) -> Iterator[str]:
         yield f"on {title_of_environment(reading.environment)}"
 
 
-def _command(reading: Reading, given: Mapping[str, Any]) -> str:
-    """The question in flags as far as its settings are known, which asks it once its values are those meant."""
+def _command(reading: Reading, given: Mapping[str, Any]) -> tuple[str, str]:
+    """The question in flags as far as its settings are known, which asks it once its values are those meant; and the
+    setting that stands there as an example, where the topic names none with levels."""
     said = {**flags_of(reading), **given}
     words = ["researcher", "start", "--topic", reading.text]
     words += ["--env", str(said.get("env") or said.get("task") or "reverse")]
     if reading.kind is StudyKind.OPTIMIZE:
         words += ["--kind", str(StudyKind.OPTIMIZE)]
-    proposed = dict(propose(reading.text))
+    proposed, example = dict(propose(reading.text)), ""
     vary = [f"{name}={','.join(map(value_as_text, values))}" for name, values in proposed.items() if len(values) > 1]
     fix = [f"{name}={value_as_text(values[0])}" for name, values in proposed.items() if len(values) == 1]
     if not vary and reading.kind is StudyKind.COMPARE:
-        vary = [_as_levels(proposed) or "SETTING=VALUE,VALUE"]
+        vary = [_as_levels(proposed)]
+        if not vary[0]:
+            example = nearest_setting(reading.text)
+            vary = [_as_levels({example: ()})]
         fix = [text for text in fix if text.partition("=")[0] != vary[0].partition("=")[0]]
     if reading.kind is StudyKind.COMPARE and reading.asked not in (Asked.EFFECT, *(_OF_TWO if len(vary) < 2 else ())):
         words += ["--ask", str(reading.asked)]
@@ -194,7 +219,7 @@ def _command(reading: Reading, given: Mapping[str, Any]) -> str:
     for name in _COMMAND_FLAGS:
         if said.get(name) is not None:
             words += [f"--{name.replace('_', '-')}", str(said[name])]
-    return shlex.join(words)
+    return shlex.join(words), example
 
 
 def _as_levels(proposed: Mapping[str, tuple[Any, ...]]) -> str:

@@ -16,6 +16,8 @@ from swarm import TrainJob
 
 PROGRAM, TRAIN_ENV = "program", "train_env"
 """Factors beside the settings of a job: what an arm trains with, and the environment that it trains on."""
+OPTION = "env."
+"""What the name of a factor begins with that is an option of the environment, as in env.difficulty."""
 
 RESPONSE_LENGTH = "max_response_length"
 """The factor whose levels are limits on a reply, which a program asks the model for."""
@@ -67,6 +69,7 @@ _HOW_LONG = "it bounds how long something is waited for; what is learned depends
 _KEPT = "it says which checkpoints are kept, not what is learned: --keep-checkpoints"
 _MEASURED = "the evaluator measures all arms alike: --eval-every and --eval-episodes"
 _COMPUTED = "it says how the same numbers are computed: memory and time change, what is learned does not"
+_ONE_REWARD = "it is about rewards by name, and a program of a study gives one reward"
 _CARRIED_OUT = "one study runs on one kind of server: begin a study for each, with --engine or --n-gpu"
 
 _NO_FACTORS: Mapping[str, str] = MappingProxyType(
@@ -88,6 +91,8 @@ _NO_FACTORS: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(("save_freq", "keep_last", "keep_best", "keep_best_metric"), _KEPT),
         **dict.fromkeys(("eval_every", "eval_episodes", "eval_env"), _MEASURED),
         **dict.fromkeys(("ppo_max_token_len", "share_prefixes", "enable_gradient_checkpointing"), _COMPUTED),
+        "mixture": "all tasks of an environment are of one source: compare environments with --train-env",
+        **dict.fromkeys(("gdpo_reward_keys", "gdpo_reward_weights"), _ONE_REWARD),
         "vllm": "these are options of the sampler's own process: begin a study for each, with --job",
     }
 )
@@ -193,7 +198,6 @@ _SPECS: tuple[FactorSpec, ...] = (
           values={"dynamic sampling": "enough_non_constant_tasks"}),
     _spec("min_group", "smallest group", "min group", usual=(2, 4)),
     _spec("max_staleness", "staleness", "off-policy steps", usual=(0, 1, 2), off=0),
-    _spec("mixture", "mixture of data", "task mixture"),
     _spec("rollout_is", "importance-sampling correction", "importance sampling", usual=("off", "token", "sequence"),
           off="off"),
     _spec("rollout_is_threshold", "bound of the correction", usual=(2.0, 5.0), needs=_CORRECTED),
@@ -212,8 +216,6 @@ _SPECS: tuple[FactorSpec, ...] = (
     _spec("critic_lr", "critic's learning rate", "critic learning rate", usual=(1e-3, 3e-3), needs=_CRITIC),
     _spec("critic_warmup", "critic's warm-up", "critic warmup", usual=(0, 5), needs=_CRITIC),
     _spec("cliprange_value", "critic's clip range", usual=(0.2, 0.5), needs=_CRITIC),
-    _spec("gdpo_reward_keys", "rewards of GDPO", needs={"algorithm": "gdpo"}),
-    _spec("gdpo_reward_weights", "weights of GDPO's rewards", needs={"algorithm": "gdpo"}),
     _spec("tool_parser", "tool parser", usual=("hermes", "llama3_json")),
     _spec("reasoning_parser", "reasoning parser", usual=("none", "think")),
     _spec("verl", "settings of verl"),

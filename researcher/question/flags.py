@@ -1,13 +1,17 @@
-"""Factors and fixed values from flags: `--vary lr=1e-3,3e-3`, `--fix batch_size=8`.
+"""Factors and fixed values from flags: `--vary lr=1e-3,3e-3`, `--vary env.difficulty=1,3`, `--fix batch_size=8`.
 
-Place in the flow: the command line hands the texts over before anything starts. Values are checked by the field of
-TrainJob that they set. This module knows nothing of topics, arms or designs.
+Place in the flow: the command line hands the texts over before anything starts. Values of a setting are checked by the
+field of TrainJob, those of an option by the environment, once it is opened. This module knows nothing of topics, arms
+or designs.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
@@ -15,7 +19,16 @@ from pydantic import TypeAdapter, ValidationError
 
 from experiments_db import number_as_text
 from researcher.errors import TopicInvalid
-from researcher.question.factors import ALGORITHMS, PROGRAM, SPECS, TRAIN_ENV, FactorSpec, settings_of, why_no_factor
+from researcher.question.factors import (
+    ALGORITHMS,
+    OPTION,
+    PROGRAM,
+    SPECS,
+    TRAIN_ENV,
+    FactorSpec,
+    settings_of,
+    why_no_factor,
+)
 from researcher.types import Factor, Level
 from swarm import TrainJob
 from swarm.spelling import did_you_mean
@@ -28,12 +41,12 @@ def read_factors(texts: Sequence[str]) -> tuple[Factor, ...]:
     """Return the factor of each `--vary`, in order.
 
     Raises TopicInvalid, which names the flag, for a setting that is no factor, a value that the setting cannot take,
-    fewer than two levels, and a setting that two factors would set.
+    fewer than two levels, and a setting or option that two factors would set.
     """
     factors = tuple(_read_together(text) if _TOGETHER.match(text) else _read_one(text) for text in texts)
     owner: dict[str, str] = {}
     for factor in factors:
-        for name in {name for level in factor.levels for name in level.settings}:
+        for name in {name for level in factor.levels for name in (*level.settings, *map(_option, level.options))}:
             if name in owner:
                 raise TopicInvalid(f"--vary: {owner[name]} and {factor.name} both set {name}: make them one factor")
             owner[name] = factor.name
@@ -46,6 +59,12 @@ def read_fixed(texts: Sequence[str]) -> dict[str, Any]:
     for name, value in (item for text in texts for item in _assignments(text, "--fix")):
         if name in fixed:
             raise TopicInvalid(f"--fix: {name} is given twice: leave one out")
+        if name.startswith(OPTION):
+            option = f"{name.removeprefix(OPTION)}={value}"
+            raise TopicInvalid(
+                f"--fix: {name} is an option of the environment, and those of all arms stand in --env: end what "
+                f"stands there with ?{option}, or behind other options with &{option}"
+            )
         if name == "seed":
             raise TopicInvalid("--fix: a seed is a repetition of an arm: --seeds says how many there are")
         if name not in TrainJob.model_fields:
@@ -94,19 +113,57 @@ def read_value(name: str, text: str, flag: str) -> Any:
     return adapter.dump_python(value, mode="json")
 
 
+def complete_model(name: str) -> str:
+    """Return the directory of a model in full, as a server has another working directory than who names it."""
+    directory = Path(name).expanduser()
+    return str(directory.resolve()) if name not in SPECS["model"].values and directory.is_dir() else name
+
+
 def _read_one(text: str) -> Factor:
     name, mark, values = text.partition("=")
     name = name.strip()
     if not mark:
         raise TopicInvalid(f"--vary {text!r}: {_EMPTY}")
-    spec = _spec(name)
     given = _split(values, ",")
-    factor = make_factor(spec, [_value(spec, value, "--vary") for value in given])
+    if name.startswith(OPTION):
+        factor = _make_option_factor(name, given)
+    else:
+        spec = _spec(name)
+        factor = make_factor(spec, [_value(spec, value, "--vary") for value in given])
     if len(factor.levels) < 2:
         raise TopicInvalid(
-            f"--vary: {name} has one level, {', '.join(given) or 'none'}: give two or more, or use --fix"
+            f"--vary: {name} has one level, {', '.join(given) or 'none'}: give two or more, or use "
+            f"{'--env' if name.startswith(OPTION) else '--fix'}"
         )
     return factor
+
+
+def _make_option_factor(name: str, values: Sequence[str]) -> Factor:
+    option = _check_option(name)
+    levels = {value: Level(f"{name}={value}", {name: _as_number(value)}, {}, {option: value}) for value in values}
+    return Factor(name, tuple(levels.values()))
+
+
+def _as_number(text: str) -> Any:
+    """The number that the text is, which reports put in order; the text where it is none, or another spelling of
+    one."""
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    number = int(number) if number.is_integer() else number
+    return number if math.isfinite(number) and number_as_text(number) == text else text
+
+
+def _option(name: str) -> str:
+    return f"{OPTION}{name}"
+
+
+def _check_option(name: str) -> str:
+    option = name.removeprefix(OPTION)
+    if not option:
+        raise TopicInvalid("--vary: env. names no option of the environment: write env.NAME=VALUE,VALUE")
+    return option
 
 
 def _read_together(text: str) -> Factor:
@@ -118,11 +175,15 @@ def _read_together(text: str) -> Factor:
         if match is None:
             raise TopicInvalid(f"--vary: {part!r} is no level: write NAME: SETTING=VALUE,SETTING=VALUE")
         settings: dict[str, Any] = {}
+        options: dict[str, str] = {}
         for name, value in _assignments(match[2], "--vary"):
+            if name.startswith(OPTION):
+                options[_check_option(name)] = value
+                continue
             spec = _spec(name)
             settings |= _settings(spec, value, "--vary")
             needs |= spec.needs
-        levels.append(Level(match[1], {}, settings))
+        levels.append(Level(match[1], {}, settings, options))
     names = [level.name for level in levels]
     if len(set(names)) < max(2, len(names)):
         raise TopicInvalid(f"--vary: the levels {', '.join(names)} must be two or more, each with a name of its own")
@@ -130,18 +191,22 @@ def _read_together(text: str) -> Factor:
     varied = {setting for level in levels for setting in level.settings}
     return Factor(
         name,
-        tuple(Level(level.name, {name: level.name}, level.settings) for level in levels),
+        tuple(replace(level, factors={name: level.name}) for level in levels),
         needs={key: value for key, value in needs.items() if key not in varied},
     )
 
 
 def _assignments(text: str, flag: str) -> Iterator[tuple[str, str]]:
-    """SETTING=VALUE pairs between commas; a part without a name belongs to the value before it."""
+    """SETTING=VALUE pairs between commas, each name once."""
+    names: set[str] = set()
     for part in _split(text, ","):
-        name, mark, value = part.partition("=")
-        if not mark or not name.strip() or not value.strip():
+        name, mark, value = (each.strip() for each in part.partition("="))
+        if not mark or not name or not value:
             raise TopicInvalid(f"{flag}: {part!r} sets nothing: write SETTING=VALUE")
-        yield name.strip(), value.strip()
+        if name in names:
+            raise TopicInvalid(f"{flag}: {text.strip()!r} sets {name} twice: leave one out")
+        names.add(name)
+        yield name, value
 
 
 def _settings(spec: FactorSpec, text: str, flag: str) -> Mapping[str, Any]:
@@ -152,6 +217,8 @@ def _value(spec: FactorSpec, text: str, flag: str) -> Any:
     text = text.strip()
     if spec.name == "algorithm" and text.lower() in ALGORITHMS:
         return text.lower()
+    if spec.name == "model":
+        return complete_model(text)
     return read_value(spec.name, text, flag)
 
 

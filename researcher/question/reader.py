@@ -9,19 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import SequenceMatcher
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
 from researcher.errors import TopicInvalid
-from researcher.question.factors import SPECS
+from researcher.question.factors import SPECS, FactorSpec
 from researcher.question.flags import make_factor, value_as_text
 from researcher.question.mentions import Mention, find_mentions
-from researcher.question.tokens import Kind, Token, tokenize
+from researcher.question.tokens import Kind, Token, key_of, tokenize
 from researcher.types import Asked, ComparedAt, Factor, StudyKind
 
 LONGEST_TOPIC = 4000
 """Characters; a topic is a question, not a document."""
+SHORTEST_NAME = 4
+"""Letters of an unknown word that may be a name misspelled or of another language; shorter ones are like many."""
+LEAST_LIKENESS = 0.7
+"""Below this, as difflib measures it, two words have only letters in common."""
 _RELATIONS = frozenset({"than", "beat", "beats", "outperform", "outperforms", "instead of"})
 _ENDS_COUNT = frozenset({"and", "on", "at", "with"})
 _FACTORS_OF: Mapping[Asked, tuple[int, int]] = {
@@ -262,3 +267,20 @@ def propose(text: str) -> tuple[tuple[str, tuple[Any, ...]], ...]:
     for mention in find_mentions(tokenize(text), near_unknown=True):
         found[mention.name] = tuple(dict.fromkeys((*found.get(mention.name, ()), *mention.values)))
     return tuple((name, values or SPECS[name].usual) for name, values in found.items())
+
+
+def nearest_setting(text: str) -> str:
+    """Return the setting that has usual levels and the names nearest to the unknown words of a topic; the learning rate
+    where none comes near."""
+    unknown = [token.key for token in tokenize(text) if token.kind is Kind.WORD and len(token.key) >= SHORTEST_NAME]
+    likeness = {spec.name: sum(_likeness(spec, word) for word in unknown) for spec in SPECS.values() if spec.usual}
+    # Of several that are as near, the first in the table.
+    return max(likeness, key=lambda name: likeness[name])
+
+
+def _likeness(spec: FactorSpec, word: str) -> float:
+    """How like a word is to a name of the setting, or to a word of it; 0 where it is not."""
+    phrases = [key_of(phrase) for phrase in (spec.name, spec.title, *spec.aliases)]
+    names = {part for phrase in phrases for part in (phrase, *phrase.split())}
+    nearest = max(SequenceMatcher(None, name, word).ratio() for name in names)
+    return nearest if nearest >= LEAST_LIKENESS else 0.0

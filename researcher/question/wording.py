@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from researcher.question.factors import PROGRAM, SPECS, TRAIN_ENV
+from researcher.question.factors import OPTION, PROGRAM, SPECS, TRAIN_ENV
 from researcher.question.flags import value_as_text
-from researcher.types import Asked, Charter, Factor, Question, StudyKind
+from researcher.types import Asked, Charter, Factor, Level, Question, StudyKind
 
 _TITLES: Mapping[str, str] = MappingProxyType({PROGRAM: "program", TRAIN_ENV: "training environment"})
 _ENVIRONMENTS: Mapping[str, str] = MappingProxyType(
@@ -30,6 +30,8 @@ _ENVIRONMENTS: Mapping[str, str] = MappingProxyType(
 
 def title_of(factor: str) -> str:
     """Return what people call a factor: "learning rate" for lr."""
+    if factor.startswith(OPTION):
+        return f"{factor.removeprefix(OPTION)} of the training environment"
     return _TITLES.get(factor) or (SPECS[factor].title if factor in SPECS else factor)
 
 
@@ -82,12 +84,22 @@ def describe_question(charter: Charter) -> Iterator[str]:
     if asks.fixed:
         fixed = (f"{title_of(name)} {value_as_text(value)}" for name, value in asks.fixed.items())
         yield f"  fixed: {', '.join(fixed)}"
+    if any(factor.name == TRAIN_ENV or level.options for factor in asks.factors for level in factor.levels):
+        yield f"  every arm is judged on {charter.environment}, as it stands there"
     design = f"; {asks.design}" if asks.design else ""
     yield f"  baseline {charter.baseline}{design}; at equal {charter.compared_at or 'steps'}; by {charter.judged}"
 
 
 def _shown(factor: Factor) -> Sequence[str]:
-    return [level.name.removeprefix(f"{factor.name}=") for level in factor.levels]
+    """The levels of a factor, those that set several things with what they set."""
+    if factor.name != "/".join(level.name for level in factor.levels):
+        return [level.name.removeprefix(f"{factor.name}=") for level in factor.levels]
+    return [f"{level.name} ({', '.join(_set_by(level))})" for level in factor.levels]
+
+
+def _set_by(level: Level) -> Iterator[str]:
+    yield from (f"{OPTION}{name}={value}" for name, value in level.options.items())
+    yield from (f"{name}={value_as_text(value)}" for name, value in level.settings.items())
 
 
 def _effect(names: str, place: str, several: bool) -> str:

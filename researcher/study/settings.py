@@ -29,11 +29,24 @@ from researcher.question.asking import (
     flags_of,
     refuse,
 )
+from researcher.question.flags import complete_model
 from researcher.question.reader import Reading, read_topic
 from researcher.question.wording import describe_question
 from researcher.servers.server_pool import check_servers
 from researcher.study.budget import present_budget
-from researcher.types import Asked, Budget, ComparedAt, Design, FrameRequest, JudgedBy, Question, StudyKind
+from researcher.types import (
+    Arm,
+    Asked,
+    Budget,
+    ComparedAt,
+    Design,
+    FrameRequest,
+    History,
+    JudgedBy,
+    Question,
+    StudiedEnvironment,
+    StudyKind,
+)
 from swarm.config import cluster_from_environment, complete_address
 from swarm.doctor.examination import Health
 from swarm.doctor.verl import check_sampler, check_trainer
@@ -184,12 +197,9 @@ class StudySettings(BaseModel):
 
     def base_job(self) -> dict[str, Any]:
         """What a person fixed of every arm's job; what nobody fixed is the planner's to choose."""
-        # A server has another working directory than the person who names a directory.
-        model = self.train_model
-        if model is not None and Path(model).expanduser().is_dir():
-            model = str(Path(model).expanduser().resolve())
-        given = {"engine": self.engine, "model": model, "n_gpu": self.n_gpu}
-        return {**self.job, **{name: value for name, value in given.items() if value is not None}}
+        given = {"engine": self.engine, "model": self.train_model, "n_gpu": self.n_gpu}
+        job = {**self.job, **{name: value for name, value in given.items() if value is not None}}
+        return {**job, "model": complete_model(job["model"])} if "model" in job else job
 
     def flags(self) -> QuestionFlags:
         """The question as flags say it."""
@@ -203,6 +213,7 @@ class StudySettings(BaseModel):
             baseline=self.baseline,
             programs=[program.name for program in self.programs],
             train_envs=list(name_environments(self.train_envs)),
+            env=self.task or self.env,
             job=job if self.steps is None else {**job, "total_steps": self.steps},
         )
 
@@ -366,13 +377,18 @@ def check_study(topic: str, settings: StudySettings) -> tuple[str, ...]:
     except JobInvalid as error:
         raise TopicInvalid(f"--job: {error.message}") from error
     if not settings.servers:
-        _check_model(settings.base_job())
+        _check_model(settings.base_job(), "--train-model")
         _check_engine(settings.base_job())
-    for name in settings.train_envs:
-        look_at(name, "--train-env")
+    train_envs = [look_at(name, "--train-env") for name in settings.train_envs]
     understood: tuple[str, ...] = ()
     if settings.brain == "rules":
-        understood = tuple(describe_question(rules_brain(settings).frame(settings.request(topic))))
+        planner = rules_brain(settings)
+        charter = planner.frame(settings.request(topic))
+        arms = planner.plan(charter, History()).arms
+        for arm in () if settings.servers else arms:
+            _check_model(arm.job, f"arm {arm.name}")
+        _check_training(arms, train_envs)
+        understood = tuple(describe_question(charter))
     else:
         _check_language_model(settings)
         settings.request(topic)
@@ -407,6 +423,21 @@ def _check_scores(settings: StudySettings) -> None:
             )
 
 
+def _check_training(arms: Sequence[Arm], named: Sequence[StudiedEnvironment]) -> None:
+    """Open what the arms train on, but for what a flag has named and that was opened. Raises TopicInvalid.
+
+    Two environments that are the same would compare a thing with itself.
+    """
+    known = {environment.reference: environment for environment in named}
+    names: dict[str, str] = {}
+    for reference in dict.fromkeys(arm.environment for arm in arms if arm.environment is not None):
+        digest = (known.get(reference) or look_at(reference, "--vary")).digest
+        if digest in names:
+            flag = "--train-env" if reference in known else "--vary"
+            raise TopicInvalid(f"{flag}: {names[digest]} and {reference} are the same environment: change one")
+        names[digest] = reference
+
+
 def _check_programs(settings: StudySettings) -> None:
     """Two programs that are the same under two names would compare a thing with itself. Raises TopicInvalid."""
     names: dict[str, str] = {}
@@ -416,7 +447,7 @@ def _check_programs(settings: StudySettings) -> None:
         names[program.code] = program.name
 
 
-def _check_model(job: Mapping[str, Any]) -> None:
+def _check_model(job: Mapping[str, Any], where: str) -> None:
     """Our own servers run on this machine, so the model has to be here. Raises TopicInvalid."""
     if job.get("engine") == "fake" or "model" not in job:
         return
@@ -426,7 +457,7 @@ def _check_model(job: Mapping[str, Any]) -> None:
     try:
         resolve_model(str(job["model"]))
     except SwarmError as error:
-        raise TopicInvalid(f"--train-model: {error.message}") from error
+        raise TopicInvalid(f"{where}: {error.message}") from error
 
 
 def _check_engine(job: Mapping[str, Any]) -> None:
@@ -453,6 +484,8 @@ def _check_language_model(settings: StudySettings) -> None:
     """Raises TopicInvalid for what a planner with a language model lacks, or cannot use."""
     if settings.train_envs:
         raise TopicInvalid("--train-env names what --brain rules compares: leave it out, or use --brain rules")
+    if any(level.options for factor in settings.question().factors for level in factor.levels):
+        raise TopicInvalid("--vary: --brain rules alone varies options of the environment: add --brain rules")
     if len(settings.programs) > 1:
         raise TopicInvalid("--program: with a language model name one program, which those that it writes start from")
     if not settings.model:

@@ -7,8 +7,9 @@ task files. Options follow a question mark: `tasks.jsonl?grader=number`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, quote
 
 from pydantic import ValidationError
 
@@ -21,13 +22,14 @@ from swarm.tasks.registry import TASK_FAMILIES
 
 AGENT_FILE = "agent.py"
 LIBRARIES = ("reasoning_gym", "verifiers")
+_PLAIN_IN_OPTIONS = "/:,=@?[]{}\"'"
+"""Letters that mean nothing between the options of a name, and that people write as they are."""
 
 
 def load_environment(name: str) -> Environment:
     """Raises NotFound for a name that stands for nothing, EnvironmentInvalid for an environment that cannot be used,
     SandboxUnavailable for a grader that runs programs where there is no sandbox."""
-    source, _, query = name.partition("?")
-    options = _options(query)
+    source, options = name.partition("?")[0], options_of(name)
     if source in TASK_FAMILIES:
         if options:
             raise EnvironmentInvalid(f"the bundled environment {source} has no options", param=next(iter(options)))
@@ -45,6 +47,24 @@ def load_environment(name: str) -> Environment:
     if path.is_dir() or (path.is_file() and path.suffix in SUFFIXES):
         return _open_dataset(path, options)
     raise NotFound(_unknown(source, path), param="env")
+
+
+def options_of(name: str) -> dict[str, str]:
+    """The options that stand in a name. Raises EnvironmentInvalid for what is none."""
+    query = name.partition("?")[2]
+    try:
+        return dict(parse_qsl(query, keep_blank_values=True, strict_parsing=True)) if query else {}
+    except ValueError:
+        raise EnvironmentInvalid(f"options are written NAME=VALUE&NAME=VALUE, not {query!r}", param="env") from None
+
+
+def with_options(name: str, options: Mapping[str, str]) -> str:
+    """The name with these options, which take the place of those that it has by the same names."""
+    written = (
+        "=".join(quote(part, safe=_PLAIN_IN_OPTIONS) for part in option)
+        for option in {**options_of(name), **options}.items()
+    )
+    return f"{name.partition('?')[0]}?{'&'.join(written)}"
 
 
 def is_bundled(name: str) -> bool:
@@ -99,13 +119,6 @@ def _open_library(library: str, name: str, options: dict[str, str]) -> Environme
     from swarm.environments.sources.reasoning_gym import ReasoningGymEnvironment
 
     return ReasoningGymEnvironment(name, options)
-
-
-def _options(query: str) -> dict[str, str]:
-    try:
-        return dict(parse_qsl(query, keep_blank_values=True, strict_parsing=True)) if query else {}
-    except ValueError:
-        raise EnvironmentInvalid(f"options are written NAME=VALUE&NAME=VALUE, not {query!r}", param="env") from None
 
 
 def _open_dataset(path: Path, options: dict[str, str]) -> Environment:

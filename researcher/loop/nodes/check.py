@@ -79,7 +79,7 @@ def _check_on_server(
                 preflight_url=url,
                 environment=deps.environments.reference(trained_on(experiment, charter)),
                 token=None if url is None else deps.pool.token_of(url),
-                given_job=deps.given_job,
+                given_job=deps.given_to(experiment),
             )
         except EnvironmentBroken as error:
             if experiment.is_baseline:

@@ -281,6 +281,6 @@ def nearest_setting(text: str) -> str:
 def _likeness(spec: FactorSpec, word: str) -> float:
     """How like a word is to a name of the setting, or to a word of it; 0 where it is not."""
     phrases = [key_of(phrase) for phrase in (spec.name, spec.title, *spec.aliases)]
-    names = {part for phrase in phrases for part in (phrase, *phrase.split())}
+    names = {part for phrase in phrases for part in (phrase, *phrase.split()) if len(part) >= SHORTEST_NAME}
     nearest = max(SequenceMatcher(None, name, word).ratio() for name in names)
     return nearest if nearest >= LEAST_LIKENESS else 0.0

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from researcher import cli
 from researcher.errors import TopicInvalid, TopicNotUnderstood
 from researcher.planner.rules import RulesPlanner
+from researcher.question.factors import SPECS
 from researcher.study.settings import StudySettings, read_request
 from researcher.types import Charter, History
 
@@ -49,23 +50,28 @@ def test_topic_is_answered_as_asked_or_refused_by_name(topic: dict[str, Any]) ->
         _check_answer(topic, charter)
 
 
-@pytest.mark.parametrize("text", tomllib.loads((TOPICS / "refused.toml").read_text(encoding="utf-8"))["texts"])
+REFUSED = tomllib.loads((TOPICS / "refused.toml").read_text(encoding="utf-8"))["texts"]
+
+
+@pytest.mark.parametrize("text", REFUSED)
 def test_topic_that_could_be_taken_for_another_question_is_refused(text: str) -> None:
     with pytest.raises(TopicNotUnderstood):
         _frame(text)
 
 
-@pytest.mark.parametrize("topic", _read("natural"))
-def test_the_command_of_a_refusal_asks_in_flags_and_nothing_else(topic: dict[str, Any]) -> None:
+def _refusal(text: str) -> str | None:
+    """The line of a refusal that has the command; None where the topic is answered."""
     try:
-        _frame(topic["text"])
+        _frame(text)
     except TopicNotUnderstood as refusal:
+        assert len(str(refusal).splitlines()) <= 4
         [line] = [line for line in str(refusal).splitlines() if "researcher start" in line]
-    else:
-        return
-    if "SETTING=" in line:
-        # Nothing of the topic names a setting in words that are known: the person is shown the form.
-        return
+        return line
+    return None
+
+
+def _frame_of_command(line: str) -> Charter:
+    """The charter of the command in a line, as the command line reads it."""
     asked: list[Charter] = []
 
     def check(topic: str, settings: StudySettings) -> tuple[str, ...]:
@@ -79,10 +85,47 @@ def test_the_command_of_a_refusal_asks_in_flags_and_nothing_else(topic: dict[str
         done = CliRunner().invoke(cli.app, words[1:])
     assert done.exit_code == 2 and "this is as far as it goes" in done.stderr, done.stderr
     [charter] = asked
+    return charter
+
+
+@pytest.mark.parametrize("topic", [*_read("natural"), *_read("documented")])
+def test_the_command_of_a_refusal_asks_in_flags_and_nothing_else(topic: dict[str, Any]) -> None:
+    if (line := _refusal(topic["text"])) is None:
+        return
+    charter = _frame_of_command(line)
+
     assert charter.topic == topic["text"]
-    assert {factor.name for factor in charter.asks.factors} <= {*topic["asks"], *topic.get("fixed", {}), "lr"}
+    known = {*topic["asks"], *topic.get("fixed", {}), "lr"}
+    assert {factor.name for factor in charter.asks.factors} <= known or "in place of this example" in line
     arms = RulesPlanner().plan(charter, History()).arms
     assert {name for arm in arms for name in arm.factors} == {factor.name for factor in charter.asks.factors}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_the_command_of_a_refusal_runs_as_copied(text: str) -> None:
+    line = _refusal(text)
+
+    assert line is not None and _frame_of_command(line).topic == text
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("Welche Lernrate trainiert reverse am besten?", "lr"),
+        ("Wie viele Beispiele pro Gruppe?", "num_repeat"),
+        ("half the batch", "batch_size"),
+        ("Was meint meine Tante?", "lr"),
+        ("rewards of the teacher, a or b", "lr"),
+    ],
+)
+def test_a_refusal_without_a_known_setting_shows_the_usual_levels_of_the_nearest_as_an_example(
+    text: str, name: str
+) -> None:
+    line = _refusal(text)
+
+    assert line is not None and f"in place of this example, {SPECS[name].title}: " in line
+    [factor] = _frame_of_command(line).asks.factors
+    assert (factor.name, [level.factors[name] for level in factor.levels]) == (name, list(SPECS[name].usual))
 
 
 def test_documented_topics_are_answered() -> None:

@@ -2,61 +2,176 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+from math import ceil
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
-from hypothesis import given
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from researcher.errors import TopicInvalid
+from researcher.planner.equal_amounts import MOST_STEPS_IN_TIME
 from researcher.planner.rules import RulesPlanner
 from researcher.question.factors import SPECS, FactorSpec
 from researcher.question.flags import read_factors, read_fixed, value_as_text
 from researcher.study.log import charter_from_json, to_json
-from researcher.study.settings import read_request, read_settings
-from researcher.types import Charter, Design, History, Plan, Question
+from researcher.study.settings import StudySettings, read_request, read_settings
+from researcher.types import (
+    Arm,
+    Charter,
+    ComparedAt,
+    Design,
+    FrameRequest,
+    History,
+    Level,
+    Plan,
+    Question,
+    StudiedEnvironment,
+)
 from swarm.job import build_job
 
-FOLLOWS = {"total_steps"}
-"""What every arm gets the same of decides the number of steps."""
-NOT_TOGETHER = {"rollout_rs", "rollout_rs_threshold", "rollout_is_batch_normalize", "gdpo_reward_weights"}
-SIMPLE = ("lr", "batch_size", "temperature", "ppo_epochs", "weight_decay", "entropy_coeff", "grad_clip", "lora_rank")
+OPTIONS = {"grader": "exact", "max_tokens": "9"}
+ENVIRONMENT = f"tasks.jsonl?{'&'.join('='.join(option) for option in OPTIONS.items())}"
+OPTION_LEVELS = {"env.max_tokens": ("9", "30", "0.5"), "env.public": ("[a, b]", "a&b=1+1 %"), "env.split": ("x", "y")}
+"""One that the environment has already, and texts that a reference has to quote."""
 
 
 def begin(**settings: Any) -> tuple[Charter, Plan]:
+    return frame(read_request("A title", read_settings({"task": "sort", "engine": "fake", **settings})))
+
+
+def frame(request: FrameRequest) -> tuple[Charter, Plan]:
+    """The charter of a request and its plan, as a study makes them: the charter is frozen, stored and read again."""
     planner = RulesPlanner()
-    charter = planner.frame(read_request("A title", read_settings({"task": "sort", "engine": "fake", **settings})))
-    # As a study does: frozen, stored and read again.
-    charter = charter_from_json(to_json(charter))
+    charter = charter_from_json(to_json(planner.frame(request)))
     return charter, planner.plan(charter, History())
+
+
+def on_environment(settings: StudySettings) -> FrameRequest:
+    """The request of a study on an environment that nobody opens."""
+    environment = StudiedEnvironment(ENVIRONMENT, "tasks", "Questions.", "digest")
+    without = settings.model_copy(update={"env": None, "vary": ("lr=1,2",), "fix": (), "baseline": ()})
+    return replace(without.request("A title"), environment=environment, question=settings.question())
 
 
 @pytest.mark.parametrize("spec", [spec for spec in SPECS.values() if len(spec.usual) > 1], ids=lambda spec: spec.name)
 def test_two_levels_of_every_factor_are_two_jobs_that_differ_in_that_field_alone(spec: FactorSpec) -> None:
     values = spec.usual[:2]
-    charter, plan = begin(vary=[f"{spec.name}={','.join(map(value_as_text, values))}"])
+    charter, plan = begin(vary=[f"{spec.name}={','.join(map(value_as_text, values))}"], equal="steps")
 
-    jobs = [build_job(dict(arm.job)).model_dump(mode="json") for arm in plan.arms]
-    differs = {name for name in jobs[0] if jobs[0][name] != jobs[1][name]} - FOLLOWS
-    assert len(jobs) == 2 and differs <= {spec.name} and differs | FOLLOWS >= {spec.name}
+    one, other = (build_job(dict(arm.job)).model_dump(mode="json") for arm in plan.arms)
+    assert {name for name in one if one[name] != other[name]} == {spec.name}
     assert [factor.name for factor in charter.asks.factors] == [spec.name]
 
 
-@given(data=st.data())
-def test_arms_of_a_plan_are_the_factors_of_the_charter_and_nothing_else_differs(data: st.DataObject) -> None:
-    names = data.draw(st.lists(st.sampled_from(SIMPLE), min_size=1, max_size=3, unique=True))
-    design = data.draw(st.sampled_from([None, *Design]))
-    vary = [f"{name}={','.join(map(value_as_text, SPECS[name].usual[:2]))}" for name in names]
-    charter, plan = begin(vary=vary, design=design if len(names) > 1 else None)
+@dataclass(frozen=True)
+class Asked:
+    """Flags that were drawn, with the levels of each factor in the order given, as texts."""
 
-    assert len(plan.arms) == (1 + len(names) if design is Design.ONE_AT_A_TIME and len(names) > 1 else 2 ** len(names))
-    for arm in plan.arms:
-        assert set(arm.factors) == set(names)
-        shared = {name: value for name, value in arm.job.items() if name not in {*names, *FOLLOWS}}
-        assert shared == {name: value for name, value in charter.job.items() if name not in {*names, *FOLLOWS}}
-        for factor in charter.asks.factors:
-            level = next(item for item in factor.levels if item.factors[factor.name] == arm.factors[factor.name])
-            assert all(arm.job[name] == value for name, value in level.settings.items())
+    settings: StudySettings
+    levels: Mapping[str, tuple[str, ...]]
+
+
+@st.composite
+def questions(draw: st.DrawFn) -> Asked:
+    """Flags of up to four factors, settings and options alike, which may contradict each other."""
+    usual = {spec.name: tuple(map(value_as_text, spec.usual)) for spec in SPECS.values() if len(spec.usual) > 1}
+    known = usual | OPTION_LEVELS
+    names = draw(st.lists(st.sampled_from(sorted(known)), min_size=1, max_size=4, unique=True))
+    levels = {
+        name: tuple(draw(st.lists(st.sampled_from(known[name]), min_size=2, max_size=3, unique=True))) for name in names
+    }
+    vary = [f"{name}={','.join(texts)}" for name, texts in levels.items()]
+    shown = {name: tuple(_level_name(name, text) for text in texts) for name, texts in levels.items()}
+    if len(names) > 2 and draw(st.booleans()):
+        first, second, *_ = names
+        pairs = [f"{first}={levels[first][index]},{second}={levels[second][index]}" for index in range(2)]
+        vary[:2] = [f"one: {pairs[0]}; two: {pairs[1]}"]
+        shown = {"one/two": ("one", "two"), **{name: texts for name, texts in shown.items() if name in names[2:]}}
+    others = sorted(usual.keys() - set(names))
+    fixed = draw(st.lists(st.sampled_from(others), max_size=2, unique=True))
+    every = [name for texts in shown.values() for name in texts]
+    settings = {
+        "vary": vary,
+        "fix": [f"{name}={draw(st.sampled_from(usual[name]))}" for name in fixed],
+        "baseline": draw(st.lists(st.sampled_from(every), max_size=1)),
+        "design": draw(st.sampled_from([None, *Design])) if len(vary) > 1 else None,
+        "equal": draw(st.sampled_from([None, "episodes", "steps", "tokens=5000", "time=60"])),
+        "env": ENVIRONMENT,
+        "engine": "fake",
+    }
+    return Asked(read_settings(settings), shown)
+
+
+def _level_name(name: str, text: str) -> str:
+    return text if name == "algorithm" else f"{name}={text}"
+
+
+@given(asked=questions())
+def test_arms_of_a_plan_are_the_factors_of_the_charter_and_nothing_else_differs(asked: Asked) -> None:
+    try:
+        charter, plan = frame(on_environment(asked.settings))
+    except TopicInvalid as refusal:
+        # A combination that is no job, or two flags about one setting.
+        event("refused")
+        assert str(refusal).startswith(("arm ", "--"))
+        return
+
+    factors = charter.asks.factors
+    assert {factor.name: tuple(level.name for level in factor.levels) for factor in factors} == asked.levels
+    [baseline] = [arm for arm in plan.arms if arm.is_baseline]
+    assert charter.baseline == baseline.name
+    chosen = [_levels_of(charter, arm) for arm in plan.arms]
+    assert set(asked.settings.baseline) <= {level.name for level in _levels_of(charter, baseline)}
+    _check_design(charter, [tuple(level.name for level in levels) for levels in chosen], plan.arms.index(baseline))
+    for arm, levels in zip(plan.arms, chosen, strict=True):
+        _check_job(charter, arm, levels, baseline)
+        options = {name: value for level in levels for name, value in level.options.items()}
+        assert (arm.environment is None) == (not options)
+        assert dict(parse_qsl((arm.environment or "").partition("?")[2])) == (options and OPTIONS | options)
+
+
+def _levels_of(charter: Charter, arm: Arm) -> tuple[Level, ...]:
+    assert set(arm.factors) == {factor.name for factor in charter.asks.factors}
+    return tuple(
+        next(level for level in factor.levels if level.factors[factor.name] == arm.factors[factor.name])
+        for factor in charter.asks.factors
+    )
+
+
+def _check_design(charter: Charter, arms: list[tuple[str, ...]], baseline: int) -> None:
+    """Every combination is there once: all of them, or those with one level that is not the baseline's."""
+    combinations = list(product(*([level.name for level in factor.levels] for factor in charter.asks.factors)))
+    if charter.asks.design is Design.ONE_AT_A_TIME:
+        usual = arms[baseline]
+        combinations = [names for names in combinations if sum(a != b for a, b in zip(names, usual, strict=True)) <= 1]
+    assert sorted(arms) == sorted(combinations)
+
+
+def _check_job(charter: Charter, arm: Arm, levels: tuple[Level, ...], baseline: Arm) -> None:
+    """The job is that of all arms with the settings of its levels; what is held equal may change its steps alone."""
+    needs = {name: value for factor in charter.asks.factors for name, value in factor.needs.items()}
+    needs = {name: value for name, value in needs.items() if name not in charter.asks.fixed}
+    expected = {**charter.job, **needs, **{name: value for level in levels for name, value in level.settings.items()}}
+    job = dict(arm.job)
+    build_job(job)
+    steps, said = job.pop("total_steps"), expected.pop("total_steps")
+    assert job == expected
+    per_step, of_baseline = (each["batch_size"] * each["num_repeat"] for each in (arm.job, baseline.job))
+    match ComparedAt(charter.compared_at):
+        case ComparedAt.STEPS:
+            assert steps == said
+        case ComparedAt.EPISODES:
+            wanted = baseline.job["total_steps"] * of_baseline
+            assert steps == max(1, round(wanted / per_step)) and (arm is not baseline or steps == said)
+        case ComparedAt.TOKENS:
+            assert steps == ceil(charter.amount / per_step)
+        case ComparedAt.TIME:
+            assert steps == MOST_STEPS_IN_TIME * said
 
 
 def test_levels_that_set_several_things_are_one_factor() -> None:
@@ -92,6 +207,12 @@ def test_what_a_factor_needs_stands_in_every_arm_unless_it_is_fixed() -> None:
         (["seed=1,2"], "--seeds"),
         (["save_freq=1,2"], "is no factor: it says which checkpoints are kept"),
         (["program=a,b"], "--program"),
+        (["mixture={a: 1},{b: 1}"], "is no factor: all tasks of an environment are of one source"),
+        (["env.=1,2"], "env. names no option"),
+        (["env.x=1,1"], "env.x has one level, 1, 1: give two or more, or use --env"),
+        (["env.x=1,2", "a: env.x=1; b: env.x=2"], "both set env.x"),
+        (["a: env.x=1,env.x=2; b: env.x=3"], "sets env.x twice"),
+        (["a: lr=1,lr=2; b: lr=3"], "sets lr twice"),
         (["lr=1e-3,3e-3", "a: lr=1e-3; b: lr=3e-3"], "both set lr"),
         (["a: lr=1e-3; a: lr=3e-3"], "name of its own"),
     ],
@@ -111,6 +232,12 @@ def test_factor_that_cannot_be_is_refused_by_name(vary: list[str], message: str)
         ({"vary": ["lr=1e-3,3e-3"], "equal": "luck"}, "--equal"),
         ({"vary": ["a=1,2"]}, "no setting 'a'"),
         ({"vary": ["lr=1e-3,3e-3"], "asked": "interaction"}, "--ask interaction is about two factors"),
+        ({"vary": ["lr=1e-3,3e-3"], "fix": ["env.x=1"]}, r"--fix: env.x is an option of the environment.*\?x=1"),
+        (
+            {"vary": ["env.x=1,2"], "task": None},
+            "env.x is an option of the environment, which no flag names: add --env",
+        ),
+        ({"vary": ["env.x=1,2"], "train_envs": ["a", "b"]}, "--train-env names several: give one"),
         ({"fix": ["nothing=1"], "vary": ["lr=1e-3,3e-3"]}, "no setting 'nothing'"),
     ],
 )

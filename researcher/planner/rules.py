@@ -323,8 +323,8 @@ def _check_steps(charter: Charter, laid_out: Sequence[Arm], arms: Sequence[Arm])
         says_steps = any("total_steps" in level.settings for level in charter.asks.levels_of(asked.factors))
         if says_steps and held.job != asked.job:
             raise TopicInvalid(
-                f"arm {asked.name}: at equal {charter.compared_at} it would train for {held.job['total_steps']} steps, "
-                f"not {asked.job['total_steps']}: say --equal steps, or vary no number of steps"
+                f"arm {asked.name}: at equal {charter.compared_at} its total_steps is {held.job['total_steps']}, not "
+                f"{asked.job['total_steps']}: say --equal steps, or vary no number of steps"
             )
 
 

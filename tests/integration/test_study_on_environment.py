@@ -45,6 +45,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     write_scaffold(tmp_path / "longer")
     rows = [json.loads(line) for line in (tmp_path / "longer" / "tasks.jsonl").read_text().splitlines()]
     answers = {row["question"]: row["answer"] for row in rows}
+    shutil.copy(tmp_path / "longer" / "tasks.jsonl", tmp_path / "tasks.jsonl")
     (tmp_path / "knows.py").write_text(KNOWS.format(answers=answers))
     (tmp_path / "plain.py").write_text(PLAIN)
     (tmp_path / "job.yaml").write_text("batch_size: 4\nnum_repeat: 2\n")
@@ -53,7 +54,8 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def start(*words: str) -> Any:
-    topic = "Which program is better?" if words.count("--program") > 1 else "Is 2 or 4 the better num_repeat?"
+    names_factors = "--vary" in words or max(words.count("--program"), words.count("--train-env")) > 1
+    topic = "A title" if names_factors else "Is 2 or 4 the better num_repeat?"
     return CliRunner().invoke(app, ["start", "--topic", topic, *words])
 
 
@@ -82,6 +84,35 @@ def test_programs_are_compared_on_an_own_environment_by_its_true_grade(
     assert means == {"plain": {0.0}, "knows": {1.0}}
     assert {point.value for point in points if point.name == "critic/score/mean"} == {-99.0}
     assert any(re.match(r"knows: mean 1\.000, keep", verdict) for verdict in result["verdicts"])
+
+
+def test_arms_train_on_options_of_the_environment_and_are_judged_on_it_as_it_is(
+    own: Path, start_server: Callable[..., Any]
+) -> None:
+    words = ["--env", "tasks.jsonl?public=length", "--vary", "env.max_tokens=4,8", "--job", "job.yaml"]
+    rows = [json.loads(line) for line in (own / "tasks.jsonl").read_text().splitlines()]
+    (own / "tasks.jsonl").write_text("".join(json.dumps({**row, "length": "any"}) + "\n" for row in rows))
+    done = start(*words, "--servers", start_server().url, *SETTINGS, "--seeds", "1")
+    assert done.exit_code == 0, done.output
+    study, judged = json.loads(done.stdout)["study"], f"{own / 'tasks.jsonl'}?public=length"
+    with open_store(own / "runs" / "research.db") as store:
+        charter, arms = store.find_charter(study), {item.name: item for item in store.list_experiments(study)}
+        runs = store.list_runs(study_id=study)
+        [hash_of_score] = {item.evaluator_hash for item in store.list_evaluations(study_id=study, phase="final")}
+    assert charter is not None and hash_of_score
+    document = charter.document
+    assert (document["environment"], document["baseline"]) == (judged, "env.max_tokens=4")
+    assert document["environment_digest"] == load_environment(judged).digest
+    trained = {f"env.max_tokens={tokens}": f"{judged}&max_tokens={tokens}" for tokens in (4, 8)}
+    assert {name: arm.train_environment for name, arm in arms.items()} == trained
+    assert [arm.factors for arm in arms.values()] == [{"env.max_tokens": 4}, {"env.max_tokens": 8}]
+    assert len({json.dumps(arm.job, sort_keys=True) for arm in arms.values()}) == 1
+    names = {arm.id: name for name, arm in arms.items()}
+    digests = {names[run.experiment_id]: run.external_ids["train_environment_digest"] for run in runs}
+    assert digests == {name: load_environment(reference).digest for name, reference in trained.items()}
+    report = (own / "runs" / "studies" / study / "report" / "report.html").read_text()
+    for said in ("max_tokens of the training environment: 4, 8", f"every arm is judged on {judged}"):
+        assert said in done.stderr and said in report
 
 
 @pytest.mark.slow
@@ -143,6 +174,15 @@ REFUSED = [
     (["--env", "nothing"], "--env: there is no environment 'nothing'"),
     (["--env", "longer", "--train-env", "nothing"], "--train-env: there is no environment 'nothing'"),
     (["--brain", "llm", "--model", "m", "--env", "longer", "--train-env", "longer"], "--train-env names what --brain"),
+    (["--env", "longer", "--train-env", "longer", "--train-env", "twin"], "are the same environment: change one"),
+    (["--env", "reverse", "--vary", "env.x=1,2"], "--vary: the bundled environment reverse has no options"),
+    (["--env", "longer", "--vary", "env.x=1,2"], "longer are in its environment.toml"),
+    (["--env", "tasks.jsonl", "--vary", "env.x=1,2"], "tasks.jsonl: option x: Extra inputs are not permitted"),
+    (["--env", "tasks.jsonl", "--vary", "env.max_tokens=9,09"], "max_tokens=09 are the same environment: change one"),
+    (
+        ["--brain", "llm", "--model", "m", "--env", "tasks.jsonl", "--vary", "env.max_tokens=3,4"],
+        "--vary: --brain rules alone varies options of the environment",
+    ),
     (["--env", "broken"], "broken: write a grade.py, or name a grader in environment.toml"),
     (["--program", "absent.py"], "--program: absent.py cannot be read"),
     (["--program", "half.py"], "--program: half.py cannot be read as Python"),
@@ -172,6 +212,7 @@ def test_what_cannot_be_studied_is_refused_before_anything_is_stored(own: Path, 
     (own / "broken").mkdir()
     (own / "broken" / "environment.toml").write_text("")
     (own / "broken" / "tasks.jsonl").write_text('{"question": "a", "answer": "b"}\n')
+    shutil.copytree("longer", "twin")
     (own / "half.py").write_text("def agent(\n")
     (own / "null.py").write_text("x = 1\0")
     (own / "empty.py").write_text("x = 1\n")

@@ -8,6 +8,7 @@ import pytest
 
 from swarm.environments import load_environment
 from swarm.environments.environment_check import Severity, check_environment
+from swarm.environments.registry import options_of, with_options
 from swarm.errors import EnvironmentInvalid, NotFound
 from swarm.tasks import TASK_FAMILIES, Split, task_family
 
@@ -26,6 +27,15 @@ def test_programs_do_not_see_answers(name: str) -> None:
     for each in islice(environment.tasks(Split.TRAIN), 20):
         solution = environment.solution(each)
         assert solution and solution not in str(dict(each.task.metadata).values())
+
+
+def test_options_are_added_to_a_name_or_take_the_place_of_those_that_it_has() -> None:
+    name = "tasks.jsonl?grader=exact&max_tokens=9"
+    odd = {"query": "a&b=1+1 %", "public": "[a, b]"}
+
+    assert with_options("tasks.jsonl", {"max_tokens": "3"}) == "tasks.jsonl?max_tokens=3"
+    assert with_options(name, {"max_tokens": "3"}) == "tasks.jsonl?grader=exact&max_tokens=3"
+    assert options_of(with_options(name, odd)) == {"grader": "exact", "max_tokens": "9", **odd}
 
 
 def test_a_bundled_grade_is_what_the_family_pays() -> None:

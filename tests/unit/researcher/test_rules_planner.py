@@ -23,6 +23,7 @@ from researcher.types import (
     Plan,
     Problem,
     Relation,
+    StudiedEnvironment,
     Verdict,
 )
 from swarm import TrainJob
@@ -187,6 +188,26 @@ def test_default_design_combines_what_was_kept_then_confirms_the_best() -> None:
     assert (decision.action, "was confirmed" in decision.reason) == (Action.STOP, True)
     lost = _analysis(charter, {"lr=0.003+num_repeat=16": (0.0, Verdict.NO_BETTER)})
     assert "was not confirmed" in brain.decide(charter, lost, History(history.plans, (kept, best, lost))).reason
+
+
+def test_a_kept_option_of_the_environment_is_combined_with_a_kept_setting() -> None:
+    brain, reference = RulesPlanner(), "tasks.jsonl?max_tokens=9"
+    asked = {"kind": "optimize", "vary": ["env.max_tokens=9,30", "lr=1e-3,3e-3"], "env": reference}
+    environment = StudiedEnvironment(reference, "tasks", "Questions.", "digest")
+    question = read_settings(asked).question()
+    charter = brain.frame(FrameRequest("A title", environment=environment, question=question))
+    first = brain.plan(charter, History())
+    kept = _analysis(charter, {"env.max_tokens=30": (0.2, Verdict.KEEP), "lr=0.003": (0.1, Verdict.KEEP)})
+
+    second = brain.plan(charter, History((first,), (kept,)))
+
+    trained = {arm.name: (arm.job["lr"], arm.environment) for arm in (*first.arms, *second.arms)}
+    assert trained == {
+        "baseline": (1e-3, reference),
+        "env.max_tokens=30": (1e-3, "tasks.jsonl?max_tokens=30"),
+        "lr=0.003": (3e-3, reference),
+        "env.max_tokens=30+lr=0.003": (3e-3, "tasks.jsonl?max_tokens=30"),
+    }
 
 
 def test_default_design_skips_combining_a_single_kept_change() -> None:

@@ -144,6 +144,7 @@ USAGE: dict[str, Callable[[Block], None]] = {
     "operations.md: swarm start --home runs/swarm --new-ledger": commands_exist,
     'operations.md: researcher start --topic "learning rate 1e-3 or 3e-3 for cop': commands_exist,
     'topics.md: researcher start --topic "Which learning rate trains word re': commands_exist,
+    'topics.md: researcher start --topic "Do shorter words help?" --env "rea': commands_exist,
     "operations.md: researcher extend STUDY --iterations 1 --seeds 6 --max-runs": commands_exist,
     "operations.md: {": is_told_to_a_webhook,
     'operations.md: researcher start --topic "..." [--brain rules|llm|hybrid] [-': commands_exist,

@@ -85,7 +85,7 @@ def describe_question(charter: Charter) -> Iterator[str]:
         fixed = (f"{title_of(name)} {value_as_text(value)}" for name, value in asks.fixed.items())
         yield f"  fixed: {', '.join(fixed)}"
     if any(factor.name == TRAIN_ENV or level.options for factor in asks.factors for level in factor.levels):
-        yield f"  every arm is judged on {charter.environment}, as it stands there"
+        yield f"  every arm is judged on {charter.environment}"
     design = f"; {asks.design}" if asks.design else ""
     yield f"  baseline {charter.baseline}{design}; at equal {charter.compared_at or 'steps'}; by {charter.judged}"
 

@@ -237,6 +237,11 @@ class Factor:
         """The settings of a job that its levels set."""
         return tuple(dict.fromkeys(name for level in self.levels for name in level.settings))
 
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The options of the environment that its levels set."""
+        return tuple(dict.fromkeys(name for level in self.levels for name in level.options))
+
 
 @dataclass(frozen=True, slots=True)
 class Question:
@@ -256,6 +261,11 @@ class Question:
     def varied(self) -> tuple[str, ...]:
         """The settings of a job that its factors vary."""
         return tuple(dict.fromkeys(name for factor in self.factors for name in factor.varied))
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The options of the environment that its factors vary."""
+        return tuple(dict.fromkeys(name for factor in self.factors for name in factor.options))
 
     def levels_of(self, factors: Mapping[str, Any]) -> tuple[Level, ...]:
         """Return the levels that an arm with these factors has."""

@@ -54,7 +54,9 @@ def default_job(task: str, *, steps: int | None, base: Mapping[str, Any]) -> dic
     return {**job, "total_steps": steps or base.get("total_steps") or STEPS.get(task, DEFAULT_STEPS)}
 
 
-def lay_out(question: Question, job: Mapping[str, Any], options: Mapping[str, str]) -> tuple[Arm, ...]:
+def lay_out(
+    question: Question, job: Mapping[str, Any], options: Mapping[str, str] = MappingProxyType({})
+) -> tuple[Arm, ...]:
     """Return the arms of a question: the levels of one factor; of several, what its design says.
 
     The baseline is the arm of the levels that the question compares with, or of the usual ones; else the first arm.

@@ -102,9 +102,9 @@ def build_question(flags: QuestionFlags, *, needs_factors: bool = True) -> Quest
 
 def _check_options(factors: Sequence[Factor], flags: QuestionFlags) -> None:
     """Options are varied on one environment, which a flag names. Raises TopicInvalid."""
-    option = next((f"{OPTION}{name}" for factor in factors for level in factor.levels for name in level.options), None)
-    if option is None:
+    if not (named := [name for factor in factors for name in factor.options]):
         return
+    option = f"{OPTION}{named[0]}"
     if flags.env is None:
         raise TopicInvalid(
             f"--vary: {option} is an option of the environment, which no flag names: add --env, "

@@ -46,7 +46,7 @@ def read_factors(texts: Sequence[str]) -> tuple[Factor, ...]:
     factors = tuple(_read_together(text) if _TOGETHER.match(text) else _read_one(text) for text in texts)
     owner: dict[str, str] = {}
     for factor in factors:
-        for name in {name for level in factor.levels for name in (*level.settings, *map(_option, level.options))}:
+        for name in (*factor.varied, *(f"{OPTION}{option}" for option in factor.options)):
             if name in owner:
                 raise TopicInvalid(f"--vary: {owner[name]} and {factor.name} both set {name}: make them one factor")
             owner[name] = factor.name
@@ -153,10 +153,6 @@ def _as_number(text: str) -> Any:
         return text
     number = int(number) if number.is_integer() else number
     return number if math.isfinite(number) and number_as_text(number) == text else text
-
-
-def _option(name: str) -> str:
-    return f"{OPTION}{name}"
 
 
 def _check_option(name: str) -> str:

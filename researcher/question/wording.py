@@ -84,7 +84,7 @@ def describe_question(charter: Charter) -> Iterator[str]:
     if asks.fixed:
         fixed = (f"{title_of(name)} {value_as_text(value)}" for name, value in asks.fixed.items())
         yield f"  fixed: {', '.join(fixed)}"
-    if any(factor.name == TRAIN_ENV or level.options for factor in asks.factors for level in factor.levels):
+    if asks.options or TRAIN_ENV in (factor.name for factor in asks.factors):
         yield f"  every arm is judged on {charter.environment}"
     design = f"; {asks.design}" if asks.design else ""
     yield f"  baseline {charter.baseline}{design}; at equal {charter.compared_at or 'steps'}; by {charter.judged}"

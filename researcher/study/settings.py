@@ -484,7 +484,7 @@ def _check_language_model(settings: StudySettings) -> None:
     """Raises TopicInvalid for what a planner with a language model lacks, or cannot use."""
     if settings.train_envs:
         raise TopicInvalid("--train-env names what --brain rules compares: leave it out, or use --brain rules")
-    if any(level.options for factor in settings.question().factors for level in factor.levels):
+    if settings.question().options:
         raise TopicInvalid("--vary: --brain rules alone varies options of the environment: add --brain rules")
     if len(settings.programs) > 1:
         raise TopicInvalid("--program: with a language model name one program, which those that it writes start from")

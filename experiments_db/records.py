@@ -467,23 +467,44 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
-class SealedRows:
-    """How the rows of one table of a study compare with the seals that they got when they were stored.
+class TableDigest:
+    """How many rows of one table a study has, and the SHA-256 over all of them."""
 
-    `changed`, `missing` and `added` are keys of rows: with another content, gone, or put in past this program. A study
-    that an earlier version began has `unsealed` rows, of which nothing can be said. Curves have one key for each step.
-    """
+    rows: int
+    sha256: str
 
-    table: str
-    total: int
-    intact: int
-    changed: tuple[str, ...]
-    missing: tuple[str, ...]
-    added: tuple[str, ...]
-    unsealed: int
+
+@dataclass(frozen=True, slots=True)
+class StudyDigest:
+    """Which rows a study has, by the name of the table."""
+
+    tables: Mapping[str, TableDigest]
+
+    @property
+    def sha256(self) -> str:
+        """One digest over those of all tables."""
+        return hash_json({name: table.sha256 for name, table in self.tables.items()})
+
+    def compare(self, now: StudyDigest) -> list[str]:
+        """Say of each table whose rows differ `now` what is known of the difference."""
+        return [
+            f"{name}: {_difference(table, now.tables[name])}"
+            for name, table in self.tables.items()
+            if table != now.tables[name]
+        ]
+
+
+def _difference(table: TableDigest, now: TableDigest) -> str:
+    if table.rows == now.rows:
+        return f"of its {now.rows} rows some were changed"
+    return f"it has {now.rows} rows and had {table.rows}"
+
+
+def canonical_json(document: JsonObject) -> str:
+    """Return the one JSON of a document: sorted keys, no spaces. Raises ValueError on what is not JSON."""
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def hash_json(document: JsonObject) -> str:
-    """SHA-256 of the canonical JSON (sorted keys, no spaces, UTF-8). Raises ValueError on what is not JSON."""
-    text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return sha256(text.encode()).hexdigest()
+    """Return the SHA-256 of the canonical JSON in UTF-8. Raises ValueError on what is not JSON."""
+    return sha256(canonical_json(document).encode()).hexdigest()

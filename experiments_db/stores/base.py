@@ -23,7 +23,6 @@ from experiments_db.errors import InvalidRecord, LeaseLost, NotFound
 from experiments_db.inserts import dialect_of, insert_or_replace
 from experiments_db.models import Base, LeaseRow
 from experiments_db.records import Lease
-from experiments_db.stores.seals import Watch, watch_of
 
 RowT = TypeVar("RowT", bound=Base)
 RecordT = TypeVar("RecordT")
@@ -63,9 +62,7 @@ class StoreBase:
         with self._database.write() as session:
             if self._lease is not None:
                 check_lease(session, self._lease)
-            watch = Watch(session)
             yield session
-            watch.seal()
 
     def _list(self, statement: Select[Any], record: type[RecordT]) -> list[RecordT]:
         with self._read() as session:
@@ -128,8 +125,6 @@ def insert_rows(
     """Insert; where the unique columns `key` are taken, keep the stored row but for its columns `replace`."""
     if not values:
         return
-    if (watch := watch_of(session)) is not None:
-        watch.note(row, key, values)
     statement = insert_or_replace(row, dialect_of(session), tuple(key), tuple(replace))
     session.execute(statement, [dict(value) for value in values])
 

@@ -1,8 +1,7 @@
 """Which curves a run has, without a look at their points.
 
-Place in the flow: measurements.py asks for the names of curves, seals.py for all points of a step. The primary key of a
-point is run, name, step; so the next name after one is a single look into it, and a run of any length costs as many
-looks as it has curves.
+Place in the flow: measurements.py asks. The primary key of a point is run, name, step; so the next name after one is a
+single look into it, and a run of any length costs as many looks as it has curves.
 """
 
 from __future__ import annotations

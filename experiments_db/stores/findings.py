@@ -24,6 +24,7 @@ from experiments_db.stores.base import (
     require,
     to_record,
 )
+from experiments_db.stores.revisions import renumber
 
 FINDING_KEY = ("study_id", "comparison")
 
@@ -184,6 +185,8 @@ class FindingStore(StoreBase):
         with self._write() as session:
             require(session, StudyRow, study_id, "study")
             insert_rows(session, row, [values], key=ITERATION, replace=("document", "created_at"))
+            if row is PlanRow:
+                renumber(session, get_by(session, PlanRow, study_id=study_id, iteration=iteration))
 
     def list_decisions(self, study_id: str) -> list[Decision]:
         """By iteration."""

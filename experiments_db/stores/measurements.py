@@ -30,6 +30,7 @@ from experiments_db.records import (
 )
 from experiments_db.stores.base import StoreBase, check_finite, check_text, get_by, insert_rows, require, to_record
 from experiments_db.stores.curves import read_curves, select_curves
+from experiments_db.stores.revisions import renumber
 
 _POINT = (
     MetricPointRow.run_id,
@@ -56,9 +57,10 @@ class MeasurementStore(StoreBase):
             for name, value in metrics.items()
         ]
         with self._write() as session:
-            require(session, RunRow, run_id, "run")
+            run = require(session, RunRow, run_id, "run", lock=True)
             key = ("run_id", "name", "step")
             insert_rows(session, MetricPointRow, rows, key=key, replace=("value", "recorded_at"))
+            renumber(session, run)
 
     def list_metrics(
         self,
@@ -171,8 +173,9 @@ class MeasurementStore(StoreBase):
             "created_at": self._clock(),
         }
         with self._write() as session:
-            require(session, RunRow, run_id, "run")
+            run = require(session, RunRow, run_id, "run", lock=True)
             insert_rows(session, EvaluationRow, [values], key=("run_id", "phase", "split"))
+            renumber(session, run)
             return to_record(Evaluation, get_by(session, EvaluationRow, run_id=run_id, phase=phase, split=split))
 
     def find_evaluation(self, run_id: str, phase: str, split: str) -> Evaluation | None:

@@ -15,6 +15,7 @@ from experiments_db.errors import Conflict, IllegalMove
 from experiments_db.models import ExperimentRow, RunRow
 from experiments_db.records import RUN_MOVES, JsonObject, Run, RunOrder, RunStatus
 from experiments_db.stores.base import StoreBase, check_text, find_by, get_by, insert_rows, new_id, require, to_record
+from experiments_db.stores.revisions import renumber
 
 
 class RunStore(StoreBase):
@@ -57,6 +58,7 @@ class RunStore(StoreBase):
             row = get_by(session, RunRow, idempotency_key=idempotency_key)
             if (row.experiment_id, row.seed, row.attempt) != (experiment_id, seed, attempt):
                 raise Conflict(f"idempotency key {idempotency_key!r} belongs to {row.id}, which is another run")
+            renumber(session, row)
             return to_record(Run, row)
 
     def update_run(
@@ -102,8 +104,7 @@ class RunStore(StoreBase):
                     setattr(row, name, value)
             if status is not None and status != row.status:
                 _move(row, status)
-            session.flush()
-            session.refresh(row)
+            renumber(session, row)
             return to_record(Run, row)
 
     def get_run(self, run_id: str) -> Run:

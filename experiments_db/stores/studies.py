@@ -35,8 +35,12 @@ from experiments_db.stores.base import (
     require,
     to_record,
 )
+from experiments_db.stores.digests import digest_to_json, take_digest
+from experiments_db.stores.revisions import renumber
 
 OPEN_STATUSES = (StudyStatus.RUNNING, StudyStatus.PAUSED)
+ENDS = (StudyStatus.FINISHED, StudyStatus.FAILED)
+"""The statuses after which nobody works on a study: the process of a stopped one may still be ending its runs."""
 
 
 class StudyStore(StoreBase):
@@ -71,12 +75,22 @@ class StudyStore(StoreBase):
         return self._list(statement.limit(limit).offset(offset), Study)
 
     def set_study_status(self, study_id: str, status: StudyStatus, reason: str | None = None) -> Study:
-        """Any status may follow any other: a stopped or failed study can be resumed. Raises NotFound."""
+        """Set any status after any other: a stopped or failed study can be resumed. Raises NotFound.
+
+        With one that ends the study the digest of its rows is stored; with any other there is none.
+        """
+        digest = self._take_digest(study_id) if status in ENDS else None
         with self._write() as session:
             row = require(session, StudyRow, study_id, "study", lock=True)
             row.status, row.status_reason, row.updated_at = status, reason, self._clock()
+            row.digest = digest
             row.finished_at = None if status in OPEN_STATUSES else row.updated_at
             return to_record(Study, row)
+
+    def _take_digest(self, study_id: str) -> dict[str, Any]:
+        # In a transaction that only reads: no other writer should wait while a long study is read.
+        with self._read() as session:
+            return digest_to_json(take_digest(session, study_id))
 
     def revise_settings(self, study_id: str, settings: JsonObject) -> Study:
         """Replace what `resume` knows of how the study is carried out. Raises NotFound."""
@@ -214,7 +228,9 @@ class StudyStore(StoreBase):
             if parent_id is not None:
                 require(session, ExperimentRow, parent_id, "experiment")
             insert_rows(session, ExperimentRow, [values], key=("study_id", "name"))
-            return to_record(Experiment, get_by(session, ExperimentRow, study_id=study_id, name=name))
+            row = get_by(session, ExperimentRow, study_id=study_id, name=name)
+            renumber(session, row)
+            return to_record(Experiment, row)
 
     def revise_experiment(
         self,
@@ -245,8 +261,7 @@ class StudyStore(StoreBase):
                 row.author = author
             row.status = row.status if status is None else status
             row.note = row.note if note is None else note
-            session.flush()
-            session.refresh(row)
+            renumber(session, row)
             return to_record(Experiment, row)
 
     def find_experiment(self, study_id: str, name: str) -> Experiment | None:

@@ -28,6 +28,11 @@ class StudyStatus(StrEnum):
     STOPPED = "stopped"
     FAILED = "failed"
 
+    @property
+    def is_end(self) -> bool:
+        """Whether nobody works on the study any more. The process of a stopped one may still be ending its runs."""
+        return self in (StudyStatus.FINISHED, StudyStatus.FAILED)
+
 
 class ExperimentStatus(StrEnum):
     """`draft` until `check` has passed it (`ready`) or given it up (`invalid`)."""
@@ -485,19 +490,19 @@ class StudyDigest:
         """One digest over those of all tables."""
         return hash_json({name: table.sha256 for name, table in self.tables.items()})
 
-    def compare(self, now: StudyDigest) -> list[str]:
-        """Say of each table whose rows differ `now` what is known of the difference."""
-        return [
-            f"{name}: {_difference(table, now.tables[name])}"
+    def compare(self, now: StudyDigest) -> dict[str, str]:
+        """Return what is different `now`, in words, by the name of the table."""
+        return {
+            name: _describe_difference(table, now.tables[name])
             for name, table in self.tables.items()
             if table != now.tables[name]
-        ]
+        }
 
 
-def _difference(table: TableDigest, now: TableDigest) -> str:
-    if table.rows == now.rows:
-        return f"of its {now.rows} rows some were changed"
-    return f"it has {now.rows} rows and had {table.rows}"
+def _describe_difference(then: TableDigest, now: TableDigest) -> str:
+    if then.rows == now.rows:
+        return f"some of the {now.rows} rows were changed since the study ended"
+    return f"there are {now.rows} rows, and there were {then.rows} when the study ended"
 
 
 def canonical_json(document: JsonObject) -> str:

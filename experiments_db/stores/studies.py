@@ -39,8 +39,6 @@ from experiments_db.stores.digests import digest_to_json, take_digest
 from experiments_db.stores.revisions import renumber
 
 OPEN_STATUSES = (StudyStatus.RUNNING, StudyStatus.PAUSED)
-ENDS = (StudyStatus.FINISHED, StudyStatus.FAILED)
-"""The statuses after which nobody works on a study: the process of a stopped one may still be ending its runs."""
 
 
 class StudyStore(StoreBase):
@@ -79,7 +77,7 @@ class StudyStore(StoreBase):
 
         With one that ends the study the digest of its rows is stored; with any other there is none.
         """
-        digest = self._take_digest(study_id) if status in ENDS else None
+        digest = self._take_digest(study_id) if status.is_end else None
         with self._write() as session:
             row = require(session, StudyRow, study_id, "study", lock=True)
             row.status, row.status_reason, row.updated_at = status, reason, self._clock()

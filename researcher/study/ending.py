@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from experiments_db import Experiment, ExperimentStatus, ExperimentStore, Run, RunStatus, Study, StudyStatus
+from experiments_db import Experiment, ExperimentStatus, ExperimentStore, Run, RunStatus, Severity, Study, StudyStatus
 from researcher.evaluator import FINAL
 from researcher.execution.failure_reason import in_one_line
 from researcher.execution.runs import BUDGET, ENVIRONMENT, OWN_DOING, SERVER_LOST
@@ -19,6 +19,7 @@ from researcher.study.log import EXTENDED, StudyLog
 from researcher.types import Outcome
 
 REPORTED, WORKING = "report.written", "study.working"
+ROWS_CHANGED = "rows.changed"
 
 _WORDS = {
     ENVIRONMENT: "by the environment",
@@ -70,6 +71,14 @@ def is_over(store: ExperimentStore, study: Study) -> bool:
         return False
     reported, *begun = (_newest(store, study.id, kind) for kind in (REPORTED, WORKING, EXTENDED))
     return reported > max(begun)
+
+
+def reopen(store: ExperimentStore, study_id: str, reason: str | None = None) -> Study:
+    """Set a study running, and note which of its rows were changed since it ended: its next digest holds them."""
+    if (ended := store.find_digest(study_id)) is not None:
+        for table, what in ended.compare(store.compute_digest(study_id)).items():
+            store.append_event(study_id, ROWS_CHANGED, f"{table}: {what}", severity=Severity.WARNING)
+    return store.set_study_status(study_id, StudyStatus.RUNNING, reason)
 
 
 def _newest(store: ExperimentStore, study_id: str, kind: str) -> int:

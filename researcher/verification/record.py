@@ -1,4 +1,4 @@
-"""Checks of the record itself: rows against their seals, the charter, plans, decisions, the sealed test, the budget.
+"""Checks of the record itself: its rows, the charter, plans, decisions, the sealed test, the budget.
 
 Place in the flow: verify.py calls each of these once. Nothing is recomputed from rewards here; see score_checks.py.
 """
@@ -7,19 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from experiments_db import BudgetKind, Charter, ExperimentStore, RunStatus, hash_json
+from experiments_db import BudgetKind, Charter, ExperimentStore, RunStatus, Study, hash_json
 from researcher.evaluator import FINAL, SEALED
+from researcher.study.ending import ROWS_CHANGED
 from researcher.study.log import charter_from_json, plan_from_json
 from researcher.verification.result import Check, differences
 
 
-def check_rows(store: ExperimentStore, study_id: str) -> Iterator[Check]:
-    """Every row of every table, as it was when it was stored."""
-    for rows in store.check_rows(study_id):
-        named = (("changed", rows.changed), ("gone", rows.missing), ("not stored by this program", rows.added))
-        mismatches = tuple(f"{rows.table} {key} is {what}" for what, keys in named for key in keys)
-        notes = (f"{rows.unsealed} were stored by an earlier version, without a seal",) if rows.unsealed else ()
-        yield Check(f"rows of {rows.table}", rows.total - rows.unsealed + len(rows.missing), mismatches, notes)
+def check_rows(store: ExperimentStore, study: Study) -> Iterator[Check]:
+    """Compare the rows of each table with those that the study ended with, also where it has gone on since."""
+    if earlier := store.list_events(study.id, kind=ROWS_CHANGED, limit=None):
+        yield Check("rows at an earlier end", len(earlier), tuple(event.message for event in earlier))
+    ended = store.find_digest(study.id)
+    if ended is None:
+        lost = (f"the study is {study.status}, and the digest of its rows is gone",) if study.status.is_end else ()
+        yield Check("rows", len(lost), lost, () if lost else ("they are compared once the study has ended",))
+        return
+    now = store.compute_digest(study.id)
+    differences = ended.compare(now)
+    for name, table in now.tables.items():
+        if table.rows or name in differences:
+            yield Check(f"rows of {name}", table.rows, (differences[name],) if name in differences else ())
 
 
 def check_charter(charter: Charter) -> Check:

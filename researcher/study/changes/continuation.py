@@ -21,7 +21,7 @@ from researcher.errors import AlphaSpent, NothingToExtend
 from researcher.judge.judgement import share_of_alpha
 from researcher.study.budget import present_budget
 from researcher.study.changes.budget_change import change_budget
-from researcher.study.ending import is_over
+from researcher.study.ending import is_over, reopen
 from researcher.study.log import EXTENDED, StudyLog
 from researcher.study.requests import resume_command
 from researcher.study.settings import read_settings, rules_brain
@@ -84,7 +84,7 @@ def extend(
         check_plan(charter, history, study.id, wanted, next_plan)
     message = f"Extended by up to {request.iterations} plan(s) with {runs_per_arm(request)}."
     record(store, study.id, EXTENDED, message, wanted)
-    running = store.set_study_status(study.id, StudyStatus.RUNNING, message)
+    running = reopen(store, study.id, message)
     if request.max_runs is not None:
         change_budget(store, running, {"max_runs": request.max_runs})
     return wanted

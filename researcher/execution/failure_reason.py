@@ -1,7 +1,7 @@
 """Why something failed, in one line: of a traceback, what was raised; the rest stands in the log.
 
-Place in the flow: the monitor shortens what programs and servers say before it is stored, and the report does so with
-what earlier versions stored. This module knows nothing of runs.
+Place in the flow: the monitor shortens what programs and servers say before it is stored. The report, which also shows
+what was stored at length, does so again. This module knows nothing of runs.
 """
 
 from __future__ import annotations

@@ -84,8 +84,8 @@ def check_program(
     tree = ast.parse(program.code)
     foreign = () if program.trusted else _check_imports(tree)
     problems = (*_check_lint(program.code), *foreign, *check_job(job, given_job))
-    problems = problems or _check_functions(program)
-    if problems or preflight_url is None or not is_program(program.code):
+    problems = problems or _check_functions(program.code)
+    if problems or preflight_url is None:
         return problems
     return _check_preflight(program, job, workdir, _Trial(sandbox, preflight_url, token, environment))
 
@@ -105,9 +105,9 @@ def _check_parse(code: str) -> tuple[Problem, ...]:
     return ()
 
 
-def _check_functions(program: ArmProgram) -> tuple[Problem, ...]:
-    """Foreign code that drives itself would hold the token of its server. Our own of earlier versions may."""
-    if program.trusted or is_program(program.code):
+def _check_functions(code: str) -> tuple[Problem, ...]:
+    """Return a problem for code that is driven by nobody but itself: it would hold the token of its server."""
+    if is_program(code):
         return ()
     return (Problem("functions", "the file has none of the functions agent, reward and schedule at its top level"),)
 

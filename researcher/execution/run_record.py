@@ -62,10 +62,13 @@ def mark_begin(client: SwarmClient, job: Mapping[str, Any]) -> RunMark:
 
 
 def check_record(
-    client: SwarmClient, mark: RunMark, held_out: HeldOut, run: str | None, *, ended_at: int | None = None
+    client: SwarmClient, mark: RunMark, held_out: HeldOut, run: str, *, ended_at: int | None = None
 ) -> None:
-    """Raises RunRejected, naming what happened. Train episodes are all to be those of `run`, if that is known; the
-    study itself has ended the job with the step `ended_at`, if there is one."""
+    """Raise RunRejected, naming what happened, unless the record is that of an honest run.
+
+    Train episodes are all to be those of `run`. The study itself has ended the job with the step `ended_at`, if there
+    is one.
+    """
     events = client.past_events(mark.event_id - 1)
     if not events or events[0].event_id != mark.event_id:
         raise RunRejected(f"the server has no record of the event {mark.event_id}, at which the run began")
@@ -74,7 +77,7 @@ def check_record(
         raise RunRejected(f"while the run trained, {offences[0]}: its score would not be the arm's")
     episodes = _episodes_of(client, events[0])
     clients = sorted({episode.client_id for episode in episodes})
-    strangers = [name for name in clients if run is not None and name.rpartition(RUN_MARK)[0] != run]
+    strangers = [name for name in clients if name.rpartition(RUN_MARK)[0] != run]
     if strangers:
         raise RunRejected(f"train episodes came from another client, {strangers[0]}: the weights are not of this arm")
     named = next((episode for episode in episodes if episode.task_id in held_out.task_ids), None)

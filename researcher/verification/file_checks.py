@@ -96,15 +96,13 @@ def check_checkpoints(store: ExperimentStore, study_id: str) -> Check:
 
 def check_environments(store: ExperimentStore, study_id: str, charter: Charter) -> Iterator[Check]:
     """The data and the grader, which have one hash together, and how scores were measured on them."""
-    name = charter.environment or charter.task
     evaluations = store.list_evaluations(study_id=study_id)
     with closing(StudyEnvironments()) as environments:
         try:
-            environment = environments.open(name)
+            environment = environments.open(charter.environment)
         except SwarmError as error:
-            yield Check("environments", 0, notes=(f"{name} cannot be opened: {error.message}",))
-            unlike = tuple(_unlike(evaluations)) if charter.environment_digest else ()
-            yield Check("measurements", len(evaluations), unlike, ("tasks were not looked at",))
+            yield Check("environments", 0, notes=(f"{charter.environment} cannot be opened: {error.message}",))
+            yield Check("measurements", len(evaluations), tuple(_unlike(evaluations)), ("tasks were not looked at",))
             return
         yield Check("environments", *_compare_digests(store, study_id, charter, environment, environments))
         yield _check_measurements(charter, environment, evaluations, store.list_runs(study_id=study_id))
@@ -113,11 +111,7 @@ def check_environments(store: ExperimentStore, study_id: str, charter: Charter) 
 def _compare_job(run: Run, experiment: Experiment) -> Iterator[str]:
     if run.job.get("seed") != run.seed:
         yield f"{run.id}: its job has seed {run.job.get('seed')}, the run {run.seed}"
-    try:
-        known = build_job(dict(experiment.job)).model_dump(mode="json")
-    except SwarmError:
-        # A job that this version no longer takes is compared as it was written.
-        known = dict(experiment.job)
+    known = build_job(dict(experiment.job)).model_dump(mode="json")
     for name in experiment.job:
         if known[name] not in AUTOMATIC and name in run.job:
             yield from differences(run.job[name], known[name], f"{run.id}: {name}")
@@ -128,15 +122,11 @@ def _compare_digests(
 ) -> tuple[int, tuple[str, ...], tuple[str, ...]]:
     mismatches: list[str] = []
     notes: list[str] = []
-    checked = 0
-    if charter.environment_digest:
-        checked += 1
-        if judged.digest != charter.environment_digest:
-            mismatches.append(
-                f"{judged.name} is {judged.digest[:12]} now and was {charter.environment_digest[:12]} in the charter"
-            )
-    else:
-        notes.append("the charter, of an earlier version, has no hash of the environment")
+    checked = 1
+    if judged.digest != charter.environment_digest:
+        mismatches.append(
+            f"{judged.name} is {judged.digest[:12]} now and was {charter.environment_digest[:12]} in the charter"
+        )
     for experiment in store.list_experiments(study_id):
         if experiment.train_environment is None:
             continue
@@ -158,22 +148,17 @@ def _check_measurements(
     """Every score was measured on the charter's tasks, in the way that this version measures."""
     versions = {run.id: run.environment.get("swarm") for run in runs}
     mismatches = list(_unlike(evaluations))
-    older = 0
+    others = 0
     hashes: dict[str, str] = {}
     for item in evaluations:
         if versions[item.run_id] != swarm.__version__:
-            older += 1
+            others += 1
             continue
         if item.split not in hashes:
             hashes[item.split] = evaluator_hash(charter, environment, item.split)
         if item.evaluator_hash != hashes[item.split]:
             mismatches.append(f"{item.run_id}: its {item.phase} score was measured on other tasks, or in another way")
-    notes = (f"{older} were measured by another version: their tasks were not looked at",) if older else ()
-    if not charter.environment_digest:
-        # Begun by an earlier version, which made these hashes of other things.
-        return Check(
-            "measurements", 0, notes=(*notes, f"an earlier version measured: {len(mismatches)} in another way")
-        )
+    notes = (f"{others} were measured by another version: their tasks were not looked at",) if others else ()
     return Check("measurements", len(evaluations), tuple(mismatches), notes)
 
 

@@ -125,6 +125,7 @@ CHANGES = {
     "a reward": Change("scores", _document("evaluations", _flip, FINAL, "details")),
     "whether an episode solved its task": Change("scores", _document("evaluations", _deny, FINAL, "details")),
     "a score": Change("scores", _sql("UPDATE evaluations SET mean = mean + 0.01 WHERE id = 2")),
+    "the rewards of a score": Change("scores", _document("evaluations", lambda it: it.clear(), FINAL, "details")),
     "the error of a score": Change("scores", _sql("UPDATE evaluations SET stderr = 0.001 WHERE id = 2")),
     "how a score was measured": Change(
         "measurements", _sql("UPDATE evaluations SET evaluator_hash = 'e' WHERE id = 4")
@@ -146,6 +147,7 @@ CHANGES = {
     "a plan": Change("planned arms", _document("plans", lambda it: it["arms"][1]["job"].update(lr=0.004))),
     "an analysis": Change("analyses", _document("analyses", lambda it: it["comparisons"][0].update(p=0.04))),
     "a finding's effect": Change("findings", _sql("UPDATE findings SET effect = effect + 0.05 WHERE rowid = 1")),
+    "a method": Change("findings", _sql("UPDATE findings SET method = 'by eye' WHERE rowid = 1")),
     "a verdict": Change("findings", _sql("UPDATE findings SET verdict = 'keep' WHERE effect < 0")),
     "a hypothesis' verdict": Change("hypotheses", _sql("UPDATE hypotheses SET verdict = 'refuted'")),
     "a finding gone": Change("findings", _sql("DELETE FROM findings WHERE rowid = 2")),
@@ -219,14 +221,6 @@ def test_rows_that_were_changed_before_a_study_went_on_stay_a_mismatch(study: Si
     assert not any(check.mismatches for kind, check in after_its_end.items() if kind.startswith("rows of"))
 
 
-def test_scores_without_their_rewards_are_not_recomputed(study: SimulatedStudy) -> None:
-    with _kept(study):
-        _sql("UPDATE evaluations SET details = '{}'")(study)
-        checks = {check.kind: check for check in _verify(study).checks}
-
-    assert checks["scores"].checked == 0 and "no rewards of their episodes" in checks["scores"].notes[0]
-
-
 def test_command_prints_a_line_per_kind_and_names_what_is_wrong(study: SimulatedStudy) -> None:
     home = ["--home", str(study.home)]
     good = CliRunner().invoke(app, ["verify", study.study_id, *home])
@@ -240,6 +234,8 @@ def test_command_prints_a_line_per_kind_and_names_what_is_wrong(study: Simulated
     lines = good.stdout.splitlines()
     assert any(line.split() == ["scores", "32", "0"] for line in lines), good.stdout
     assert "no mismatch" in lines[-1]
+    digest = json.loads(as_json.stdout)["digest"]
+    assert lines[-2].split()[-1] == digest and digest in (study.folder / "report" / "report.md").read_text()
     assert bad.exit_code == as_json.exit_code == 8
     assert "final score: mean: stored" in bad.stdout and "is not the program that ran" in bad.stdout
     document = json.loads(as_json.stdout)

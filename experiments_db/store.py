@@ -63,7 +63,7 @@ class ExperimentStore(
 def open_store(
     location: str | Path, *, read_only: bool = False, clock: Callable[[], float] = time.time
 ) -> ExperimentStore:
-    """The store at `location`: the path of a SQLite file, or a postgresql:// URL.
+    """Open the store at `location`: the path of a SQLite file, or a postgresql:// URL.
 
     For writing, a missing database is created and an older one upgraded, one process at a time. For reading, nothing is
     changed. `clock` gives seconds since the epoch.

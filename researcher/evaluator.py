@@ -70,12 +70,12 @@ CLIENT_EXIT_S = 10.0
 
 
 def boot_timeout_s(job: Mapping[str, Any]) -> float:
-    """How long the engine of a job may take until it serves, in seconds."""
+    """Return how long the engine of a job may take until it serves, in seconds."""
     return TIME_LIMITS[engine_of(job)].boot_s
 
 
 def step_limit_s(job: Mapping[str, Any]) -> float:
-    """How long the engine of a job may train before it serves again, in seconds."""
+    """Return how long the engine of a job may train before it serves again, in seconds."""
     return TIME_LIMITS[engine_of(job)].step_s
 
 
@@ -96,8 +96,8 @@ class Evaluator:
         return self.home / "runs" / run_id
 
     def _check_train_environment(self, experiment: Experiment) -> dict[str, str]:
-        """Its digest, by TRAIN_DIGEST, where an arm trains on an environment of its own. Raises RunBroken if other
-        runs of the arm had another one."""
+        """Return its digest, by TRAIN_DIGEST, where an arm trains on an environment of its own. Raises RunBroken if
+        other runs of the arm had another one."""
         if experiment.train_environment is None:
             return {}
         opened = self.environments.open(experiment.train_environment)
@@ -144,7 +144,7 @@ class Evaluator:
     def _score_base(
         self, client: SwarmClient, run: Run, experiment: Experiment, job: Mapping[str, Any], *, url: str, version: int
     ) -> None:
-        """Once for all runs of a study that begin with the same weights and are played by the same agent."""
+        """Score the base weights once for all runs that begin with them and are played by the same agent."""
         split = self.charter.search_split
         key = key_of(job, experiment.program_code, self.evaluator_hash(split))
         known = find_base_score(self.store, run.study_id, phase=BASE, split=split, key=key, weight_version=version)
@@ -300,7 +300,7 @@ class Evaluator:
         return max(rewards) if is_minimized else min(rewards)
 
     def _environment(self) -> Environment:
-        """Raises RunBroken if it is no longer what the charter says."""
+        """Open the environment. Raises RunBroken if it is no longer what the charter says."""
         opened = self.environments.open(self.charter.environment)
         if opened.digest != self.charter.environment_digest:
             raise RunBroken(
@@ -310,7 +310,7 @@ class Evaluator:
 
     @contextmanager
     def _program(self, run: Run, phase: str, url: str) -> Generator[Program]:
-        """The agent that plays for a run: that of its arm's program, in a process of its own, in a sandbox if it is
+        """Run the agent that plays for a run: that of its arm's program, in a process of its own, in a sandbox if it is
         foreign code."""
         experiment = self._experiment(run)
         code = experiment.program_code
@@ -371,7 +371,7 @@ class Evaluator:
         return evaluator_hash(self.charter, self._environment(), split)
 
     def _await_rest(self, client: SwarmClient, wait_s: float) -> None:
-        """Until no batch is being trained. Raises RunBroken after `wait_s`, or if the engine failed."""
+        """Wait until no batch is being trained. Raises RunBroken after `wait_s`, or if the engine failed."""
         deadline = time.monotonic() + wait_s
         while (status := client.status()).state not in ("ROLLING", "COMPLETE"):
             self._check_stop()
@@ -380,7 +380,7 @@ class Evaluator:
             time.sleep(REST_POLL_S)
 
     def _check_job(self, client: SwarmClient, run: Run) -> None:
-        """The server must still run the job it was given: a client could have changed it."""
+        """Raise RunBroken unless the server still runs the job it was given: a program could have changed it."""
         present = client.job().resolved
         if present is None or TrainJob.model_validate(present) != TrainJob.model_validate(dict(run.job)):
             raise RunBroken("the server no longer runs the arm's job: its score would not be the arm's")
@@ -409,7 +409,7 @@ class Evaluator:
         )
 
     def _kept_checkpoints(self, client: SwarmClient, run: Run, steps: int) -> dict[str, str]:
-        """Paths by step, of those that are to be scored: the base and the end are scored as it is."""
+        """Return paths by step, of those that are to be scored: the base and the end are scored as it is."""
         event_id, _ = self.store.get_run(run.id).external_ids[RECORD]
         kept = {
             int(event.detail["step"]): str(event.detail["path"])
@@ -479,7 +479,7 @@ class Evaluator:
 
 
 def evaluator_hash(charter: Charter, environment: Environment, split: str) -> str:
-    """Two scores with the same hash were measured in the same way on the same tasks."""
+    """Return a hash: two scores with the same one were measured in the same way on the same tasks."""
     tasks = islice(environment.tasks(Split(split)), charter.eval_episodes)
     limits = {"attempt_calls": charter.attempt_calls, "attempt_tokens": charter.attempt_tokens}
     return hash_json(
@@ -503,7 +503,7 @@ def _counted(reasons: Iterable[str]) -> dict[str, int]:
 
 
 def raw_rewards(result: Evaluation) -> dict[str, list[Any]]:
-    """One entry per episode in three aligned lists: its task, its reward, and whether it solved the task."""
+    """Return one entry per episode in three aligned lists: its task, its reward, and whether it solved the task."""
     return {
         "tasks": [task_id for task_id, rewards in result.rewards.items() for _ in rewards],
         "rewards": [reward for rewards in result.rewards.values() for reward in rewards],

@@ -29,7 +29,7 @@ class RunStore(StoreBase):
         server_url: str | None = None,
         job: JsonObject | None = None,
     ) -> Run:
-        """The run of this key: a new one in status `planned`, or the stored one as it stands by now.
+        """Return the run of this key: a new one in status `planned`, or the stored one as it stands by now.
 
         Raises Conflict if the key belongs to another arm, seed or attempt, or these have a run under another key;
         NotFound for an unknown experiment.
@@ -108,7 +108,7 @@ class RunStore(StoreBase):
             return to_record(Run, row)
 
     def get_run(self, run_id: str) -> Run:
-        """Raises NotFound."""
+        """Return one run. Raises NotFound."""
         with self._read() as session:
             return to_record(Run, require(session, RunRow, run_id, "run"))
 
@@ -129,7 +129,7 @@ class RunStore(StoreBase):
         limit: int | None = None,
         offset: int = 0,
     ) -> list[Run]:
-        """Runs that meet every condition given; None is no condition. Those without the sorted time come last."""
+        """Return runs that meet every condition given (None is none). Those without the sorted time come last."""
         statement = _filtered(select(RunRow), study_id, experiment_id, statuses)
         if seed is not None:
             statement = statement.where(RunRow.seed == seed)
@@ -139,7 +139,7 @@ class RunStore(StoreBase):
         return self._list(statement.limit(limit).offset(offset), Run)
 
     def tally_runs(self) -> dict[str, dict[RunStatus, int]]:
-        """For each study id with runs, how many are in each status."""
+        """Return, for each study id with runs, how many are in each status."""
         statement = select(RunRow.study_id, RunRow.status, func.count()).group_by(RunRow.study_id, RunRow.status)
         tally: dict[str, dict[RunStatus, int]] = {}
         with self._read() as session:

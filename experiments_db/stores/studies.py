@@ -43,7 +43,7 @@ OPEN_STATUSES = (StudyStatus.RUNNING, StudyStatus.PAUSED)
 
 class StudyStore(StoreBase):
     def create_study(self, topic: str, *, brain: str, settings: JsonObject | None = None) -> Study:
-        """A new running study of `topic`; `settings` is what `resume` needs to know of how it was started."""
+        """Store a new running study of `topic`; `settings` is what `resume` needs to know of how it was started."""
         check_text(topic=topic, brain=brain)
         now = self._clock()
         row = StudyRow(
@@ -59,14 +59,14 @@ class StudyStore(StoreBase):
             return add(session, row, Study)
 
     def get_study(self, study_id: str) -> Study:
-        """Raises NotFound."""
+        """Return one study. Raises NotFound."""
         with self._read() as session:
             return to_record(Study, require(session, StudyRow, study_id, "study"))
 
     def list_studies(
         self, *, status: StudyStatus | None = None, limit: int | None = 100, offset: int = 0
     ) -> list[Study]:
-        """Newest first."""
+        """Return studies, newest first."""
         statement = select(StudyRow).order_by(StudyRow.created_at.desc(), StudyRow.id.desc())
         if status is not None:
             statement = statement.where(StudyRow.status == status)
@@ -150,7 +150,7 @@ class StudyStore(StoreBase):
         iteration: int = 0,
         parent_id: str | None = None,
     ) -> Hypothesis:
-        """A repeat of `key` returns the hypothesis stored under it, unchanged. Raises NotFound."""
+        """Store a hypothesis; a repeat of `key` returns the stored one, unchanged. Raises NotFound."""
         check_text(key=key, statement=statement)
         now = self._clock()
         values = {
@@ -178,7 +178,7 @@ class StudyStore(StoreBase):
             return to_record(Hypothesis, row)
 
     def list_hypotheses(self, study_id: str) -> list[Hypothesis]:
-        """In the order of creation."""
+        """Return hypotheses in the order of creation."""
         statement = select(HypothesisRow).where(HypothesisRow.study_id == study_id)
         return self._list(statement.order_by(HypothesisRow.created_at, HypothesisRow.id), Hypothesis)
 
@@ -198,7 +198,7 @@ class StudyStore(StoreBase):
         is_baseline: bool = False,
         note: str | None = None,
     ) -> Experiment:
-        """A new arm in status `draft`; a repeat of `name` returns the stored arm, unchanged. Raises NotFound."""
+        """Store a new arm in status `draft`; a repeat of `name` returns the stored arm, unchanged. Raises NotFound."""
         check_text(name=name)
         now = self._clock()
         values: dict[str, Any] = {
@@ -270,7 +270,7 @@ class StudyStore(StoreBase):
     def list_experiments(
         self, study_id: str, *, hypothesis_id: str | None = None, iteration: int | None = None
     ) -> list[Experiment]:
-        """In the order of creation."""
+        """Return arms in the order of creation."""
         statement = select(ExperimentRow).where(ExperimentRow.study_id == study_id)
         if hypothesis_id is not None:
             statement = statement.where(ExperimentRow.hypothesis_id == hypothesis_id)

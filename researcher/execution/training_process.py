@@ -21,7 +21,7 @@ from swarm.sandbox.sandbox import plain_command
 
 
 def bound_options(charter: Charter) -> tuple[str, ...]:
-    """The limits of a charter on each attempt as options of the program's command."""
+    """Return the limits of a charter on each attempt as options of the program's command."""
     limits = {"--attempt-calls": charter.attempt_calls, "--attempt-tokens": charter.attempt_tokens}
     return tuple(word for name, limit in limits.items() if limit is not None for word in (name, str(limit)))
 

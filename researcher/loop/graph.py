@@ -98,7 +98,7 @@ def build_graph(deps: Deps, request: FrameRequest, checkpointer: BaseCheckpointS
 
 
 def _guarded(deps: Deps, node: Callable[[ResearchState], ResearchState], state: ResearchState) -> ResearchState:
-    """A node of a study whose environment still works. Raises EnvironmentBroken, SandboxUnavailable."""
+    """Carry out a node if the environment still works. Raises EnvironmentBroken, SandboxUnavailable."""
     deps.environments.check()
     return node(state)
 
@@ -110,7 +110,7 @@ def _after_evaluate(deps: Deps, state: ResearchState) -> str:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether an error may have passed a second later.
+    """Say whether an error may have passed a second later.
 
     LangGraph's own choice retries programming errors and not a busy database.
     """
@@ -118,7 +118,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def is_finished(snapshot: StateSnapshot) -> bool:
-    """Whether the graph has come to its end.
+    """Say whether the graph has come to its end.
 
     `snapshot.next` does not tell: it is empty too when the process was killed after a node's result was stored and
     before the checkpoint that follows it.
@@ -154,7 +154,7 @@ def carry_out(deps: Deps, request: FrameRequest, control: RunControl) -> None:
 
 
 def _is_cut_short(deps: Deps, snapshot: StateSnapshot) -> bool:
-    """Whether the budget ended the work on the present plan; a new process looks whether there is more of it."""
+    """Say whether the budget ended the work on the present plan; a new process looks whether there is more of it."""
     if not snapshot.values or not snapshot.values["is_spent"]:
         return False
     charter = deps.store.find_charter(deps.study_id)
@@ -162,7 +162,7 @@ def _is_cut_short(deps: Deps, snapshot: StateSnapshot) -> bool:
 
 
 def _reopen(graph: Graph, config: RunnableConfig, deps: Deps, snapshot: StateSnapshot) -> None:
-    """Back to the launches of the present plan, or to planning where there is no plan yet."""
+    """Go back to the launches of the present plan, or to planning where there is no plan yet."""
     is_planned = deps.log.find_plan(snapshot.values["iteration"]) is not None
     values = {**snapshot.values, "is_spent": False, "is_halted": False}
     graph.update_state(config, values, as_node="design" if is_planned else "decide")

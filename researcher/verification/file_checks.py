@@ -31,7 +31,7 @@ AUTOMATIC = (None, "auto")
 
 
 def check_programs(store: ExperimentStore, study_id: str) -> Check:
-    """What lay beside each run, and in the folder of its arm, is the program of the arm, to the byte."""
+    """Check that what lay beside each run, and in the folder of its arm, is the arm's program, to the byte."""
     experiments = {item.id: item for item in store.list_experiments(study_id)}
     runs = {run.id: run for run in store.list_runs(study_id=study_id)}
     mismatches: list[str] = []
@@ -51,7 +51,7 @@ def check_programs(store: ExperimentStore, study_id: str) -> Check:
 
 
 def check_jobs(store: ExperimentStore, study_id: str) -> Check:
-    """Each run had the settings of its arm, and its own seed."""
+    """Check that each run had the settings of its arm, and its own seed."""
     experiments = {item.id: item for item in store.list_experiments(study_id)}
     runs = store.list_runs(study_id=study_id)
     files = {artifact.run_id: artifact for artifact in store.list_artifacts(study_id, kind="job")}
@@ -71,7 +71,7 @@ def check_jobs(store: ExperimentStore, study_id: str) -> Check:
 
 
 def check_files(store: ExperimentStore, study_id: str) -> Check:
-    """All other files that were noted with a hash; those of the report are made anew instead, see report_check.py."""
+    """Check all other files that were noted with a hash; those of the report are made anew, see report_check.py."""
     mismatches: list[str] = []
     files, missing = 0, 0
     for artifact in store.list_artifacts(study_id):
@@ -95,7 +95,7 @@ def check_checkpoints(store: ExperimentStore, study_id: str) -> Check:
 
 
 def check_environments(store: ExperimentStore, study_id: str, charter: Charter) -> Iterator[Check]:
-    """The data and the grader, which have one hash together, and how scores were measured on them."""
+    """Check data and grader, which have one hash together, and how scores were measured on them."""
     evaluations = store.list_evaluations(study_id=study_id)
     with closing(StudyEnvironments()) as environments:
         try:
@@ -145,7 +145,7 @@ def _compare_digests(
 def _check_measurements(
     charter: Charter, environment: Environment, evaluations: list[Evaluation], runs: list[Run]
 ) -> Check:
-    """Every score was measured on the charter's tasks, in the way that this version measures."""
+    """Check that every score was measured on the charter's tasks, in the way that this version measures."""
     versions = {run.id: run.environment.get("swarm") for run in runs}
     mismatches = list(_unlike(evaluations))
     others = 0

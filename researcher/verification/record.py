@@ -37,7 +37,7 @@ def check_charter(charter: Charter) -> Check:
 
 
 def check_plans(store: ExperimentStore, study_id: str) -> Check:
-    """Arms are what the first plan that named them says."""
+    """Check that arms are what the first plan that named them says."""
     experiments = {item.name: item for item in store.list_experiments(study_id)}
     mismatches: list[str] = []
     planned: set[str] = set()
@@ -69,7 +69,7 @@ def check_decisions(store: ExperimentStore, study_id: str) -> Check:
 
 
 def check_sealed_test(store: ExperimentStore, study_id: str, charter: Charter) -> Check:
-    """It was scored only once opened, for the arms that it was opened for, and nothing else was scored on it."""
+    """Check that it was scored only once opened, and only for the arms that it was opened for."""
     document = charter_from_json(charter.document)
     arms = {item.id: item.name for item in store.list_experiments(study_id)}
     runs = {run.id: run for run in store.list_runs(study_id=study_id)}
@@ -85,7 +85,7 @@ def check_sealed_test(store: ExperimentStore, study_id: str, charter: Charter) -
 
 
 def check_runs(store: ExperimentStore, study_id: str, charter: Charter) -> Check:
-    """A finished run has its scores, and each trial that was launched was charged once."""
+    """Check that finished runs have their scores and that each launched trial was charged once."""
     document = charter_from_json(charter.document)
     runs = store.list_runs(study_id=study_id)
     scored = {item.run_id for item in store.list_evaluations(study_id=study_id, phase=FINAL)}

@@ -42,7 +42,7 @@ class Verification:
         return sum(check.checked for check in self.checks)
 
     def lines(self) -> list[str]:
-        """For people: a table of the kinds, then every mismatch and note below its kind, then the sum."""
+        """Return for people a table of the kinds, then every mismatch and note below its kind, then the sum."""
         width = max(len(check.kind) for check in self.checks)
         lines = [f"{'what':<{width}}  checked  mismatches"]
         for check in self.checks:
@@ -64,7 +64,7 @@ class Verification:
 
 
 def differences(stored: Any, computed: Any, where: str, *, tolerance: float = TOLERANCE) -> Iterator[str]:
-    """Where two JSON documents are not the same, one line each; numbers may differ by `tolerance`."""
+    """Say where two JSON documents are not the same, one line each; numbers may differ by `tolerance`."""
     if isinstance(stored, Mapping) and isinstance(computed, Mapping):
         for name in sorted({*map(str, stored), *map(str, computed)}):
             yield from differences(

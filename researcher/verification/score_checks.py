@@ -31,7 +31,7 @@ NOT_COMPARED = frozenset({"id", "study_id", "created_at"})
 
 
 def check_scores(store: ExperimentStore, study_id: str) -> Check:
-    """The mean, its error and the successes of each evaluation follow from the rewards of its episodes."""
+    """Check that mean, error and successes of each score follow from the rewards of its episodes."""
     evaluations = store.list_evaluations(study_id=study_id)
     mismatches: list[str] = []
     for item in evaluations:
@@ -47,7 +47,7 @@ def check_scores(store: ExperimentStore, study_id: str) -> Check:
 
 
 def check_analyses(store: ExperimentStore, study_id: str, charter: Charter) -> Iterator[Check]:
-    """What each iteration concluded is what its runs say."""
+    """Check that what each iteration concluded is what its runs say."""
     stored = store.list_analyses(study_id)
     results = [(item, _analyze_again(store, study_id, charter, item)) for item in stored]
     findings = store.list_findings(study_id=study_id)
@@ -105,7 +105,7 @@ def _compare_findings(findings: list[Finding], results: list[tuple[IterationDocu
 
 
 def _compare_hypotheses(store: ExperimentStore, study_id: str, results: Sequence[Written]) -> Check:
-    """Each analysis judges the hypotheses of its own plan, and takes back what was said of arms that are out."""
+    """Compare the verdicts: each analysis judges its own plan, and takes back what was said of arms that are out."""
     stored = store.list_hypotheses(study_id)
     judged = {name: verdict for written in results for name, verdict in written.hypotheses.items()}
     mismatches: list[str] = []
@@ -120,7 +120,7 @@ def _compare_hypotheses(store: ExperimentStore, study_id: str, results: Sequence
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    """As JSON: no NaN, no tuples."""
+    """Return the values as JSON has them: no NaN, no tuples."""
     return {
         name: None
         if isinstance(value, float) and not math.isfinite(value)

@@ -32,7 +32,7 @@ from researcher.verification.score_checks import check_analyses, check_scores
 
 
 def verify_study(store: ExperimentStore, study_id: str) -> Verification:
-    """Raises StudyNotFound for a study without a charter, NotFound for no study."""
+    """Carry out all checks. Raises StudyNotFound for a study without a charter, NotFound for no study."""
     study = store.get_study(study_id)
     stored = store.find_charter(study_id)
     if stored is None:
@@ -60,7 +60,7 @@ def verify_study(store: ExperimentStore, study_id: str) -> Verification:
 
 
 def _carry_out(kind: str, check: Callable[[], Iterable[Check]]) -> Iterator[Check]:
-    """A record that was changed may be one that no check can read: that is a mismatch, not the end of the others."""
+    """Run a check. A record that it cannot read is a mismatch, not the end of the other checks."""
     try:
         yield from check()
     except Exception as error:  # noqa: BLE001 - the boundary: what cannot be recomputed is a result

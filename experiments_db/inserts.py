@@ -16,17 +16,13 @@ from sqlalchemy.orm import Session
 from experiments_db.models import Base
 
 
-def insert_into(row: type[Base], dialect: str) -> postgresql.Insert | sqlite.Insert:
-    return (postgresql.insert if dialect == "postgresql" else sqlite.insert)(cast(Table, row.__table__))
-
-
 # To make such a statement takes as long as to carry it out.
 @cache
 def insert_or_replace(
     row: type[Base], dialect: str, key: tuple[str, ...], replaced: tuple[str, ...]
 ) -> postgresql.Insert | sqlite.Insert:
-    """Where the unique columns `key` are taken, the stored row is kept but for the columns `replaced`."""
-    statement = insert_into(row, dialect)
+    """Return an INSERT that, where the unique columns `key` are taken, keeps the row but for the columns `replaced`."""
+    statement = (postgresql.insert if dialect == "postgresql" else sqlite.insert)(cast(Table, row.__table__))
     if not replaced:
         return statement.on_conflict_do_nothing(index_elements=key)
     columns = {name: statement.excluded[name] for name in replaced}

@@ -101,6 +101,8 @@ def _reference(column: str, *, index: bool = False) -> Mapped[Any]:
 
 
 class StudyRow(Base):
+    """`digest` is told in stores/digests.py; `revision`, the last one that was given, in stores/revisions.py."""
+
     __tablename__ = "studies"
 
     id: Mapped[str] = _id()
@@ -112,6 +114,8 @@ class StudyRow(Base):
     created_at: Mapped[float] = mapped_column(index=True)
     updated_at: Mapped[float]
     finished_at: Mapped[float | None]
+    digest: Mapped[dict[str, Any] | None]
+    revision: Mapped[int] = mapped_column(default=0)
 
 
 class CharterRow(Base):
@@ -161,7 +165,7 @@ class ExperimentRow(Base):
     note: Mapped[str | None]
     created_at: Mapped[float]
     updated_at: Mapped[float]
-    revision: Mapped[int | None]
+    revision: Mapped[int] = mapped_column(default=0)
 
 
 class PlanRow(Base):
@@ -171,7 +175,7 @@ class PlanRow(Base):
     iteration: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     document: Mapped[dict[str, Any]]
     created_at: Mapped[float]
-    revision: Mapped[int | None]
+    revision: Mapped[int] = mapped_column(default=0)
 
 
 class AnalysisRow(Base):
@@ -214,7 +218,7 @@ class RunRow(Base):
     updated_at: Mapped[float]
     started_at: Mapped[float | None]
     finished_at: Mapped[float | None]
-    revision: Mapped[int | None]
+    revision: Mapped[int] = mapped_column(default=0)
 
 
 class MetricPointRow(Base):
@@ -366,27 +370,6 @@ class ArtifactRow(Base):
     sha256: Mapped[str] = mapped_column(String(64))
     size_bytes: Mapped[int]
     created_at: Mapped[float]
-
-
-class RowSealRow(Base):
-    """`kind` is the table of the row, `row_key` its primary key as text; see stores/seals.py."""
-
-    __tablename__ = "row_seals"
-    __table_args__ = (Index(None, "kind", "row_key"),)
-
-    study_id: Mapped[str] = mapped_column(String(ID_LENGTH), ForeignKey("studies.id"), primary_key=True)
-    kind: Mapped[str] = mapped_column(String(ENUM_LENGTH), primary_key=True)
-    row_key: Mapped[str] = mapped_column(primary_key=True)
-    digest: Mapped[str] = mapped_column(String(64))
-
-
-class StudyRevisionRow(Base):
-    """The last revision that was given to a row of the study; see stores/revisions.py."""
-
-    __tablename__ = "study_revisions"
-
-    study_id: Mapped[str] = mapped_column(String(ID_LENGTH), ForeignKey("studies.id"), primary_key=True)
-    revision: Mapped[int]
 
 
 class LeaseRow(Base):

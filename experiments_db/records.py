@@ -28,6 +28,11 @@ class StudyStatus(StrEnum):
     STOPPED = "stopped"
     FAILED = "failed"
 
+    @property
+    def is_end(self) -> bool:
+        """Whether nobody works on the study any more. The process of a stopped one may still be ending its runs."""
+        return self in (StudyStatus.FINISHED, StudyStatus.FAILED)
+
 
 class ExperimentStatus(StrEnum):
     """`draft` until `check` has passed it (`ready`) or given it up (`invalid`)."""
@@ -467,23 +472,44 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
-class SealedRows:
-    """How the rows of one table of a study compare with the seals that they got when they were stored.
+class TableDigest:
+    """How many rows of one table a study has, and the SHA-256 over all of them."""
 
-    `changed`, `missing` and `added` are keys of rows: with another content, gone, or put in past this program. A study
-    that an earlier version began has `unsealed` rows, of which nothing can be said. Curves have one key for each step.
-    """
+    rows: int
+    sha256: str
 
-    table: str
-    total: int
-    intact: int
-    changed: tuple[str, ...]
-    missing: tuple[str, ...]
-    added: tuple[str, ...]
-    unsealed: int
+
+@dataclass(frozen=True, slots=True)
+class StudyDigest:
+    """Which rows a study has, by the name of the table."""
+
+    tables: Mapping[str, TableDigest]
+
+    @property
+    def sha256(self) -> str:
+        """One digest over those of all tables."""
+        return hash_json({name: table.sha256 for name, table in self.tables.items()})
+
+    def compare(self, now: StudyDigest) -> dict[str, str]:
+        """Return what is different `now`, in words, by the name of the table."""
+        return {
+            name: _describe_difference(table, now.tables[name])
+            for name, table in self.tables.items()
+            if table != now.tables[name]
+        }
+
+
+def _describe_difference(then: TableDigest, now: TableDigest) -> str:
+    if then.rows == now.rows:
+        return f"some of the {now.rows} rows were changed since the study ended"
+    return f"there are {now.rows} rows, and there were {then.rows} when the study ended"
+
+
+def canonical_json(document: JsonObject) -> str:
+    """Return the one JSON of a document: sorted keys, no spaces. Raises ValueError on what is not JSON."""
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def hash_json(document: JsonObject) -> str:
-    """SHA-256 of the canonical JSON (sorted keys, no spaces, UTF-8). Raises ValueError on what is not JSON."""
-    text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return sha256(text.encode()).hexdigest()
+    """Return the SHA-256 of the canonical JSON in UTF-8. Raises ValueError on what is not JSON."""
+    return sha256(canonical_json(document).encode()).hexdigest()

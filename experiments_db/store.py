@@ -10,7 +10,7 @@ is put together from parts, by what they keep:
     history.py       LLM calls, events, budget, artifacts
     leases.py        who works on what
     revisions.py     what was written since somebody last looked
-    verification.py  whether the rows are those that were stored
+    digests.py       which rows a study ended with
 
 Frozen records go in and out, never ORM objects. `get_*` raises NotFound, `find_*` gives None; writes that a crashed
 process may repeat are keyed, as their docstrings say. A store may be used from several threads. After a fork, open a
@@ -27,6 +27,7 @@ from typing import Self
 
 from experiments_db.engine import connect
 from experiments_db.schema import prepare
+from experiments_db.stores.digests import DigestStore
 from experiments_db.stores.findings import FindingStore
 from experiments_db.stores.history import HistoryStore
 from experiments_db.stores.leases import LeaseStore
@@ -34,11 +35,10 @@ from experiments_db.stores.measurements import MeasurementStore
 from experiments_db.stores.revisions import RevisionStore
 from experiments_db.stores.runs import RunStore
 from experiments_db.stores.studies import StudyStore
-from experiments_db.stores.verification import VerificationStore
 
 
 class ExperimentStore(
-    StudyStore, RunStore, MeasurementStore, FindingStore, HistoryStore, LeaseStore, RevisionStore, VerificationStore
+    StudyStore, RunStore, MeasurementStore, FindingStore, HistoryStore, LeaseStore, RevisionStore, DigestStore
 ):
     """All parts on one database. Made by `open_store`; close it, or use it as a context manager."""
 
@@ -63,7 +63,7 @@ class ExperimentStore(
 def open_store(
     location: str | Path, *, read_only: bool = False, clock: Callable[[], float] = time.time
 ) -> ExperimentStore:
-    """The store at `location`: the path of a SQLite file, or a postgresql:// URL.
+    """Open the store at `location`: the path of a SQLite file, or a postgresql:// URL.
 
     For writing, a missing database is created and an older one upgraded, one process at a time. For reading, nothing is
     changed. `clock` gives seconds since the epoch.

@@ -27,7 +27,7 @@ EXAMPLE = "learning rate 1e-3 or 3e-3 for copying words"
 def open_database(
     home: Path, db: str | None, *, read_only: bool = False, must_exist: bool = False, waits: bool = False
 ) -> Generator[Any]:
-    """The store of a command. One that an older version wrote is upgraded first, also to be only read.
+    """Open the store of a command. One with an older schema is upgraded first, also to be only read.
 
     With `waits`, one that is locked or lies on a full disk is waited for: nobody may be there to give the command
     again.

@@ -39,7 +39,7 @@ from researcher.types import Charter
 from swarm import Credentials, Evaluation, SwarmClient, Task, TrainJob
 from swarm.environments import Environment
 from swarm.processes.child import Child, end_stale
-from swarm.program import Program, is_program, measure
+from swarm.program import Program, measure
 from swarm.program.base import PLAIN
 from swarm.program.hosted.process import MAX_HUNG, ProgramProcess, place_program
 from swarm.program.training import EVAL_TEMPERATURE
@@ -70,12 +70,12 @@ CLIENT_EXIT_S = 10.0
 
 
 def boot_timeout_s(job: Mapping[str, Any]) -> float:
-    """How long the engine of a job may take until it serves, in seconds."""
+    """Return how long the engine of a job may take until it serves, in seconds."""
     return TIME_LIMITS[engine_of(job)].boot_s
 
 
 def step_limit_s(job: Mapping[str, Any]) -> float:
-    """How long the engine of a job may train before it serves again, in seconds."""
+    """Return how long the engine of a job may train before it serves again, in seconds."""
     return TIME_LIMITS[engine_of(job)].step_s
 
 
@@ -96,8 +96,8 @@ class Evaluator:
         return self.home / "runs" / run_id
 
     def _check_train_environment(self, experiment: Experiment) -> dict[str, str]:
-        """Its digest, by TRAIN_DIGEST, where an arm trains on an environment of its own. Raises RunBroken if other
-        runs of the arm had another one."""
+        """Return its digest, by TRAIN_DIGEST, where an arm trains on an environment of its own. Raises RunBroken if
+        other runs of the arm had another one."""
         if experiment.train_environment is None:
             return {}
         opened = self.environments.open(experiment.train_environment)
@@ -144,10 +144,9 @@ class Evaluator:
     def _score_base(
         self, client: SwarmClient, run: Run, experiment: Experiment, job: Mapping[str, Any], *, url: str, version: int
     ) -> None:
-        """Once for all runs of a study that begin with the same weights and are played by the same agent."""
+        """Score the base weights once for all runs that begin with them and are played by the same agent."""
         split = self.charter.search_split
-        plays = experiment.program_code if is_program(experiment.program_code) else ""
-        key = key_of(job, plays, self.evaluator_hash(split))
+        key = key_of(job, experiment.program_code, self.evaluator_hash(split))
         known = find_base_score(self.store, run.study_id, phase=BASE, split=split, key=key, weight_version=version)
         if known is None:
             self._score(client, run, BASE, split, url=url, version=version, details={KEY: key})
@@ -301,9 +300,9 @@ class Evaluator:
         return max(rewards) if is_minimized else min(rewards)
 
     def _environment(self) -> Environment:
-        """Raises RunBroken if it is no longer what the charter says."""
-        opened = self.environments.open(self.charter.environment or self.charter.task)
-        if self.charter.environment_digest not in ("", opened.digest):
+        """Open the environment. Raises RunBroken if it is no longer what the charter says."""
+        opened = self.environments.open(self.charter.environment)
+        if opened.digest != self.charter.environment_digest:
             raise RunBroken(
                 f"the environment {opened.name} was changed since the study began: its scores could not be compared"
             )
@@ -311,11 +310,11 @@ class Evaluator:
 
     @contextmanager
     def _program(self, run: Run, phase: str, url: str) -> Generator[Program]:
-        """The agent that plays for a run: that of its arm's program, in a process of its own, in a sandbox if it is
-        foreign code. An arm with a client that drives itself is played by the plain agent."""
+        """Run the agent that plays for a run: that of its arm's program, in a process of its own, in a sandbox if it is
+        foreign code."""
         experiment = self._experiment(run)
         code = experiment.program_code
-        if code == load("program") or not is_program(code):
+        if code == load("program"):
             yield PLAIN
             return
         sandbox = None if experiment.author is Author.PACKAGE else self.sandbox
@@ -372,7 +371,7 @@ class Evaluator:
         return evaluator_hash(self.charter, self._environment(), split)
 
     def _await_rest(self, client: SwarmClient, wait_s: float) -> None:
-        """Until no batch is being trained. Raises RunBroken after `wait_s`, or if the engine failed."""
+        """Wait until no batch is being trained. Raises RunBroken after `wait_s`, or if the engine failed."""
         deadline = time.monotonic() + wait_s
         while (status := client.status()).state not in ("ROLLING", "COMPLETE"):
             self._check_stop()
@@ -381,7 +380,7 @@ class Evaluator:
             time.sleep(REST_POLL_S)
 
     def _check_job(self, client: SwarmClient, run: Run) -> None:
-        """The server must still run the job it was given: a client could have changed it."""
+        """Raise RunBroken unless the server still runs the job it was given: a program could have changed it."""
         present = client.job().resolved
         if present is None or TrainJob.model_validate(present) != TrainJob.model_validate(dict(run.job)):
             raise RunBroken("the server no longer runs the arm's job: its score would not be the arm's")
@@ -394,10 +393,7 @@ class Evaluator:
         return self.store.update_run(run.id, external_ids={**run.external_ids, RECORD: [mark.event_id, mark.at]})
 
     def _check_record(self, client: SwarmClient, run: Run) -> None:
-        stored = self.store.get_run(run.id).external_ids.get(RECORD)
-        if stored is None:
-            # The run began under an earlier version, which left no mark.
-            return
+        event_id, at = self.store.get_run(run.id).external_ids[RECORD]
         environment = self._environment()
         held_out = [
             item.task
@@ -406,18 +402,18 @@ class Evaluator:
         ]
         check_record(
             client,
-            RunMark(int(stored[0]), float(stored[1])),
+            RunMark(event_id, at),
             held_out_of({task.task_id: task.main_query for task in held_out}),
-            run.id if is_program(self._experiment(run).program_code) else None,
+            run.id,
             ended_at=run.external_ids.get(ENDED_AT),
         )
 
     def _kept_checkpoints(self, client: SwarmClient, run: Run, steps: int) -> dict[str, str]:
-        """Paths by step, of those that are to be scored: the base and the end are scored as it is."""
-        stored = self.store.get_run(run.id).external_ids.get(RECORD)
+        """Return paths by step, of those that are to be scored: the base and the end are scored as it is."""
+        event_id, _ = self.store.get_run(run.id).external_ids[RECORD]
         kept = {
             int(event.detail["step"]): str(event.detail["path"])
-            for event in client.past_events(int(stored[0]) if stored else 0)
+            for event in client.past_events(event_id)
             if event.kind == "checkpoint.saved" and event.detail.get("kept")
         }
         return {
@@ -432,18 +428,12 @@ class Evaluator:
     def _start_training(
         self, run: Run, experiment: Experiment, job: Mapping[str, Any], url: str, *, is_trusted: bool
     ) -> Child:
-        is_driven = is_program(experiment.program_code)
-        if not is_driven and not is_trusted and self.sandbox is not None:
-            raise RunBroken(
-                "the client of this arm drives itself, as an earlier version let a language model write it, and would "
-                "hold the token of its server: start the study anew"
-            )
         return start_training(
             self.folder(run.id).resolve(),
             experiment.program_code,
             job,
             run_id=run.id,
-            environment=self.environments.reference(trained_on(experiment, self.charter)) if is_driven else "",
+            environment=self.environments.reference(trained_on(experiment, self.charter)),
             url=url,
             token=self.token_of(url),
             is_sandboxed=not is_trusted and self.sandbox is not None,
@@ -489,7 +479,7 @@ class Evaluator:
 
 
 def evaluator_hash(charter: Charter, environment: Environment, split: str) -> str:
-    """Two scores with the same hash were measured in the same way on the same tasks."""
+    """Return a hash: two scores with the same one were measured in the same way on the same tasks."""
     tasks = islice(environment.tasks(Split(split)), charter.eval_episodes)
     limits = {"attempt_calls": charter.attempt_calls, "attempt_tokens": charter.attempt_tokens}
     return hash_json(
@@ -513,7 +503,7 @@ def _counted(reasons: Iterable[str]) -> dict[str, int]:
 
 
 def raw_rewards(result: Evaluation) -> dict[str, list[Any]]:
-    """One entry per episode in three aligned lists: its task, its reward, and whether it solved the task."""
+    """Return one entry per episode in three aligned lists: its task, its reward, and whether it solved the task."""
     return {
         "tasks": [task_id for task_id, rewards in result.rewards.items() for _ in rewards],
         "rewards": [reward for rewards in result.rewards.values() for reward in rewards],

@@ -277,20 +277,19 @@ class Question:
 class Charter:
     """The frozen question. `metric` is always the mean reward of eval episodes that the evaluator runs itself.
 
-    `task` is the name of the environment, `environment` what opens it (empty in older studies: then `task` does), and
-    `environment_digest` changes with its tasks and its grader. `assumptions` lists, one sentence each, what the topic
-    did not say and was filled in; `not_studied` the parts of the topic that nothing stands for and that a person let go
-    with `--assume`. Held-out scores are taken every `eval_every` steps of training, or at its end alone if that is
-    0. `judged_by` says which number of a run arms are compared by, and `judged_level` the score that it looks for where
-    it counts steps to one. `compared_at` is what every arm gets the same
-    amount of (`ComparedAt`), empty in studies of older versions and where a planner says nothing. `amount` is how
-    much of it ends a run, where that is tokens or seconds; 0 where the job's steps do. `metric_range` are the
-    lowest and the highest score there can be; None if unknown. `failed_score` says what a run counts as that gave
-    no score by its own doing: `base` (the score before training), `worst` (the end of the range, or the worst score
-    of the study). `sample_size` is None where nobody asked for power.
-    `attempt_calls` and `attempt_tokens` bound the model calls and the sampled tokens of one attempt, for all arms
-    alike; None means unbounded. `asks` is the question as data, `question` the same in words.
-    `job` are the settings that all arms share before their levels are set.
+    `task` is the name of the environment. `environment` is what opens it and `environment_digest` changes with its
+    tasks and its grader; both are empty until the frame node has opened it. `assumptions` lists, one sentence each,
+    what the topic did not say and was filled in. `not_studied` are the parts of the topic that nothing stands for and
+    that a person let go with `--assume`. Held-out scores are taken every `eval_every` steps of training, or at its end
+    alone if that is 0. `judged_by` says which number of a run arms are compared by, and `judged_level` the score that
+    it looks for where it counts steps to one. `compared_at` is what every arm gets the same amount of (`ComparedAt`),
+    empty where a planner says nothing. `amount` is how much of it ends a run, where that is tokens or seconds; 0 where
+    the job's steps do. `metric_range` are the lowest and the highest score there can be; None if unknown.
+    `failed_score` says what a run counts as that gave no score by its own doing: `base` (the score before training),
+    `worst` (the end of the range, or the worst score of the study). `sample_size` is None where nobody asked for
+    power. `attempt_calls` and `attempt_tokens` bound the model calls and the sampled tokens of one attempt, for all
+    arms alike; None means unbounded. `asks` is the question as data, `question` the same in words. `job` are the
+    settings that all arms share before their levels are set.
     """
 
     topic: str
@@ -413,7 +412,7 @@ class Plan:
 
     An arm that has run before is judged by the runs of this plan alone, or by all its runs if the plan `pools_runs`,
     for which the number of seeds must not depend on any score. `sample_size` is set once the seeds have been chosen.
-    `author` is the planner that made it; empty in studies of older versions.
+    `author` is the planner that made it, empty until the plan node knows.
     """
 
     iteration: int
@@ -428,8 +427,8 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class ArmProgram:
-    """What is run for an arm: a program, or a client that drives itself, called as `python program.py --server URL
-    --job job.yaml --seed N`. `trusted` code runs without a sandbox."""
+    """The program of an arm: an agent, a training reward or an order of tasks, as one file. `trusted` code runs without
+    a sandbox."""
 
     arm: str
     code: str

@@ -150,7 +150,7 @@ def _make_ready(database: sqlite3.Connection, study: str) -> None:
 def _number(database: sqlite3.Connection, study: str, table: str) -> None:
     """Rows that were written past the store are new to its readers only if they get a revision."""
     (revision,) = database.execute(
-        "update study_revisions set revision = revision + 1 where study_id = ? returning revision", (study,)
+        "update studies set revision = revision + 1 where id = ? returning revision", (study,)
     ).fetchone()
     database.execute(f"update {table} set revision = ? where study_id = ?", (revision, study))
 
@@ -189,8 +189,8 @@ def _store_attempt(
     is_well = diagnosis is None
     database.execute(
         "insert into runs (id, study_id, experiment_id, seed, attempt, idempotency_key, status, external_ids, job,"
-        " environment, exit_reason, diagnosis, created_at, started_at, updated_at) values (?, ?, ?, ?, ?, ?, ?, '{}',"
-        " '{}', '{}', ?, ?, 0, 0, 0)",
+        " environment, exit_reason, diagnosis, created_at, started_at, updated_at, revision) values (?, ?, ?, ?, ?, ?,"
+        " ?, '{}', '{}', '{}', ?, ?, 0, 0, 0, 0)",
         (
             *(run_id, study, trial.experiment.id, trial.seed, attempt, f"{study}/{arm}/{trial.seed}/{attempt}"),
             *("finished" if is_well else "failed", "done" if is_well else diagnosis["sentence"]),

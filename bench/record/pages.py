@@ -138,7 +138,7 @@ def _add_runs(study: LongStudy, store: ExperimentStore) -> list[str]:
             " evaluator_hash, details, created_at) values (?, ?, ?, 'reward', 1, ?, ?, ?, ?, 'simulated', ?, 1)",
             scores,
         )
-        connection.execute("update study_revisions set revision = 1000000 where study_id = ?", (study.study_id,))
+        connection.execute("update studies set revision = 1000000 where id = ?", (study.study_id,))
     return ids
 
 

@@ -23,7 +23,6 @@ from experiments_db.errors import InvalidRecord, LeaseLost, NotFound
 from experiments_db.inserts import dialect_of, insert_or_replace
 from experiments_db.models import Base, LeaseRow
 from experiments_db.records import Lease
-from experiments_db.stores.seals import Watch, watch_of
 
 RowT = TypeVar("RowT", bound=Base)
 RecordT = TypeVar("RecordT")
@@ -43,14 +42,14 @@ class StoreBase:
         self._lease = lease
 
     def under(self, lease: Lease) -> Self:
-        """The same store, fenced: each write first checks, in its own transaction, that `lease` still stands.
+        """Return the same store, fenced: each write first checks, in its own transaction, that `lease` still stands.
 
         Once another owner has taken over, or the lease was released, every write raises LeaseLost and stores nothing.
         """
         return type(self)(self._database, clock=self._clock, lease=lease)
 
     def seen_as(self, kind: type[StoreT]) -> StoreT:
-        """The same database through a store of another kind, such as one that reads some values in another way."""
+        """Return a store of another kind on the same database, such as one that reads some values in another way."""
         return kind(self._database, clock=self._clock)
 
     @contextmanager
@@ -63,9 +62,7 @@ class StoreBase:
         with self._database.write() as session:
             if self._lease is not None:
                 check_lease(session, self._lease)
-            watch = Watch(session)
             yield session
-            watch.seal()
 
     def _list(self, statement: Select[Any], record: type[RecordT]) -> list[RecordT]:
         with self._read() as session:
@@ -73,7 +70,7 @@ class StoreBase:
 
 
 def check_lease(session: Session, lease: Lease) -> LeaseRow:
-    """The row of a lease that still stands, locked until the transaction ends. Raises LeaseLost."""
+    """Return the row of a lease that still stands, locked until the transaction ends. Raises LeaseLost."""
     row = session.get(LeaseRow, lease.resource, with_for_update=True)
     if row is None or row.owner is None:
         raise LeaseLost(f"the lease of {lease.owner} on {lease.resource} was released")
@@ -83,7 +80,7 @@ def check_lease(session: Session, lease: Lease) -> LeaseRow:
 
 
 def new_id(prefix: str, now: float) -> str:
-    """`prefix-` and 13 characters: the time in milliseconds (ids sort by age), then 20 random bits.
+    """Return `prefix-` and 13 characters: the time in milliseconds (ids sort by age), then 20 random bits.
 
     Two ids of one millisecond collide once in a million; the primary key then refuses the second.
     """
@@ -93,7 +90,7 @@ def new_id(prefix: str, now: float) -> str:
 
 
 def to_record(record: type[RecordT], row: Base) -> RecordT:
-    """The row as a frozen record: fields and columns have the same names, JSON arrays become tuples."""
+    """Return the row as a frozen record: fields and columns have the same names, JSON arrays become tuples."""
     values: dict[str, Any] = {}
     for field in fields(record):  # pyright: ignore[reportArgumentType] - every record is a dataclass
         value = getattr(row, field.name)
@@ -102,7 +99,7 @@ def to_record(record: type[RecordT], row: Base) -> RecordT:
 
 
 def require(session: Session, row: type[RowT], key: Any, noun: str, *, lock: bool = False) -> RowT:
-    """The row with this primary key, locked for change if asked. Raises NotFound."""
+    """Return the row with this primary key, locked for change if asked. Raises NotFound."""
     found = session.get(row, key, with_for_update=lock)
     if found is None:
         raise NotFound(f"there is no {noun} {key!r}")
@@ -125,22 +122,20 @@ def insert_rows(
     key: Sequence[str],
     replace: Collection[str] = (),
 ) -> None:
-    """Insert; where the unique columns `key` are taken, keep the stored row but for its columns `replace`."""
+    """Insert rows; where the unique columns `key` are taken, keep the stored row but for its columns `replace`."""
     if not values:
         return
-    if (watch := watch_of(session)) is not None:
-        watch.note(row, key, values)
     statement = insert_or_replace(row, dialect_of(session), tuple(key), tuple(replace))
     session.execute(statement, [dict(value) for value in values])
 
 
 def find_by(session: Session, row: type[RowT], **columns: Any) -> RowT | None:
-    """The row with these values, none of which is None, in these unique columns."""
+    """Return the row with these values, none of which is None, in these unique columns."""
     return session.scalars(_select_by(row, tuple(columns)), columns).one_or_none()
 
 
 def get_by(session: Session, row: type[RowT], **columns: Any) -> RowT:
-    """The row with these unique columns, known to exist."""
+    """Return the row with these unique columns, known to exist."""
     return session.scalars(_select_by(row, tuple(columns)), columns).one()
 
 
@@ -151,14 +146,14 @@ def _select_by(row: type[Base], names: tuple[str, ...]) -> Select[Any]:
 
 
 def check_finite(**values: float | None) -> None:
-    """Raises InvalidRecord for a NaN or infinite value, by its name."""
+    """Raise InvalidRecord for a NaN or infinite value, by its name."""
     for name, value in values.items():
         if value is not None and not math.isfinite(value):
             raise InvalidRecord(f"{name} must be a finite number, not {value}")
 
 
 def check_text(**values: str) -> None:
-    """Raises InvalidRecord for a blank text, by its name."""
+    """Raise InvalidRecord for a blank text, by its name."""
     for name, value in values.items():
         if not value.strip():
             raise InvalidRecord(f"{name} must not be empty")

@@ -1,8 +1,7 @@
 """Which curves a run has, without a look at their points.
 
-Place in the flow: measurements.py asks for the names of curves, seals.py for all points of a step. The primary key of a
-point is run, name, step; so the next name after one is a single look into it, and a run of any length costs as many
-looks as it has curves.
+Place in the flow: measurements.py asks. The primary key of a point is run, name, step; so the next name after one is a
+single look into it, and a run of any length costs as many looks as it has curves.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from experiments_db.models import MetricPointRow, RunRow
 
 
 def read_curves(session: Session, run_ids: Sequence[str]) -> list[tuple[str, str]]:
-    """Run id and name of every curve of these runs."""
+    """Return run id and name of every curve of these runs."""
     return [(run_id, name) for run_id, name in session.execute(select_curves(), {"run_ids": run_ids})]
 
 
 @cache
 def select_curves() -> Select[str, str]:
-    """The same, as a statement of its parameter `run_ids`; made once, for making it takes longer than its answer."""
+    """Return the statement that asks for them. It is made once, for making it takes longer than its answer."""
     first = select(func.min(MetricPointRow.name)).where(MetricPointRow.run_id == RunRow.id).correlate(RunRow)
     chosen = RunRow.id.in_(bindparam("run_ids", expanding=True))
     found = select(RunRow.id.label("run_id"), first.scalar_subquery().label("name")).where(chosen)

@@ -24,6 +24,7 @@ from experiments_db.stores.base import (
     require,
     to_record,
 )
+from experiments_db.stores.revisions import renumber
 
 FINDING_KEY = ("study_id", "comparison")
 
@@ -68,13 +69,13 @@ class FindingStore(StoreBase):
             return None if row is None else to_record(IterationDocument, row)
 
     def list_plans(self, study_id: str) -> list[IterationDocument]:
-        """By iteration."""
+        """Return the plans of a study by iteration."""
         return self._list(
             select(PlanRow).where(PlanRow.study_id == study_id).order_by(PlanRow.iteration), IterationDocument
         )
 
     def list_analyses(self, study_id: str) -> list[IterationDocument]:
-        """By iteration."""
+        """Return the analyses of a study by iteration."""
         return self._list(
             select(AnalysisRow).where(AnalysisRow.study_id == study_id).order_by(AnalysisRow.iteration),
             IterationDocument,
@@ -131,7 +132,7 @@ class FindingStore(StoreBase):
         verdict: Verdict | None = None,
         limit: int | None = None,
     ) -> list[Finding]:
-        """Findings that meet every condition given, oldest first; without `study_id`, of all studies."""
+        """Return findings that meet every condition given, oldest first; without `study_id`, of all studies."""
         statement = select(FindingRow).order_by(FindingRow.created_at, FindingRow.id)
         if study_id is not None:
             statement = statement.where(FindingRow.study_id == study_id)
@@ -184,9 +185,11 @@ class FindingStore(StoreBase):
         with self._write() as session:
             require(session, StudyRow, study_id, "study")
             insert_rows(session, row, [values], key=ITERATION, replace=("document", "created_at"))
+            if row is PlanRow:
+                renumber(session, get_by(session, PlanRow, study_id=study_id, iteration=iteration))
 
     def list_decisions(self, study_id: str) -> list[Decision]:
-        """By iteration."""
+        """Return the decisions of a study by iteration."""
         statement = select(DecisionRow).where(DecisionRow.study_id == study_id).order_by(DecisionRow.iteration)
         return self._list(statement, Decision)
 

@@ -30,6 +30,7 @@ from experiments_db.records import (
 )
 from experiments_db.stores.base import StoreBase, check_finite, check_text, get_by, insert_rows, require, to_record
 from experiments_db.stores.curves import read_curves, select_curves
+from experiments_db.stores.revisions import renumber
 
 _POINT = (
     MetricPointRow.run_id,
@@ -56,9 +57,10 @@ class MeasurementStore(StoreBase):
             for name, value in metrics.items()
         ]
         with self._write() as session:
-            require(session, RunRow, run_id, "run")
+            run = require(session, RunRow, run_id, "run", lock=True)
             key = ("run_id", "name", "step")
             insert_rows(session, MetricPointRow, rows, key=key, replace=("value", "recorded_at"))
+            renumber(session, run)
 
     def list_metrics(
         self,
@@ -69,7 +71,7 @@ class MeasurementStore(StoreBase):
         limit: int | None = None,
         offset: int = 0,
     ) -> list[MetricPoint]:
-        """Points of these runs by run, name and step; `names` None means every curve."""
+        """Return points of these runs by run, name and step; `names` None means every curve."""
         statement = select(MetricPointRow).where(MetricPointRow.run_id.in_(run_ids))
         if names is not None:
             statement = statement.where(MetricPointRow.name.in_(names))
@@ -82,7 +84,7 @@ class MeasurementStore(StoreBase):
             return [MetricPoint(*row) for row in rows]
 
     def sample_metrics(self, run_ids: Collection[str], names: Collection[str], *, most: int) -> list[MetricSpan]:
-        """Each of these curves in at most `most` spans of equal length in steps, by run, name and step."""
+        """Return each of these curves in at most `most` spans of equal length in steps, by run, name and step."""
         if most < 1:
             raise InvalidRecord(f"a curve has at least one span, not {most}")
         ends = (
@@ -117,18 +119,18 @@ class MeasurementStore(StoreBase):
             return [MetricSpan(*row) for row in session.execute(statement)]
 
     def metric_names(self, run_ids: Collection[str]) -> list[str]:
-        """The names of the curves that any of these runs has, sorted."""
+        """Return the names of the curves that any of these runs has, sorted."""
         with self._read() as session:
             return sorted({name for _, name in read_curves(session, list(run_ids))})
 
     def latest_metrics(self, run_id: str) -> dict[str, MetricPoint]:
-        """The point of the highest step of each curve, by name."""
+        """Return the point of the highest step of each curve, by name."""
         statement = _last_points(select_curves().subquery())
         with self._read() as session:
             return {row.name: MetricPoint(*row) for row in session.execute(statement, {"run_ids": [run_id]})}
 
     def latest_points(self, run_ids: Collection[str], name: str) -> dict[str, MetricPoint]:
-        """The point of the highest step of one curve, by run; a run without that curve is left out."""
+        """Return the point of the highest step of one curve, by run; a run without that curve is left out."""
         curves = select(RunRow.id.label("run_id"), literal(name).label("name")).where(RunRow.id.in_(run_ids)).subquery()
         with self._read() as session:
             return {row.run_id: MetricPoint(*row) for row in session.execute(_last_points(curves))}
@@ -171,8 +173,9 @@ class MeasurementStore(StoreBase):
             "created_at": self._clock(),
         }
         with self._write() as session:
-            require(session, RunRow, run_id, "run")
+            run = require(session, RunRow, run_id, "run", lock=True)
             insert_rows(session, EvaluationRow, [values], key=("run_id", "phase", "split"))
+            renumber(session, run)
             return to_record(Evaluation, get_by(session, EvaluationRow, run_id=run_id, phase=phase, split=split))
 
     def find_evaluation(self, run_id: str, phase: str, split: str) -> Evaluation | None:
@@ -182,7 +185,7 @@ class MeasurementStore(StoreBase):
     def find_detailed_evaluation(
         self, study_id: str, *, phase: str, split: str, weight_version: int, detail: tuple[str, str]
     ) -> Evaluation | None:
-        """The first one of a study whose `details` have this text under this name."""
+        """Return the first one of a study whose `details` have this text under this name."""
         name, value = detail
         statement = _of_evaluations(select(EvaluationRow), study_id, None, phase, split)
         statement = statement.where(
@@ -200,7 +203,7 @@ class MeasurementStore(StoreBase):
         phase: str | None = None,
         split: str | None = None,
     ) -> list[Evaluation]:
-        """Evaluations that meet every condition given, in the order of recording; None is no condition."""
+        """Return evaluations that meet every condition given, in the order of recording; None is no condition."""
         return self._list(_of_evaluations(select(EvaluationRow), study_id, run_ids, phase, split), Evaluation)
 
     def list_evaluation_summaries(
@@ -211,7 +214,7 @@ class MeasurementStore(StoreBase):
         phase: str | None = None,
         split: str | None = None,
     ) -> list[EvaluationSummary]:
-        """The same without details, which are most of what is stored of a score."""
+        """Return the same without details, which are most of what is stored of a score."""
         statement = _of_evaluations(select(EvaluationRow), study_id, run_ids, phase, split)
         with self._read() as session:
             rows = session.execute(statement.with_only_columns(*_SUMMARY, maintain_column_froms=True))
@@ -240,7 +243,7 @@ class MeasurementStore(StoreBase):
         limit: int | None = 100,
         offset: int = 0,
     ) -> list[EpisodeSummary]:
-        """Without text and tokens, by step and id."""
+        """Return episodes without text and tokens, by step and id."""
         statement = select(EpisodeSampleRow).where(EpisodeSampleRow.run_id == run_id)
         if kind is not None:
             statement = statement.where(EpisodeSampleRow.kind == kind)
@@ -251,7 +254,7 @@ class MeasurementStore(StoreBase):
         return self._list(statement.limit(limit).offset(offset), EpisodeSummary)
 
     def get_episode(self, run_id: str, episode_id: str) -> EpisodeSample:
-        """Raises NotFound."""
+        """Return one episode with text and tokens. Raises NotFound."""
         with self._read() as session:
             row = require(session, EpisodeSampleRow, (run_id, episode_id), "episode")
             return EpisodeSample(
@@ -275,7 +278,7 @@ def _of_evaluations(
 
 
 def _last_points(curves: Subquery) -> Select[*tuple[Any, ...]]:
-    """Each curve by one look into the primary key, whatever its length."""
+    """Select the last point of each curve by one look into the primary key, whatever its length."""
     last = (
         select(func.max(MetricPointRow.step))
         .where(MetricPointRow.run_id == curves.c.run_id, MetricPointRow.name == curves.c.name)

@@ -1,33 +1,42 @@
 """Revisions: each write of a study has a number; its arms, plans and runs carry that of the last one to touch them.
 
-Place in the flow: a part of ExperimentStore. touched.py numbers what a transaction has written, this module answers
-what is newer than a revision. A run is touched as well by what it has measured: curves and scores. So a reader that
-looks again and again reads the rows that are new to it and no others.
+Place in the flow: a part of ExperimentStore. The other parts call `renumber` as they write, this one answers what is
+newer than a revision. So a reader that looks again and again reads the rows that are new to it and no others. A run
+is written as well where it measures something: a curve or a score.
 
-The counter is a row of the database that stays locked until the transaction ends. Revisions are therefore committed in
-their order, on a server too, and a reader that has seen one never meets an older one later.
+The counter is in the row of the study, which stays locked until the transaction ends. Revisions are therefore committed
+in their order, on a server too, and a reader that has seen one never meets an older one later.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Select, select
+from sqlalchemy import Select, bindparam, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from experiments_db.models import Base, ExperimentRow, PlanRow, RunRow, StudyRevisionRow
+from experiments_db.models import Base, ExperimentRow, PlanRow, RunRow, StudyRow
 from experiments_db.records import Changes, Experiment, IterationDocument, Run
 from experiments_db.stores.base import StoreBase, to_record
+
+_COUNT = (
+    update(StudyRow)
+    .where(StudyRow.id == bindparam("of_study"))
+    .values(revision=StudyRow.revision + 1)
+    .returning(StudyRow.revision)
+    .execution_options(synchronize_session=False)
+)
+"""Takes the next revision of a study. Made once, for making it takes longer than carrying it out."""
 
 
 class RevisionStore(StoreBase):
     def find_revision(self, study_id: str) -> int:
-        """That of the last write of the study's arms, plans, runs, curves and scores; 0 before the first."""
+        """Return that of the last write of the study's arms, plans, runs, curves and scores; 0 before the first."""
         with self._read() as session:
             return _revision_of(session, study_id)
 
     def list_changes(self, study_id: str, *, after: int = 0) -> Changes:
-        """What was written after a revision; all there is for 0. One look at the counter where nothing was."""
+        """Return what was written after a revision, all there is for 0. Where nothing was, only the counter is read."""
         with self._read() as session:
             # The counter first: what is committed between two statements is then read once more, never missed.
             revision = _revision_of(session, study_id)
@@ -45,12 +54,19 @@ class RevisionStore(StoreBase):
             )
 
 
+def renumber(session: Session, row: ExperimentRow | PlanRow | RunRow) -> None:
+    """Give a row that was written the next revision of its study.
+
+    Every write locks its row before the counter, so that no two of them wait for each other.
+    """
+    session.flush()
+    session.refresh(row, with_for_update=True)
+    row.revision = session.execute(_COUNT, {"of_study": row.study_id}).scalar_one()
+
+
 def _revision_of(session: Session, study_id: str) -> int:
-    statement = select(StudyRevisionRow.revision).where(StudyRevisionRow.study_id == study_id)
-    return session.scalar(statement) or 0
+    return session.scalar(select(StudyRow.revision).where(StudyRow.id == study_id)) or 0
 
 
 def _newer(row: type[Base], revision: InstrumentedAttribute[Any], study_id: str, after: int) -> Select[Any]:
-    statement = select(row).filter_by(study_id=study_id)
-    # Rows of an earlier version have no revision until they are written again.
-    return statement.where(revision > after) if after else statement
+    return select(row).where(revision > after).filter_by(study_id=study_id)

@@ -15,6 +15,7 @@ from experiments_db.errors import Conflict, IllegalMove
 from experiments_db.models import ExperimentRow, RunRow
 from experiments_db.records import RUN_MOVES, JsonObject, Run, RunOrder, RunStatus
 from experiments_db.stores.base import StoreBase, check_text, find_by, get_by, insert_rows, new_id, require, to_record
+from experiments_db.stores.revisions import renumber
 
 
 class RunStore(StoreBase):
@@ -28,7 +29,7 @@ class RunStore(StoreBase):
         server_url: str | None = None,
         job: JsonObject | None = None,
     ) -> Run:
-        """The run of this key: a new one in status `planned`, or the stored one as it stands by now.
+        """Return the run of this key: a new one in status `planned`, or the stored one as it stands by now.
 
         Raises Conflict if the key belongs to another arm, seed or attempt, or these have a run under another key;
         NotFound for an unknown experiment.
@@ -57,6 +58,7 @@ class RunStore(StoreBase):
             row = get_by(session, RunRow, idempotency_key=idempotency_key)
             if (row.experiment_id, row.seed, row.attempt) != (experiment_id, seed, attempt):
                 raise Conflict(f"idempotency key {idempotency_key!r} belongs to {row.id}, which is another run")
+            renumber(session, row)
             return to_record(Run, row)
 
     def update_run(
@@ -102,12 +104,11 @@ class RunStore(StoreBase):
                     setattr(row, name, value)
             if status is not None and status != row.status:
                 _move(row, status)
-            session.flush()
-            session.refresh(row)
+            renumber(session, row)
             return to_record(Run, row)
 
     def get_run(self, run_id: str) -> Run:
-        """Raises NotFound."""
+        """Return one run. Raises NotFound."""
         with self._read() as session:
             return to_record(Run, require(session, RunRow, run_id, "run"))
 
@@ -128,7 +129,7 @@ class RunStore(StoreBase):
         limit: int | None = None,
         offset: int = 0,
     ) -> list[Run]:
-        """Runs that meet every condition given; None is no condition. Those without the sorted time come last."""
+        """Return runs that meet every condition given (None is none). Those without the sorted time come last."""
         statement = _filtered(select(RunRow), study_id, experiment_id, statuses)
         if seed is not None:
             statement = statement.where(RunRow.seed == seed)
@@ -138,7 +139,7 @@ class RunStore(StoreBase):
         return self._list(statement.limit(limit).offset(offset), Run)
 
     def tally_runs(self) -> dict[str, dict[RunStatus, int]]:
-        """For each study id with runs, how many are in each status."""
+        """Return, for each study id with runs, how many are in each status."""
         statement = select(RunRow.study_id, RunRow.status, func.count()).group_by(RunRow.study_id, RunRow.status)
         tally: dict[str, dict[RunStatus, int]] = {}
         with self._read() as session:

@@ -35,13 +35,15 @@ from experiments_db.stores.base import (
     require,
     to_record,
 )
+from experiments_db.stores.digests import digest_to_json, take_digest
+from experiments_db.stores.revisions import renumber
 
 OPEN_STATUSES = (StudyStatus.RUNNING, StudyStatus.PAUSED)
 
 
 class StudyStore(StoreBase):
     def create_study(self, topic: str, *, brain: str, settings: JsonObject | None = None) -> Study:
-        """A new running study of `topic`; `settings` is what `resume` needs to know of how it was started."""
+        """Store a new running study of `topic`; `settings` is what `resume` needs to know of how it was started."""
         check_text(topic=topic, brain=brain)
         now = self._clock()
         row = StudyRow(
@@ -57,26 +59,36 @@ class StudyStore(StoreBase):
             return add(session, row, Study)
 
     def get_study(self, study_id: str) -> Study:
-        """Raises NotFound."""
+        """Return one study. Raises NotFound."""
         with self._read() as session:
             return to_record(Study, require(session, StudyRow, study_id, "study"))
 
     def list_studies(
         self, *, status: StudyStatus | None = None, limit: int | None = 100, offset: int = 0
     ) -> list[Study]:
-        """Newest first."""
+        """Return studies, newest first."""
         statement = select(StudyRow).order_by(StudyRow.created_at.desc(), StudyRow.id.desc())
         if status is not None:
             statement = statement.where(StudyRow.status == status)
         return self._list(statement.limit(limit).offset(offset), Study)
 
     def set_study_status(self, study_id: str, status: StudyStatus, reason: str | None = None) -> Study:
-        """Any status may follow any other: a stopped or failed study can be resumed. Raises NotFound."""
+        """Set any status after any other: a stopped or failed study can be resumed. Raises NotFound.
+
+        With one that ends the study the digest of its rows is stored; with any other there is none.
+        """
+        digest = self._take_digest(study_id) if status.is_end else None
         with self._write() as session:
             row = require(session, StudyRow, study_id, "study", lock=True)
             row.status, row.status_reason, row.updated_at = status, reason, self._clock()
+            row.digest = digest
             row.finished_at = None if status in OPEN_STATUSES else row.updated_at
             return to_record(Study, row)
+
+    def _take_digest(self, study_id: str) -> dict[str, Any]:
+        # In a transaction that only reads: no other writer should wait while a long study is read.
+        with self._read() as session:
+            return digest_to_json(take_digest(session, study_id))
 
     def revise_settings(self, study_id: str, settings: JsonObject) -> Study:
         """Replace what `resume` knows of how the study is carried out. Raises NotFound."""
@@ -138,7 +150,7 @@ class StudyStore(StoreBase):
         iteration: int = 0,
         parent_id: str | None = None,
     ) -> Hypothesis:
-        """A repeat of `key` returns the hypothesis stored under it, unchanged. Raises NotFound."""
+        """Store a hypothesis; a repeat of `key` returns the stored one, unchanged. Raises NotFound."""
         check_text(key=key, statement=statement)
         now = self._clock()
         values = {
@@ -166,7 +178,7 @@ class StudyStore(StoreBase):
             return to_record(Hypothesis, row)
 
     def list_hypotheses(self, study_id: str) -> list[Hypothesis]:
-        """In the order of creation."""
+        """Return hypotheses in the order of creation."""
         statement = select(HypothesisRow).where(HypothesisRow.study_id == study_id)
         return self._list(statement.order_by(HypothesisRow.created_at, HypothesisRow.id), Hypothesis)
 
@@ -186,7 +198,7 @@ class StudyStore(StoreBase):
         is_baseline: bool = False,
         note: str | None = None,
     ) -> Experiment:
-        """A new arm in status `draft`; a repeat of `name` returns the stored arm, unchanged. Raises NotFound."""
+        """Store a new arm in status `draft`; a repeat of `name` returns the stored arm, unchanged. Raises NotFound."""
         check_text(name=name)
         now = self._clock()
         values: dict[str, Any] = {
@@ -214,7 +226,9 @@ class StudyStore(StoreBase):
             if parent_id is not None:
                 require(session, ExperimentRow, parent_id, "experiment")
             insert_rows(session, ExperimentRow, [values], key=("study_id", "name"))
-            return to_record(Experiment, get_by(session, ExperimentRow, study_id=study_id, name=name))
+            row = get_by(session, ExperimentRow, study_id=study_id, name=name)
+            renumber(session, row)
+            return to_record(Experiment, row)
 
     def revise_experiment(
         self,
@@ -245,8 +259,7 @@ class StudyStore(StoreBase):
                 row.author = author
             row.status = row.status if status is None else status
             row.note = row.note if note is None else note
-            session.flush()
-            session.refresh(row)
+            renumber(session, row)
             return to_record(Experiment, row)
 
     def find_experiment(self, study_id: str, name: str) -> Experiment | None:
@@ -257,7 +270,7 @@ class StudyStore(StoreBase):
     def list_experiments(
         self, study_id: str, *, hypothesis_id: str | None = None, iteration: int | None = None
     ) -> list[Experiment]:
-        """In the order of creation."""
+        """Return arms in the order of creation."""
         statement = select(ExperimentRow).where(ExperimentRow.study_id == study_id)
         if hypothesis_id is not None:
             statement = statement.where(ExperimentRow.hypothesis_id == hypothesis_id)

@@ -151,8 +151,8 @@ def _replies(environment: Environment, item: EnvironmentTask) -> Iterator[tuple[
 
 
 def trained_on(experiment: Experiment, charter: Charter) -> str:
-    """The name of the environment that an arm trains on."""
-    return experiment.train_environment or charter.environment or charter.task
+    """Return the reference of the environment that an arm trains on."""
+    return experiment.train_environment or charter.environment
 
 
 def find_held_out(trained: Environment, judged: Environment, splits: Sequence[str], most: int) -> str | None:

@@ -1,7 +1,7 @@
 """Why something failed, in one line: of a traceback, what was raised; the rest stands in the log.
 
-Place in the flow: the monitor shortens what programs and servers say before it is stored, and the report does so with
-what earlier versions stored. This module knows nothing of runs.
+Place in the flow: the monitor shortens what programs and servers say before it is stored. The report, which also shows
+what was stored at length, does so again. This module knows nothing of runs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _RAISED = re.compile(
 
 
 def in_one_line(text: str) -> str:
-    """`text` on one line. A traceback in it becomes the error that it ends with; what stood before it is kept."""
+    """Return `text` on one line. A traceback in it becomes the error that it ends with; what stood before is kept."""
     if _TRACEBACK not in text:
         return " ".join(text.split())[:MAX_CHARS]
     begin = _BEGIN.search(text)
@@ -32,7 +32,7 @@ def in_one_line(text: str) -> str:
 
 
 def last_words(log: str, lines: int) -> str:
-    """The end of a log on one line: the error of its last traceback, or its last lines."""
+    """Return the end of a log on one line: the error of its last traceback, or its last lines."""
     if _TRACEBACK in log:
         return in_one_line(log[log.rindex(_TRACEBACK) :])
     return " | ".join(line.strip() for line in log.splitlines()[-lines:] if line.strip())[-MAX_CHARS:]

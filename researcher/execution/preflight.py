@@ -70,7 +70,7 @@ def check_program(
     token: str | None = None,
     given_job: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[Problem, ...]:
-    """All problems of the first stage that has any; empty if the program may run.
+    """Return all problems of the first stage that has any; empty if the program may run.
 
     `job` are the arm's settings, `given_job` those that a person set in it; preflight (skipped without
     `preflight_url`) runs them at the smallest size on the fake engine of that server, which `token` opens, in a folder
@@ -84,8 +84,8 @@ def check_program(
     tree = ast.parse(program.code)
     foreign = () if program.trusted else _check_imports(tree)
     problems = (*_check_lint(program.code), *foreign, *check_job(job, given_job))
-    problems = problems or _check_functions(program)
-    if problems or preflight_url is None or not is_program(program.code):
+    problems = problems or _check_functions(program.code)
+    if problems or preflight_url is None:
         return problems
     return _check_preflight(program, job, workdir, _Trial(sandbox, preflight_url, token, environment))
 
@@ -105,15 +105,15 @@ def _check_parse(code: str) -> tuple[Problem, ...]:
     return ()
 
 
-def _check_functions(program: ArmProgram) -> tuple[Problem, ...]:
-    """Foreign code that drives itself would hold the token of its server. Our own of earlier versions may."""
-    if program.trusted or is_program(program.code):
+def _check_functions(code: str) -> tuple[Problem, ...]:
+    """Return a problem for code that is driven by nobody but itself: it would hold the token of its server."""
+    if is_program(code):
         return ()
     return (Problem("functions", "the file has none of the functions agent, reward and schedule at its top level"),)
 
 
 def _check_lint(code: str) -> tuple[Problem, ...]:
-    """Ruff's findings; without ruff, none: the compiler and the preflight remain."""
+    """Return ruff's findings; without ruff, none: the compiler and the preflight remain."""
     try:
         from ruff.__main__ import find_ruff_bin
     except ImportError:
@@ -229,7 +229,7 @@ def _check_preflight(program: ArmProgram, job: Mapping[str, Any], workdir: Path,
 
 
 def _smallest(job: Mapping[str, Any]) -> dict[str, Any]:
-    """The same job, one task of two episodes and one step long, without a model."""
+    """Return the same job, one task of two episodes and one step long, without a model."""
     repeat = min(2, int(job.get("num_repeat", 2)))
     return {
         "engine": "fake", "batch_size": 1, "num_repeat": repeat, "min_group": None, "mini_batch_num": 1,
@@ -238,8 +238,11 @@ def _smallest(job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _run_program(folder: Path, trial: _Trial) -> str:
-    """Empty if the job was done, or what went wrong with the last words. What drives the program is ours, and runs its
-    functions in the sandbox. Raises EnvironmentBroken or SandboxUnavailable for what is no fault of the program."""
+    """Return what went wrong with the last words, empty if the job was done.
+
+    What drives the program is ours, and runs its functions in the sandbox. Raises EnvironmentBroken or
+    SandboxUnavailable for what is no fault of the program.
+    """
     arguments = ["program.py", "--server", trial.url, "--job", "job.yaml", "--seed", "0", "--env", trial.environment]
     sandboxed = [] if trial.sandbox is None else ["--sandbox"]
     argv = [sys.executable, "-m", "swarm.program", *arguments, *sandboxed]
@@ -263,7 +266,7 @@ def _run_program(folder: Path, trial: _Trial) -> str:
 
 
 def _run_bounded(command: SandboxedCommand, folder: Path, log: Path) -> int | None:
-    """The exit code, or None after the time limit, when the whole process group was killed."""
+    """Return the exit code, or None after the time limit, when the whole process group was killed."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             command.argv, cwd=folder, env=command.env, stdin=subprocess.DEVNULL, stdout=output,

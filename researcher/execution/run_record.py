@@ -62,10 +62,13 @@ def mark_begin(client: SwarmClient, job: Mapping[str, Any]) -> RunMark:
 
 
 def check_record(
-    client: SwarmClient, mark: RunMark, held_out: HeldOut, run: str | None, *, ended_at: int | None = None
+    client: SwarmClient, mark: RunMark, held_out: HeldOut, run: str, *, ended_at: int | None = None
 ) -> None:
-    """Raises RunRejected, naming what happened. Train episodes are all to be those of `run`, if that is known; the
-    study itself has ended the job with the step `ended_at`, if there is one."""
+    """Raise RunRejected, naming what happened, unless the record is that of an honest run.
+
+    Train episodes are all to be those of `run`. The study itself has ended the job with the step `ended_at`, if there
+    is one.
+    """
     events = client.past_events(mark.event_id - 1)
     if not events or events[0].event_id != mark.event_id:
         raise RunRejected(f"the server has no record of the event {mark.event_id}, at which the run began")
@@ -74,7 +77,7 @@ def check_record(
         raise RunRejected(f"while the run trained, {offences[0]}: its score would not be the arm's")
     episodes = _episodes_of(client, events[0])
     clients = sorted({episode.client_id for episode in episodes})
-    strangers = [name for name in clients if run is not None and name.rpartition(RUN_MARK)[0] != run]
+    strangers = [name for name in clients if name.rpartition(RUN_MARK)[0] != run]
     if strangers:
         raise RunRejected(f"train episodes came from another client, {strangers[0]}: the weights are not of this arm")
     named = next((episode for episode in episodes if episode.task_id in held_out.task_ids), None)
@@ -88,14 +91,16 @@ def check_record(
 
 
 def _episodes_of(client: SwarmClient, started: EventView) -> list[EpisodeView]:
-    """The train episodes of the job that this event began. Times would not tell them from earlier ones, for a clock may
-    have been set back; one of an unknown job counts as one of these."""
+    """Return the train episodes of the job that this event began; one of an unknown job counts as one of these.
+
+    Times would not tell them from earlier ones, for a clock may have been set back.
+    """
     listed = client.episodes(limit=MAX_EPISODES, episode_type="train")
     return [episode for episode in listed if episode.job_id in (started.detail.get("job_id"), None)]
 
 
 def _offence_of(event: EventView, ended_at: int | None) -> str | None:
-    """What a command of somebody else's did to the run; None for what a run does by itself."""
+    """Say what a command of somebody else's did to the run; None for what a run does by itself."""
     detail = event.detail
     match event.kind:
         case "job.changed" if ended_at is not None and _is_end(detail.get("settings"), ended_at):
@@ -115,8 +120,10 @@ def _offence_of(event: EventView, ended_at: int | None) -> str | None:
 
 
 def _is_end(settings: object, ended_at: int) -> bool:
-    """Whether the study ended the job so, or would have: a server that went away meanwhile may come back at an earlier
-    step, and is asked again."""
+    """Say whether the study ended the job so, or would have.
+
+    A server that went away meanwhile may come back at an earlier step, and is asked again.
+    """
     match settings:
         case {"total_steps": int(steps), **others}:
             return not others and steps >= ended_at
@@ -130,7 +137,7 @@ def _spread(episodes: Sequence[EpisodeView]) -> Iterator[EpisodeView]:
 
 
 def _asked(client: SwarmClient, episode: EpisodeView, questions: frozenset[str]) -> str | None:
-    """A held-out question that was put to the model as a message, or as lines of one."""
+    """Return a held-out question that was put to the model as a message, or as lines of one."""
     if not episode.turns:
         return None
     for turn in client.episode(episode.episode_id).turns:
@@ -151,6 +158,6 @@ def _text_of(message: Mapping[str, Any]) -> str:
 
 
 def held_out_of(questions: Mapping[str, str]) -> HeldOut:
-    """From task ids to questions."""
+    """Return what no train episode may be of, from the questions by task id."""
     plain = (_text_of({"content": question}) for question in questions.values())
     return HeldOut(frozenset(questions), frozenset(question for question in plain if question))

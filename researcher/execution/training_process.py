@@ -17,12 +17,11 @@ import yaml
 from prompts import load
 from researcher.types import Charter
 from swarm.processes.child import Child
-from swarm.program import is_program
 from swarm.sandbox.sandbox import plain_command
 
 
 def bound_options(charter: Charter) -> tuple[str, ...]:
-    """The limits of a charter on each attempt as options of the program's command."""
+    """Return the limits of a charter on each attempt as options of the program's command."""
     limits = {"--attempt-calls": charter.attempt_calls, "--attempt-tokens": charter.attempt_tokens}
     return tuple(word for name, limit in limits.items() if limit is not None for word in (name, str(limit)))
 
@@ -42,10 +41,10 @@ def start_training(
 ) -> Child:
     """Train `code` by a job on the server at `url`, in an absolute folder of its own; `environment` is a reference.
 
-    A program's functions run in the sandbox if `is_sandboxed`; a client that drives itself cannot. `until` are options
-    that end a program's training before the job's steps do (shares.py), `bounds` those that bound each attempt.
+    The program's functions run in the sandbox if `is_sandboxed`. `until` are options that end the training before the
+    job's steps do (shares.py), `bounds` those that bound each attempt.
     """
-    # The client may write where it runs, so the log and the files on record lie outside: a link planted in their place
+    # The program may write where it runs, so the log and the files on record lie outside: a link planted in their place
     # would make the researcher read or overwrite what it points to.
     work = folder / "work"
     if work.exists():
@@ -54,13 +53,12 @@ def start_training(
     for place in (folder, work):
         (place / "program.py").write_text(code, encoding="utf-8")
         (place / "job.yaml").write_text(yaml.safe_dump(dict(job), sort_keys=False), encoding="utf-8")
-    arguments = ["program.py", "--server", url, "--job", "job.yaml", "--seed", str(job["seed"])]
-    if is_program(code):
-        # Only the program's own functions run in the sandbox: what drives them is ours and holds the tokens.
-        arguments = ["-m", "swarm.program", *arguments, "--env", environment, "--run", run_id, *until, *bounds]
-        # The plain agent, which the evaluator plays itself, needs no process.
-        hosted = [] if code == load("program") else ["--hosted"]
-        arguments += ["--sandbox"] if is_sandboxed else hosted
+    # Only the program's own functions run in the sandbox: what drives them is ours and holds the tokens.
+    arguments = ["-m", "swarm.program", "program.py", "--server", url, "--job", "job.yaml", "--seed", str(job["seed"])]
+    arguments += ["--env", environment, "--run", run_id, *until, *bounds]
+    # The plain agent, which the evaluator plays itself, needs no process.
+    hosted = [] if code == load("program") else ["--hosted"]
+    arguments += ["--sandbox"] if is_sandboxed else hosted
     command = plain_command([sys.executable, *arguments], server_url=url, token=token)
     log = folder / "train.log"
     return Child(command.argv, env=command.env, cwd=work, out=log, errors=log, on_stop=command.cleanup)

@@ -4,9 +4,8 @@
               ^                                  ^--------------------------------------+ (the pilot is over)
               |                                                                         +-> analyze -> decide -+-> plan
               +------------------------------------------------------------------------------------------------+
-                                                                                   seal -> report <------------+ (stop)
+                                                                             final_test -> report <------------+ (stop)
 
-The node `seal` is the final test of nodes/final_test.py; it keeps the name that checkpoints of earlier versions have.
 Between evaluate and analyze stands `score_steps`, which acts only if the charter asks for scores of earlier steps.
 
 Place in the flow: session.py carries it out. LangGraph stores a checkpoint after every node, in a file of the study; a
@@ -66,8 +65,7 @@ def build_graph(deps: Deps, request: FrameRequest, checkpointer: BaseCheckpointS
     nodes: dict[str, Callable[[ResearchState], ResearchState]] = {
         "frame": partial(frame, deps, request=request),
         "plan": partial(plan, deps),
-        # The names of this node and of "seal" are those that studies under way have in their checkpoints.
-        "write_client": partial(write_program, deps),
+        "write_program": partial(write_program, deps),
         "check": partial(check, deps),
         "design": partial(design, deps),
         "launch": partial(launch, deps),
@@ -76,7 +74,7 @@ def build_graph(deps: Deps, request: FrameRequest, checkpointer: BaseCheckpointS
         "score_steps": partial(score_steps, deps),
         "analyze": partial(analyze, deps),
         "decide": partial(decide, deps),
-        "seal": partial(final_test, deps),
+        "final_test": partial(final_test, deps),
         "report": partial(report, deps),
     }
     retry = RetryPolicy(max_attempts=4, initial_interval=0.5, max_interval=10.0, retry_on=is_transient)
@@ -84,8 +82,8 @@ def build_graph(deps: Deps, request: FrameRequest, checkpointer: BaseCheckpointS
         graph.add_node(name, cast(Any, partial(_guarded, deps, node)), retry_policy=retry)
     graph.add_edge(START, "frame")
     graph.add_edge("frame", "plan")
-    graph.add_conditional_edges("plan", lambda state: "seal" if state["is_halted"] else "write_client")
-    graph.add_edge("write_client", "check")
+    graph.add_conditional_edges("plan", lambda state: "final_test" if state["is_halted"] else "write_program")
+    graph.add_edge("write_program", "check")
     graph.add_edge("check", "design")
     graph.add_edge("design", "launch")
     graph.add_edge("launch", "monitor")
@@ -93,14 +91,14 @@ def build_graph(deps: Deps, request: FrameRequest, checkpointer: BaseCheckpointS
     graph.add_conditional_edges("evaluate", partial(_after_evaluate, deps))
     graph.add_edge("score_steps", "analyze")
     graph.add_edge("analyze", "decide")
-    graph.add_conditional_edges("decide", lambda state: "seal" if state["is_halted"] else "plan")
-    graph.add_edge("seal", "report")
+    graph.add_conditional_edges("decide", lambda state: "final_test" if state["is_halted"] else "plan")
+    graph.add_edge("final_test", "report")
     graph.add_edge("report", END)
     return graph.compile(checkpointer=checkpointer)
 
 
 def _guarded(deps: Deps, node: Callable[[ResearchState], ResearchState], state: ResearchState) -> ResearchState:
-    """A node of a study whose environment still works. Raises EnvironmentBroken, SandboxUnavailable."""
+    """Carry out a node if the environment still works. Raises EnvironmentBroken, SandboxUnavailable."""
     deps.environments.check()
     return node(state)
 
@@ -112,7 +110,7 @@ def _after_evaluate(deps: Deps, state: ResearchState) -> str:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether an error may have passed a second later.
+    """Say whether an error may have passed a second later.
 
     LangGraph's own choice retries programming errors and not a busy database.
     """
@@ -120,7 +118,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def is_finished(snapshot: StateSnapshot) -> bool:
-    """Whether the graph has come to its end.
+    """Say whether the graph has come to its end.
 
     `snapshot.next` does not tell: it is empty too when the process was killed after a node's result was stored and
     before the checkpoint that follows it.
@@ -156,7 +154,7 @@ def carry_out(deps: Deps, request: FrameRequest, control: RunControl) -> None:
 
 
 def _is_cut_short(deps: Deps, snapshot: StateSnapshot) -> bool:
-    """Whether the budget ended the work on the present plan; a new process looks whether there is more of it."""
+    """Say whether the budget ended the work on the present plan; a new process looks whether there is more of it."""
     if not snapshot.values or not snapshot.values["is_spent"]:
         return False
     charter = deps.store.find_charter(deps.study_id)
@@ -164,7 +162,7 @@ def _is_cut_short(deps: Deps, snapshot: StateSnapshot) -> bool:
 
 
 def _reopen(graph: Graph, config: RunnableConfig, deps: Deps, snapshot: StateSnapshot) -> None:
-    """Back to the launches of the present plan, or to planning where there is no plan yet."""
+    """Go back to the launches of the present plan, or to planning where there is no plan yet."""
     is_planned = deps.log.find_plan(snapshot.values["iteration"]) is not None
     values = {**snapshot.values, "is_spent": False, "is_halted": False}
     graph.update_state(config, values, as_node="design" if is_planned else "decide")

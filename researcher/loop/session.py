@@ -43,7 +43,7 @@ from researcher.servers.server_files import unpack_ledgers
 from researcher.servers.server_pool import ServerPool
 from researcher.study.budget import BudgetLedger
 from researcher.study.changes.budget_change import change_budget, check_change, check_reopens, is_cut_short
-from researcher.study.ending import is_over, judge_ending
+from researcher.study.ending import is_over, judge_ending, reopen
 from researcher.study.lease import StudyLease
 from researcher.study.log import StudyLog
 from researcher.study.requests import find_study, resume_command
@@ -151,10 +151,10 @@ class _Worker:
             on_beat=self._on_beat,
             on_lost=self._on_lost,
         ) as study_lease:
-            change_budget(study_lease.store, self.study, self.budget)
             if not self.is_begun:
-                study_lease.store.set_study_status(self.study.id, StudyStatus.RUNNING)
+                reopen(study_lease.store, self.study.id)
                 self.is_begun = True
+            change_budget(study_lease.store, self.study, self.budget)
             with self._drain_on_signals(), self._log(study_lease.store) as log:
                 self._work(study_lease.store, log)
         return Outcome(self.store.get_study(self.study.id), self.received)

@@ -12,25 +12,24 @@ from researcher.execution.early_stopping import Diagnosis
 from researcher.execution.runs import ENVIRONMENT, FAILURE, PROGRAM
 from researcher.loop.deps import ActiveRun, Deps
 from swarm.processes.child import KILLED
-from swarm.program import is_program
 from swarm.program.command_line import ENVIRONMENT_FAILED, PROGRAM_FAILED
 
 
 def examine_environment(deps: Deps) -> None:
-    """The one that arms are judged on, before anything is trained. Raises EnvironmentBroken, SandboxUnavailable."""
+    """Examine the one that arms are judged on. Raises EnvironmentBroken, SandboxUnavailable."""
     charter = deps.log.charter()
-    deps.environments.examine(charter.environment or charter.task, charter.environment_digest)
+    deps.environments.examine(charter.environment, charter.environment_digest)
 
 
 def refuse_to_blame(deps: Deps) -> None:
-    """Call it before a failure is put down to an arm. Raises EnvironmentBroken, SandboxUnavailable."""
+    """Raise EnvironmentBroken or SandboxUnavailable where an arm's failure is no fault of the arm."""
     if deps.sandbox is not None:
         deps.sandbox.check()
     examine_environment(deps)
 
 
 def refuse_to_repeat(deps: Deps, active: ActiveRun, error: BaseException) -> None:
-    """Raises EnvironmentBroken where the baseline's score lacks attempts that the environment failed: no other arm
+    """Raise EnvironmentBroken where the baseline's score lacks attempts that the environment failed: no other arm
     could be compared with it."""
     is_of_baseline = isinstance(error, ScoreIncomplete) and active.experiment.is_baseline
     if is_of_baseline and (reason := deps.environments.failed_since(active.began)):
@@ -38,11 +37,11 @@ def refuse_to_repeat(deps: Deps, active: ActiveRun, error: BaseException) -> Non
 
 
 def diagnose_exit(active: ActiveRun, code: int, reason: str) -> Diagnosis:
-    """Whose fault it is that the process that trains a run ended with this code. Raises EnvironmentBroken where the
-    environment fails the baseline."""
+    """Say whose fault it is that the process that trains a run ended with this code. Raises EnvironmentBroken where
+    the environment fails the baseline."""
     if code == ENVIRONMENT_FAILED and active.experiment.is_baseline:
         raise EnvironmentBroken(f"the environment fails while the baseline trains: {reason}")
     if code == ENVIRONMENT_FAILED:
         return Diagnosis(ENVIRONMENT, reason, is_scored=False, is_retried=True)
-    is_own = code in (0, PROGRAM_FAILED, KILLED) or not is_program(active.experiment.program_code)
+    is_own = code in (0, PROGRAM_FAILED, KILLED)
     return Diagnosis(PROGRAM if is_own else FAILURE, reason, is_scored=False, is_retried=not is_own)

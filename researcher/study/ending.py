@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from experiments_db import Experiment, ExperimentStatus, ExperimentStore, Run, RunStatus, Study, StudyStatus
+from experiments_db import Experiment, ExperimentStatus, ExperimentStore, Run, RunStatus, Severity, Study, StudyStatus
 from researcher.evaluator import FINAL
 from researcher.execution.failure_reason import in_one_line
 from researcher.execution.runs import BUDGET, ENVIRONMENT, OWN_DOING, SERVER_LOST
@@ -19,6 +19,7 @@ from researcher.study.log import EXTENDED, StudyLog
 from researcher.types import Outcome
 
 REPORTED, WORKING = "report.written", "study.working"
+ROWS_CHANGED = "rows.changed"
 
 _WORDS = {
     ENVIRONMENT: "by the environment",
@@ -37,8 +38,11 @@ class Ending:
 
 
 def judge_ending(store: ExperimentStore, study_id: str, *, is_spent: bool) -> Ending:
-    """Finished where arms were compared, or where the one arm there is has a score; else failed. Without a final score
-    that was measured there is no result, whatever the charter makes a failed run count as."""
+    """Say whether a study is finished or has failed.
+
+    It is finished where arms were compared, or where the one arm there is has a score. Without a final score that was
+    measured there is no result, whatever the charter makes a failed run count as.
+    """
     arms, runs = store.list_experiments(study_id), store.list_runs(study_id=study_id)
     scored = _scored(store, study_id, runs)
     names = {arm.id: arm.name for arm in arms}
@@ -55,15 +59,17 @@ def judge_ending(store: ExperimentStore, study_id: str, *, is_spent: bool) -> En
 
 
 def headline(study: Study) -> str:
-    """What a report says before all else of a study that failed; empty for any other."""
+    """Return what a report says first of a study that failed; empty for any other."""
     if study.status is not StudyStatus.FAILED:
         return ""
     return f"The study failed: {(study.status_reason or 'no reason is on record').rstrip('.')}."
 
 
 def is_over(store: ExperimentStore, study: Study) -> bool:
-    """Whether a study has come to its end since it was last extended or worked on, so that going on with it would do
-    nothing: one that failed before its end goes on, and so does one that the budget ended."""
+    """Say whether going on with a study would do nothing, because it has come to its end since it was last extended.
+
+    One that failed before its end goes on, and so does one that the budget ended.
+    """
     if study.status is StudyStatus.FINISHED:
         return True
     if study.status is not StudyStatus.FAILED or is_cut_short(store, study.id):
@@ -72,8 +78,16 @@ def is_over(store: ExperimentStore, study: Study) -> bool:
     return reported > max(begun)
 
 
+def reopen(store: ExperimentStore, study_id: str, reason: str | None = None) -> Study:
+    """Set a study running, and note which of its rows were changed since it ended: its next digest holds them."""
+    if (ended := store.find_digest(study_id)) is not None:
+        for table, what in ended.compare(store.compute_digest(study_id)).items():
+            store.append_event(study_id, ROWS_CHANGED, f"{table}: {what}", severity=Severity.WARNING)
+    return store.set_study_status(study_id, StudyStatus.RUNNING, reason)
+
+
 def _newest(store: ExperimentStore, study_id: str, kind: str) -> int:
-    """The id of the newest event of a kind; 0 without one."""
+    """Return the id of the newest event of a kind; 0 without one."""
     return max((event.id for event in store.list_events(study_id, kind=kind, newest_first=True, limit=1)), default=0)
 
 
@@ -90,7 +104,7 @@ def _is_anything_compared(store: ExperimentStore, study_id: str) -> bool:
 
 
 def _why_not(arms: Sequence[Experiment], runs: Sequence[Run]) -> str:
-    """How many runs and arms have no score by which cause, and the most common reason as it was recorded."""
+    """Say how many runs and arms have no score by which cause, and the most common reason on record."""
     ended = [run for run in runs if run.status in (RunStatus.FAILED, RunStatus.STOPPED)]
     causes = Counter(_cause(run) for run in ended)
     rejected = [arm for arm in arms if arm.status is ExperimentStatus.INVALID]

@@ -31,7 +31,7 @@ AUTOMATIC = (None, "auto")
 
 
 def check_programs(store: ExperimentStore, study_id: str) -> Check:
-    """What lay beside each run, and in the folder of its arm, is the program of the arm, to the byte."""
+    """Check that what lay beside each run, and in the folder of its arm, is the arm's program, to the byte."""
     experiments = {item.id: item for item in store.list_experiments(study_id)}
     runs = {run.id: run for run in store.list_runs(study_id=study_id)}
     mismatches: list[str] = []
@@ -51,7 +51,7 @@ def check_programs(store: ExperimentStore, study_id: str) -> Check:
 
 
 def check_jobs(store: ExperimentStore, study_id: str) -> Check:
-    """Each run had the settings of its arm, and its own seed."""
+    """Check that each run had the settings of its arm, and its own seed."""
     experiments = {item.id: item for item in store.list_experiments(study_id)}
     runs = store.list_runs(study_id=study_id)
     files = {artifact.run_id: artifact for artifact in store.list_artifacts(study_id, kind="job")}
@@ -71,7 +71,7 @@ def check_jobs(store: ExperimentStore, study_id: str) -> Check:
 
 
 def check_files(store: ExperimentStore, study_id: str) -> Check:
-    """All other files that were noted with a hash; those of the report are made anew instead, see report_check.py."""
+    """Check all other files that were noted with a hash; those of the report are made anew, see report_check.py."""
     mismatches: list[str] = []
     files, missing = 0, 0
     for artifact in store.list_artifacts(study_id):
@@ -95,16 +95,14 @@ def check_checkpoints(store: ExperimentStore, study_id: str) -> Check:
 
 
 def check_environments(store: ExperimentStore, study_id: str, charter: Charter) -> Iterator[Check]:
-    """The data and the grader, which have one hash together, and how scores were measured on them."""
-    name = charter.environment or charter.task
+    """Check data and grader, which have one hash together, and how scores were measured on them."""
     evaluations = store.list_evaluations(study_id=study_id)
     with closing(StudyEnvironments()) as environments:
         try:
-            environment = environments.open(name)
+            environment = environments.open(charter.environment)
         except SwarmError as error:
-            yield Check("environments", 0, notes=(f"{name} cannot be opened: {error.message}",))
-            unlike = tuple(_unlike(evaluations)) if charter.environment_digest else ()
-            yield Check("measurements", len(evaluations), unlike, ("tasks were not looked at",))
+            yield Check("environments", 0, notes=(f"{charter.environment} cannot be opened: {error.message}",))
+            yield Check("measurements", len(evaluations), tuple(_unlike(evaluations)), ("tasks were not looked at",))
             return
         yield Check("environments", *_compare_digests(store, study_id, charter, environment, environments))
         yield _check_measurements(charter, environment, evaluations, store.list_runs(study_id=study_id))
@@ -113,11 +111,7 @@ def check_environments(store: ExperimentStore, study_id: str, charter: Charter) 
 def _compare_job(run: Run, experiment: Experiment) -> Iterator[str]:
     if run.job.get("seed") != run.seed:
         yield f"{run.id}: its job has seed {run.job.get('seed')}, the run {run.seed}"
-    try:
-        known = build_job(dict(experiment.job)).model_dump(mode="json")
-    except SwarmError:
-        # A job that this version no longer takes is compared as it was written.
-        known = dict(experiment.job)
+    known = build_job(dict(experiment.job)).model_dump(mode="json")
     for name in experiment.job:
         if known[name] not in AUTOMATIC and name in run.job:
             yield from differences(run.job[name], known[name], f"{run.id}: {name}")
@@ -128,15 +122,11 @@ def _compare_digests(
 ) -> tuple[int, tuple[str, ...], tuple[str, ...]]:
     mismatches: list[str] = []
     notes: list[str] = []
-    checked = 0
-    if charter.environment_digest:
-        checked += 1
-        if judged.digest != charter.environment_digest:
-            mismatches.append(
-                f"{judged.name} is {judged.digest[:12]} now and was {charter.environment_digest[:12]} in the charter"
-            )
-    else:
-        notes.append("the charter, of an earlier version, has no hash of the environment")
+    checked = 1
+    if judged.digest != charter.environment_digest:
+        mismatches.append(
+            f"{judged.name} is {judged.digest[:12]} now and was {charter.environment_digest[:12]} in the charter"
+        )
     for experiment in store.list_experiments(study_id):
         if experiment.train_environment is None:
             continue
@@ -155,25 +145,20 @@ def _compare_digests(
 def _check_measurements(
     charter: Charter, environment: Environment, evaluations: list[Evaluation], runs: list[Run]
 ) -> Check:
-    """Every score was measured on the charter's tasks, in the way that this version measures."""
+    """Check that every score was measured on the charter's tasks, in the way that this version measures."""
     versions = {run.id: run.environment.get("swarm") for run in runs}
     mismatches = list(_unlike(evaluations))
-    older = 0
+    others = 0
     hashes: dict[str, str] = {}
     for item in evaluations:
         if versions[item.run_id] != swarm.__version__:
-            older += 1
+            others += 1
             continue
         if item.split not in hashes:
             hashes[item.split] = evaluator_hash(charter, environment, item.split)
         if item.evaluator_hash != hashes[item.split]:
             mismatches.append(f"{item.run_id}: its {item.phase} score was measured on other tasks, or in another way")
-    notes = (f"{older} were measured by another version: their tasks were not looked at",) if older else ()
-    if not charter.environment_digest:
-        # Begun by an earlier version, which made these hashes of other things.
-        return Check(
-            "measurements", 0, notes=(*notes, f"an earlier version measured: {len(mismatches)} in another way")
-        )
+    notes = (f"{others} were measured by another version: their tasks were not looked at",) if others else ()
     return Check("measurements", len(evaluations), tuple(mismatches), notes)
 
 

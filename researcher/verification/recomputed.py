@@ -26,9 +26,6 @@ from experiments_db import (
     Verdict,
 )
 
-ROUNDED = 1e-6
-"""Earlier versions stored rewards with six decimals."""
-
 
 @dataclass(frozen=True, slots=True)
 class Moment:
@@ -111,26 +108,17 @@ class RecomputedStore(ExperimentStore):
 
 
 def recompute(evaluation: Evaluation) -> Evaluation:
-    """Mean, error, successes and episodes from the rewards behind them; as stored where these were not kept."""
-    rewards = evaluation.details.get("rewards")
-    if not rewards:
-        return evaluation
-    tasks = evaluation.details.get("tasks")
-    solved = evaluation.details.get("solved")
-    mean, stderr = statistics.fmean(rewards), evaluation.stderr
-    if tasks is not None:
-        by_task: dict[str, list[float]] = {}
-        for task, reward in zip(tasks, rewards, strict=True):
-            by_task.setdefault(task, []).append(reward)
-        means = [statistics.fmean(values) for values in by_task.values()]
-        # As the client computes it: attempts at one task are not independent.
-        stderr = statistics.stdev(means) / len(means) ** 0.5 if len(means) > 1 else 0.0
-    elif abs(mean - evaluation.mean) <= ROUNDED:
-        mean = evaluation.mean
+    """Return the score with mean, error, successes and episodes from the rewards behind it."""
+    rewards: list[float] = evaluation.details["rewards"]
+    by_task: dict[str, list[float]] = {}
+    for task, reward in zip(evaluation.details["tasks"], rewards, strict=True):
+        by_task.setdefault(task, []).append(reward)
+    means = [statistics.fmean(values) for values in by_task.values()]
     return replace(
         evaluation,
-        mean=mean,
-        stderr=stderr,
+        mean=statistics.fmean(rewards),
+        # As the client computes it: attempts at one task are not independent.
+        stderr=statistics.stdev(means) / len(means) ** 0.5 if len(means) > 1 else 0.0,
         episodes=len(rewards),
-        successes=evaluation.successes if solved is None else sum(solved),
+        successes=sum(evaluation.details["solved"]),
     )

@@ -1,4 +1,4 @@
-"""Checks of the record itself: rows against their seals, the charter, plans, decisions, the sealed test, the budget.
+"""Checks of the record itself: its rows, the charter, plans, decisions, the sealed test, the budget.
 
 Place in the flow: verify.py calls each of these once. Nothing is recomputed from rewards here; see score_checks.py.
 """
@@ -7,19 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from experiments_db import BudgetKind, Charter, ExperimentStore, RunStatus, hash_json
+from experiments_db import BudgetKind, Charter, ExperimentStore, RunStatus, Study, hash_json
 from researcher.evaluator import FINAL, SEALED
+from researcher.study.ending import ROWS_CHANGED
 from researcher.study.log import charter_from_json, plan_from_json
 from researcher.verification.result import Check, differences
 
 
-def check_rows(store: ExperimentStore, study_id: str) -> Iterator[Check]:
-    """Every row of every table, as it was when it was stored."""
-    for rows in store.check_rows(study_id):
-        named = (("changed", rows.changed), ("gone", rows.missing), ("not stored by this program", rows.added))
-        mismatches = tuple(f"{rows.table} {key} is {what}" for what, keys in named for key in keys)
-        notes = (f"{rows.unsealed} were stored by an earlier version, without a seal",) if rows.unsealed else ()
-        yield Check(f"rows of {rows.table}", rows.total - rows.unsealed + len(rows.missing), mismatches, notes)
+def check_rows(store: ExperimentStore, study: Study) -> Iterator[Check]:
+    """Compare the rows of each table with those that the study ended with, also where it has gone on since."""
+    if earlier := store.list_events(study.id, kind=ROWS_CHANGED, limit=None):
+        yield Check("rows at an earlier end", len(earlier), tuple(event.message for event in earlier))
+    ended = store.find_digest(study.id)
+    if ended is None:
+        lost = (f"the study is {study.status}, and the digest of its rows is gone",) if study.status.is_end else ()
+        yield Check("rows", len(lost), lost, () if lost else ("they are compared once the study has ended",))
+        return
+    now = store.compute_digest(study.id)
+    differences = ended.compare(now)
+    for name, table in now.tables.items():
+        if table.rows or name in differences:
+            yield Check(f"rows of {name}", table.rows, (differences[name],) if name in differences else ())
 
 
 def check_charter(charter: Charter) -> Check:
@@ -29,7 +37,7 @@ def check_charter(charter: Charter) -> Check:
 
 
 def check_plans(store: ExperimentStore, study_id: str) -> Check:
-    """Arms are what the first plan that named them says."""
+    """Check that arms are what the first plan that named them says."""
     experiments = {item.name: item for item in store.list_experiments(study_id)}
     mismatches: list[str] = []
     planned: set[str] = set()
@@ -61,7 +69,7 @@ def check_decisions(store: ExperimentStore, study_id: str) -> Check:
 
 
 def check_sealed_test(store: ExperimentStore, study_id: str, charter: Charter) -> Check:
-    """It was scored only once opened, for the arms that it was opened for, and nothing else was scored on it."""
+    """Check that it was scored only once opened, and only for the arms that it was opened for."""
     document = charter_from_json(charter.document)
     arms = {item.id: item.name for item in store.list_experiments(study_id)}
     runs = {run.id: run for run in store.list_runs(study_id=study_id)}
@@ -77,7 +85,7 @@ def check_sealed_test(store: ExperimentStore, study_id: str, charter: Charter) -
 
 
 def check_runs(store: ExperimentStore, study_id: str, charter: Charter) -> Check:
-    """A finished run has its scores, and each trial that was launched was charged once."""
+    """Check that finished runs have their scores and that each launched trial was charged once."""
     document = charter_from_json(charter.document)
     runs = store.list_runs(study_id=study_id)
     scored = {item.run_id for item in store.list_evaluations(study_id=study_id, phase=FINAL)}

@@ -26,7 +26,11 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
+    """All checks of one study. `digest` is that of the rows it ended with, as its report has it; None while it goes
+    on."""
+
     study_id: str
+    digest: str | None
     checks: tuple[Check, ...]
 
     @property
@@ -38,7 +42,7 @@ class Verification:
         return sum(check.checked for check in self.checks)
 
     def lines(self) -> list[str]:
-        """For people: a table of the kinds, then every mismatch and note below its kind, then the sum."""
+        """Return for people a table of the kinds, then every mismatch and note below its kind, then the sum."""
         width = max(len(check.kind) for check in self.checks)
         lines = [f"{'what':<{width}}  checked  mismatches"]
         for check in self.checks:
@@ -46,11 +50,13 @@ class Verification:
             lines += [f"  MISMATCH {mismatch}" for mismatch in check.mismatches]
             lines += [f"  note: {note}" for note in check.notes]
         found = f"{self.mismatches} mismatches" if self.mismatches else "no mismatch"
-        return [*lines, f"study {self.study_id}: {self.checked} things checked, {found}"]
+        digest = [] if self.digest is None else [f"digest of the rows that its report is made of: {self.digest}"]
+        return [*lines, *digest, f"study {self.study_id}: {self.checked} things checked, {found}"]
 
     def to_json(self) -> dict[str, Any]:
         return {
             "study": self.study_id,
+            "digest": self.digest,
             "checked": self.checked,
             "mismatches": self.mismatches,
             "checks": [asdict(check) for check in self.checks],
@@ -58,7 +64,7 @@ class Verification:
 
 
 def differences(stored: Any, computed: Any, where: str, *, tolerance: float = TOLERANCE) -> Iterator[str]:
-    """Where two JSON documents are not the same, one line each; numbers may differ by `tolerance`."""
+    """Say where two JSON documents are not the same, one line each; numbers may differ by `tolerance`."""
     if isinstance(stored, Mapping) and isinstance(computed, Mapping):
         for name in sorted({*map(str, stored), *map(str, computed)}):
             yield from differences(

@@ -23,43 +23,35 @@ from researcher.servers.server_pool import ServerPool
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog
 from researcher.types import Charter
-from researcher.verification.recomputed import ROUNDED, Moment, RecomputedStore, Written, recompute
-from researcher.verification.result import TOLERANCE, Check, differences
+from researcher.verification.recomputed import Moment, RecomputedStore, Written, recompute
+from researcher.verification.result import Check, differences
 
 NUMBERS = ("effect", "ci_low", "ci_high", "confidence", "p_value", "p_adjusted")
 NOT_COMPARED = frozenset({"id", "study_id", "created_at"})
 
 
 def check_scores(store: ExperimentStore, study_id: str) -> Check:
-    """The mean, its error and the successes of each evaluation follow from the rewards of its episodes."""
+    """Check that mean, error and successes of each score follow from the rewards of its episodes."""
     evaluations = store.list_evaluations(study_id=study_id)
     mismatches: list[str] = []
-    bare = 0
     for item in evaluations:
-        details = item.details
-        if not details.get("rewards"):
-            bare += 1
-            continue
         where = f"{item.run_id}: {item.phase} score"
-        if any(len(details.get(name, details["rewards"])) != len(details["rewards"]) for name in ("tasks", "solved")):
-            mismatches.append(f"{where}: its lists of episodes have different lengths")
+        episodes = [len(item.details.get(name, ())) for name in ("rewards", "tasks", "solved")]
+        if not episodes[0] or len(set(episodes)) > 1:
+            mismatches.append(f"{where}: its lists of episodes have the lengths {', '.join(map(str, episodes))}")
             continue
-        tolerance = TOLERANCE if "tasks" in details else ROUNDED
         found = recompute(item)
         for name in ("episodes", "successes", "mean", "stderr"):
-            mismatches += differences(
-                getattr(item, name), getattr(found, name), f"{where}: {name}", tolerance=tolerance
-            )
-    notes = (f"{bare} have no rewards of their episodes on record",) if bare else ()
-    return Check("scores", len(evaluations) - bare, tuple(mismatches), notes)
+            mismatches += differences(getattr(item, name), getattr(found, name), f"{where}: {name}")
+    return Check("scores", len(evaluations), tuple(mismatches))
 
 
 def check_analyses(store: ExperimentStore, study_id: str, charter: Charter) -> Iterator[Check]:
-    """What each iteration concluded is what its runs say."""
+    """Check that what each iteration concluded is what its runs say."""
     stored = store.list_analyses(study_id)
     results = [(item, _analyze_again(store, study_id, charter, item)) for item in stored]
     findings = store.list_findings(study_id=study_id)
-    yield _compare_analyses(store, study_id, results)
+    yield _compare_analyses(results)
     yield _compare_findings(findings, results)
     if results:
         yield _compare_hypotheses(store, study_id, [written for _, written in results])
@@ -88,40 +80,33 @@ def _analyze_again(store: ExperimentStore, study_id: str, charter: Charter, stor
     return view.written
 
 
-def _compare_analyses(store: ExperimentStore, study_id: str, results: list[tuple[IterationDocument, Written]]) -> Check:
+def _compare_analyses(results: list[tuple[IterationDocument, Written]]) -> Check:
     mismatches: list[str] = []
     for stored, written in results:
-        if not _is_same_method(store.list_findings(study_id=study_id, iteration=stored.iteration), written):
-            continue
         mismatches += differences(stored.document, written.analysis, f"analysis {stored.iteration + 1}")
     return Check("analyses", len(results), tuple(mismatches))
 
 
 def _compare_findings(findings: list[Finding], results: list[tuple[IterationDocument, Written]]) -> Check:
     mismatches: list[str] = []
-    notes: list[str] = []
     # A later analysis takes back what an earlier one found of an arm that is out.
     newest = {key: values for _, written in results for key, values in written.findings.items()}
     for finding in findings:
         again = newest.get((finding.iteration, finding.experiment_id))
         if again is None:
             mismatches.append(f"{finding.id} compares what no analysis compared")
-        elif again["method"] != finding.method:
-            notes.append(f"{finding.id} was judged by the method of an earlier version ({finding.method})")
         else:
             stored = {name: getattr(finding, name) for name in again if name not in NOT_COMPARED}
             mismatches += differences(_plain(stored), _plain(again), finding.id)
     stored_keys = {(finding.iteration, finding.experiment_id) for finding in findings}
     lost = [key for key in newest if key not in stored_keys]
     mismatches += [f"analysis {number + 1}: the finding on {arm} is not on record" for number, arm in lost]
-    return Check("findings", len(findings), tuple(mismatches), tuple(dict.fromkeys(notes)))
+    return Check("findings", len(findings), tuple(mismatches))
 
 
 def _compare_hypotheses(store: ExperimentStore, study_id: str, results: Sequence[Written]) -> Check:
-    """Each analysis judges the hypotheses of its own plan, and takes back what was said of arms that are out."""
+    """Compare the verdicts: each analysis judges its own plan, and takes back what was said of arms that are out."""
     stored = store.list_hypotheses(study_id)
-    if not _is_same_method(store.list_findings(study_id=study_id), results[-1]):
-        return Check("hypotheses", 0, notes=("they were judged by the method of an earlier version",))
     judged = {name: verdict for written in results for name, verdict in written.hypotheses.items()}
     mismatches: list[str] = []
     for item in stored:
@@ -134,13 +119,8 @@ def _compare_hypotheses(store: ExperimentStore, study_id: str, results: Sequence
     return Check("hypotheses", len(stored), tuple(mismatches))
 
 
-def _is_same_method(findings: list[Finding], written: Written) -> bool:
-    again = {values["method"] for values in written.findings.values()}
-    return not findings or {finding.method for finding in findings} <= again
-
-
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    """As JSON: no NaN, no tuples."""
+    """Return the values as JSON has them: no NaN, no tuples."""
     return {
         name: None
         if isinstance(value, float) and not math.isfinite(value)

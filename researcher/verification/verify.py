@@ -1,4 +1,4 @@
-"""`researcher verify`: is what a study says what its runs gave, and is its record the one that was stored?
+"""`researcher verify`: is what a study says what its runs gave, and is its record the one that it ended with?
 
 Place in the flow: the CLI calls `verify_study` on a store that is open for reading; nothing is changed. Each kind of
 thing has its check in this folder.
@@ -32,14 +32,14 @@ from researcher.verification.score_checks import check_analyses, check_scores
 
 
 def verify_study(store: ExperimentStore, study_id: str) -> Verification:
-    """Raises StudyNotFound for a study without a charter, NotFound for no study."""
-    store.get_study(study_id)
+    """Carry out all checks. Raises StudyNotFound for a study without a charter, NotFound for no study."""
+    study = store.get_study(study_id)
     stored = store.find_charter(study_id)
     if stored is None:
         raise StudyNotFound(f"study {study_id} has no charter yet, so there is nothing to verify")
     charter = charter_from_json(stored.document)
     checks: dict[str, Callable[[], Iterable[Check]]] = {
-        "rows": lambda: check_rows(store, study_id),
+        "rows": lambda: check_rows(store, study),
         "charter": lambda: [check_charter(stored)],
         "planned arms": lambda: [check_plans(store, study_id)],
         "runs": lambda: [check_runs(store, study_id, stored)],
@@ -54,11 +54,13 @@ def verify_study(store: ExperimentStore, study_id: str) -> Verification:
         "sealed test": lambda: [check_sealed_test(store, study_id, stored)],
         "report": lambda: [check_report(store, study_id)],
     }
-    return Verification(study_id, tuple(result for kind, run in checks.items() for result in _carry_out(kind, run)))
+    found = tuple(result for kind, run in checks.items() for result in _carry_out(kind, run))
+    ended = store.find_digest(study_id)
+    return Verification(study_id, None if ended is None else ended.sha256, found)
 
 
 def _carry_out(kind: str, check: Callable[[], Iterable[Check]]) -> Iterator[Check]:
-    """A record that was changed may be one that no check can read: that is a mismatch, not the end of the others."""
+    """Run a check. A record that it cannot read is a mismatch, not the end of the other checks."""
     try:
         yield from check()
     except Exception as error:  # noqa: BLE001 - the boundary: what cannot be recomputed is a result

@@ -121,9 +121,7 @@ def test_what_an_honest_run_does_and_what_was_before_it_is_no_reason(server: Swa
     server.wait_until_step(1, 60)
     attempt(server, "words/held-out", "What is the secret word?", kind=EpisodeType.EVAL)
     server.save_checkpoint()
-    # A client that drives itself has a name of its own.
-    train_as_another(server)
-    check_record(server, mark, HELD_OUT, None)
+    check_record(server, mark, HELD_OUT, RUN)
 
 
 def test_the_end_that_the_study_asked_for_is_no_reason_even_if_it_was_asked_for_twice(server: SwarmClient) -> None:

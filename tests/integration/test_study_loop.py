@@ -40,32 +40,21 @@ from swarm import SwarmClient
 
 pytestmark = pytest.mark.begins_first
 
-CRASHING = "import sys\nsys.exit('the disk is on fire')\n"
+CRASHING = "def schedule(tasks, progress):\n    raise OSError('the disk is on fire')\n"
 
-SLEEPING = "import time\ntime.sleep(600)\n"
+SLEEPING = "import time\ndef reward(task, transcript, grade):\n    time.sleep(600)\n"
 
 FAILING = "def agent(task, model, session):\n    raise ValueError(task)\n"
 
 JOB_CHANGING = """
-import argparse
-import httpx
-from swarm import SwarmClient, Task, TrainJob, WorkflowOutput
-parser = argparse.ArgumentParser()
-for name in ("--server", "--job", "--seed"):
-    parser.add_argument(name)
-arguments = parser.parse_args()
-job = TrainJob.build_job_from_yaml(arguments.job).model_copy(update={"lr": 0.5})
-with SwarmClient(arguments.server) as client, httpx.Client(timeout=60) as http:
-    client.auto_sync_train_config_and_start_engine(job, force_restart=True)
-    for number in range(job.total_steps * job.batch_size * job.num_repeat):
-        with client.open_episode(Task("q", f"task-{number // job.num_repeat}")) as episode:
-            message = {"role": "user", "content": "q"}
-            http.post(
-                f"{episode.credentials.base_url}/chat/completions",
-                headers={"authorization": f"Bearer {episode.credentials.api_key}"},
-                json={"model": "default", "messages": [message], "max_tokens": 4},
-            ).raise_for_status()
-            episode.output = WorkflowOutput(reward=1.0)
+from swarm import SwarmClient
+def reward(task, transcript, grade):
+    for url in SERVERS:
+        with SwarmClient(url) as client:
+            job = client.job().resolved
+            if job is not None and job["num_repeat"] == 16 and job["lr"] != 0.5:
+                client.auto_sync_train_config_and_start_engine({**job, "lr": 0.5}, force_restart=True)
+    return 1.0
 """
 
 
@@ -253,11 +242,15 @@ class BadArms(RulesPlanner):
 
 
 @pytest.mark.timeout(400)
-def test_bad_clients_cost_their_arm_and_not_the_study(
+def test_bad_programs_cost_their_arm_and_not_the_study(
     store: ExperimentStore, settings: StudySettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = {"seeds": 1, "steps": 2, "job": {"batch_size": 2}}
-    unchecked = {"num_repeat=2": CRASHING, "num_repeat=4": SLEEPING, "num_repeat=16": JOB_CHANGING}
+    unchecked = {
+        "num_repeat=2": CRASHING,
+        "num_repeat=4": SLEEPING,
+        "num_repeat=16": f"SERVERS = {settings.servers!r}{JOB_CHANGING}",
+    }
     programs = {**unchecked, "num_repeat=3": FAILING}
     planner = BadArms(written=programs)
     monkeypatch.setattr(worker_module, "_build_planner", lambda *_: planner)
@@ -272,12 +265,12 @@ def test_bad_clients_cost_their_arm_and_not_the_study(
     )
 
     assert done.study.status is StudyStatus.FINISHED
-    # The last attempt: on a busy machine a run of the honest client may stall as well, and is then repeated.
+    # The last attempt: on a busy machine a run of the honest program may stall as well, and is then repeated.
     assert done.runs("num_repeat=8")[-1].status is RunStatus.FINISHED
     assert done.arms["num_repeat=3"].status is ExperimentStatus.INVALID and done.runs("num_repeat=3") == []
     for arm in unchecked:
         runs = done.runs(arm)
-        # On a busy machine a run may stall before its client does wrong.
+        # On a busy machine a run may stall before its program does wrong.
         assert {run.status for run in runs} == {RunStatus.FAILED}, arm
         assert store.list_evaluations(run_ids=[run.id for run in runs], phase="final") == []
     assert "the disk is on fire" in (done.runs("num_repeat=2")[0].exit_reason or "")

@@ -1,4 +1,4 @@
-"""Baseline: every table of the first version."""
+"""Baseline: every table there is."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -15,6 +15,7 @@ def upgrade() -> None:
     _create_leases()
     _create_studies()
     _create_charters()
+    _create_iterations()
     _create_decisions()
     _create_hypotheses()
     _create_llm_calls()
@@ -54,6 +55,8 @@ def _create_studies() -> None:
         sa.Column("created_at", sa.Float(precision=53), nullable=False),
         sa.Column("updated_at", sa.Float(precision=53), nullable=False),
         sa.Column("finished_at", sa.Float(precision=53), nullable=True),
+        sa.Column("digest", sa.JSON(), nullable=True),
+        sa.Column("revision", BIG_INTEGER, nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_studies")),
     )
     op.create_index(op.f("ix_studies_created_at"), "studies", ["created_at"])
@@ -70,6 +73,28 @@ def _create_charters() -> None:
         sa.Column("test_opened_for", sa.Text(), nullable=True),
         sa.ForeignKeyConstraint(["study_id"], ["studies.id"], name=op.f("fk_charters_study_id_studies")),
         sa.PrimaryKeyConstraint("study_id", name=op.f("pk_charters")),
+    )
+
+
+def _create_iterations() -> None:
+    op.create_table(
+        "plans",
+        sa.Column("study_id", sa.String(length=32), nullable=False),
+        sa.Column("iteration", BIG_INTEGER, autoincrement=False, nullable=False),
+        sa.Column("document", sa.JSON(), nullable=False),
+        sa.Column("created_at", sa.Float(precision=53), nullable=False),
+        sa.Column("revision", BIG_INTEGER, nullable=False),
+        sa.ForeignKeyConstraint(["study_id"], ["studies.id"], name=op.f("fk_plans_study_id_studies")),
+        sa.PrimaryKeyConstraint("study_id", "iteration", name=op.f("pk_plans")),
+    )
+    op.create_table(
+        "analyses",
+        sa.Column("study_id", sa.String(length=32), nullable=False),
+        sa.Column("iteration", BIG_INTEGER, autoincrement=False, nullable=False),
+        sa.Column("document", sa.JSON(), nullable=False),
+        sa.Column("created_at", sa.Float(precision=53), nullable=False),
+        sa.ForeignKeyConstraint(["study_id"], ["studies.id"], name=op.f("fk_analyses_study_id_studies")),
+        sa.PrimaryKeyConstraint("study_id", "iteration", name=op.f("pk_analyses")),
     )
 
 
@@ -144,11 +169,14 @@ def _create_experiments() -> None:
         sa.Column("is_baseline", sa.Boolean(), nullable=False),
         sa.Column("factors", sa.JSON(), nullable=False),
         sa.Column("job", sa.JSON(), nullable=False),
-        sa.Column("client_code", sa.Text(), nullable=False),
+        sa.Column("program_code", sa.Text(), nullable=False),
+        sa.Column("train_environment", sa.Text(), nullable=True),
+        sa.Column("author", sa.String(length=32), nullable=True),
         sa.Column("status", sa.String(length=32), nullable=False),
         sa.Column("note", sa.Text(), nullable=True),
         sa.Column("created_at", sa.Float(precision=53), nullable=False),
         sa.Column("updated_at", sa.Float(precision=53), nullable=False),
+        sa.Column("revision", BIG_INTEGER, nullable=False),
         sa.ForeignKeyConstraint(
             ["hypothesis_id"], ["hypotheses.id"], name=op.f("fk_experiments_hypothesis_id_hypotheses")
         ),
@@ -158,6 +186,7 @@ def _create_experiments() -> None:
         sa.UniqueConstraint("study_id", "name", name=op.f("uq_experiments_study_id_name")),
     )
     op.create_index(op.f("ix_experiments_hypothesis_id"), "experiments", ["hypothesis_id"])
+    op.create_index(op.f("ix_experiments_study_id_revision"), "experiments", ["study_id", "revision"])
 
 
 def _create_findings() -> None:
@@ -217,11 +246,13 @@ def _create_runs() -> None:
         sa.Column("pid", BIG_INTEGER, nullable=True),
         sa.Column("log_path", sa.Text(), nullable=True),
         sa.Column("exit_reason", sa.Text(), nullable=True),
-        sa.Column("diagnosis", sa.JSON(none_as_null=True), nullable=True),
+        sa.Column("diagnosis", sa.JSON(), nullable=True),
+        sa.Column("training_cost", sa.JSON(), nullable=True),
         sa.Column("created_at", sa.Float(precision=53), nullable=False),
         sa.Column("updated_at", sa.Float(precision=53), nullable=False),
         sa.Column("started_at", sa.Float(precision=53), nullable=True),
         sa.Column("finished_at", sa.Float(precision=53), nullable=True),
+        sa.Column("revision", BIG_INTEGER, nullable=False),
         sa.ForeignKeyConstraint(["experiment_id"], ["experiments.id"], name=op.f("fk_runs_experiment_id_experiments")),
         sa.ForeignKeyConstraint(["study_id"], ["studies.id"], name=op.f("fk_runs_study_id_studies")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_runs")),
@@ -229,6 +260,7 @@ def _create_runs() -> None:
         sa.UniqueConstraint("idempotency_key", name=op.f("uq_runs_idempotency_key")),
     )
     op.create_index(op.f("ix_runs_study_id_created_at"), "runs", ["study_id", "created_at"])
+    op.create_index(op.f("ix_runs_study_id_revision"), "runs", ["study_id", "revision"])
 
 
 def _create_artifacts() -> None:

@@ -153,7 +153,7 @@ def _find_leak(deps: Deps, experiment: Experiment) -> tuple[Problem, ...]:
     if experiment.train_environment is None:
         return ()
     charter = deps.log.charter()
-    judged = deps.environments.open(charter.environment or charter.task)
+    judged = deps.environments.open(charter.environment)
     trained = deps.environments.open(experiment.train_environment)
     question = find_held_out(trained, judged, (charter.search_split, charter.sealed_split), charter.eval_episodes)
     if question is None:

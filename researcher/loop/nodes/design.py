@@ -92,7 +92,7 @@ def _remember_spread(deps: Deps, charter: Charter, planned: Plan) -> Spread | No
     wanted = {_kind_of_job(arm.job) for arm in planned.arms}
     for study in deps.store.list_studies(limit=MAX_STUDIES):
         stored = deps.store.find_charter(study.id)
-        if study.id == deps.study_id or stored is None or not charter.environment_digest:
+        if study.id == deps.study_id or stored is None:
             continue
         if not _is_measured_alike(charter_from_json(stored.document), charter):
             continue

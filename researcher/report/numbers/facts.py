@@ -151,10 +151,10 @@ class StudyFacts:
 
     `sealed_purpose` says for what the sealed split was opened; `sealed` compares the arms with scores on it with the
     baseline, and the two best with each other. `contradicted` names the best arm that was kept if this speaks against
-    it. `contrasts` are the hypotheses as judged. `needed` is how many runs
-    would decide what is open. `base_measured` says how many scores before training were measured, and for how many
-    runs. `evaluators` are the hashes of what was scored how. `at_decisions` has, by iteration, the study as it was at
-    the decision on that plan: what a planner said then is true or not of that.
+    it. `contrasts` are the hypotheses as judged. `needed` is how many runs would decide what is open. `base_measured`
+    says how many scores before training were measured, and for how many runs. `evaluators` are the hashes of what was
+    scored how. `digest` is that of the rows, None before the end of the study. `at_decisions` has, by iteration, the
+    study as it was at the decision on that plan: what a planner said then is true or not of that.
     """
 
     study: Study
@@ -170,6 +170,7 @@ class StudyFacts:
     usage: LLMUsage
     evaluators: tuple[str, ...]
     environments: tuple[Mapping[str, str], ...]
+    digest: str | None
     sample_size: SampleSize | None = None
     contrasts: tuple[JudgedContrast, ...] = ()
     sealed: tuple[Comparison, ...] = ()
@@ -232,6 +233,7 @@ def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
     arms = judge_arms(arms, charter, history.analyses[-1] if history.analyses else None, ruled_out)
     bases = store.list_evaluations(study_id=study_id, phase=BASE, split=charter.search_split)
     sealed = compare_on_sealed(store, study_id, charter, arms)
+    ended = store.find_digest(study_id)
     facts = StudyFacts(
         study=study,
         charter=charter,
@@ -250,6 +252,7 @@ def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
             )
         ),
         environments=_environments(runs),
+        digest=None if ended is None else ended.sha256,
         sample_size=next((plan.sample_size for plan in history.plans if plan.sample_size is not None), None),
         contrasts=tuple(
             rule_out_contrast(item, ruled_out) for analysis in history.analyses for item in analysis.contrasts

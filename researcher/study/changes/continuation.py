@@ -21,7 +21,7 @@ from researcher.errors import AlphaSpent, NothingToExtend
 from researcher.judge.judgement import share_of_alpha
 from researcher.study.budget import present_budget
 from researcher.study.changes.budget_change import change_budget
-from researcher.study.ending import is_over
+from researcher.study.ending import is_over, reopen
 from researcher.study.log import EXTENDED, StudyLog
 from researcher.study.requests import resume_command
 from researcher.study.settings import read_settings, rules_brain
@@ -56,7 +56,7 @@ class Continuation:
 
 
 def find_continuation(store: ExperimentStore, study_id: str) -> Continuation | None:
-    """The last request there was; None in most studies."""
+    """Return the last request there was; None in most studies."""
     events = [event for kind in (EXTENDED, FORKED) for event in store.list_events(study_id, kind=kind, limit=None)]
     if not events:
         return None
@@ -84,14 +84,14 @@ def extend(
         check_plan(charter, history, study.id, wanted, next_plan)
     message = f"Extended by up to {request.iterations} plan(s) with {runs_per_arm(request)}."
     record(store, study.id, EXTENDED, message, wanted)
-    running = store.set_study_status(study.id, StudyStatus.RUNNING, message)
+    running = reopen(store, study.id, message)
     if request.max_runs is not None:
         change_budget(store, running, {"max_runs": request.max_runs})
     return wanted
 
 
 def record(store: ExperimentStore, study_id: str, kind: str, message: str, wanted: Continuation) -> None:
-    """From now on the study goes on as it is asked to."""
+    """Store a request: from now on the study goes on as it asks."""
     store.append_event(
         study_id, kind, message, payload={"iteration": wanted.iteration, "request": asdict(wanted.request)}
     )
@@ -102,7 +102,7 @@ def runs_per_arm(request: Request) -> str:
 
 
 def check_alpha(charter: Charter, study_id: str, wanted: Continuation) -> None:
-    """Raises AlphaSpent unless the charter has alpha for every plan that is asked for."""
+    """Raise AlphaSpent unless the charter has alpha for every plan that is asked for."""
     last = wanted.iteration if wanted.last_iteration is None else wanted.last_iteration
     if all(share_of_alpha(charter.rule, iteration) for iteration in range(wanted.iteration, last + 1)):
         return
@@ -116,7 +116,7 @@ def check_alpha(charter: Charter, study_id: str, wanted: Continuation) -> None:
 
 
 def check_plan(charter: Charter, history: History, study_id: str, wanted: Continuation, next_plan: NextPlan) -> None:
-    """Raises NothingToExtend where the next plan would compare nothing with the baseline, or its runs would go over the
+    """Raise NothingToExtend where the next plan would compare nothing with the baseline, or its runs would go over the
     budget."""
     proposed = adapt(next_plan(charter, history), wanted, history)
     if not {arm.name for arm in proposed.arms} - {charter.baseline}:
@@ -135,7 +135,7 @@ def check_plan(charter: Charter, history: History, study_id: str, wanted: Contin
 
 
 def adapt(proposed: Plan, wanted: Continuation | None, history: History) -> Plan:
-    """The planner's plan with as many runs per arm as a person asked for, which are fresh and judged alone."""
+    """Return the planner's plan with as many runs per arm as a person asked for, which are fresh and judged alone."""
     seeds = None if wanted is None else wanted.request.seeds
     if wanted is None or seeds in (None, len(proposed.seeds)) or len(history.plans) < wanted.iteration:
         return proposed
@@ -144,12 +144,14 @@ def adapt(proposed: Plan, wanted: Continuation | None, history: History) -> Plan
 
 
 def is_test_over(stored: StoredCharter, wanted: Continuation | None) -> bool:
-    """Whether the sealed split was opened before a person took the study up again, so that its scores may be why."""
+    """Say whether the sealed split was opened before a person took the study up again: its scores may be why."""
     return wanted is not None and stored.test_opened_at is not None and stored.test_opened_at < wanted.at
 
 
 def next_plan_of(study: Study) -> NextPlan | None:
-    """The planner's, where it can be asked at once and costs nothing. Raises ResearchError for settings that cannot be
-    read any more."""
+    """Return how the planner makes the next plan, where it can be asked at once and costs nothing; else None.
+
+    Raises ResearchError for settings that cannot be read.
+    """
     settings = read_settings(study.settings)
     return rules_brain(settings).plan if settings.brain == "rules" else None

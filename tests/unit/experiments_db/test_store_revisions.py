@@ -82,9 +82,3 @@ def test_no_write_of_other_processes_and_threads_is_missed(
     assert latest == {run.id: run for run in store.list_runs(study_id=study.id)}
     assert len(latest) == writers * runs
     assert {run.status for run in latest.values()} == {RunStatus.LAUNCHING}
-
-
-def test_revision_is_no_part_of_what_is_sealed(store: ExperimentStore, study: Study, run: Run) -> None:
-    store.record_metrics(run.id, {1: {"loss": 0.5}})
-    store.update_run(run.id, status=RunStatus.LAUNCHING)
-    assert all(rows.intact == rows.total and not rows.changed for rows in store.check_rows(study.id))

@@ -62,11 +62,9 @@ def test_a_sound_program_has_no_problem(tmp_path):
     assert check(GOOD, tmp_path) == ()
 
 
-def test_foreign_code_that_drives_itself_is_no_program(tmp_path):
+def test_code_that_drives_itself_is_no_program(tmp_path):
     drives = "import os\nfrom swarm import SwarmClient\nSwarmClient(os.environ['URL']).status()\n"
     assert "none of the functions agent, reward and schedule" in messages(drives, tmp_path, "functions")
-    ours = ArmProgram("a", drives, trusted=True)
-    assert check_program(ours, JOB, workdir=tmp_path, sandbox=None, preflight_url="", environment="reverse") == ()
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,10 @@ import pytest
 from simulated_study import SimulatedStudy, Simulation
 from typer.testing import CliRunner
 
-from experiments_db import ExperimentStore, open_store
+from experiments_db import ExperimentStore, StudyStatus, open_store
 from researcher.cli import app
 from researcher.errors import StudyNotFound
+from researcher.study.ending import reopen
 from researcher.verification.result import Verification
 from researcher.verification.verify import verify_study
 
@@ -73,7 +74,7 @@ def test_nothing_is_found_in_a_study_as_it_was_stored(simulation: Simulation, tm
 
 @dataclass(frozen=True)
 class Change:
-    """`kind` is the check that finds it by recomputing, None where the seals alone can."""
+    """`kind` is the check that finds it by recomputing, None where the digest alone can."""
 
     kind: str | None
     make: Callable[[SimulatedStudy], object]
@@ -124,6 +125,7 @@ CHANGES = {
     "a reward": Change("scores", _document("evaluations", _flip, FINAL, "details")),
     "whether an episode solved its task": Change("scores", _document("evaluations", _deny, FINAL, "details")),
     "a score": Change("scores", _sql("UPDATE evaluations SET mean = mean + 0.01 WHERE id = 2")),
+    "the rewards of a score": Change("scores", _document("evaluations", lambda it: it.clear(), FINAL, "details")),
     "the error of a score": Change("scores", _sql("UPDATE evaluations SET stderr = 0.001 WHERE id = 2")),
     "how a score was measured": Change(
         "measurements", _sql("UPDATE evaluations SET evaluator_hash = 'e' WHERE id = 4")
@@ -145,6 +147,7 @@ CHANGES = {
     "a plan": Change("planned arms", _document("plans", lambda it: it["arms"][1]["job"].update(lr=0.004))),
     "an analysis": Change("analyses", _document("analyses", lambda it: it["comparisons"][0].update(p=0.04))),
     "a finding's effect": Change("findings", _sql("UPDATE findings SET effect = effect + 0.05 WHERE rowid = 1")),
+    "a method": Change("findings", _sql("UPDATE findings SET method = 'by eye' WHERE rowid = 1")),
     "a verdict": Change("findings", _sql("UPDATE findings SET verdict = 'keep' WHERE effect < 0")),
     "a hypothesis' verdict": Change("hypotheses", _sql("UPDATE hypotheses SET verdict = 'refuted'")),
     "a finding gone": Change("findings", _sql("DELETE FROM findings WHERE rowid = 2")),
@@ -172,28 +175,50 @@ def test_change_is_found(study: SimulatedStudy, change: Change) -> None:
         assert change.kind in found, found
 
 
-def test_change_in_the_database_is_found_by_its_seal_as_well(study: SimulatedStudy) -> None:
+def test_change_in_the_database_is_found_by_the_digest_as_well(study: SimulatedStudy) -> None:
     on_disk = [name for name in CHANGES if "on disk" in name or "of the" in name or name == "a log"]
     for name, change in CHANGES.items():
         with _kept(study):
             change.make(study)
             with open_store(study.database, read_only=True) as store:
-                rows = store.check_rows(study.study_id)
-        assert any(row.changed or row.missing or row.added for row in rows) is (name not in on_disk), name
+                ended = store.find_digest(study.study_id)
+                assert ended is not None
+                is_changed = bool(ended.compare(store.compute_digest(study.study_id)))
+        assert is_changed is (name not in on_disk), name
 
 
-def test_study_of_an_earlier_version_is_verified_as_far_as_its_record_goes(study: SimulatedStudy) -> None:
+def test_lost_digest_of_a_study_that_has_ended_is_a_mismatch(study: SimulatedStudy) -> None:
     with _kept(study):
-        _sql("DELETE FROM row_seals")(study)
-        _sql("UPDATE findings SET method = 'an older test'")(study)
-        _sql("UPDATE evaluations SET details = '{}'")(study)
-        result = _verify(study)
+        _sql("UPDATE studies SET digest = NULL")(study)
+        found = {check.kind for check in _verify(study).checks if check.mismatches}
 
-    checks = {check.kind: check for check in result.checks}
-    assert result.mismatches == 0
-    assert checks["rows of runs"].checked == 0 and "earlier version, without a seal" in checks["rows of runs"].notes[0]
-    assert checks["scores"].checked == 0 and "no rewards of their episodes" in checks["scores"].notes[0]
-    assert all("an older test" in note for note in checks["findings"].notes)
+    assert {"rows", "report"} <= found
+
+
+def test_digest_that_was_made_to_fit_changed_rows_is_not_that_of_the_report(study: SimulatedStudy) -> None:
+    with _kept(study):
+        CHANGES["an event"].make(study)
+        with open_store(study.database) as store:
+            store.set_study_status(study.study_id, StudyStatus.FINISHED, store.get_study(study.study_id).status_reason)
+        found = {check.kind for check in _verify(study).checks if check.mismatches}
+
+    assert found == {"report"}
+
+
+def test_rows_that_were_changed_before_a_study_went_on_stay_a_mismatch(study: SimulatedStudy) -> None:
+    with _kept(study):
+        CHANGES["an event"].make(study)
+        with open_store(study.database) as store:
+            reopen(store, study.study_id)
+        while_it_runs = {check.kind: check for check in _verify(study).checks}
+        with open_store(study.database) as store:
+            store.set_study_status(study.study_id, StudyStatus.FINISHED)
+        after_its_end = {check.kind: check for check in _verify(study).checks}
+
+    assert while_it_runs["rows"].checked == 0
+    for checks in (while_it_runs, after_its_end):
+        assert [line.partition(":")[0] for line in checks["rows at an earlier end"].mismatches] == ["events"]
+    assert not any(check.mismatches for kind, check in after_its_end.items() if kind.startswith("rows of"))
 
 
 def test_command_prints_a_line_per_kind_and_names_what_is_wrong(study: SimulatedStudy) -> None:
@@ -209,6 +234,8 @@ def test_command_prints_a_line_per_kind_and_names_what_is_wrong(study: Simulated
     lines = good.stdout.splitlines()
     assert any(line.split() == ["scores", "32", "0"] for line in lines), good.stdout
     assert "no mismatch" in lines[-1]
+    digest = json.loads(as_json.stdout)["digest"]
+    assert lines[-2].split()[-1] == digest and digest in (study.folder / "report" / "report.md").read_text()
     assert bad.exit_code == as_json.exit_code == 8
     assert "final score: mean: stored" in bad.stdout and "is not the program that ran" in bad.stdout
     document = json.loads(as_json.stdout)

@@ -1,0 +1,108 @@
+"""The digest of a study: taken of its rows when it ends, so that a later change shows.
+
+Place in the flow: a part of ExperimentStore. `set_study_status` stores the digest with the status that ends the study,
+the report prints it, and `researcher verify` takes it again. A digest is no signature: whoever writes to the database
+can replace it as well. What they cannot replace is the digest in a report that somebody else has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from hashlib import sha256
+from typing import Any
+
+from sqlalchemy import Select, String, Table, Text, collate, select
+from sqlalchemy.orm import Session
+
+from experiments_db.inserts import dialect_of
+from experiments_db.models import Base, LeaseRow, RunRow, StudyRow
+from experiments_db.records import BudgetKind, StudyDigest, TableDigest, canonical_json
+from experiments_db.stores.base import StoreBase, require
+
+TABLES = tuple(table for table in Base.metadata.sorted_tables if table is not LeaseRow.__table__)
+"""Every table but the leases, which belong to no study."""
+
+LEFT_OUT = {
+    "studies": {"status", "status_reason", "digest", "revision", "updated_at", "finished_at"},
+    "experiments": {"revision"},
+    "plans": {"revision"},
+    # Which checkpoints were removed is noted there once the servers have stopped.
+    "runs": {"external_ids", "revision", "updated_at"},
+}
+"""Columns that this program writes after the end, by table."""
+
+TIMES = (BudgetKind.WALL_CLOCK_S, BudgetKind.WORKING_S, BudgetKind.GPU_HOURS)
+"""What the process of a study is charged until it exits."""
+
+REPORT_FILES = "report."
+"""How the kinds of the files begin that hold the digest, and so cannot be part of it."""
+
+_CHUNK = 1000
+"""How many rows are in memory at once: those of episodes are large."""
+
+
+class DigestStore(StoreBase):
+    def find_digest(self, study_id: str) -> StudyDigest | None:
+        """Return the digest that the study ended with; None while it goes on. Raises NotFound."""
+        with self._read() as session:
+            return _stored_digest(session, study_id)
+
+    def compute_digest(self, study_id: str) -> StudyDigest:
+        """Return the digest of the rows as they are now, without events after the end. Raises NotFound."""
+        with self._read() as session:
+            stored = _stored_digest(session, study_id)
+            return take_digest(session, study_id, events=None if stored is None else stored.tables["events"].rows)
+
+
+def take_digest(session: Session, study_id: str, *, events: int | None = None) -> StudyDigest:
+    """Return the digest of a study's rows. Of its events the first `events` count; None means all of them."""
+    tables: dict[str, TableDigest] = {}
+    for table in TABLES:
+        statement = _select_rows(table, study_id, dialect_of(session))
+        tables[table.name] = _digest_rows(session, statement.limit(events) if table.name == "events" else statement)
+    return StudyDigest(tables)
+
+
+def digest_to_json(digest: StudyDigest) -> dict[str, Any]:
+    """Return what the column `digest` of a study holds."""
+    return {name: asdict(table) for name, table in digest.tables.items()}
+
+
+def _stored_digest(session: Session, study_id: str) -> StudyDigest | None:
+    document = require(session, StudyRow, study_id, "study").digest
+    if document is None:
+        return None
+    return StudyDigest({name: TableDigest(**table) for name, table in document.items()})
+
+
+def _digest_rows(session: Session, statement: Select[Any]) -> TableDigest:
+    """Return the SHA-256 of the rows as lines of canonical JSON, and how many there are."""
+    digest, rows = sha256(), 0
+    for row in session.execute(statement.execution_options(yield_per=_CHUNK)).mappings():
+        # Without its NULLs: a migration may then add columns to rows that have a digest.
+        document = {name: value for name, value in row.items() if value is not None}
+        digest.update(canonical_json(document).encode() + b"\n")
+        rows += 1
+    return TableDigest(rows, digest.hexdigest())
+
+
+def _select_rows(table: Table, study_id: str, dialect: str) -> Select[Any]:
+    """Return the rows of one study in the order of their primary key, the same order on every database."""
+    statement = select(*(column for column in table.c if column.name not in LEFT_OUT.get(table.name, ())))
+    if table.name == StudyRow.__tablename__:
+        statement = statement.where(table.c.id == study_id)
+    elif "study_id" in table.c:
+        statement = statement.where(table.c.study_id == study_id)
+    else:
+        statement = statement.where(table.c.run_id.in_(select(RunRow.id).where(RunRow.study_id == study_id)))
+    if table.name == "budget_entries":
+        statement = statement.where(table.c.kind.not_in(TIMES))
+    if table.name == "artifacts":
+        statement = statement.where(~table.c.kind.startswith(REPORT_FILES))
+    order = "C" if dialect == "postgresql" else "BINARY"
+    keys = table.primary_key.columns
+    return statement.order_by(*(collate(key, order) if _is_text(key.type) else key for key in keys))
+
+
+def _is_text(kind: object) -> bool:
+    return isinstance(getattr(kind, "impl", kind), String | Text)

@@ -117,5 +117,5 @@ def test_an_answer_that_the_grader_cannot_use_is_told_with_its_task(tmp_path: Pa
     rows = [{"question": f"{number}?", "answer": "many"} for number in range(60)]
     environment = load_environment(f"{write(tmp_path / 'tasks.jsonl', rows)}?grader=number")
     task = next(environment.tasks(Split.TRAIN))
-    with pytest.raises(EnvironmentFailure, match="column answer: 'many' is no number"):
+    with pytest.raises(EnvironmentFailure, match="column answer: 'many' is not a number"):
         environment.grade(task, reply("7"))

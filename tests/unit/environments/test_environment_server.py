@@ -255,13 +255,13 @@ def test_a_folder_runs_in_the_interpreter_that_it_names(own: Path, tmp_path: Pat
     toml.write_text(toml.read_text() + '\npython = "../venv/bin/python"\n')
     with open_environment(str(own)) as served:
         assert attempt(served, Split.TRAIN, ["x"])[1].score == 1.0
-    with pytest.raises(EnvironmentInvalid, match="runs in an interpreter of its own"):
+    with pytest.raises(EnvironmentInvalid, match="needs its own interpreter"):
         load_environment(str(own))
 
 
 def test_an_interpreter_that_there_is_not_is_named(own: Path) -> None:
     toml = own / "environment.toml"
     toml.write_text(toml.read_text() + '\npython = "nothing/python"\n')
-    message = "nothing/python is no program that can be run"
+    message = "nothing/python cannot be run"
     with pytest.raises(EnvironmentInvalid, match=message), open_environment(str(own)):
         pass

@@ -83,8 +83,8 @@ class TaskTable:
                 first = by_split[split].setdefault(task.task.task_id, task)
                 if first.answer != task.answer:
                     raise EnvironmentInvalid(
-                        f"{name}, row {number}: it repeats the question {task.task.main_query[:60]!r} with other values: "
-                        "remove one of the rows"
+                        f"{name}, row {number}: it repeats the question {task.task.main_query[:60]!r} with other "
+                        "values: remove one of the rows"
                     )
         _refuse_overlap(by_split)
         for split, tasks in by_split.items():

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, cast
 
 COLLECTED_AFTER = (50_000, 20, 50)
-"""Arguments of `gc.set_threshold`: new objects per collection, and collections before an older generation is included."""
+"""Arguments of `gc.set_threshold`: new objects per collection, and collections per one of the next generation."""
 
 
 @contextmanager

@@ -57,5 +57,5 @@ def await_announcement(
     if code == KILLED:
         raise NoAnnouncement("it was killed", was_killed=True)
     said = tail(errors).splitlines()
-    silence = f"no sign of life within {timeout_s:.0f} s" if code is None else f"it ended with exit code {code}"
+    silence = f"it wrote nothing within {timeout_s:.0f} s" if code is None else f"it ended with exit code {code}"
     raise NoAnnouncement(said[-1] if said else silence)

@@ -3,7 +3,7 @@
 """The accuracy of a model on the tasks of each family, sampled with plain Hugging Face `generate`.
 
 Place in the flow: the last step of build.py, which measures the quality of the recipe. It runs the conversations of the
-reference agent side by side and renders each history again, so that it needs neither a server nor a sampler.
+reference agent side by side and renders each history again. So it needs neither a server nor a sampler.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def read_test(text: str, entry_point: str | None = None) -> PreparedTest:
 
     Functions called `test...` without arguments are called, and so is `check(candidate)` of HumanEval, with the
     `entry_point`. A program may define its function under the name of a builtin. Such a name means the builtin if the
-    test also uses other names of the program, and in assertions that do not compare with a constant.
+    test also uses other names of the program. It does so too in assertions that do not compare with a constant.
 
     Raises ValueError for text that is not Python, or that asserts nothing.
     """

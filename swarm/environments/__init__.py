@@ -1,6 +1,6 @@
-"""Environments: tasks in three splits that never overlap, and a grader for attempts at them.
+"""Environments: tasks in three disjoint splits, and a grader for attempts at them.
 
-`load_environment` loads on first use: where a foreign program runs, there is none to be loaded.
+`load_environment` is imported on first use, because its module is not visible in the sandbox of a program.
 """
 
 from __future__ import annotations

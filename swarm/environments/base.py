@@ -1,8 +1,8 @@
-"""What an environment is: tasks in three splits that never overlap, and a grader that says what an attempt is worth.
+"""The interface of an environment: tasks in three disjoint splits, sessions, and a grader.
 
-Place in the flow: the modules beside this one implement it, registry.py finds one by name. An agent sees the public
-part of a task and the messages of its session; answers and graders stay here. This module knows nothing of models,
-episodes or HTTP.
+Place in the flow: the modules beside this one implement it, and registry.py finds an environment by name. An agent sees
+the public part of a task and the messages of its session. Answers and graders stay in the environment. This module
+knows nothing of models, episodes or HTTP.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ from swarm.types import Message, Task, ToolSpec
 TIME_LIMIT_S = 60.0
 
 Transcript = Sequence[Message]
-"""The messages of one attempt in order, the opening ones included."""
+"""All messages of one attempt in order, including the opening ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentTask:
-    """`task` is what a program may see. `answer` is for the grader alone, as JSON values."""
+    """One task and its answer.
+
+    `task` is the public part, which a program may see. `answer` consists of JSON values and is for the grader alone.
+    """
 
     task: Task
     answer: Mapping[str, Any]
@@ -33,9 +36,10 @@ class EnvironmentTask:
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """What an attempt is worth. `score` is finite; where there is a best attempt it is worth 1.
+    """The grade of one attempt.
 
-    Raises EnvironmentFailure for a score that is no finite number.
+    `score` is 1 for a perfect attempt, where an attempt can be perfect. Raises EnvironmentFailure for a score that is
+    not a finite number.
     """
 
     score: float
@@ -44,21 +48,21 @@ class Grade:
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.score):
-            raise EnvironmentFailure(f"the grader gave the score {self.score}: it must be a finite number")
+            raise EnvironmentFailure(f"the grader returned the score {self.score}: it must be a finite number")
 
 
 class Session(ABC):
-    """One attempt at one task: `messages` open it, `reply` takes what the agent answers."""
+    """One attempt at one task: `messages` open it, and `reply` takes the agent's answers."""
 
     messages: tuple[Message, ...]
 
     @abstractmethod
     def reply(self, message: Message) -> tuple[Message, ...] | None:
-        """Take one assistant message; return the messages that follow it, or None when the attempt is over."""
+        """Take one assistant message and return the messages that follow it, or None when the attempt is over."""
 
 
 class SingleTurn(Session):
-    """A question, and an answer that ends the attempt."""
+    """A session with one question, whose answer ends the attempt."""
 
     def __init__(self, query: str, system: str | None = None) -> None:
         opening = () if system is None else ({"role": "system", "content": system},)
@@ -69,9 +73,11 @@ class SingleTurn(Session):
 
 
 class Environment(ABC):
-    """`name` is how a user calls it; `digest` changes with everything that decides which tasks there are and what an
-    attempt is worth. `max_turns` bounds the agent's answers per attempt, `max_tokens` is enough for each of them.
-    `time_limit_s` is what any one call may take where the environment runs in a process of its own.
+    """A source of tasks, with the grader for attempts at them.
+
+    `name` is the name that a user calls it by. `digest` changes with everything that affects tasks or grades.
+    `max_turns` bounds the agent's answers per attempt, and `max_tokens` is enough for each answer. `time_limit_s`
+    bounds each call, in seconds, if the environment runs in its own process.
     """
 
     name: str
@@ -84,54 +90,68 @@ class Environment(ABC):
 
     @abstractmethod
     def tasks(self, split: Split, seed: int = 0) -> Iterator[EnvironmentTask]:
-        """Every task of a split once, in an order fixed by `seed`; without end where tasks are made on demand."""
+        """Yield each task of a split once, in an order fixed by `seed`.
+
+        The stream may be endless if the environment makes tasks on demand.
+        """
 
     def open(self, task: EnvironmentTask) -> Session:
-        """A new attempt at a task."""
+        """Open a new attempt at a task."""
         return SingleTurn(task.task.main_query)
 
     @abstractmethod
     def grade(self, task: EnvironmentTask, transcript: Transcript) -> Grade:
-        """What the attempt is worth, by task and transcript alone. Raises EnvironmentFailure if the grader fails."""
+        """Return the grade of an attempt, which depends on the task and the transcript alone.
+
+        Raises EnvironmentFailure if the grader fails.
+        """
 
     def solution(self, task: EnvironmentTask) -> str | None:
-        """A reply that the grader must find perfect; None where none is known."""
+        """Return a reply that the grader must find perfect, or None if none is known."""
         return None
 
     def close(self) -> None:
-        """Give back what it holds; most hold nothing. Nothing may be asked of it afterwards. Idempotent."""
+        """Release the environment's resources, if it has any.
+
+        Idempotent. No other method may be called afterwards.
+        """
         return
 
 
 class DrivenEnvironment(Environment):
-    """An environment with an agent of its own, which it drives and judges itself: there are no sessions, and no grades
-    but those of its own attempts."""
+    """An environment that runs its own agent and grades it.
+
+    It has no sessions, and it cannot grade attempts of other agents.
+    """
 
     @abstractmethod
     def run(
         self, task: EnvironmentTask, base_url: str, api_key: str, model: str, max_tokens: int
     ) -> tuple[Transcript, Grade]:
-        """One whole attempt at a task, with the model at an OpenAI-compatible address. May be called from many threads.
+        """Run one whole attempt with the model at an OpenAI-compatible address, and return transcript and grade.
 
-        Raises EnvironmentFailure for an attempt that brought no grade.
+        Many threads may call this at once. Raises EnvironmentFailure for an attempt that ended without a grade.
         """
 
     @abstractmethod
     def interrupt(self) -> None:
-        """End the attempts under way, which then fail. Others may follow."""
+        """Stop the running attempts, which then fail.
+
+        Other attempts may follow.
+        """
 
     def open(self, task: EnvironmentTask) -> Session:
         raise EnvironmentInvalid(self.refusal("sessions"), param="env")
 
     def grade(self, task: EnvironmentTask, transcript: Transcript) -> Grade:
-        raise EnvironmentInvalid(self.refusal("grades of other attempts"), param="env")
+        raise EnvironmentInvalid(self.refusal("grades for other agents"), param="env")
 
     def refusal(self, what: str) -> str:
-        return f"{self.name} has an agent of its own and no {what}"
+        return f"{self.name} runs its own agent and has no {what}"
 
 
 def final_reply(transcript: Transcript) -> str:
-    """The text of the last assistant message without blanks around it; empty if there is none."""
+    """Return the stripped text of the last assistant message, or an empty string if there is none."""
     for message in reversed(transcript):
         if message.get("role") == "assistant":
             content = message.get("content")

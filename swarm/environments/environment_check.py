@@ -1,7 +1,7 @@
-"""Whether an environment teaches what it is meant to: what can be found wrong without a model.
+"""Checks of an environment's tasks and grader that need no model.
 
-Place in the flow: `swarm env check` prints the findings. Each check looks at the first tasks of every split. This
-module knows nothing of where an environment comes from.
+Place in the flow: `swarm env check` prints the results. Each check looks at the first tasks of every split. This module
+does not know where an environment comes from.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from swarm.types import Message
 
 SAMPLES = 200
 TOLERATED_CONSTANT = 0.5
-"""What one answer to everything may earn: a task with two answers to choose from is still one."""
+"""Highest mean score for the same answer to all tasks. A choice between two answers must still pass."""
 TOLERATED_JUNK = 0.1
-"""What no answer at all may earn on average: graders with partial credit pay a little for some questions."""
+"""Highest mean score for an empty answer. Graders with partial credit pay a little for some questions."""
 JOINED = 50
 TOLERATED_JOINED = 0.5
-"""What all answers at once may earn: of two answers to choose from, a grader may look at the last one alone."""
+"""Highest mean score for a list of all answers. A grader may look at the last of two answers alone."""
 SLOW_S = 1.0
 
 
@@ -38,7 +38,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One line of what was found; what to do is in it unless all is well."""
+    """The result of one check in one line, which says what to do unless all is well."""
 
     check: str
     severity: Severity
@@ -57,7 +57,7 @@ class _Sampled:
 
     @cached_property
     def solved(self) -> list[tuple[EnvironmentTask, str | None]]:
-        """The train tasks with their solutions, for each of which the environment is asked once."""
+        """The train tasks with their solutions, each asked for once."""
         return [(task, self.environment.solution(task)) for task in self.train]
 
     def grade(self, task: EnvironmentTask, reply: str) -> Grade:
@@ -65,7 +65,10 @@ class _Sampled:
 
 
 def check_environment(environment: Environment, samples: int = SAMPLES) -> Iterator[CheckResult]:
-    """Findings one by one. Raises what the environment raises: EnvironmentInvalid, EnvironmentFailure."""
+    """Yield the result of each check.
+
+    Raises what the environment raises: EnvironmentInvalid or EnvironmentFailure.
+    """
     began = time.monotonic()
     by_split = {split: list(islice(environment.tasks(split), samples)) for split in Split}
     sampled = _Sampled(environment, by_split, time.monotonic() - began)
@@ -81,7 +84,7 @@ def check_environment(environment: Environment, samples: int = SAMPLES) -> Itera
     for check in of_tasks:
         yield check(sampled)
     if isinstance(environment, DrivenEnvironment):
-        message = f"not looked at: {environment.refusal('grades of other attempts')}; `swarm eval` plays it"
+        message = f"skipped: {environment.refusal('grades for other agents')}; `swarm eval` runs it"
         yield CheckResult("grades", Severity.OK, message)
         return
     for check in of_grades:
@@ -89,7 +92,7 @@ def check_environment(environment: Environment, samples: int = SAMPLES) -> Itera
 
 
 def transcript_of(environment: Environment, task: EnvironmentTask, reply: str) -> list[Message]:
-    """The attempt in which the first answer is `reply`."""
+    """Return the transcript of an attempt whose first answer is `reply`."""
     session = environment.open(task)
     message: Message = {"role": "assistant", "content": reply}
     return [*session.messages, message, *(session.reply(message) or ())]
@@ -98,8 +101,8 @@ def transcript_of(environment: Environment, task: EnvironmentTask, reply: str) -
 def _tasks(sampled: _Sampled) -> CheckResult:
     counts = ", ".join(f"{len(tasks)} {split}" for split, tasks in sampled.by_split.items())
     if empty := [split for split, tasks in sampled.by_split.items() if not tasks]:
-        return CheckResult("tasks", Severity.FAIL, f"no task in {', '.join(empty)}: {counts} looked at")
-    return CheckResult("tasks", Severity.OK, f"{counts} looked at")
+        return CheckResult("tasks", Severity.FAIL, f"no tasks in {', '.join(empty)} ({counts} checked): add some")
+    return CheckResult("tasks", Severity.OK, f"{counts} checked")
 
 
 def _splits(sampled: _Sampled) -> CheckResult:
@@ -107,12 +110,14 @@ def _splits(sampled: _Sampled) -> CheckResult:
     is_one_question = sampled.environment.max_turns == 1 and not isinstance(sampled.environment, DrivenEnvironment)
     for split, tasks in sampled.by_split.items():
         for task in tasks:
-            # Tasks of several turns may begin alike and go on differently.
+            # Tasks of several turns may begin with the same message and differ later.
             key = task.task.main_query if is_one_question else digest_of([task.task.main_query, task.answer])
             other = first.setdefault(key, split)
             if other is not split:
                 question = task.task.main_query[:60]
-                return CheckResult("splits", Severity.FAIL, f"{question!r} is in {other} and in {split}")
+                return CheckResult(
+                    "splits", Severity.FAIL, f"{question!r} is in both {other} and {split}: keep it in one"
+                )
     return CheckResult("splits", Severity.OK, "no question is in two splits")
 
 
@@ -120,7 +125,7 @@ def _order(sampled: _Sampled) -> CheckResult:
     again = islice(sampled.environment.tasks(Split.TRAIN), len(sampled.train))
     if [task.task.task_id for task in again] != [task.task.task_id for task in sampled.train]:
         return CheckResult(
-            "order", Severity.FAIL, "the same seed gave other tasks: tasks must depend on split and seed"
+            "order", Severity.FAIL, "the same seed gave other tasks: make tasks depend on split and seed alone"
         )
     return CheckResult("order", Severity.OK, "the same seed gives the same tasks")
 
@@ -135,9 +140,9 @@ def _solutions(sampled: _Sampled) -> CheckResult:
             return CheckResult(
                 "solutions",
                 Severity.FAIL,
-                f"the right answer {solution[:40]!r} of {task.task.task_id} is graded {grade.score:g}: mend the grader",
+                f"the right answer {solution[:40]!r} of {task.task.task_id} is graded {grade.score:g}: fix the grader",
             )
-    return CheckResult("solutions", Severity.OK, f"{len(known)} right answers are graded as such")
+    return CheckResult("solutions", Severity.OK, f"{len(known)} right answers are graded as right")
 
 
 def _determinism(sampled: _Sampled) -> CheckResult:
@@ -145,9 +150,9 @@ def _determinism(sampled: _Sampled) -> CheckResult:
         for reply in (solution or "", "?"):
             if sampled.grade(task, reply) != sampled.grade(task, reply):
                 return CheckResult(
-                    "determinism", Severity.FAIL, f"{task.task.task_id}: the same attempt was graded in two ways"
+                    "determinism", Severity.FAIL, f"{task.task.task_id}: one attempt got two grades: fix the grader"
                 )
-    return CheckResult("determinism", Severity.OK, "an attempt is always graded the same")
+    return CheckResult("determinism", Severity.OK, "an attempt always gets the same grade")
 
 
 def _empty_and_echo(sampled: _Sampled) -> CheckResult:
@@ -156,7 +161,7 @@ def _empty_and_echo(sampled: _Sampled) -> CheckResult:
     earned = {"an empty answer": _mean(empty), "the question itself": _mean(echo)}
     message = " and ".join(f"{name} earns {score:.2f}" for name, score in earned.items())
     if max(earned.values()) > TOLERATED_JUNK:
-        return CheckResult("empty answers", Severity.FAIL, f"{message} on average: mend the grader")
+        return CheckResult("empty answers", Severity.FAIL, f"{message} on average: fix the grader")
     return CheckResult("empty answers", Severity.OK, message)
 
 
@@ -168,12 +173,17 @@ def _constant(sampled: _Sampled) -> CheckResult:
     earned = _mean([sampled.grade(task, reply).score for task in sampled.train])
     message = f"the most common answer {reply[:40]!r} earns {earned:.2f} on average"
     if earned > TOLERATED_CONSTANT:
-        return CheckResult("constant answers", Severity.FAIL, f"{message}: a model would learn to say nothing else")
+        return CheckResult(
+            "constant answers", Severity.FAIL, f"{message}: a model would learn this answer alone, so vary the answers"
+        )
     return CheckResult("constant answers", Severity.OK, message)
 
 
 def _joined(sampled: _Sampled) -> CheckResult:
-    """Graded where one of the joined answers is the right one: elsewhere a careless grader pays nothing either."""
+    """Grade a list of answers on the tasks whose right answer is in the list.
+
+    On other tasks, even a careless grader pays nothing for it.
+    """
     known = [(task, solution) for task, solution in sampled.solved if solution is not None]
     joined = [solution for solution, _ in Counter(solution for _, solution in known).most_common(JOINED)]
     if len(joined) < 2:
@@ -182,9 +192,7 @@ def _joined(sampled: _Sampled) -> CheckResult:
     earned = _mean([sampled.grade(task, reply).score for task, solution in known if solution in joined])
     message = f"a reply that lists {len(joined)} answers earns {earned:.2f} where the right one is among them"
     if earned > TOLERATED_JOINED:
-        return CheckResult(
-            "joined answers", Severity.FAIL, f"{message}: have the grader compare the answer, not look for it in a text"
-        )
+        return CheckResult("joined answers", Severity.FAIL, f"{message}: have the grader compare the whole answer")
     return CheckResult("joined answers", Severity.OK, message)
 
 
@@ -198,7 +206,7 @@ def _time(sampled: _Sampled) -> CheckResult:
         f"{1000 * sampled.seconds / max(1, tasks):.1f} ms to make a task, {1000 * each:.1f} ms to grade an attempt"
     )
     if each > SLOW_S:
-        return CheckResult("time", Severity.WARN, f"{message}: grading will slow training down")
+        return CheckResult("time", Severity.WARN, f"{message}: speed up the grader, because it slows training down")
     return CheckResult("time", Severity.OK, message)
 
 

@@ -1,8 +1,8 @@
-"""Environments by the name that a user gives.
+"""The lookup of environments by the name that a user gives.
 
-Place in the flow: what programs, the CLI and the researcher look environments up with. A name is that of a bundled
-family, `reasoning_gym:NAME`, `verifiers:ID`, or a path: a folder with an environment.toml, a task file, or a folder of
-task files. Options follow a question mark: `tasks.jsonl?grader=number`.
+Place in the flow: programs, the CLI and the researcher look up environments here. A name is a bundled family,
+`reasoning_gym:NAME`, `verifiers:ID`, or a path. A path leads to a folder with an environment.toml, a task file, or a
+folder of task files. Options follow a question mark: `tasks.jsonl?grader=number`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,17 @@ _PLAIN_IN_OPTIONS = "/:,=@?[]{}\"'"
 
 
 def load_environment(name: str) -> Environment:
-    """Raises NotFound for a name that stands for nothing, EnvironmentInvalid for an environment that cannot be used,
-    SandboxUnavailable for a grader that runs programs where there is no sandbox."""
+    """Return the environment called `name`.
+
+    Raises NotFound for an unknown name, and EnvironmentInvalid for an environment that cannot be used. Raises
+    SandboxUnavailable if its grader runs programs and there is no sandbox.
+    """
     source, options = name.partition("?")[0], options_of(name)
     if source in TASK_FAMILIES:
         if options:
-            raise EnvironmentInvalid(f"the bundled environment {source} has no options", param=next(iter(options)))
+            raise EnvironmentInvalid(
+                f"the bundled environment {source} has no options: leave them out", param=next(iter(options))
+            )
         return BundledEnvironment(TASK_FAMILIES[source])
     library, colon, rest = source.partition(":")
     if colon and library in LIBRARIES:
@@ -42,7 +47,7 @@ def load_environment(name: str) -> Environment:
         from swarm.environments.sources.folder import FolderEnvironment
 
         if options:
-            raise EnvironmentInvalid(f"the options of {path} are in its environment.toml", param=next(iter(options)))
+            raise EnvironmentInvalid(f"set the options of {path} in its environment.toml", param=next(iter(options)))
         return FolderEnvironment(path)
     if path.is_dir() or (path.is_file() and path.suffix in SUFFIXES):
         return _open_dataset(path, options)
@@ -50,7 +55,7 @@ def load_environment(name: str) -> Environment:
 
 
 def options_of(name: str) -> dict[str, str]:
-    """The options that stand in a name. Raises EnvironmentInvalid for what is none."""
+    """Return the options that stand in `name`. Raises EnvironmentInvalid for a query that is not NAME=VALUE pairs."""
     query = name.partition("?")[2]
     try:
         return dict(parse_qsl(query, keep_blank_values=True, strict_parsing=True)) if query else {}
@@ -59,7 +64,7 @@ def options_of(name: str) -> dict[str, str]:
 
 
 def with_options(name: str, options: Mapping[str, str]) -> str:
-    """The name with these options, which take the place of those that it has by the same names."""
+    """Return `name` with these options. An option that the name has already gets the new value."""
     written = (
         "=".join(quote(part, safe=_PLAIN_IN_OPTIONS) for part in option)
         for option in {**options_of(name), **options}.items()
@@ -68,17 +73,20 @@ def with_options(name: str, options: Mapping[str, str]) -> str:
 
 
 def is_bundled(name: str) -> bool:
-    """Whether the name stands for one of the package's own environments."""
+    """Return whether `name` is one of the package's own environments."""
     return name.partition("?")[0] in TASK_FAMILIES
 
 
 def has_own_worker(name: str) -> bool:
-    """Whether the environment runs its code in a process of its own already."""
+    """Return whether the environment already runs its code in its own process."""
     return name.startswith("verifiers:")
 
 
 def interpreter_of(name: str) -> str | None:
-    """The Python that the environment asks to run in; None for this one. Raises EnvironmentInvalid."""
+    """Return the Python that the environment must run in, or None for the current one.
+
+    Raises EnvironmentInvalid if environment.toml cannot be read, or names a Python that cannot be run.
+    """
     path = Path(name.partition("?")[0])
     if not (path / "environment.toml").is_file():
         return None
@@ -88,15 +96,17 @@ def interpreter_of(name: str) -> str | None:
 
 
 def agent_of(name: str) -> Path | None:
-    """The program that an environment's folder brings along, its agent.py."""
+    """Return the agent.py in the environment's folder, or None if there is none."""
     path = Path(name.partition("?")[0])
     agent = path / AGENT_FILE
     return agent if (path / "environment.toml").is_file() and agent.is_file() else None
 
 
 def files_of(name: str) -> dict[str, Path]:
-    """The files that an environment of the user's is made of, by the names that a person knows them by; none for one of
-    the package or of a library."""
+    """Return the files of a user's environment by name, relative to its folder.
+
+    There are none for a bundled environment or one of a library.
+    """
     path = Path(name.partition("?")[0])
     if is_bundled(name) or not path.exists():
         return {}
@@ -132,7 +142,7 @@ def _open_dataset(path: Path, options: dict[str, str]) -> Environment:
 
 
 def option_error(error: ValidationError, where: str) -> EnvironmentInvalid:
-    """The first wrong option in one line."""
+    """Return an error that describes the first wrong option in one line."""
     first = error.errors(include_url=False)[0]
     name = ".".join(str(part) for part in first["loc"])
     return EnvironmentInvalid(f"{where}: option {name}: {first['msg']} (got {str(first['input'])[:60]!r})", param=name)
@@ -140,9 +150,9 @@ def option_error(error: ValidationError, where: str) -> EnvironmentInvalid:
 
 def _unknown(source: str, path: Path) -> str:
     if path.exists():
-        return f"{path} is no environment: use a .jsonl or .parquet file, or a folder with an environment.toml"
+        return f"{path} is not an environment: use a .jsonl or .parquet file, or a folder with an environment.toml"
     hint = did_you_mean(source, TASK_FAMILIES) or "."
     return (
-        f"there is no environment {source!r}{hint} Bundled are {', '.join(TASK_FAMILIES)}; others are "
+        f"there is no environment {source!r}{hint} Use one of {', '.join(TASK_FAMILIES)}, or "
         "reasoning_gym:NAME, verifiers:ID, a .jsonl or .parquet file, or a folder with an environment.toml"
     )

@@ -1,6 +1,6 @@
-"""A new environment folder to begin with: a small task that passes every check.
+"""A template of an environment folder: a small task that passes every check.
 
-Place in the flow: `swarm env init` writes it. This module knows nothing of how a folder is read.
+Place in the flow: `swarm env init` writes it. This module does not know how a folder is read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ max_tokens = 16
 """
 
 GRADE = '''\
-"""What an attempt is worth. `task` is a row of tasks.jsonl, `transcript` the messages of the attempt."""
+"""Grade one attempt: `task` is a row of tasks.jsonl, and `transcript` lists the messages of the attempt."""
 
 
 def grade(task: dict, transcript: list[dict]) -> float:
@@ -33,7 +33,10 @@ ROWS = 300
 
 
 def write_scaffold(directory: Path) -> list[Path]:
-    """The files written. Raises EnvironmentInvalid if the folder has files already or cannot be written."""
+    """Write the template into a new folder and return its files.
+
+    Raises EnvironmentInvalid if the folder is not empty or cannot be written.
+    """
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise EnvironmentInvalid(f"{directory} exists and is not empty: name a new folder")
     contents = {

@@ -1,7 +1,7 @@
-"""A user's Python file as a module: graders, tasks and programs.
+"""The import of a user's Python file: a grader, tasks or a program.
 
-Place in the flow: folder.py and swarm.program import here what a user wrote, in the process that asked for it. This
-module knows nothing of what is in such a file.
+Place in the flow: folder.py and swarm.program import users' files here, in the calling process. This module does not
+know what such a file contains.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from swarm.errors import EnvironmentInvalid
 
 
 def import_file(path: Path) -> ModuleType:
-    """The module of a file, under a name that nobody else imports it by.
+    """Import a file under a name that no other module has, and return the module.
 
     Raises EnvironmentInvalid if there is no such file, or if importing it raises.
     """

@@ -1,9 +1,9 @@
 # pyright: reportUnknownMemberType=false
 """Rebuild the bundled base model micro: `python -m swarm.micro.build --out DIR [--steps N] [--seed 0]`.
 
-Place in the flow: run by hand when a kind of task, a wording, the chat template or the recipe changes; its output is
-what `swarm/micro/model` holds. The same seed gives the same bytes on the same kind of machine, because it uses one
-thread throughout.
+Place in the flow: a person runs it when a kind of task, a wording, the chat template or the recipe changes. Its output
+goes into `swarm/micro/model`. It uses one thread throughout, so that the same seed gives the same bytes on the same
+kind of machine.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from swarm.nano.recipe.score import evaluate
 from swarm.tasks import TASK_FAMILIES
 
 QUESTIONS = 40
-"""Questions of each kind and part that the score is measured on."""
+"""Questions of each kind and part for the score."""
 BUNDLED_TASKS = 100
 """Validation tasks of each bundled family."""
 
 
 def build(out: Path, recipe: Recipe, questions: int = QUESTIONS) -> dict[str, Any]:
-    """Write the model to `out`, and return the record that stands in `build.json` beside it.
+    """Write the model to `out`, and return the record that is written to `build.json` beside it.
 
-    All accuracies are at temperature 1, which is what reinforcement learning begins from. Sets the process to one torch
-    thread: another number of threads gives other weights.
+    All accuracies are at temperature 1, from which reinforcement learning begins. This limits torch to one thread in
+    this process, because another number of threads gives other weights.
     """
     torch.set_num_threads(1)
     began = time.process_time()
     model, tokenizer = warm_up(recipe, ProgressPrinter())
     save(model, tokenizer, out)
-    print(f"{time.process_time() - began:.0f} s of one core", flush=True)
+    print(f"the warm-up took {time.process_time() - began:.0f} s of CPU time", flush=True)
     scores = score(model, tokenizer, count=questions, temperature=1.0)
     bundled = {
         name: evaluate(model, tokenizer, family, count=BUNDLED_TASKS, temperature=1.0)

@@ -1,9 +1,9 @@
 # pyright: reportUnknownMemberType=false
 """Rebuild the bundled base model: `python -m swarm.nano.build --out DIR [--steps N] [--seed 0]`.
 
-Place in the flow: run by hand when a task family, the chat template or the recipe changes; its output is what
-`swarm/nano/model` holds. The same seed gives the same bytes on the same kind of machine, because it uses one
-thread throughout.
+Place in the flow: a person runs it when a task family, the chat template or the recipe changes. Its output goes into
+`swarm/nano/model`. It uses one thread throughout, so that the same seed gives the same bytes on the same kind of
+machine.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ EVALUATED_TASKS = 200
 def build(out: Path, recipe: Recipe) -> dict[str, dict[str, float]]:
     """Write the model to `out`, and return each family's accuracy on validation tasks.
 
-    `sampled` is at temperature 1, `greedy` at 0; both stand in `build.json` beside the model. Sets the process to one
-    torch thread: another number of threads gives other weights.
+    `sampled` is at temperature 1 and `greedy` at 0. Both are also written to `build.json` beside the model. This limits
+    torch to one thread in this process, because another number of threads gives other weights.
     """
     torch.set_num_threads(1)
     model, tokenizer = warm_up(recipe, ProgressPrinter())

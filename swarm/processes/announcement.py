@@ -1,7 +1,7 @@
-"""The one line in which a child says that it is ready: how a child says it, and how its parent waits for it.
+"""The one line of JSON that tells a parent that its child process is ready.
 
-Place in the flow: servers, environments and programs keep their standard output for what their parent reads. child.py
-starts them. This module knows nothing of what a line says.
+Place in the flow: servers, environments and programs keep their standard output for the lines that their parent reads.
+child.py starts them. This module does not know what a line means.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ POLL_S = 0.02
 
 
 class NoAnnouncement(Exception):
-    """A child ended, or was silent for too long. The message is the last line of what it said on standard error.
+    """A child process that ended without its line, or took too long to write it.
 
-    `was_killed` says that it was killed before it could say anything.
+    The message is the child's last line on standard error. `was_killed` says that a signal killed the child first.
     """
 
     def __init__(self, message: str, *, was_killed: bool = False) -> None:
@@ -30,7 +30,7 @@ class NoAnnouncement(Exception):
 
 
 def claim_stdout() -> TextIO:
-    """Standard output for this process's own lines alone: what other code prints goes to standard error from now on."""
+    """Return standard output for this process's own lines, and redirect what other code prints to standard error."""
     claimed = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return claimed
@@ -39,14 +39,14 @@ def claim_stdout() -> TextIO:
 def await_announcement(
     child: Child, out: Path, errors: Path, timeout_s: float, *, is_given_up: Callable[[], bool] = lambda: False
 ) -> dict[str, Any]:
-    """The JSON document that the child writes as the first line of the file `out`.
+    """Return the JSON document that the child writes as the first line of the file `out`.
 
-    Raises NoAnnouncement if it ends or `timeout_s` pass without one, or once `is_given_up` says so. The child is left
-    as it is.
+    Raises NoAnnouncement if the child ends or `timeout_s` seconds pass without one, or once `is_given_up` returns true.
+    The child itself is not stopped.
     """
     deadline, code = time.monotonic() + timeout_s, None
     while time.monotonic() < deadline and not is_given_up():
-        # Asked before the file is read, so that a child which ends right after its line has been heard.
+        # Poll before reading, so that the line of a child that ends right after it is not missed.
         code = child.poll()
         line, newline, _ = out.read_text(encoding="utf-8").partition("\n")
         if newline:
@@ -57,5 +57,5 @@ def await_announcement(
     if code == KILLED:
         raise NoAnnouncement("it was killed", was_killed=True)
     said = tail(errors).splitlines()
-    silence = f"no sign of life within {timeout_s:.0f} s" if code is None else f"it ended with exit code {code}"
+    silence = f"it wrote nothing within {timeout_s:.0f} s" if code is None else f"it ended with exit code {code}"
     raise NoAnnouncement(said[-1] if said else silence)

@@ -1,7 +1,7 @@
-"""Child processes that end with the process that started them, and how one is told from a later one of its number.
+"""Child processes that end with their parent, and names that identify a process although its id may be reused.
 
-Place in the flow: whoever starts servers, programs or environments does it here. supervise.py stands around each. This
-module knows nothing of what they do.
+Place in the flow: servers, programs and environments are started here. supervise.py wraps each of them. This module
+does not know what they do.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from typing import cast
 
 _SUPERVISOR = Path(__file__).with_name("supervise.py")
 KILLED = 128 + signal.SIGKILL
-"""The exit code of a child that was killed: by the kernel for want of memory, or by a person. It did not end itself."""
+"""Exit code of a child that was killed from outside: by the kernel for lack of memory, or by a person."""
 STOP_TIMEOUT_S = 12.0
-"""Beyond the grace that supervise.py gives, so that it is killed only if it hangs itself."""
+"""Seconds before the supervisor is killed. This is more than the grace that supervise.py gives its command."""
 
 OWN_END_S = 2.0
-"""For a command that is spoken with, to end by itself when its standard input has closed."""
+"""Seconds in which a command that reads standard input may end by itself after that has closed."""
 PARENT_FLAG = "--parent"
 
 TAIL_BYTES = 4000
@@ -37,7 +37,10 @@ _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "VIRTUAL
 
 
 class Child:
-    """A running command. `pid` is its supervisor's; ending that ends the command and all its descendants."""
+    """A running command under its supervisor, whose process id is `pid`.
+
+    When the supervisor ends, so do the command and all its descendants.
+    """
 
     def __init__(
         self,
@@ -49,10 +52,10 @@ class Child:
         errors: Path,
         on_stop: Callable[[], None] | None = None,
     ) -> None:
-        """Standard output and error go to the files `out` and `errors`, which are appended to. Without `out`, the
-        command is spoken with by `write` and `lines`, and should end when its standard input closes.
+        """Start the command, with its standard output and error appended to the files `out` and `errors`.
 
-        `stop` calls `on_stop` once the process is gone.
+        Without `out`, `write` and `lines` communicate with the command, which should end when its standard input
+        closes. `stop` calls `on_stop` once the process is gone.
         """
         self._on_stop = on_stop
         self._stopping = threading.Lock()
@@ -76,7 +79,7 @@ class Child:
         self.started = process_start(self.pid)
 
     def poll(self) -> int | None:
-        """The exit code, or None while it runs; 128 + signal where a signal ended it."""
+        """Return the exit code, which is 128 + signal if a signal ended the command, or None while it runs."""
         return self._process.poll()
 
     def wait(self, timeout_s: float) -> int | None:
@@ -85,7 +88,10 @@ class Child:
         return None
 
     def write(self, data: bytes) -> None:
-        """To its standard input. One thread at a time; raises BrokenPipeError once it has ended or is being ended."""
+        """Write to the command's standard input, from one thread at a time.
+
+        Raises BrokenPipeError once the command has ended or is being stopped.
+        """
         assert self._process.stdin is not None
         try:
             while data:
@@ -94,14 +100,17 @@ class Child:
             raise BrokenPipeError("standard input is closed") from error
 
     def lines(self, limit: int) -> Iterator[bytes]:
-        """What it writes to standard output, until it ends; a line longer than `limit` bytes comes in parts."""
+        """Yield the lines of its standard output until it ends; a line longer than `limit` bytes comes in parts."""
         assert self._process.stdout is not None
         with BufferedReader(cast(RawIOBase, self._process.stdout)) as output:
             while line := output.readline(limit):
                 yield line
 
     def stop(self) -> None:
-        """End it and wait until it is gone. Idempotent."""
+        """End the command and wait until it is gone.
+
+        Idempotent.
+        """
         with self._stopping:
             if self._process.stdin is not None:
                 with contextlib.suppress(BrokenPipeError):
@@ -117,8 +126,11 @@ class Child:
 
 
 def server_environment() -> dict[str, str]:
-    """What a server of our own gets to see: every setting of this process, which may be those of a cluster and its
-    GPUs, but no token of other servers and nothing of a model provider."""
+    """Return the environment for a server of our own.
+
+    It has every variable of this process, because some may configure a cluster and its GPUs. It leaves out the token of
+    other servers and the variables of model providers.
+    """
     return {
         name: value
         for name, value in os.environ.items()
@@ -127,13 +139,13 @@ def server_environment() -> dict[str, str]:
 
 
 def child_environment(**extra: str) -> dict[str, str]:
-    """What a trusted child gets to see: paths and locale, never the key of a model provider."""
+    """Return the environment for a trusted child: paths and locale, and never the key of a model provider."""
     environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     return environment | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), "PYTHONUNBUFFERED": "1"} | extra
 
 
 def process_start(pid: int) -> str | None:
-    """When the process began, as the system tells it; None if there is none. Only good for comparing."""
+    """Return the start of a process in the system's own format, for comparison only, or None if there is none."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
         fields = stat.rpartition(")")[2].split()
@@ -154,19 +166,22 @@ def _start_from_ps(pid: int) -> str | None:
 
 
 def own_name() -> str:
-    """This process, so that another one on the same host can tell whether it is still alive."""
+    """Return a name of this process by which others on the same host can tell whether it is still alive."""
     return f"{socket.gethostname()}:{os.getpid()}:{process_start(os.getpid())}"
 
 
 def is_dead(name: str) -> bool:
-    """True if `name`, from `own_name`, is a process of this host that is gone; False also where that cannot be told."""
+    """Return whether `name`, from `own_name`, is a process of this host that is gone.
+
+    Returns False if that cannot be told.
+    """
     host, _, process = name.partition(":")
     pid, _, started = process.partition(":")
     return host == socket.gethostname() and pid.isdigit() and process_start(int(pid)) != started
 
 
 def end_stale(pid: int, started: str | None) -> bool:
-    """End a process of an earlier life, if it is still the same one. Returns whether there was one."""
+    """End a process that an earlier run left behind, if it is still the same one, and return whether it was."""
     if started is None or process_start(pid) != started:
         return False
     with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -181,7 +196,7 @@ def end_stale(pid: int, started: str | None) -> bool:
 
 
 def tail(path: Path, limit: int = TAIL_BYTES) -> str:
-    """The last `limit` bytes of a text file; empty if it cannot be read."""
+    """Return the last `limit` bytes of a text file, or an empty string if it cannot be read."""
     try:
         with path.open("rb") as file:
             file.seek(0, os.SEEK_END)

@@ -1,6 +1,6 @@
-"""How many cores this process may use, which is less than the machine has where an operator limits it.
+"""The number of cores that this process may use, which an operator may limit.
 
-Place in the flow: backends ask before they take threads, and a study before it starts several servers.
+Place in the flow: backends ask before they start threads, and a study before it starts several servers.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ from pathlib import Path
 
 
 def usable_cores() -> int:
-    """At least one."""
+    """Return the number of usable cores, at least one."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def usable_physical_cores() -> int:
-    """As `usable_cores`, with one for those that Linux names as threads of the same core."""
+    """Return the number of usable cores, where the hardware threads of one core count once.
+
+    Linux alone tells which threads share a core. Elsewhere this equals `usable_cores`.
+    """
     if not hasattr(os, "sched_getaffinity"):
         return usable_cores()
     topology = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"

@@ -1,7 +1,7 @@
-"""A file or a directory that is on disk on return.
+"""The flush of a file or a directory to disk.
 
-Place in the flow: whoever renames what must outlive a loss of power calls this for the directory afterwards. Knows
-nothing of what is written.
+Place in the flow: code that renames a file which must survive a loss of power flushes its directory afterwards. This
+module does not know what is written.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ from pathlib import Path
 
 
 def flush(path: Path) -> None:
-    """Have the system write down what it holds of the file, or of the names in the directory. Raises OSError."""
+    """Write the content of a file, or the names in a directory, to disk before returning.
+
+    Raises OSError.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

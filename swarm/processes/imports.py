@@ -1,7 +1,7 @@
-"""Heavy imports, with the garbage collector out of the way or not at all, and how often it runs afterwards.
+"""Faster imports of large libraries: pause the garbage collector, or keep libraries out.
 
-Place in the flow: bottom of the package. The engine worker and the server wrap the import of their large libraries in
-this, because until it is done nothing is served.
+Place in the flow: at the bottom of the package. The sampler's worker and the server wrap their large imports in these
+functions, because they serve nothing before the imports are done.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, cast
 
 COLLECTED_AFTER = (50_000, 20, 50)
-"""New objects before the youngest are looked through, and how many such rounds before the older ones are."""
+"""Arguments of `gc.set_threshold`: new objects per collection, and collections per one of the next generation."""
 
 
 @contextmanager
 def collector_paused(library: str) -> Generator[None]:
-    """Pauses the collector around an import whose largest library is `library`, unless that has been imported already.
+    """Pause the collector for an import whose largest library is `library`, unless that is imported already.
 
-    Importing makes objects by the hundred thousand, all of which stay: looking for garbage among them takes a third
-    of the time, and would go on taking some of every request's.
+    An import makes hundreds of thousands of objects that all stay. To look for garbage among them takes a third of the
+    import's time, and later a part of every request's.
     """
     if library in sys.modules:
         yield
@@ -31,7 +31,7 @@ def collector_paused(library: str) -> Generator[None]:
     try:
         yield
     finally:
-        # Once: what a later import finds may be garbage, which would be kept for good.
+        # Only once: at a later import there may be garbage, which freezing would keep for good.
         if gc.get_freeze_count() == 0:
             gc.freeze()
         gc.enable()
@@ -39,9 +39,9 @@ def collector_paused(library: str) -> Generator[None]:
 
 @contextmanager
 def kept_out(library: str) -> Generator[None]:
-    """What is imported within the block finds `library` not installed; what is imported later finds it as ever.
+    """Make `library` appear not installed to imports within the block.
 
-    For libraries that others import for a part of themselves that is never used here. One that has been imported
+    This is for libraries that another one imports for a part that is never used here. A library that is imported
     already stays.
     """
     modules = cast("dict[str, Any]", sys.modules)
@@ -56,24 +56,24 @@ def kept_out(library: str) -> Generator[None]:
 
 
 def plain_httpx() -> AbstractContextManager[None]:
-    """Within the block, httpx is imported without the command line that it brings: a tenth of a client's start."""
+    """Keep rich out, so that httpx is imported without its command line, which takes a tenth of a client's start."""
     return kept_out("rich")
 
 
 def collect_rarely() -> None:
     """Let the collector of this process look for garbage less often.
 
-    By Python's own thresholds, a server that keeps thousands of episodes spends a tenth of its time looking through
-    them. What it may leave lying about for that is some tens of megabytes.
+    With Python's own thresholds, a server with thousands of episodes needs a tenth of its time to look through them.
+    The price is some tens of megabytes of garbage.
     """
     gc.set_threshold(*COLLECTED_AFTER)
 
 
 def keep_torch_out() -> None:
-    """From now on torch is not to be had in this process, unless it is there already.
+    """Make torch appear not installed in this process, unless it is imported already.
 
-    A server leaves tensors to its workers. transformers, which reads some tokenizers, would import torch for no other
-    reason than that it is installed: two seconds of every start, and 180 MB.
+    A server leaves tensors to its workers. But transformers, which reads some tokenizers, imports torch wherever it is
+    installed. That takes two seconds of every start, and 180 MB.
     """
     cast("dict[str, Any]", sys.modules).setdefault("torch", None)
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")

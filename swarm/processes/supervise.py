@@ -1,8 +1,8 @@
-"""Runs one command and ends it, with everything it started, as soon as standard input closes or the parent is gone.
+"""The supervisor of one command, which it ends with all descendants once standard input closes or the parent dies.
 
-Place in the flow: child.py starts this as a script around every command, and keeps the writing end of its
-standard input. However the starting process dies, that end closes and nothing it started lives on. It uses the standard
-library alone and is run by path, so that it starts in milliseconds.
+Place in the flow: child.py runs this script around every command, and keeps the writing end of its standard input. That
+end closes however the parent dies, so that nothing outlives the parent. The script uses the standard library alone and
+is run by its path, so that it starts in milliseconds.
 """
 
 from __future__ import annotations
@@ -19,16 +19,19 @@ from functools import partial
 from types import FrameType
 
 GRACES_S = ((signal.SIGINT, 5.0), (signal.SIGTERM, 3.0))
-"""Signals before SIGKILL, and how long each is given. SIGINT comes first because a Python program unwinds on it: a
-client gives its running episodes up, where SIGTERM would leave them to the server's idle timeout."""
+"""Signals before SIGKILL, each with its grace in seconds. SIGINT comes first because a Python program unwinds on it: a
+client then aborts its running episodes, which SIGTERM would leave to the server's idle timeout."""
 
 PR_SET_PDEATHSIG = 1
 PARENT_POLL_S = 0.5
 
 
 def main(argv: list[str]) -> int:
-    """Exit code of the command; 128 + signal where a signal ended it, 127 where it cannot be started."""
-    # Standard input is the command's own where its parent is named: then that is watched instead.
+    """Run the command and return its exit code.
+
+    The code is 128 + signal if a signal ended the command, and 127 if it could not be started.
+    """
+    # If a parent is named, standard input belongs to the command, and the parent is watched instead.
     parent = int(argv[1]) if argv[:1] == ["--parent"] else None
     argv = argv if parent is None else argv[2:]
     if not argv:
@@ -48,7 +51,7 @@ def main(argv: list[str]) -> int:
     await_end = partial(_await_closing, child) if parent is None else partial(_await_death, parent, child)
     threading.Thread(target=await_end, daemon=True).start()
     if parent is not None:
-        # Whoever reads or writes at the other ends must meet the command's end, not this process's.
+        # The pipes must close when the command ends, not when this process does.
         os.close(0)
         os.close(1)
     code = child.wait()
@@ -57,9 +60,9 @@ def main(argv: list[str]) -> int:
 
 
 def _die_with_parent() -> None:
-    # A shell in the background hands down an ignored SIGINT.
+    # A background job of a shell inherits an ignored SIGINT.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    # Covers the one death that closing a pipe cannot: that of this process itself. Linux only; elsewhere it is absent.
+    # Ends the command if this process itself dies, which no closed pipe can do. Linux only.
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -86,7 +89,7 @@ def _end_group(child: subprocess.Popen[bytes]) -> None:
 
 
 def _signal_group(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    # The group outlives its leader while any of its members does.
+    # The group exists as long as any of its members, also without its leader.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, number)
 

@@ -1,8 +1,8 @@
-"""A cgroup for each sandbox, where this process may make one: the kernel's own limit of memory and of processes.
+"""A cgroup for each sandbox, with the kernel's own limits of memory and of processes.
 
-Place in the flow: sandbox.py asks `find_parent` once and `make_cgroup` for each command; entry.py joins, outside.py and
-the command's cleanup remove. Only version 2 of cgroups will do. Where there is none to be had, what inside.py counts is
-the limit. Uses the standard library alone.
+Place in the flow: sandbox.py calls `find_parent` once and `make_cgroup` for each command. entry.py joins the cgroup;
+outside.py and the command's cleanup remove it. It needs version 2 of cgroups and the right to create them. Without
+these, only inside.py enforces the limits. This module uses the standard library alone.
 """
 
 from __future__ import annotations
@@ -17,19 +17,25 @@ from pathlib import Path
 PREFIX = "swarm-sandbox-"
 CONTROLLERS = frozenset({"memory", "pids"})
 ABANDONED_S = 600.0
-"""An empty cgroup that is older belongs to nobody: its sandbox has ended, and so has who should have removed it."""
+"""Age in seconds from which an empty cgroup is abandoned: both its sandbox and the process that should remove it have
+ended."""
 REMOVE_TIMEOUT_S = 5.0
 POLL_S = 0.01
 
 
 def find_parent(proc: Path = Path("/proc/self")) -> Path | None:
-    """The nearest cgroup, from this process' own upwards, in which one for a sandbox can be made; None if there is
-    none."""
+    """Return the nearest cgroup, from this process's own upwards, that can contain one for a sandbox.
+
+    Returns None if there is none.
+    """
     return next((folder for folder in _own_cgroups(proc) if _is_usable(folder)), None)
 
 
 def make_cgroup(parent: Path, memory_bytes: int, tasks: int) -> Path | None:
-    """An empty cgroup with these limits; None if the right to make one is gone. Removes abandoned ones."""
+    """Create an empty cgroup with these limits, and remove abandoned ones.
+
+    Returns None if this process may not create one any more.
+    """
     _remove_abandoned(parent)
     folder = parent / f"{PREFIX}{secrets.token_hex(8)}"
     try:
@@ -48,7 +54,10 @@ def make_cgroup(parent: Path, memory_bytes: int, tasks: int) -> Path | None:
 
 
 def remove_cgroup(folder: Path) -> None:
-    """End what runs in it and remove it. Idempotent."""
+    """End the processes in a cgroup and remove it.
+
+    Idempotent.
+    """
     with suppress(OSError):
         _set(folder / "cgroup.kill", "1")
     deadline = time.monotonic() + REMOVE_TIMEOUT_S
@@ -56,12 +65,12 @@ def remove_cgroup(folder: Path) -> None:
         try:
             folder.rmdir()
         except OSError:
-            # What was killed takes a moment to be gone.
+            # Killed processes take a moment to disappear.
             time.sleep(POLL_S)
 
 
 def has_killed(folder: Path) -> bool:
-    """Whether the limit of memory ended something in it."""
+    """Return whether the memory limit killed a process in the cgroup."""
     try:
         lines = (folder / "memory.events").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -76,7 +85,7 @@ def _own_cgroups(proc: Path) -> Iterator[Path]:
     except OSError:
         return
     own = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), None)
-    # proc(5): the mount's root and place are fields 4 and 5; the type of its filesystem follows a lone hyphen.
+    # proc(5): fields 4 and 5 are the mount's root and mount point; the filesystem type follows a lone hyphen.
     roots = [line.split()[3:5] for line in mounts if line.partition(" - ")[2].startswith("cgroup2 ")]
     if own is None or not roots:
         return
@@ -91,7 +100,7 @@ def _own_cgroups(proc: Path) -> Iterator[Path]:
 
 
 def _is_usable(folder: Path) -> bool:
-    """Whether a cgroup below it would have both controllers, and may be made and joined."""
+    """Return whether this process may create and join a cgroup below this one that has both controllers."""
     try:
         passed_on = (folder / "cgroup.subtree_control").read_text(encoding="ascii").split()
     except OSError:
@@ -105,7 +114,7 @@ def _is_usable(folder: Path) -> bool:
 
 def _remove_abandoned(parent: Path) -> None:
     for folder in parent.glob(f"{PREFIX}*"):
-        # One in use cannot be removed.
+        # A cgroup in use cannot be removed.
         with suppress(OSError):
             if time.time() - folder.stat().st_mtime > ABANDONED_S:
                 folder.rmdir()

@@ -1,9 +1,9 @@
-"""Becomes bubblewrap: joins the sandbox's cgroup, opens its filter of system calls, and runs it in its own place.
+"""The script that joins the sandbox's cgroup, opens its filter of system calls, and then becomes bubblewrap.
 
-Place in the flow: sandbox.py puts this script before bubblewrap's own command line. It is run by path with the standard
-library alone, so that it costs some milliseconds.
+Place in the flow: sandbox.py puts this script before bubblewrap's own command line. It is run by its path and uses the
+standard library alone, so that it takes only milliseconds.
 
-    entry.py CGROUP FILTER BWRAP ...        CGROUP is a folder, FILTER hexadecimal; each may be empty
+    entry.py CGROUP FILTER BWRAP ...        CGROUP is a folder, and FILTER is hexadecimal; each may be empty
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def main(cgroup: str, filter_code: str, command: list[str]) -> None:
             members.write(str(os.getpid()))
     if filter_code:
         reading, writing = os.pipe()
-        # A filter is smaller than a pipe, so nobody has to read meanwhile.
+        # A filter fits into the buffer of a pipe, so that this write does not wait for a reader.
         os.write(writing, bytes.fromhex(filter_code))
         os.close(writing)
         os.set_inheritable(reading, True)

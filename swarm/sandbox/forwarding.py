@@ -1,7 +1,7 @@
-"""Bytes carried between two connections, and the end of a command as an exit code: what both ends of the way out share.
+"""The code that both ends of the sandbox's way out share: copying bytes between connections, signals and exit codes.
 
-Place in the flow: inside.py listens with `forwarder`, outside.py with a handler of its own. Uses the standard library
-alone.
+Place in the flow: inside.py listens with `forwarder`, and outside.py with its own handler. This module uses the
+standard library alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CONNECT_TIMEOUT_S = 30.0
 
 
 def forwarder(connect: Connect) -> Handler:
-    """A connection handler that copies bytes both ways; a connection that cannot be made is closed at once."""
+    """Return a connection handler that copies bytes both ways, or closes the connection if it cannot connect."""
 
     async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         upstream = await connected(connect, writer)
@@ -30,7 +30,7 @@ def forwarder(connect: Connect) -> Handler:
 
 
 async def connected(connect: Connect, writer: asyncio.StreamWriter) -> Connection | None:
-    """The other side of a connection; None if it cannot be reached, when `writer` has been closed."""
+    """Return the connection to the other side, or close `writer` and return None if it cannot be reached."""
     try:
         return await asyncio.wait_for(connect(), CONNECT_TIMEOUT_S)
     except (OSError, TimeoutError):
@@ -39,7 +39,7 @@ async def connected(connect: Connect, writer: asyncio.StreamWriter) -> Connectio
 
 
 async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Until one of the sides ends; `writer` is closed then."""
+    """Copy bytes until one of the sides ends, and close `writer`."""
     try:
         while data := await reader.read(CHUNK_BYTES):
             writer.write(data)
@@ -60,5 +60,5 @@ def pass_signals_on(process: asyncio.subprocess.Process) -> None:
 
 
 def exit_code(code: int) -> int:
-    """128 + N for a process that signal N ended."""
+    """Return the exit code as a shell reports it: 128 + N for a process that signal N ended."""
     return code if code >= 0 else 128 - code

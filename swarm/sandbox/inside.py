@@ -1,11 +1,11 @@
-"""The sandbox's end of the only way out, and the watch over what runs beside it: `inside OPTIONS -- COMMAND`.
+"""The sandbox's end of the only way out, and the watch over the guest: `inside OPTIONS -- COMMAND`.
 
-Place in the flow: bubblewrap starts this, it starts the guest. It takes a user of the guest's own, sets its limits,
-listens on the port that leads to outside.py where there is a server, and ends the sandbox when the guest as a whole
-exceeds a limit. The guest's user is also this process' user; the filter of system calls (seccomp.py) and a memory that
-is not dumpable keep the guest from stopping or changing it.
+Place in the flow: bubblewrap starts this process, which starts the guest. It changes to the guest's user and sets the
+limits. If there is a server, it listens on the port that leads to outside.py. It ends the sandbox when the guest as a
+whole exceeds a limit. This process and the guest share a user. The guest still cannot stop or change this process,
+because of the filter of system calls (seccomp.py) and because its memory is not dumpable.
 
-Uses the standard library alone: of this package nothing but what sandbox.py mounts is there.
+This module uses the standard library alone, because only a few files of this package are visible inside.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from swarm.sandbox.forwarding import CHUNK_BYTES, exit_code, forwarder, pass_sig
 from swarm.sandbox.seccomp import WATCH_PID
 
 LIMIT_EXIT_CODE = 125
-"""What the sandbox exits with when it was ended for exceeding a limit; the reason is the last line on stderr."""
+"""Exit code of a sandbox that exceeded a limit. The last line on standard error says which."""
 
-# Short enough to catch a fork bomb while it is some hundred processes, long enough to cost under 1 % of a core.
+# Short enough to catch a fork bomb at some hundred processes, and long enough to take under 1 % of a core.
 WATCH_PERIOD_S = 0.1
 LAST_OUTPUT_S = 2.0
-"""What the guest wrote before it ended is taken in for so long; what it started may hold its output open."""
+"""Seconds to read the guest's last output after its end. Its descendants may keep the output open."""
 PAGE_BYTES = resource.getpagesize()
 PR_SET_DUMPABLE = 4
 
@@ -54,12 +54,12 @@ async def _run(options: argparse.Namespace, command: list[str]) -> int:
 
 def _become(user: int) -> None:
     if os.getpid() != WATCH_PID:
-        sys.exit(f"this is process {os.getpid()} of the sandbox: the filter protects {WATCH_PID}")
+        sys.exit(f"this is process {os.getpid()} of the sandbox, but the filter protects process {WATCH_PID}")
     if os.getuid() != user:
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
-    # Else the guest, as the same user, could write into /proc/2/mem.
+    # Otherwise the guest, as the same user, could write to /proc/2/mem.
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "the memory of the watch cannot be protected")
 
@@ -67,7 +67,7 @@ def _become(user: int) -> None:
 async def _supervise(command: list[str], options: argparse.Namespace) -> int:
     """Run the command to its end, pass signals on to it and return its exit code."""
     outputs = {"stdout": 1, "stderr": 2}
-    # The guest gets no file of the host's: it could cut it or fill the disk. A pipe is for whoever reads it to bound.
+    # The guest gets no file of the host: it could truncate the file, or fill the disk. The reader of a pipe bounds it.
     files = {name: fd for name, fd in outputs.items() if stat.S_ISREG(os.fstat(fd).st_mode)}
     process = await asyncio.create_subprocess_exec(
         *command,
@@ -85,7 +85,7 @@ async def _supervise(command: list[str], options: argparse.Namespace) -> int:
     await asyncio.wait({ended, watching}, return_when=asyncio.FIRST_COMPLETED)
     if not ended.done():
         _say(f"sandbox: stopped: {watching.result()}")
-        # With this process the whole process namespace goes.
+        # The whole process namespace ends with this process.
         os._exit(LIMIT_EXIT_CODE)
     watching.cancel()
     if keeping:
@@ -94,7 +94,7 @@ async def _supervise(command: list[str], options: argparse.Namespace) -> int:
 
 
 async def _keep(output: asyncio.StreamReader, file: int, max_bytes: int) -> None:
-    """Append output to a file until that is so long; the rest is read and lost."""
+    """Append output to a file until it has `max_bytes`, and drop the rest."""
     is_full = False
     while data := await output.read(CHUNK_BYTES):
         room = max_bytes - os.fstat(file).st_size
@@ -102,7 +102,7 @@ async def _keep(output: asyncio.StreamReader, file: int, max_bytes: int) -> None
             os.write(file, data[:room])
         elif not is_full:
             is_full = True
-            _say(f"sandbox: what is written beyond {max_bytes >> 10} KiB is not kept")
+            _say(f"sandbox: output beyond {max_bytes >> 10} KiB is dropped")
 
 
 def _say(line: str) -> None:
@@ -110,7 +110,10 @@ def _say(line: str) -> None:
 
 
 async def _watch(options: argparse.Namespace) -> str:
-    """Return the limit that was exceeded. Counts what rlimits cannot: all processes and files together, root's too."""
+    """Wait until a limit is exceeded, and return which.
+
+    It counts all processes and files together, including root's, which rlimits cannot do.
+    """
     while True:
         await asyncio.sleep(WATCH_PERIOD_S)
         tasks, memory = _processes()
@@ -124,7 +127,7 @@ async def _watch(options: argparse.Namespace) -> str:
 
 
 def _processes() -> tuple[int, int]:
-    """Processes with their threads, and bytes resident, of everything in this process namespace."""
+    """Return the number of threads and the resident bytes of all processes in this process namespace."""
     tasks = memory = 0
     for name in os.listdir("/proc"):
         if not name.isdigit():
@@ -139,7 +142,7 @@ def _processes() -> tuple[int, int]:
 
 
 def _files(folders: Sequence[str]) -> tuple[int, int]:
-    """Inodes and bytes in use by these filesystems, by files that have no name any more as well."""
+    """Return the inodes and bytes in use on these filesystems, including those of deleted files that are open."""
     used = [os.statvfs(folder) for folder in folders]
     return (
         sum(each.f_files - each.f_ffree for each in used),
@@ -148,7 +151,7 @@ def _files(folders: Sequence[str]) -> tuple[int, int]:
 
 
 def _set_limits(options: argparse.Namespace) -> None:
-    # A guest that takes all the processor must not keep the watch from running.
+    # A guest that uses all CPU time must not keep the watch from running.
     os.nice(5)
     for kind, wanted in (
         (resource.RLIMIT_CORE, 0),
@@ -161,7 +164,7 @@ def _set_limits(options: argparse.Namespace) -> None:
         value = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(kind, (value, value))
     if tuple(int(part) for part in os.uname().release.split(".")[:2] if part.isdigit()) >= (5, 14):
-        # Older kernels count the user's processes outside as well, which would leave none for the guest.
+        # Older kernels also count the user's processes outside, which might leave none for the guest.
         resource.setrlimit(resource.RLIMIT_NPROC, (options.max_tasks, options.max_tasks))
 
 

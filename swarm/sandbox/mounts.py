@@ -1,8 +1,8 @@
-"""What of the host can be seen inside the sandbox, as flags for bubblewrap.
+"""The parts of the host that are visible inside the sandbox, as flags for bubblewrap.
 
-Place in the flow: sandbox.py asks `mount_flags` for each command. Nothing is shown but what is named here: the system
-without its configuration, the Python environment, what a program needs of the `swarm` package, and the content of the
-working directory, all of it read-only. Folders that can be written are filesystems in memory of limited size.
+Place in the flow: sandbox.py calls `mount_flags` for each command. Only the parts listed here are visible, all of them
+read-only: the system without its configuration, the Python environment, the files of the `swarm` package that programs
+need, and the content of the working directory. Writable folders are filesystems in memory of limited size.
 """
 
 from __future__ import annotations
@@ -32,16 +32,19 @@ PROGRAM_FILES = (
     "sandbox/seccomp.py", "sandbox/forwarding.py", "schemas", "spelling.py", "tasks/__init__.py", "tasks/agent.py",
     "tasks/base.py", "types.py",
 )  # fmt: skip
-"""What the host of a program imports of the package. Task families, graders and readers of data sets are not there:
-whoever has them and knows a seed can compute held-out tasks with their answers."""
+"""Files of the package that the host of a program imports. Task families, graders and readers of data sets are left
+out: with them, a program that knows a seed could compute held-out tasks and their answers."""
 TASK_LIBRARIES = ("reasoning_gym", "verifiers")
 """Hidden from programs for the same reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What one program sees. `link` is the folder of the proxy's socket, `files` are shown at their own paths, and the
-    sizes are those of the working directory and of each other folder that can be written."""
+    """The files that one program sees.
+
+    `link` is the folder of the proxy's socket, and `files` are visible at their own paths. `disk_bytes` is the size of
+    the working directory, and `tmp_bytes` that of each other writable folder.
+    """
 
     workdir: Path
     link: Path | None
@@ -70,7 +73,7 @@ def mount_flags(view: View) -> list[str]:
 def _package(package: Path, files: Sequence[Path]) -> list[str]:
     shown = [*map(str, files), *(str(package / name) for name in PROGRAM_FILES)]
     hidden = [str(folder) for library in TASK_LIBRARIES for folder in _folders_of(library)]
-    # The package may lie among the installed ones, so that it is hidden as a whole before some of it is shown.
+    # The package may be in a folder that is visible, so hide it as a whole before showing some of its files.
     return [
         *(flag for folder in hidden for flag in ("--tmpfs", folder, "--remount-ro", folder)),
         *("--perms", "0755", "--tmpfs", str(package)),
@@ -107,7 +110,7 @@ def _base_mounts(tmp_bytes: str) -> list[str]:
 
 
 def _parents(paths: Sequence[str]) -> list[str]:
-    """Makes the folders above the mounts, which bubblewrap by itself would hide from other users."""
+    """Create the folders above the mounts, which bubblewrap itself would create unreadable for other users."""
     folders = {str(parent): None for path in paths for parent in reversed(Path(path).parents)}
     return [flag for folder in folders if folder != "/" for flag in ("--perms", "0755", "--dir", folder)]
 
@@ -117,7 +120,7 @@ def _read_only(pairs: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _content(workdir: Path) -> Iterator[Path]:
-    """Files and folders of a working directory; a link could lead to any file of the host."""
+    """Yield the files and folders of a working directory, without links, which could lead to any file of the host."""
     if workdir.is_dir():
         yield from (path for path in sorted(workdir.iterdir()) if not path.is_symlink())
 
@@ -128,7 +131,7 @@ def _folders_of(library: str) -> list[Path]:
 
 
 def _python_folders() -> list[str]:
-    """The interpreter and its environment, without what is part of /usr or of another of them."""
+    """Return the folders of the interpreter and its environment, without those inside /usr or one another."""
     folders: list[Path] = []
     for folder in (Path(sys.base_prefix), Path(sys.prefix)):
         covered = any(folder == other or other in folder.parents for other in (Path("/usr"), *folders))

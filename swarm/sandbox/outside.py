@@ -1,12 +1,12 @@
 """The host's end of the only way out of the sandbox: a Unix socket that leads to one swarm server.
 
-Place in the flow: sandbox.py has this started around bubblewrap: `outside --socket FILE --host HOST --port PORT --path
-PATH -- COMMAND`. Bytes go: guest -> TCP port inside -> Unix socket -> TCP connection to the server. Each connection
-carries one request, and only to a route of the model APIs: a server without tokens takes anybody for its commander,
-and a program has no business with its control routes. When the command ends, what was made for it is removed: the
-socket's folder, and its cgroup.
+Place in the flow: sandbox.py makes a command that runs this around bubblewrap: `outside --socket FILE --host HOST
+--port PORT --path PATH -- COMMAND`. Bytes go: guest -> TCP port inside -> Unix socket -> TCP connection to the server.
+Each connection carries one request, and only to a route of the model APIs. The control routes are closed, because a
+server without tokens gives every client the role commander. When the command ends, its socket's folder and its cgroup
+are removed.
 
-Uses the standard library alone.
+This module uses the standard library alone.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _OF_THE_CONNECTION = frozenset({"connection", "keep-alive", "proxy-connection", 
 
 
 class Refused(Exception):
-    """A request that is not carried to the server."""
+    """A request that is not forwarded to the server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request as it goes to the server, and how long its body is."""
+    """The head of a request as it goes to the server, and the length of its body."""
 
     head: bytes
     body_bytes: int
@@ -61,7 +61,7 @@ async def _run(options: argparse.Namespace, command: list[str]) -> int:
 
     handler = model_forwarder(connect, options.path)
     server = await asyncio.start_unix_server(handler, path=options.socket, limit=MAX_HEAD_BYTES)
-    # The user inside may be another one; the folder of the socket is not listed to anyone else.
+    # The user inside may be another one. Nobody else can list the socket's folder.
     os.chmod(options.socket, 0o666)
     try:
         async with server:
@@ -69,16 +69,16 @@ async def _run(options: argparse.Namespace, command: list[str]) -> int:
             pass_signals_on(process)
             return exit_code(await process.wait())
     finally:
-        # Whoever started this may be gone.
+        # The process that started this one may be gone and unable to clean up.
         shutil.rmtree(Path(options.socket).parent, ignore_errors=True)
         if options.cgroup:
             if has_killed(options.cgroup):
-                sys.stderr.write("sandbox: stopped: more memory than it may use\n")
+                sys.stderr.write("sandbox: stopped: it used more memory than it may\n")
             remove_cgroup(options.cgroup)
 
 
 def model_forwarder(connect: Connect, prefix: str) -> Handler:
-    """A connection handler for one request to a model route of the server whose routes begin with `prefix`."""
+    """Return a connection handler for one request to a model route of a server whose routes begin with `prefix`."""
 
     async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -103,7 +103,7 @@ def model_forwarder(connect: Connect, prefix: str) -> Handler:
 
 
 async def _answer(upstream: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """The server's answer, which says to the guest that the connection ends with it: not every server does."""
+    """Copy the server's answer, with a header that closes the connection, which not every server sends."""
     try:
         first, *lines = (await upstream.readuntil(b"\r\n\r\n"))[:-4].split(b"\r\n")
     except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
@@ -115,7 +115,7 @@ async def _answer(upstream: asyncio.StreamReader, writer: asyncio.StreamWriter) 
 
 
 async def _send(request: Request, reader: asyncio.StreamReader, upstream: asyncio.StreamWriter) -> None:
-    """The request, then nothing more: what follows it on the same connection is not carried."""
+    """Send the request to the server, and drop all further bytes on the same connection."""
     try:
         upstream.write(request.head)
         left = request.body_bytes
@@ -127,27 +127,30 @@ async def _send(request: Request, reader: asyncio.StreamReader, upstream: asynci
             pass
     except OSError:
         pass
-    # The guest has gone away, so that the server need not go on.
+    # The guest has disconnected, so tell the server to stop.
     upstream.close()
 
 
 def read_head(head: bytes, prefix: str) -> Request:
-    """The request of a head, written anew. Raises Refused for one that is not plain, or no model's."""
+    """Return the request with its head rewritten.
+
+    Raises Refused for a head that is not plain, and for a route that is not a model's.
+    """
     try:
         first, *lines = head[:-4].decode("ascii").split("\r\n")
     except UnicodeDecodeError:
-        raise Refused("the head of a request is ASCII") from None
+        raise Refused("the head of a request must be ASCII") from None
     words = first.split(" ")
     if len(words) != 3 or words[0] not in ("GET", "POST") or words[2] != "HTTP/1.1":
-        raise Refused("only GET and POST of HTTP/1.1 are carried")
+        raise Refused("only GET and POST of HTTP/1.1 are forwarded")
     path = words[1].partition("?")[0]
     below = path.removeprefix(prefix)
     if not (path.startswith(prefix) and _MODEL_ROUTE.fullmatch(below)) or "//" in below or "/." in below:
-        raise Refused("a program reaches the model and nothing else of the server")
+        raise Refused("a program may reach the routes of the model, and no other route of the server")
     kept = [line for line in map(_plain_header, lines) if line is not None]
     lengths = [value for name, value in kept if name.lower() == "content-length"]
     if len(lengths) > 1 or not all(re.fullmatch(r"\d{1,10}", value) for value in lengths):
-        raise Refused("a request has one length")
+        raise Refused("a request must have one content-length, a number")
     body_bytes = int(lengths[0]) if lengths else 0
     if body_bytes > MAX_BODY_BYTES:
         raise Refused("the body of the request is too long")
@@ -156,13 +159,16 @@ def read_head(head: bytes, prefix: str) -> Request:
 
 
 def _plain_header(line: str) -> tuple[str, str] | None:
-    """Name and value; None for what is only said to this end. Raises Refused."""
+    """Return the name and value of a header, or None for one that concerns this connection alone.
+
+    Raises Refused for a header that is not plain.
+    """
     name, colon, value = line.partition(":")
     value = value.strip(" \t")
     if not colon or not _NAME.fullmatch(name) or not all(" " <= letter <= "~" or letter == "\t" for letter in value):
         raise Refused("a header of the request is not plain")
     if name.lower() == "transfer-encoding":
-        raise Refused("say how long the body is, with Content-Length")
+        raise Refused("transfer-encoding is not forwarded: send the length of the body as content-length")
     return None if name.lower() in _OF_THE_CONNECTION else (name, value)
 
 

@@ -1,10 +1,10 @@
-"""Where code that a language model wrote is run: bubblewrap with one way out, the models of one swarm server, or none.
+"""The sandbox for code that a language model wrote: bubblewrap, with a way out to one swarm server at most.
 
 Place in the flow: the process of a program and the grader python_tests turn an argv into a `SandboxedCommand` and start
-that. Inside, the system, the Python environment and what a program needs of the `swarm` package are read-only,
-everything else is absent but working directory and temporary files, which are memory of limited size and end with the
-sandbox. There is no network; where there is a server, a local port leads to it (outside.py, inside.py). The environment
-is built from nothing: no key of any provider is ever in it. This module starts no process but its probe of bubblewrap.
+that. Inside, the system, the Python environment and a part of the `swarm` package are read-only. Working directory and
+temporary files are memory of limited size, which ends with the sandbox. Nothing else is visible. There is no network,
+but a local port may lead to the models of a server (outside.py, inside.py). The environment variables are built from
+nothing, so that they never contain a provider's key. This module starts no process but its probe of bubblewrap.
 """
 
 from __future__ import annotations
@@ -31,16 +31,19 @@ SOCKET_NAME = "server.sock"
 PORT_INSIDE = 10086
 URL_INSIDE = f"http://127.0.0.1:{PORT_INSIDE}"
 PROBE_TIMEOUT_S = 20.0
-# User ids above those of accounts, containers and the system's nobody; drawn afresh, so that sandboxes share none.
+# User ids above those of accounts, containers and nobody. Each sandbox draws its own, so that no two share one.
 FIRST_USER = 1_879_048_192
 USERS = 2**24
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one guest may use. `memory_bytes`, `tasks` (processes and threads) and `files` (inodes) count the sandbox as
-    a whole, memory with all that is written into files. `disk_bytes` is the size of the working directory, `tmp_bytes`
-    that of each other folder that can be written, `log_bytes` that of a file that output goes to."""
+    """The resources that one guest may use.
+
+    `memory_bytes`, `tasks` (processes and threads) and `files` (inodes) are totals of the sandbox; memory includes the
+    content of files. `disk_bytes` is the size of the working directory, `tmp_bytes` that of each other writable folder,
+    and `log_bytes` that of a file for output.
+    """
 
     tasks: int = 512
     memory_bytes: int = 2 * 2**30
@@ -55,7 +58,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class SandboxedCommand:
-    """What to start: `argv` with exactly this `env`; call `cleanup` once the process is gone."""
+    """A command to start: `argv` with exactly this `env`. Call `cleanup` once its process is gone."""
 
     argv: tuple[str, ...]
     env: dict[str, str]
@@ -64,10 +67,10 @@ class SandboxedCommand:
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """A bubblewrap that was seen to work here. Killing the started process ends everything inside.
+    """A way to run bubblewrap that works on this machine. Killing the started process ends everything inside.
 
-    `own_user`: root gives its guests a user id of their own, as no user namespace hides that root owns /proc/sys.
-    `cgroup` is where each command gets a cgroup of its own; without one the limits are those that inside.py watches.
+    With `own_user`, root gives each guest its own user id, because no user namespace hides that root owns /proc/sys.
+    `cgroup` is the parent of each command's cgroup. Without one, only inside.py watches the limits.
     """
 
     bwrap: str
@@ -77,9 +80,11 @@ class Sandbox:
     cgroup: Path | None = None
 
     def check(self) -> None:
-        """Raises SandboxUnavailable if nothing can be started in it any more: whatever failed to start says nothing
-        of the program that was to run."""
-        # Twice: on a busy machine one start may take longer than it is given.
+        """Raise SandboxUnavailable if the sandbox does not start any more.
+
+        In that case, a failed start is not the fault of the program.
+        """
+        # Twice, because one start may exceed its time limit on a busy machine.
         if reason := probe(self) and probe(self):
             raise SandboxUnavailable(f"the sandbox does not start any more ({reason}): see to bubblewrap, {self.bwrap}")
 
@@ -91,14 +96,16 @@ class Sandbox:
         server_url: str | None,
         files: Sequence[Path] = (),
     ) -> SandboxedCommand:
-        """`argv` wrapped; where it says `server_url` the guest gets the address of the proxy instead, which leads to
-        the routes of the model APIs. Without an URL there is no proxy and nothing can be reached.
+        """Return the command that runs `argv` inside.
 
-        The guest's current directory has the path of `workdir` and shows what is in that, read-only, as well as `files`
-        at their own paths; what the guest writes beside it is gone with the sandbox. With `own_user` the content of
-        `workdir` is given to that user.
+        In `argv`, the address of the proxy replaces `server_url`. The proxy leads to the routes of the model APIs.
+        Without a URL there is no proxy, and the guest can reach nothing.
 
-        Raises BadRequest for an URL that is none and SandboxUnavailable if the directory cannot be given away.
+        The guest's current directory has the path of `workdir` and shows its content, read-only. `files` are visible at
+        their own paths. Files that the guest writes end with the sandbox. With `own_user`, the guest's user becomes the
+        owner of the content of `workdir`.
+
+        Raises BadRequest for an invalid URL, and SandboxUnavailable if the owner cannot be changed.
         """
         workdir = workdir.resolve()
         environment = _environment(None) | {"HOME": HOME_INSIDE, "TMPDIR": "/tmp"}
@@ -120,7 +127,7 @@ class Sandbox:
         return SandboxedCommand(wrapped, environment, lambda: _clean_up(link, cgroup))
 
     def _wrapper(self, workdir: Path, link: Path | None, cgroup: Path | None, files: Sequence[Path]) -> tuple[str, ...]:
-        """What stands before a command to run it inside. `link` is the folder of the proxy's socket."""
+        """Return the words that run the command after them inside; `link` is the folder of the proxy's socket."""
         user = FIRST_USER + secrets.randbelow(USERS) if self.own_user else os.getuid()
         if self.own_user:
             _give_away(workdir, user)
@@ -135,14 +142,20 @@ class Sandbox:
 
 
 def choose_sandbox(unsafe_no_sandbox: bool) -> Sandbox | None:
-    """The sandbox of this machine, or None because a person waived it. Raises SandboxUnavailable, naming the fix."""
+    """Return the sandbox of this machine, or None if a person chose to do without one.
+
+    Raises SandboxUnavailable, which names the fix.
+    """
     if unsafe_no_sandbox:
         return None
     return find_sandbox(otherwise="use --brain rules, or accept the risk with --unsafe-no-sandbox")
 
 
 def find_sandbox(*, otherwise: str) -> Sandbox:
-    """The sandbox of this machine. Raises SandboxUnavailable, naming the fix and what to do `otherwise`."""
+    """Return the sandbox of this machine.
+
+    Raises SandboxUnavailable, which names the fix and the alternative `otherwise`.
+    """
     bwrap = shutil.which("bwrap")
     if bwrap is None:
         raise SandboxUnavailable(
@@ -161,9 +174,10 @@ def find_sandbox(*, otherwise: str) -> Sandbox:
 
 
 def plain_command(argv: Sequence[str], *, server_url: str, token: str | None = None) -> SandboxedCommand:
-    """`argv` without a sandbox, for our own clients or where a person waived it; the environment is as bare.
+    """Return `argv` as a command without a sandbox, with environment variables as few as in a sandbox.
 
-    Raises BadRequest for an URL that is none.
+    This is for our own clients, or for a person who chose to do without a sandbox. Raises BadRequest for an invalid
+    URL.
     """
     _split_url(server_url)
     environment = _environment(token) | {"HOME": str(Path.home()), "TMPDIR": tempfile.gettempdir()}
@@ -171,9 +185,9 @@ def plain_command(argv: Sequence[str], *, server_url: str, token: str | None = N
 
 
 def _environment(token: str | None) -> dict[str, str]:
-    """All that a client gets to see of the environment; built up, not filtered down."""
+    """Return all environment variables of a guest, built from nothing instead of filtered."""
     bwrap = shutil.which("bwrap")
-    # A child of ours that starts a sandbox of its own must find the bubblewrap that was found here.
+    # A child of ours that starts its own sandbox must find the same bubblewrap.
     own = () if bwrap is None else (str(Path(bwrap).parent),)
     folders = dict.fromkeys((str(Path(sys.executable).parent), "/usr/local/bin", "/usr/bin", "/bin", *own))
     environment = {
@@ -182,7 +196,7 @@ def _environment(token: str | None) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
         "LANG": "C.UTF-8",
-        # An arena per thread would use up the address space of a client with many workers.
+        # With one arena per thread, a client with many workers would run out of address space.
         "MALLOC_ARENA_MAX": "4",
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
@@ -193,7 +207,10 @@ def _environment(token: str | None) -> dict[str, str]:
 
 
 def candidates(bwrap: str) -> list[Sandbox]:
-    """Strictest first. Containers may forbid root all but user namespaces, or forbidding further user namespaces."""
+    """Return the sandboxes to try, strictest first.
+
+    A container may allow root nothing but user namespaces, or may not let it disable further user namespaces.
+    """
     always = ("--die-with-parent", "--new-session", "--cap-drop", "ALL")
     named = ("--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try")
     candidates = [
@@ -212,7 +229,7 @@ def _python() -> tuple[str, ...]:
 
 
 def _module(name: str) -> tuple[str, ...]:
-    """One of the package's own modules that needs nothing but the standard library, started quickly."""
+    """Return the command that starts a module of this package, which needs the standard library alone, quickly."""
     code = f"import sys; sys.path.insert(0, sys.argv.pop(1)); from swarm.sandbox.{name} import main; "
     return (*_python(), "-c", f"{code}sys.exit(main(sys.argv[1:]))", str(swarm_package().parent))
 
@@ -223,7 +240,7 @@ def _limit_flags(limits: Limits) -> list[str]:
 
 
 def probe(sandbox: Sandbox) -> str:
-    """Empty if a Python program that imports what programs need runs in this sandbox, or one line why not."""
+    """Run a Python program with the imports of a guest, and return one line of reason if it fails, else nothing."""
     with tempfile.TemporaryDirectory(prefix="swarm-probe-") as folder:
         argv = [sys.executable, "-c", "import swarm.program.hosted.host"]
         command = sandbox.command(argv, workdir=Path(folder), server_url=URL_INSIDE)
@@ -249,14 +266,14 @@ def _clean_up(link: Path | None, cgroup: Path | None) -> None:
 
 
 def _give_away(workdir: Path, user: int) -> None:
-    """What is in a working directory may be readable by its owner alone."""
+    """Make `user` the owner of the content of a directory, because files may be readable by their owner alone."""
     try:
         for root, folders, files in os.walk(workdir):
             for name in (*folders, *files):
                 os.chown(os.path.join(root, name), user, user, follow_symlinks=False)
     except OSError as error:
         raise SandboxUnavailable(
-            f"{workdir} cannot be given to the sandbox's user: {error.strerror}; use a directory on a local disk"
+            f"{workdir} cannot be owned by the sandbox's user: {error.strerror}; use a directory on a local disk"
         ) from error
 
 

@@ -1,11 +1,11 @@
-"""The system calls that code in the sandbox is refused, as a BPF program for bubblewrap's --seccomp.
+"""The filter of system calls in the sandbox, as a BPF program for bubblewrap's --seccomp.
 
-Place in the flow: sandbox.py hands the bytes to entry.py, which opens them for bubblewrap. Namespaces and missing
-privileges take most of these calls from a program anyway; the filter keeps it from the code of the kernel behind them,
-from namespaces of its own, from memory that no limit counts, and from the process that watches over it. It is made
-here and not by libseccomp, because two tables of numbers are less than a shared library that must be on every machine.
+Place in the flow: sandbox.py passes the bytes to entry.py, which opens them for bubblewrap. Most of these calls fail
+anyway because of namespaces and missing privileges. The filter also keeps a program away from the kernel's code behind
+them and from new namespaces. It denies memory that no limit counts, and protects the process that watches. It does not need
+libseccomp, because two tables of numbers are simpler than a shared library on every machine.
 
-Sources: linux/seccomp.h and linux/bpf_common.h for the form; the numbers are those of the kernel's tables for x86_64
+Sources: linux/seccomp.h and linux/bpf_common.h for the format. The numbers are those of the kernel's tables for x86_64
 and for architectures with the generic table (aarch64).
 """
 
@@ -17,9 +17,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 WATCH_PID = 2
-"""The process that watches, inside.py: bubblewrap's own is 1, and what it starts is 2."""
+"""Process id of inside.py, which watches the guest. Bubblewrap itself is 1, and the process that it starts is 2."""
 
-# Operations of BPF: load a word of the call's data, compare, answer.
+# Operations of BPF: load a word of the call's data, compare, return.
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
@@ -28,17 +28,18 @@ NEW_NAMESPACES = 0x7E020000
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET."""
 _NEW_TIME_NAMESPACE = 0x80
 _FAMILIES = (1, 2, 10, 16)
-"""AF_UNIX, AF_INET, AF_INET6 and AF_NETLINK. Others are not shut in by a network namespace, or are seldom-used code."""
+"""AF_UNIX, AF_INET, AF_INET6 and AF_NETLINK. A network namespace does not confine all others, or they are rarely used
+kernel code."""
 _TERMINAL_INPUT = (0x5412, 0x541C)
 """TIOCSTI and TIOCLINUX, which write into the input of a terminal."""
 _F_SETSIG = 10
 _PERSONALITIES = (0, 0xFFFFFFFF)
-"""The usual one, and the question which it is."""
+"""The usual personality, and the value that only asks for the current one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """`architecture` is the kernel's AUDIT_ARCH value; `calls` are the numbers of system calls by name."""
+    """A machine type: its AUDIT_ARCH value in the kernel, and its numbers of system calls by name."""
 
     architecture: int
     calls: dict[str, int]
@@ -96,11 +97,11 @@ _NAMES_A_PROCESS = {
     "kill": 0, "tgkill": 0, "rt_sigqueueinfo": 0, "rt_tgsigqueueinfo": 0, "pidfd_open": 0, "prlimit64": 0,
     "sched_setparam": 0, "sched_setscheduler": 0, "sched_setaffinity": 0, "sched_setattr": 0, "setpriority": 1,
 }  # fmt: skip
-"""Calls that could stop or starve the process that watches; which of their arguments names a process."""
+"""Calls that could stop or starve the watching process, each with the index of the argument that names a process."""
 
 
 def build_filter(machine: str) -> bytes:
-    """The program for a machine as `os.uname` names it; empty for one whose numbers are not known here."""
+    """Return the program for a machine, named as by `os.uname`, or nothing for a machine without a table here."""
     found = MACHINES.get(machine)
     return b"" if found is None else b"".join(_instructions(found))
 
@@ -108,7 +109,7 @@ def build_filter(machine: str) -> bytes:
 def _instructions(machine: Machine) -> Iterable[bytes]:
     calls = machine.calls
     yield _load(_ARCHITECTURE)
-    # The same number is another call for a 32-bit program: none of those runs here.
+    # For a 32-bit program, the same number means another call, so refuse all its calls.
     yield _jump(_EQUAL, machine.architecture, 1, 0)
     yield _refuse(errno.ENOSYS)
     yield _load(_NUMBER)
@@ -117,24 +118,27 @@ def _instructions(machine: Machine) -> Iterable[bytes]:
         yield _refuse(errno.ENOSYS)
     for name in sorted(calls.keys() - _BY_ARGUMENT - _NAMES_A_PROCESS.keys()):
         yield from _if_call(calls[name], [_refuse(errno.EPERM)])
-    # Its flags lie in memory, where a filter cannot look; libraries then fall back on clone.
+    # A filter cannot read the flags of clone3, which are in memory. Libraries then fall back on clone.
     yield from _if_call(calls["clone3"], [_refuse(errno.ENOSYS)])
     yield from _if_call(calls["clone"], _unless_bits(NEW_NAMESPACES))
     yield from _if_call(calls["unshare"], _unless_bits(NEW_NAMESPACES | _NEW_TIME_NAMESPACE))
     yield from _if_call(calls["personality"], _only(0, _PERSONALITIES, errno.EPERM))
     yield from _if_call(calls["socket"], _only(0, _FAMILIES, errno.EAFNOSUPPORT))
     yield from _if_call(calls["ioctl"], _all_but(1, _TERMINAL_INPUT))
-    # A signal of one's choice could be sent by way of a file's owner.
+    # With F_SETSIG, a program could send any signal to the owner of a file.
     yield from _if_call(calls["fcntl"], _all_but(1, (_F_SETSIG,)))
     for name, argument in sorted(_NAMES_A_PROCESS.items()):
-        # As a process, as a group, or as one of all.
+        # kill reaches a process by its id, by its group, or as one of all processes.
         groups = (_word(-1), _word(-WATCH_PID)) if name == "kill" else ()
         yield from _if_call(calls[name], _all_but(argument, (WATCH_PID, *groups)))
     yield _answer(_ALLOW)
 
 
 def _if_call(number: int, body: Sequence[bytes]) -> list[bytes]:
-    """`body` answers this call in every case, so that the number need not be loaded again after it."""
+    """Return instructions that run `body` for one call.
+
+    `body` must end with an answer in every case, because it may replace the loaded number.
+    """
     return [_jump(_EQUAL, number, 0, len(body)), *body]
 
 
@@ -153,8 +157,10 @@ def _all_but(argument: int, values: Sequence[int]) -> list[bytes]:
 
 
 def _argument(index: int) -> bytes:
-    """Loads its lower half, which is all that the kernel looks at for these arguments; both machines store that
-    first."""
+    """Load the lower half of an argument.
+
+    For these arguments, the kernel reads nothing else. Both machines store the lower half first.
+    """
     return _load(_ARGUMENTS + 8 * index)
 
 

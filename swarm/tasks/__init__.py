@@ -1,6 +1,6 @@
-"""Task families with verifiable rewards, seeded splits and a reference agent: client side, no model, no server.
+"""Task families with verifiable rewards, seeded splits and a reference agent, for clients.
 
-Names load on first use: where a foreign program runs, the families themselves are not there.
+Names are imported on first use, because the families are not visible in the sandbox of a program.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The reference agent: attempts any family's task over the plain OpenAI chat protocol.
+"""The reference agent, which attempts any family's task over the plain OpenAI chat protocol.
 
-Place in the flow: client side, between an episode's `base_url` and `api_key` and a task's `Exchange`. The conversation
-is a generator that yields request bodies and is sent assistant messages; the two `run_agent` functions only carry them
-over HTTP. Knows nothing of episodes: whoever began one ends it with the returned output.
+Place in the flow: on the client, between the `base_url` and `api_key` of an episode and the `Exchange` of a task. The
+conversation is a generator: it yields request bodies and receives assistant messages. The two `run_agent` functions
+only carry these over HTTP. This module knows nothing of episodes: the caller ends its episode with the returned output.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from swarm.errors import ServerUnreachable, error_class
 from swarm.tasks.base import TaskFamily
 from swarm.types import Message, Task, WorkflowOutput
 
-# A server may hold a request while its weights change; beyond this the attempt fails.
+# A server delays requests while its weights change; after this time the attempt fails.
 REQUEST_TIMEOUT = httpx.Timeout(180.0, connect=10.0)
 
 Conversation = Generator[dict[str, Any], Message, WorkflowOutput]
@@ -25,7 +25,7 @@ Conversation = Generator[dict[str, Any], Message, WorkflowOutput]
 def converse(
     family: TaskFamily, task: Task, *, model: str = "default", temperature: float | None = None
 ) -> Conversation:
-    """Yield chat/completions request bodies, receive assistant messages, return the rewarded output.
+    """Yield request bodies for chat/completions, receive assistant messages, and return the output with its reward.
 
     A `temperature` of None leaves the choice to the server.
     """
@@ -59,12 +59,13 @@ def run_agent(
     http: httpx.Client | None = None,
     temperature: float | None = None,
 ) -> WorkflowOutput:
-    """Attempt `task` with the model behind `base_url`; pass a shared `http` client to keep connections alive.
+    """Attempt `task` with the model at `base_url` and return the output with its reward.
 
-    Raises ServerUnreachable if no answer comes, or the domain error the server names. Neither is ever a reward.
+    Pass a shared `http` client to keep connections alive. Raises ServerUnreachable if no answer comes, and otherwise
+    the error that the server names. An error is never a reward.
     """
     if http is None:
-        # Reading the certificates takes longer than most attempts; without TLS there is nothing to verify.
+        # Loading certificates takes longer than most attempts, and plain HTTP needs none.
         with httpx.Client(timeout=REQUEST_TIMEOUT, verify=base_url.startswith("https:")) as own:
             return run_agent(
                 family, task, base_url=base_url, api_key=api_key, model=model, http=own, temperature=temperature
@@ -92,7 +93,7 @@ async def run_agent_async(
     model: str = "default",
     temperature: float | None = None,
 ) -> WorkflowOutput:
-    """`run_agent` for one asyncio loop; `http` is shared by all attempts of the loop."""
+    """Attempt `task` as `run_agent` does, with an `http` client that all attempts of the event loop share."""
     url, headers = _endpoint(base_url, api_key)
     conversation = converse(family, task, model=model, temperature=temperature)
     try:
@@ -111,7 +112,7 @@ def _endpoint(base_url: str, api_key: str) -> tuple[str, dict[str, str]]:
 
 
 def _as_history(reply: Message) -> Message:
-    """The reply as a later request repeats it: the server's own values, without the fields that only replies have."""
+    """Return the reply as later requests repeat it: unchanged, but without the fields that only replies have."""
     message: dict[str, Any] = {"role": "assistant", "content": reply.get("content")}
     if reply.get("tool_calls"):
         message["tool_calls"] = reply["tool_calls"]
@@ -123,7 +124,7 @@ def no_answer(url: str, error: httpx.TransportError) -> ServerUnreachable:
 
 
 def assistant_message(response: httpx.Response) -> Message:
-    """The message of a chat completion. Raises the domain error that the server names."""
+    """Return the message of a chat completion, or raise the error that the server names."""
     try:
         body: Any = response.json()
         if response.is_success:

@@ -1,10 +1,11 @@
-"""What every task family shares: problems, seeded splits that never overlap, and the exchange that pays the reward.
+"""The base of all task families: problems, seeded disjoint splits, and the exchange that pays the reward.
 
-Place in the flow: client side. A client draws `Task`s from a family, an agent answers the messages of the task's
-`Exchange`, and the exchange computes the reward from the task alone. Knows nothing of HTTP, episodes or training.
+Place in the flow: on the client. A client draws `Task`s from a family, and an agent answers the messages of the task's
+`Exchange`. The exchange computes the reward from the task alone. This module knows nothing of HTTP, episodes or
+training.
 
-Splits are disjoint by construction: the hash of a problem's canonical content decides which one it belongs to, whatever
-the seed, the order or the machine.
+Splits are disjoint by construction: the hash of a problem's canonical content decides its split, whatever the seed, the
+order or the machine.
 """
 
 from __future__ import annotations
@@ -21,36 +22,39 @@ from typing import Any, ClassVar
 from swarm.errors import BadRequest
 from swarm.types import Message, Task, ToolSpec
 
-# A pass over a split ends when this many draws in a row brought no new problem: large enough to meet nearly every
-# problem of the smallest split (some 250), small enough to cost milliseconds.
+# A pass over a split ends when so many draws in a row bring no new problem. This is large enough to draw nearly every
+# problem of the smallest split (some 250), and small enough to cost milliseconds.
 REPEATS_ENDING_A_PASS = 1000
 
 
 class Split(StrEnum):
-    """`train` is for learning, `validation` for choosing between runs, `test` for the final figure."""
+    """A part of the tasks: `train` to learn from, `validation` to choose between runs, `test` for the final score."""
 
     TRAIN = "train"
     VALIDATION = "validation"
     TEST = "test"
 
 
-# Eight of every ten hash buckets train.
+# Eight of every ten hash buckets are for training.
 _BUCKETS = (Split.TRAIN,) * 8 + (Split.VALIDATION, Split.TEST)
 
 
 def stable_digest(content: str) -> int:
-    """SHA-256 of `content` as an integer: the same in every process, unlike `hash`."""
+    """Return the SHA-256 of `content` as an integer, which is the same in every process, unlike `hash`."""
     return int.from_bytes(hashlib.sha256(content.encode()).digest())
 
 
 def split_of(content: str) -> Split:
-    """The one split that a problem with this canonical content belongs to."""
+    """Return the one split that a problem with this canonical content belongs to."""
     return _BUCKETS[stable_digest(content) % len(_BUCKETS)]
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One problem. `content` identifies it within its family; `facts` are all a verifier needs, as JSON values."""
+    """One problem, which `content` identifies within its family.
+
+    `facts` are JSON values, and all that a verifier needs.
+    """
 
     content: str
     query: str
@@ -58,9 +62,9 @@ class Problem:
 
 
 class Exchange(ABC):
-    """One attempt at one task: `messages` open it, `reply` takes the agent's answers, `reward` is 1.0 or 0.0.
+    """One attempt at one task: `messages` open it, `reply` takes the agent's answers, and `reward` is 1.0 or 0.0.
 
-    The reward stays 0.0 until the task is solved, so an attempt cut short has earned nothing.
+    The reward stays 0.0 until the task is solved, so that an attempt that is cut short earns nothing.
     """
 
     def __init__(self, task: Task, max_turns: int) -> None:
@@ -72,9 +76,9 @@ class Exchange(ABC):
         self._max_turns = max_turns
 
     def reply(self, message: Message) -> tuple[Message, ...] | None:
-        """Take one assistant message; return the messages that follow it, or None when the attempt is over.
+        """Take one assistant message and return the messages that follow it, or None when the attempt is over.
 
-        Raises BadRequest if it was over already.
+        Raises BadRequest if the attempt was over already.
         """
         if self.is_over:
             raise BadRequest("this attempt is over; open the task again for another one")
@@ -85,13 +89,16 @@ class Exchange(ABC):
 
     @abstractmethod
     def respond(self, message: Message) -> tuple[Message, ...] | None:
-        """Judge one answer: set `reward` if it solves the task; None ends the attempt."""
+        """Judge one answer and set `reward` if it solves the task.
+
+        Returns the messages that follow, or None to end the attempt.
+        """
 
 
 class TaskFamily(ABC):
     """A kind of problem with a verifiable reward.
 
-    `max_turns` bounds the agent's answers per attempt; `max_tokens` is enough for each of them.
+    `max_turns` bounds the agent's answers per attempt, and `max_tokens` is enough for each of them.
     """
 
     name: ClassVar[str]
@@ -102,30 +109,33 @@ class TaskFamily(ABC):
 
     @abstractmethod
     def draw(self, rng: Random) -> Problem:
-        """One random problem of any split."""
+        """Draw one random problem of any split."""
 
     @abstractmethod
     def start(self, task: Task) -> Exchange:
-        """A new attempt at a task known to be of this family."""
+        """Return a new attempt at a task that is known to be of this family."""
 
     def open(self, task: Task) -> Exchange:
-        """A new attempt at `task`. Raises BadRequest if the task is not of this family."""
+        """Return a new attempt at `task`.
+
+        Raises BadRequest if the task is not of this family.
+        """
         if task.metadata.get("family") != self.name:
             raise BadRequest(f"task {task.task_id!r} is not of family {self.name!r}; take tasks from its tasks()")
         return self.start(task)
 
     def stream(self, split: Split | str, seed: int = 0) -> Iterator[Task]:
-        """Endless tasks of one split in an order fixed by `seed`; one returns only when the split is used up.
+        """Yield tasks of one split without end, in an order fixed by `seed`.
 
-        Raises BadRequest for an unknown split.
+        A task is repeated only when the split is used up. Raises BadRequest for an unknown split.
         """
         return self._draw_forever(_parse_split(split), seed)
 
     def tasks(self, split: Split | str, count: int, seed: int = 0, offset: int = 0) -> list[Task]:
-        """`count` tasks of the stream of `split` and `seed`, after the first `offset`.
+        """Return `count` tasks of the stream of `split` and `seed`, after the first `offset`.
 
-        Takes time proportional to offset + count; a long run iterates over `stream` instead. Raises BadRequest for an
-        unknown split or a negative number.
+        This takes time proportional to offset + count, so a long run should iterate over `stream` instead. Raises
+        BadRequest for an unknown split or a negative number.
         """
         if count < 0 or offset < 0:
             raise BadRequest(f"count and offset must not be negative, got count={count}, offset={offset}")
@@ -155,7 +165,7 @@ class TaskFamily(ABC):
 
 
 def text_of(message: Message) -> str:
-    """The stripped text of a message; empty if it has none."""
+    """Return the stripped text of a message, or an empty string if it has none."""
     content = message.get("content")
     return content.strip() if isinstance(content, str) else ""
 

@@ -1,6 +1,6 @@
-"""Tool use: a product too large for a small model's head, and a calculator to work it out.
+"""The family calc: a product that is too hard for a small model without its calculator tool.
 
-Place in the flow: behind registry.py. The exchange plays the calculator: it answers the tool calls of a reply with
+Place in the flow: registry.py lists it. The exchange plays the calculator: it answers the tool calls of a reply with
 `tool` messages, which the agent passes on to its model.
 """
 
@@ -31,12 +31,12 @@ CALCULATOR: ToolSpec = {
 
 TOOL_ERROR = "error"
 _OPERATORS = MappingProxyType({"+": add, "-": sub, "*": mul})
-# Six digits bound the result to twelve, far from any cost.
+# Factors of six digits bound the result to twelve digits, which cost nothing.
 _EXPRESSION = re.compile(r"\s*([0-9]{1,6})\s*([-+*])\s*([0-9]{1,6})\s*")
 
 
 def calculate(expression: str) -> str:
-    """The value of `integer operator integer` as text, or `error` for anything else. Never evaluates code."""
+    """Return the value of `integer operator integer` as text, or `error` for anything else, without running code."""
     match = _EXPRESSION.fullmatch(expression)
     if match is None:
         return TOOL_ERROR
@@ -45,7 +45,7 @@ def calculate(expression: str) -> str:
 
 
 def answer_tool_call(call: Mapping[str, Any]) -> Message:
-    """The `tool` message for one tool call in the OpenAI shape; its content is `error` if the call is not valid."""
+    """Return the `tool` message for one tool call in the OpenAI shape, with the content `error` for an invalid call."""
     return {"role": "tool", "tool_call_id": str(call.get("id", "")), "content": _call_result(call.get("function"))}
 
 
@@ -61,7 +61,7 @@ def _call_result(function: Any) -> str:
 
 
 class CalcExchange(Exchange):
-    """Tool calls are answered; a reply without one is the final answer."""
+    """An exchange that answers tool calls, and takes a reply without one as the final answer."""
 
     def respond(self, message: Message) -> tuple[Message, ...] | None:
         calls = message.get("tool_calls")

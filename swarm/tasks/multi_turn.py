@@ -1,7 +1,7 @@
-"""Multi-turn families: a guessing game with hints, and a running total.
+"""The multi-turn families: a guessing game with hints, and a running total.
 
-Place in the flow: behind registry.py. What a reply earns depends on the turns before it, so an agent must use its
-conversation's history.
+Place in the flow: registry.py lists them. The reward of a reply depends on earlier turns, so that an agent must use the
+history of its conversation.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LARGEST_SECRET = 12
 
 
 class GuessExchange(Exchange):
-    """Each wrong guess earns the hint `higher` or `lower`; a reply that is no number ends the game."""
+    """An exchange that answers a wrong guess with `higher` or `lower`; a reply that is not a number ends the game."""
 
     def respond(self, message: Message) -> tuple[Message, ...] | None:
         secret: int = self.task.metadata["secret"]
@@ -30,11 +30,11 @@ class GuessExchange(Exchange):
 
 
 class Guess(TaskFamily):
-    """Find a secret number within four guesses, which always suffices: halving 1..12 takes four.
+    """A game to find a secret number within four guesses, which always suffice to halve 1..12 down to one.
 
-    Twelve secrets cannot be split into disjoint sets that ask the same skill, so each game carries a round code, and
-    its code fixes its secret through a hash. Held out therefore means: these rounds were never played in training. It
-    guards against learning rounds by heart; the game itself is the same in every split.
+    Twelve secrets cannot be split into disjoint sets that need the same skill. So each game has a round code, whose
+    hash determines the secret. The held-out rounds are therefore never played in training, and a model cannot learn
+    their secrets by heart. The game itself is the same in every split.
     """
 
     name = "guess"
@@ -53,7 +53,7 @@ class Guess(TaskFamily):
 
 
 class ChainExchange(Exchange):
-    """Asks for the next sum whatever the reply was; only the last total is judged."""
+    """An exchange that asks for the next sum whatever the reply was, and judges only the last total."""
 
     def respond(self, message: Message) -> tuple[Message, ...] | None:
         terms: list[int] = self.task.metadata["terms"]

@@ -1,6 +1,6 @@
 """The task families by name.
 
-Place in the flow: what clients, evaluators and the researcher look families up with.
+Place in the flow: clients, evaluators and the researcher look up families here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ TASK_FAMILIES: Mapping[str, TaskFamily] = MappingProxyType(
 
 
 def task_family(name: str) -> TaskFamily:
-    """The family called `name`. Raises NotFound, listing the names there are."""
+    """Return the family called `name`.
+
+    Raises NotFound for an unknown name, and lists the known ones.
+    """
     try:
         return TASK_FAMILIES[name]
     except KeyError:

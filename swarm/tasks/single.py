@@ -1,7 +1,7 @@
-"""Single-turn families: one question, one exact answer.
+"""The single-turn families: one question and one exact answer.
 
-Place in the flow: behind registry.py. Words are short strings of capital letters, which a tokenizer that isolates
-capitals reads letter by letter.
+Place in the flow: registry.py lists them. Words are short strings of capital letters, so that a tokenizer that isolates
+capitals reads them letter by letter.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ DIGITS = "0123456789"
 
 
 def draw_word(rng: Random, shortest: int, longest: int, alphabet: str = LETTERS) -> str:
-    """A word of uniform length and uniform characters."""
+    """Draw a word, whose length and characters are uniformly distributed."""
     return "".join(rng.choice(alphabet) for _ in range(rng.randint(shortest, longest)))
 
 
 class ExactAnswer(Exchange):
-    """Solved if the one reply is the task's `answer`."""
+    """An exchange of one reply, which must equal the task's `answer`."""
 
     def respond(self, message: Message) -> tuple[Message, ...] | None:
         self.reward = float(text_of(message) == self.task.metadata["answer"])

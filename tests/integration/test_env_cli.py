@@ -60,13 +60,13 @@ def test_what_init_writes_passes_check(begun: Path) -> None:
     ("grader", "check", "message"),
     [
         (GRADE_ALL, "empty answers", "an empty answer earns 1.00"),
-        (GRADE_NONE, "solutions", "is graded 0: mend the grader"),
+        (GRADE_NONE, "solutions", "is graded 0: fix the grader"),
         (
             GRADE_ANYWHERE,
             "joined answers",
             "a reply that lists 50 answers earns 1.00 where the right one is among them",
         ),
-        (GRADE_BY_CHANCE, "determinism", "the same attempt was graded in two ways"),
+        (GRADE_BY_CHANCE, "determinism", "one attempt got two grades"),
     ],
 )
 def test_graders_that_teach_the_wrong_thing_are_found(own: Path, grader: str, check: str, message: str) -> None:

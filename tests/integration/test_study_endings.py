@@ -79,7 +79,7 @@ def open_own(own: Path) -> ExperimentStore:
         ("raise ValueError('no such column')", "ValueError: no such column"),
         ("return float('nan')", "the score nan: it must be a finite number"),
         ("import time; time.sleep(3600)", "took longer than 1 s"),
-        ("import os; os._exit(7)", "its process ended 5 times under the same call"),
+        ("import os; os._exit(7)", "its process died 5 times during the same call"),
         ("return float(transcript[-1]['content'][0] == 'x')", "an empty reply: .*IndexError"),
     ],
 )

@@ -187,7 +187,7 @@ def test_attempts_leave_nothing_open(environment: DrivenEnvironment, url: str) -
     ("name", "error", "message"),
     [
         ("verifiers:no-such-words", NotFound, "no package 'no-such-words' is installed in"),
-        ("verifiers:json", NotFound, "'json' is no taskset of verifiers"),
+        ("verifiers:json", NotFound, "'json' is not a taskset of verifiers"),
         ("verifiers:reverse-words?num_taks=3", EnvironmentInvalid, "taskset.num_taks"),
         ("verifiers:reverse-words?harness=nul", EnvironmentInvalid, "harness 'nul' not found"),
         ("verifiers:reverse-words?num_tasks=3&split=all", EnvironmentInvalid, "none of its 3 tasks is in the split"),

@@ -1,1 +1,1 @@
-"""Built-in graders: what a reply is worth, by comparison, by running it, or by a judge."""
+"""Built-in graders: they compare a reply, run it, or ask a judge."""

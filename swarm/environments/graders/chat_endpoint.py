@@ -1,8 +1,8 @@
-"""One question to an OpenAI-compatible endpoint, by the standard library alone.
+"""A client for one question to an OpenAI-compatible endpoint, on the standard library alone.
 
-Place in the flow: judge.py asks here. The key is read from the environment for each call and is in nothing but its
-header: not in an error or an answer, and no redirect is followed that could carry it elsewhere. This module knows
-nothing of what is asked, and tries once.
+Place in the flow: judge.py asks here. Each call reads the key from the environment and sends it in a header. The key is
+never in an error or an answer, and no redirect is followed, which could carry it to another server. This module knows
+nothing of the question, and it does not retry.
 """
 
 from __future__ import annotations
@@ -23,19 +23,22 @@ MAX_ANSWER_BYTES = 4 * 2**20
 CHUNK_BYTES = 64 * 1024
 MAX_ERROR_CHARS = 300
 MIN_KEY_CHARS = 8
-"""Shorter ones are placeholders for servers that need none, and words of ordinary texts."""
+"""Shorter keys are placeholders, which may occur in ordinary text and are not removed from it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`tokens` are those of prompt and answer, None if the server does not say."""
+    """An answer; `tokens` counts those of prompt and answer, and is None if the server does not report them."""
 
     text: str
     tokens: int | None
 
 
 class CallFailed(Exception):
-    """One line. If `is_temporary`, another try may succeed, after `retry_after_s` if the server says."""
+    """A failed call, described in one line.
+
+    If `is_temporary`, another try may succeed, after `retry_after_s` seconds if the server asks for a pause.
+    """
 
     def __init__(self, message: str, *, is_temporary: bool, retry_after_s: float | None = None) -> None:
         super().__init__(message)
@@ -45,14 +48,20 @@ class CallFailed(Exception):
 
 class ChatEndpoint:
     def __init__(self, url: str, model: str, key_env: str, timeout_s: float) -> None:
-        """Raises EnvironmentInvalid for an URL that is none, or that has a password in it."""
+        """Check the URL.
+
+        Raises EnvironmentInvalid for one that is not a URL of HTTP, or that contains a password.
+        """
         _check(url)
         self.model = model
         self._url, self._key_env, self._timeout_s = f"{url.rstrip('/')}/chat/completions", key_env, timeout_s
         self._opener: OpenerDirector = build_opener(_NoRedirects())
 
     def ask(self, prompt: str) -> Answer:
-        """The answer at temperature 0. Raises CallFailed."""
+        """Return the answer at temperature 0.
+
+        Raises CallFailed.
+        """
         body = {"model": self.model, "messages": [{"role": "user", "content": prompt}], "temperature": 0}
         headers = {"Content-Type": "application/json"}
         if key := os.environ.get(self._key_env, "").strip():
@@ -69,26 +78,32 @@ class ChatEndpoint:
             raise CallFailed(message, is_temporary=True) from None
 
     def without_key(self, text: str) -> str:
-        """Servers repeat the key in their complaints, and a model may say anything."""
+        """Return the text without the key.
+
+        Servers repeat the key in error messages, and a model may answer anything.
+        """
         key = os.environ.get(self._key_env, "").strip()
         return text.replace(key, "[key]") if len(key) >= MIN_KEY_CHARS else text
 
     def _sent(self, request: Request) -> bytes:
-        """The body of the answer. The limit of a socket is for each read, so all of them together have one as well."""
+        """Send a request and return the body of the answer.
+
+        The timeout of a socket bounds each read; the deadline bounds all of them together.
+        """
         deadline = time.monotonic() + self._timeout_s
         document = b""
         with self._opener.open(request, timeout=self._timeout_s) as response:
             while chunk := response.read1(CHUNK_BYTES):
                 document += chunk
                 if len(document) > MAX_ANSWER_BYTES or time.monotonic() > deadline:
-                    raise TimeoutError(f"the answer took longer than {self._timeout_s:g} s, or has no end")
+                    raise TimeoutError(f"the answer took longer than {self._timeout_s:g} s, or is too long")
         return document
 
     def _refused(self, error: HTTPError) -> CallFailed:
         try:
             said = " ".join(error.read(CHUNK_BYTES).decode(errors="replace").split())
         except (OSError, HTTPException):
-            said = "and broke off"
+            said = "and closed the connection"
         hint = f" (the key is read from ${self._key_env})" if error.code in (401, 403) else ""
         return CallFailed(
             self.without_key(f"{self._url} answered HTTP {error.code}{hint}: {said}")[:MAX_ERROR_CHARS],
@@ -104,7 +119,7 @@ def _check(url: str) -> None:
     except ValueError:
         is_url, parts = False, urlsplit("")
     if parts.username or parts.password:
-        message = "judge_url has a name or a password in it: put the key into the variable that judge_key_env names"
+        message = "judge_url contains a name or a password: put the key into the variable that judge_key_env names"
         raise EnvironmentInvalid(message, param="judge_url")
     if not is_url:
         message = f"judge_url {url[:80]!r} is not the URL of a server: expected http://HOST:PORT/v1"
@@ -119,13 +134,16 @@ class _NoRedirects(HTTPRedirectHandler):
 
 
 def _answer_in(body: bytes) -> Answer:
-    """Servers differ in what they leave out: without a text it is an empty one."""
+    """Return the answer in a chat completion, which is empty if it has no text.
+
+    Raises CallFailed for any other document. Servers differ in the fields that they leave out.
+    """
     try:
         document: Any = json.loads(body)
         text: object = document["choices"][0]["message"]["content"]
         usage: object = document.get("usage")
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
-        raise CallFailed(f"the answer is no chat completion: {body[:80]!r}", is_temporary=True) from None
+        raise CallFailed(f"the answer is not a chat completion: {body[:80]!r}", is_temporary=True) from None
     tokens = cast(dict[str, object], usage).get("total_tokens") if isinstance(usage, dict) else None
     return Answer(text if isinstance(text, str) else "", tokens if isinstance(tokens, int) else None)
 

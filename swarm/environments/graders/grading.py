@@ -1,7 +1,7 @@
-"""How a built-in grader is chosen and set up: a name and options, to what grades an attempt at a task.
+"""The construction of a built-in grader from its name and options.
 
-Place in the flow: dataset.py and folder.py in sources/ build their grader here. What a grader does is in replies.py,
-judge.py and python_tests/. This module knows nothing of files.
+Place in the flow: dataset.py and folder.py in sources/ build their grader here. The graders themselves are in
+replies.py, judge.py and python_tests/. This module knows nothing of files.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from swarm.sandbox.sandbox import find_sandbox
 
 TESTS_SECONDS, JUDGE_SECONDS = 10.0, 60.0
 TESTS_LIMIT_S = 600.0
-"""All tests of one reply, each with a sandbox of its own."""
+"""Time limit for all tests of one reply, each of which starts its own sandbox."""
 CALLS_NAME = "judge_calls.jsonl"
 
 Grader = Callable[[EnvironmentTask, Transcript], Grade]
 
 AnswerGrader = Callable[[EnvironmentTask, str, object], Grade]
-"""Task, reply and expected value -> what the reply is worth. Raises ValueError for an expected value it cannot use."""
+"""Task, reply and expected value -> grade. Raises ValueError for an expected value that it cannot use."""
 
 OWNERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -43,35 +43,35 @@ OWNERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "judge_log": (JUDGE,),
     }
 )
-"""Which graders an option is for."""
+"""The graders that each option applies to."""
 
 
 class GraderOptions(BaseModel):
-    """What the graders can be told that have options."""
+    """Options of the graders that have any."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     grader_seconds: float | None = Field(default=None, gt=0, le=3600)
-    """python_tests: time for each test, default 10. judge: time for each answer of the judge, default 60."""
+    """Time limit in seconds: for each test of python_tests, default 10; for each answer of the judge, default 60."""
     judge_url: str | None = None
     """Base URL of an OpenAI-compatible API, as in http://HOST:PORT/v1. Default: OPENAI_BASE_URL."""
     judge_model: str | None = None
-    """Model that judges."""
+    """Name of the model that judges."""
     judge_key_env: str = "OPENAI_API_KEY"
-    """Name of the environment variable with the key. Nothing is sent if it is not set."""
+    """Name of the environment variable with the API key. No key is sent if it is not set."""
     judge_prompt: str = DEFAULT_PROMPT
-    """What the judge is asked, with {question}, {answer} and {reply}."""
+    """Prompt for the judge, with {question}, {answer} and {reply}."""
     judge_success: float = Field(default=0.5, gt=0, le=1)
-    """Score from which an attempt is a success."""
+    """Lowest score of a successful attempt."""
     judge_log: str | None = None
-    """File that every call is recorded in. Default: judge_calls.jsonl in SWARM_HOME or ./runs."""
+    """File that records every call. Default: judge_calls.jsonl in SWARM_HOME or ./runs."""
 
 
 def build_grader(name: str, options: GraderOptions, column_of: Callable[[Row], str]) -> Grader:
-    """`column_of` says which column of a row is the answer.
+    """Return the grader called `name`, where `column_of` names the answer's column of a row.
 
-    Raises EnvironmentInvalid for an unknown name and for options that do not fit it, SandboxUnavailable if it runs
-    programs and there is no sandbox for them.
+    Raises EnvironmentInvalid for an unknown name and for options of other graders. Raises SandboxUnavailable if the
+    grader runs programs and there is no sandbox.
     """
     refuse_options(name, options)
     grade_answer = _answer_grader(name, options)
@@ -87,7 +87,7 @@ def build_grader(name: str, options: GraderOptions, column_of: Callable[[Row], s
 
 
 def refuse_options(name: str | None, options: GraderOptions) -> None:
-    """Raises EnvironmentInvalid for an option of another grader than this. None is a grader of the user's."""
+    """Raise EnvironmentInvalid for an option of another grader; `name` is None for a user's grader."""
     for option, owners in OWNERS.items():
         if option in options.model_fields_set and name not in owners:
             grader = "a grade.py" if name is None else name
@@ -97,7 +97,7 @@ def refuse_options(name: str | None, options: GraderOptions) -> None:
 
 
 def time_limit_of(name: str | None, options: GraderOptions) -> float:
-    """Seconds that one grade of this grader may take. None is a grader of the user's."""
+    """Return the seconds that one grade may take; `name` is None for a user's grader."""
     if name == PYTHON_TESTS:
         return TESTS_LIMIT_S
     if name == JUDGE:
@@ -114,10 +114,10 @@ def _answer_grader(name: str, options: GraderOptions) -> AnswerGrader:
 
 def _judge(options: GraderOptions) -> Judge:
     if not options.judge_model:
-        raise EnvironmentInvalid("grader judge needs judge_model: name the model that judges", param="judge_model")
+        raise EnvironmentInvalid("the grader judge needs judge_model: name the model that judges", param="judge_model")
     url = options.judge_url or os.environ.get("OPENAI_BASE_URL", "").strip()
     if not url:
-        raise EnvironmentInvalid("grader judge needs judge_url: give it, or set OPENAI_BASE_URL", param="judge_url")
+        raise EnvironmentInvalid("the grader judge needs judge_url: give it, or set OPENAI_BASE_URL", param="judge_url")
     seconds = options.grader_seconds or JUDGE_SECONDS
     endpoint = ChatEndpoint(url, options.judge_model, options.judge_key_env, seconds)
     home = Path(os.environ.get("SWARM_HOME", "").strip() or "runs")

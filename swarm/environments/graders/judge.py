@@ -1,9 +1,9 @@
-"""The grader judge: a language model says what a reply is worth.
+"""The grader judge: a language model scores a reply.
 
-Place in the flow: grading.py builds it from options; chat_endpoint.py carries each question. The reply is the text of
-a model that would like a good score: it stands between marks that no reply can contain, since they are made of it, and
-only the last line of the judge's own answer is a score. That a judge is talked round by what it reads cannot be ruled
-out. Every call is recorded in a file of JSON lines.
+Place in the flow: grading.py builds it from options, and chat_endpoint.py sends each question. A model under training
+may write replies that try to influence the judge. So the reply stands between marks that it cannot contain, because
+they are a hash of it. Only the last line of the judge's own answer counts as the score. Still, a reply might persuade
+the judge. Every call is recorded in a file of JSON lines.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from swarm.environments.graders.chat_endpoint import Answer, CallFailed, ChatEnd
 from swarm.errors import EnvironmentFailure, EnvironmentInvalid
 
 MAX_CALLS = 4
-"""Calls for one verdict, over failures on the way and answers without a score."""
+"""Calls for one verdict, including failed calls and answers without a score."""
 FIRST_PAUSE_S = 1.0
 MAX_PAUSE_S = 30.0
 REMEMBERED = 4096
@@ -64,26 +64,31 @@ class Verdict:
 
 
 class CallLog:
-    """JSON lines in a file, which is made with the first of them."""
+    """A log of calls as JSON lines, in a file that the first line creates."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._lock = path, Lock()
 
     def add(self, record: dict[str, object]) -> None:
-        """Raises EnvironmentFailure if it cannot be written: what is not recorded is not asked again."""
+        """Append a record.
+
+        Raises EnvironmentFailure if the file cannot be written, which ends the grading: every call must be recorded.
+        """
         line = json.dumps(record, ensure_ascii=False).encode(errors="replace") + b"\n"
         try:
             with self._lock:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
-                # One write for a line: other processes may append to the same file.
+                # One write per line, because other processes may append to the same file.
                 with self._path.open("ab", buffering=0) as file:
                     file.write(line)
         except OSError as error:
-            raise EnvironmentFailure(f"judge_log {self._path} cannot be written: {error.strerror}") from error
+            raise EnvironmentFailure(
+                f"judge_log {self._path} cannot be written ({error.strerror}): name another file"
+            ) from error
 
 
 class Judge:
-    """Asks for each prompt and reply once, also when several threads want to know at the same time."""
+    """A grader that asks about each prompt and reply once, even if several threads ask at the same time."""
 
     def __init__(
         self,
@@ -94,9 +99,12 @@ class Judge:
         success: float = 0.5,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Raises EnvironmentInvalid for a prompt without a place for the reply."""
+        """Check the prompt.
+
+        Raises EnvironmentInvalid if it does not contain {reply}.
+        """
         if "{reply}" not in prompt:
-            message = "judge_prompt has no {reply} in it: the judge would not see what it judges"
+            message = "judge_prompt does not contain {reply}, which stands for the reply to judge: add it"
             raise EnvironmentInvalid(message, param="judge_prompt")
         self._endpoint, self._log, self._pause = endpoint, log, pause
         self._prompt, self._success = prompt, success
@@ -104,7 +112,11 @@ class Judge:
         self._lock = Lock()
 
     def __call__(self, task: EnvironmentTask, reply: str, expected: object) -> Grade:
-        """Raises EnvironmentFailure if no verdict is to be had, ValueError for no answer to compare with."""
+        """Return the judge's score as a grade.
+
+        Raises EnvironmentFailure if the judge gives no verdict, and ValueError if the prompt needs an answer and there
+        is none.
+        """
         if expected is None and "{answer}" in self._prompt:
             raise ValueError("there is no answer to put into judge_prompt")
         prompt = framed(self._prompt, task.task.main_query, as_text(expected), reply)
@@ -125,7 +137,7 @@ class Judge:
         try:
             verdict.set_result(self._asked(task_id, prompt))
         except BaseException as error:
-            # Those who wait hear of it; who asks later may have better luck.
+            # Waiting threads get the error; later calls ask again.
             with self._lock:
                 self._verdicts.pop(key, None)
             verdict.set_exception(error)
@@ -148,7 +160,7 @@ class Judge:
             if (verdict := parse_verdict(answer.text)) is not None:
                 return verdict
             reason = f"its last line was {_last_line(answer.text)[:80]!r}, not SCORE: x with x from 0 to 1"
-        raise EnvironmentFailure(f"task {task_id}: no verdict of the judge in {MAX_CALLS} calls: {reason}")
+        raise EnvironmentFailure(f"task {task_id}: the judge gave no verdict in {MAX_CALLS} calls: {reason}")
 
     def _call(self, task_id: str, prompt: str) -> Answer:
         began = time.monotonic()
@@ -175,15 +187,18 @@ class Judge:
 
 
 def framed(prompt: str, question: str, expected: str, reply: str) -> str:
-    """What the judge is asked. Placeholders in what is put in stay as they are."""
-    # Of 96 bits, and of all there is: to contain its own mark, a reply would have to contain its own hash.
+    """Return the prompt with its placeholders filled in, and the instructions around it.
+
+    Placeholders inside the inserted texts stay as they are.
+    """
+    # The mark is a hash of 96 bits over all texts: a reply that contains it would contain its own hash.
     mark = digest_of([prompt, question, expected, reply])
     values = {"question": question, "answer": expected, "reply": f"[{mark}]\n{reply}\n[{mark}]"}
     return FRAME.format(prompt=_PLACEHOLDER.sub(lambda found: values[found.group(1)], prompt), mark=mark)
 
 
 def parse_verdict(text: str) -> Verdict | None:
-    """The score in the last line and what stands before it; None if there is no such line."""
+    """Return the score in the last line and the text before it, or None if there is no such line."""
     before, _, _ = text.rstrip().rpartition("\n")
     found = _SCORE.fullmatch(_last_line(text))
     return None if found is None else Verdict(float(found.group(1)), before.strip()[-MAX_REASON_CHARS:])

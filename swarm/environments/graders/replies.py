@@ -1,7 +1,7 @@
-"""Built-in graders of few lines: a reply and what was expected, to whether the reply is right.
+"""Built-in graders that compare a reply with the expected value.
 
-Place in the flow: grading.py looks one up by the name that the user chose. This module knows nothing of tasks, files or
-transcripts.
+Place in the flow: grading.py looks up a grader by the name that the user chose. This module knows nothing of tasks,
+files or transcripts.
 """
 
 # pyright: reportMissingTypeStubs=false
@@ -19,31 +19,31 @@ from swarm.errors import EnvironmentInvalid
 ReplyGrader = Callable[[str, object], bool]
 """Reply and expected value -> whether the reply is right. Raises ValueError for an expected value it cannot use."""
 
-# "1,234.5", "-3", "2e-4": what people and models write as numbers, thousands separated by commas or not. First what may
-# be one is cut out as a whole, so that a long reply takes linear time and a version "1.2.3" is not read as a number.
+# Numbers as people and models write them: "1,234.5", "-3", "2e-4". Candidates are first cut out as a whole, so that a
+# long reply takes linear time and the version "1.2.3" is not read as a number.
 _NUMBER_LIKE = re.compile(r"[-+]?[\d.,]+(?:[eE][-+]?\d+)?")
 _NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _RELATIVE_TOLERANCE = Decimal("1e-6")
 _WORKED_ANSWER = "####"
-"""What GSM8K puts between a worked solution and its result."""
+"""The mark between a worked solution and its result in GSM8K."""
 
 
 def is_exact(reply: str, expected: object) -> bool:
-    """The same text, but for blanks around it."""
+    """Return whether both texts are the same, apart from white space around them."""
     return reply.strip() == str(expected).strip()
 
 
 def is_number(reply: str, expected: object) -> bool:
-    """The last number of the reply is the expected one, to a millionth of it."""
+    """Return whether the last number of the reply is the expected one, with a relative tolerance of 1e-6."""
     text = str(expected).rpartition(_WORKED_ANSWER)[2]
     wanted, said = last_number(text), last_number(reply)
     if wanted is None:
-        raise ValueError(f"{text.strip()[:40]!r} is no number")
+        raise ValueError(f"{text.strip()[:40]!r} is not a number")
     return said is not None and abs(said - wanted) <= _RELATIVE_TOLERANCE * abs(wanted)
 
 
 def last_number(text: str) -> Decimal | None:
-    """The last number in a text, None if there is none. In "1,2,3" it is 3."""
+    """Return the last number in a text, such as 3 in "1,2,3", or None if there is none."""
     for found in reversed(_NUMBER_LIKE.findall(text)):
         whole = found.rstrip(".,")
         for part in (whole, *reversed(whole.split(","))):
@@ -60,15 +60,18 @@ def _as_decimal(text: str) -> Decimal | None:
 
 
 def matches_pattern(reply: str, expected: object) -> bool:
-    """The expected value is a regular expression, which the whole reply matches."""
+    """Return whether the whole reply matches the expected value, a regular expression."""
     try:
         return re.fullmatch(str(expected), reply.strip()) is not None
     except re.error as error:
-        raise ValueError(f"{str(expected)[:40]!r} is no regular expression: {error}") from None
+        raise ValueError(f"{str(expected)[:40]!r} is not a regular expression: {error}") from None
 
 
 def is_equal_json(reply: str, expected: object) -> bool:
-    """The reply is JSON for the expected value, which is JSON itself or its text. Fences of the reply are ignored."""
+    """Return whether the reply is JSON for the expected value, which is a JSON value or its text.
+
+    A code fence around the reply is ignored.
+    """
     wanted = json.loads(expected) if isinstance(expected, str) else expected
     fenced = re.fullmatch(r"\s*```(?:json)?\s*(.*?)\s*```\s*", reply, re.DOTALL)
     try:
@@ -82,7 +85,7 @@ def is_equal_json(reply: str, expected: object) -> bool:
 
 
 def _are_equal(first: Any, second: Any) -> bool:
-    """Equal as JSON: 1 is 1.0, true is no number."""
+    """Return whether two JSON values are equal, where 1 equals 1.0 but true is not a number."""
     if isinstance(first, dict) and isinstance(second, dict):
         ours, theirs = cast(dict[str, Any], first), cast(dict[str, Any], second)
         return ours.keys() == theirs.keys() and all(_are_equal(ours[name], theirs[name]) for name in ours)
@@ -93,25 +96,26 @@ def _are_equal(first: Any, second: Any) -> bool:
 
 
 def is_equal_maths(reply: str, expected: object) -> bool:
-    """The reply means the same as the expected formula: LaTeX or plain, by the library math-verify.
+    """Return whether the reply means the same as the expected formula, in LaTeX or plain text.
 
-    Raises EnvironmentInvalid if the library is not installed.
+    The library math-verify decides. Raises EnvironmentInvalid if it is not installed.
     """
     library = _maths_library()
-    # Its own time limits are alarms, which only the main thread of a process can set.
+    # The library's own time limits are alarms, which only the main thread of a process can set.
     wanted = library.parse(str(expected), parsing_timeout=None)
     if not wanted:
-        raise ValueError(f"{str(expected)[:40]!r} is no formula")
+        raise ValueError(f"{str(expected)[:40]!r} is not a formula")
     return bool(library.verify(wanted, library.parse(reply, parsing_timeout=None), timeout_seconds=None))
 
 
 def _maths_library() -> Any:
-    """Imported here: it takes a second, and only those who asked for it have it."""
+    """Import math-verify on first use, because the import takes a second and the library is optional."""
     try:
         import math_verify
     except ImportError:
         raise EnvironmentInvalid(
-            "grader maths needs the library math-verify: pip install 'swarm-researcher[environments]'", param="grader"
+            "the grader maths needs the library math-verify: pip install 'swarm-researcher[environments]'",
+            param="grader",
         ) from None
     return math_verify
 
@@ -128,11 +132,14 @@ GRADERS: Mapping[str, ReplyGrader] = MappingProxyType(
 
 
 PYTHON_TESTS, JUDGE = "python_tests", "judge"
-"""The graders that take more than a reply and an answer: grading.py builds them."""
+"""The graders that need more than a reply and an expected value. grading.py builds them."""
 
 
 def reply_grader(name: str) -> ReplyGrader:
-    """Raises EnvironmentInvalid, listing the names there are."""
+    """Return the grader called `name`.
+
+    Raises EnvironmentInvalid for an unknown name, and lists the known ones.
+    """
     try:
         return GRADERS[name]
     except KeyError:
@@ -143,7 +150,7 @@ def reply_grader(name: str) -> ReplyGrader:
 
 
 def known_reply(grader: str, expected: object) -> str | None:
-    """A reply that the grader finds right; None where none is known."""
+    """Return a reply that the grader finds right, or None if none is known."""
     if expected is None or grader in ("regex", PYTHON_TESTS, JUDGE):
         return None
     return expected if isinstance(expected, str) else json.dumps(expected) if grader == "json" else str(expected)

@@ -1,4 +1,4 @@
-"""An environment in a process of its own, and how others use it: start it, serve it, call it."""
+"""An environment in its own process: how to start it, serve it and call it."""
 
 from swarm.environments.server.process import open_environment
 from swarm.environments.server.remote import RemoteEnvironment

@@ -1,7 +1,8 @@
-"""The sockets of an environment server: HTTP/1.1 with the standard library, a thread for each connection.
+"""The sockets of an environment server: HTTP/1.1 on the standard library, with one thread per connection.
 
-Place in the flow: main.py opens two of them. That of programs gives out and grades train tasks; that of the evaluator
-gives out and grades all of them, and tells solutions. Who may open a socket is for its folder's permissions to say.
+Place in the flow: main.py opens two of them. The socket for programs lists and grades train tasks alone. The socket for
+the evaluator lists and grades the tasks of all splits, and it returns solutions. The permissions of the folder decide
+who may open a socket.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ MAX_BODY_BYTES = 64 * 2**20
 IDLE_CONNECTION_S = 600.0
 FLUSH_S = 0.2
 STUCK_EXIT_CODE = 3
-"""What the process exits with after a call that took too long: the thread of that call can be ended in no other way."""
+"""Exit code after a call that took too long. The thread of such a call can only be ended with its process."""
 
 _STATUS: tuple[tuple[type[SwarmError], int], ...] = (
     (EnvironmentInvalid, 422),
@@ -46,7 +47,10 @@ _STATUS: tuple[tuple[type[SwarmError], int], ...] = (
 
 
 class UnixListener(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
-    """`splits` are those whose tasks this socket gives out and grades; solutions go with all three."""
+    """A server on one Unix socket, which lists and grades the tasks of `splits`.
+
+    It returns solutions only if `splits` contains all three.
+    """
 
     daemon_threads = True
     request_queue_size = 512
@@ -59,13 +63,13 @@ class UnixListener(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         os.chmod(path, 0o600)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A caller that went away is no event."""
+        """Ignore the error: a caller that disconnects is normal."""
 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = IDLE_CONNECTION_S
-    # Without this, small answers wait for the acknowledgement of the one before.
+    # Buffered, so that the head and the body of a small answer leave together.
     wbufsize = -1
 
     @property
@@ -86,7 +90,7 @@ class _Handler(BaseHTTPRequestHandler):
         length = int(self.headers.get("content-length", 0))
         if length > MAX_BODY_BYTES:
             self.close_connection = True
-            self._send(413, Failure(code="bad_request", message="the request is too long"))
+            self._send(413, Failure(code="bad_request", message=f"the request is longer than {MAX_BODY_BYTES} bytes"))
             return
         body = self.rfile.read(length)
         service = self.listener.service
@@ -101,7 +105,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             split, numbers = Split(query["split"]), [int(query[name]) for name in ("seed", "start", "count")]
         except (KeyError, ValueError) as error:
-            raise BadRequest(f"tasks are asked for by split, seed, start and count: {error}") from None
+            raise BadRequest(f"a list of tasks needs split, seed, start and count: {error}") from None
         self._check(split)
         return self.listener.service.list_tasks(split, numbers[0], max(0, numbers[1]), min(numbers[2], MAX_PAGE))
 
@@ -111,7 +115,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _for_evaluator(self, reference: Reference) -> Reference:
         if self.listener.splits != frozenset(Split):
-            raise Forbidden("solutions are for the evaluator alone")
+            raise Forbidden("only the evaluator may ask for solutions")
         return reference
 
     def _check(self, split: Split) -> None:
@@ -133,7 +137,7 @@ class _Handler(BaseHTTPRequestHandler):
         except CallOverdue as error:
             self._send(504, Failure(code=error.code, message=error.message))
             self.wfile.flush()
-            # Other calls under way are made again by who made them, once this process has been started anew.
+            # Callers repeat their other running calls once this process has been restarted.
             threading.Timer(FLUSH_S, os._exit, (STUCK_EXIT_CODE,)).start()
         except SwarmError as error:
             status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
@@ -150,4 +154,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Requests are not logged: there is one for every turn of every attempt."""
+        """Log nothing: there is a request for every turn of every attempt."""

@@ -1,8 +1,9 @@
 """The process of an environment server: `python -m swarm.environments.server.main NAME FOLDER`.
 
-Place in the flow: process.py starts this, in the interpreter that the environment asks for. It opens `train.sock` for
-programs and `evaluator.sock` in the folder, then says so in one line of JSON on standard output: the description of
-the environment, or {"error": {"code", "message"}} and exit code 2 for one that cannot be used.
+Place in the flow: process.py starts this with the interpreter that the environment asks for. It opens two sockets in
+the folder: `train.sock` for programs and `evaluator.sock` for the evaluator. Then it writes the description of the
+environment as one line of JSON to standard output. If the environment cannot be used, the line is
+{"error": {"code", "message"}} and the exit code is 2.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ TRAIN_SOCKET = "train.sock"
 EVALUATOR_SOCKET = "evaluator.sock"
 BEAT_S = 1.0
 HELD_MARGIN_S = 10.0
-"""Beyond the limit of a call, which is ended at that wherever another thread gets its turn."""
+"""Seconds beyond the time limit of a call. The service ends a call at its limit, if its thread gets to run."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -52,8 +53,11 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _end_when_held(limit_s: float) -> None:
-    """End this process once no thread has had its turn for so long: code in C, such as a regular expression that goes
-    through all ways to match, may hold the interpreter, and then nothing written in Python can end it."""
+    """End this process once no other Python thread has run for `limit_s` seconds.
+
+    Code in C can block the interpreter, for example a regular expression that backtracks without end. Then nothing
+    written in Python can end the process.
+    """
     while True:
         faulthandler.dump_traceback_later(limit_s, exit=True)
         time.sleep(BEAT_S)

@@ -1,7 +1,7 @@
-"""An environment server as a child: started, waited for, started again when it dies, ended.
+"""An environment server as a child process: start it, wait for it, restart it when it dies, and end it.
 
-Place in the flow: commands and the researcher open environments with `open_environment`. The bundled families are our
-own code and are opened in this process; everything else may hang, crash or need an interpreter of its own.
+Place in the flow: commands and the researcher call `open_environment`. The bundled families are our own code and open
+in the calling process. Any other environment may hang, crash or need its own interpreter.
 """
 
 from __future__ import annotations
@@ -30,16 +30,19 @@ logger = logging.getLogger(__name__)
 START_TIMEOUT_S = 120.0
 WATCH_S = 0.05
 SOCKET_PREFIX = "unix:"
-"""Before the path of a socket that an environment server listens on already."""
+"""Prefix of a name that is the path of a running environment server's socket."""
 MAX_USELESS_STARTS = 3
-"""A server that ends so often before it is ready will not get better."""
+"""Failed starts in a row after which the server is not restarted."""
 
 
 @contextmanager
 def open_environment(name: str) -> Generator[Environment]:
-    """The environment of this name, in a process of its own unless it is bundled; or the one behind `unix:SOCKET`.
+    """Open the environment called `name` for the block, in its own process unless it is bundled.
 
-    Raises NotFound or EnvironmentInvalid as `load_environment` does, EnvironmentFailure if its process does not start.
+    The name `unix:SOCKET` stands for an environment server that is running already.
+
+    Raises NotFound or EnvironmentInvalid as `load_environment` does, and EnvironmentFailure if the process does not
+    start.
     """
     if is_bundled(name) or has_own_worker(name):
         with closing(load_environment(name)) as environment:
@@ -57,12 +60,15 @@ def open_environment(name: str) -> Generator[Environment]:
 
 
 class EnvironmentProcess:
-    """An environment server that is started again whenever it dies, until this is closed."""
+    """An environment server that is restarted whenever it dies, until `close` is called."""
 
     def __init__(self, name: str) -> None:
-        """Raises NotFound or EnvironmentInvalid for an environment that cannot be used, EnvironmentFailure if its
-        process does not start."""
-        # A socket's path may have no more than a hundred characters.
+        """Start the server.
+
+        Raises NotFound or EnvironmentInvalid for an environment that cannot be used, and EnvironmentFailure if its
+        process does not start.
+        """
+        # The path of a Unix socket is limited to about a hundred characters.
         self._folder = Path(tempfile.mkdtemp(prefix="swarm-env-"))
         self._name = name
         self._closed = threading.Event()
@@ -91,7 +97,7 @@ class EnvironmentProcess:
 
     @property
     def pid(self) -> int:
-        """That of the supervisor of the server; another one after each start."""
+        """The process id of the server's supervisor, which changes with every start."""
         return self._child.pid
 
     def close(self) -> None:
@@ -106,23 +112,24 @@ class EnvironmentProcess:
             if self._child.poll() is None:
                 self._closed.wait(WATCH_S)
                 continue
-            logger.warning("the environment %s ended with code %s and is started again", self._name, self._child.poll())
+            logger.warning("the environment %s ended with code %s and is restarted", self._name, self._child.poll())
             self._child.stop()
             try:
                 self._child = self._start()
                 useless = 0
             except SwarmError as error:
                 useless += 1
-                logger.error("the environment %s did not start again: %s", self._name, error)
+                logger.error("the environment %s could not be restarted: %s", self._name, error)
                 if useless == MAX_USELESS_STARTS:
-                    said = f"{self._name} is not started again: {' '.join(str(error).split())}"
+                    said = f"{self._name} could not be restarted: {' '.join(str(error).split())}"
                     (self._folder / GONE_FILE).write_text(said, encoding="utf-8")
                     return
 
     def _start(self) -> Child:
-        """Raises what the environment is refused for, EnvironmentFailure if there is no sign of life.
+        """Start the server, and try again if it is killed as it starts.
 
-        One that is killed as it starts is started again: that says nothing of the environment.
+        A kill says nothing about the environment. Raises the error that the environment reports, or EnvironmentFailure
+        if it reports nothing.
         """
         for _ in range(MAX_USELESS_STARTS - 1):
             try:
@@ -130,24 +137,27 @@ class EnvironmentProcess:
             except NoAnnouncement as silence:
                 if not silence.was_killed or self._closed.is_set():
                     raise self._not_started(silence) from silence
-                logger.warning("the environment %s was killed as it started and is started again", self._name)
+                logger.warning("the environment %s was killed as it started and is restarted", self._name)
         try:
             return self._start_once()
         except NoAnnouncement as silence:
             raise self._not_started(silence) from silence
 
     def _start_once(self) -> Child:
-        """Raises NoAnnouncement, or what the environment is refused for."""
+        """Start the server once.
+
+        Raises NoAnnouncement, or the error that the environment reports.
+        """
         self.starts += 1
         out, errors = self._folder / f"stdout-{self.starts}", self._folder / "stderr.log"
         module = "swarm.environments.server.main"
         python = interpreter_of(self._name)
         argv = [python or sys.executable, "-m", module, self._name, str(self._folder)]
-        # The code is the person's own, and a judge that grades needs the key that stands in an environment variable.
+        # The code is the user's own, and the grader judge reads its key from an environment variable.
         environment = {**os.environ, **child_environment()}
         environment.pop("SWARM_TOKEN", None)
         if python is not None:
-            # Packages of this interpreter are none of the other's.
+            # The other interpreter must not import the packages of this one.
             environment.pop("PYTHONPATH", None)
         child = Child(argv, env=environment, cwd=Path.cwd(), out=out, errors=errors)
         try:

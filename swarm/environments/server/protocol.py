@@ -1,6 +1,6 @@
-"""What crosses the socket of an environment server, as pydantic models: the whole protocol.
+"""The protocol of an environment server: all its requests and answers as pydantic models.
 
-Place in the flow: service.py answers these, remote.py asks them. All is JSON over HTTP/1.1 on a unix socket.
+Place in the flow: remote.py sends the requests and service.py answers them. All is JSON over HTTP/1.1 on a Unix socket.
 
     GET  /v1/environment                                     -> Description
     GET  /v1/tasks?split=train&seed=0&start=0&count=100      -> TaskPage
@@ -8,8 +8,8 @@ Place in the flow: service.py answers these, remote.py asks them. All is JSON ov
     POST /v1/grades      Graded                              -> GradeAnswer
     POST /v1/solutions   Reference                           -> Solution       (evaluator's socket only)
 
-A failure has status 400 or above and the body {"error": {"code", "message"}}; the codes are those of swarm/errors.py.
-Every request but the first names the digest of the environment it means in the header `environment-digest`.
+A failure has status 400 or above and the body {"error": {"code", "message"}}, with the codes of swarm/errors.py. Every
+request but the first carries the digest of its environment in the header `environment-digest`.
 """
 
 from __future__ import annotations
@@ -29,8 +29,11 @@ class Message(BaseModel):
 
 
 class Description(Message):
-    """The environment itself. `max_turns` bounds the answers of an attempt, `max_tokens` is enough for each, and
-    `time_limit_s` is what its code may take for one call."""
+    """The environment itself.
+
+    `max_turns` bounds the answers of an attempt, and `max_tokens` is enough for each of them. `time_limit_s` bounds
+    each call of its code, in seconds.
+    """
 
     name: str
     description: str
@@ -42,7 +45,10 @@ class Description(Message):
 
 
 class Reference(Message):
-    """Which task: number `number` of the order that `seed` gives to a split. `task_id` proves that both sides agree."""
+    """A reference to task number `number` of a split, in the order that `seed` gives.
+
+    `task_id` proves that both sides mean the same task.
+    """
 
     split: Split
     seed: int
@@ -51,7 +57,7 @@ class Reference(Message):
 
 
 class PublicTask(Message):
-    """What a program may see of a task."""
+    """The part of a task that a program may see."""
 
     task_id: str
     main_query: str
@@ -60,16 +66,16 @@ class PublicTask(Message):
 
 
 class TaskPage(Message):
-    """Tasks `start` to `start + len(tasks)` of a split; `is_end` if there are no more."""
+    """The tasks `start` to `start + len(tasks)` of a split; `is_end` says that there are no more."""
 
     tasks: list[PublicTask]
     is_end: bool
 
 
 class Turn(Message):
-    """An attempt so far: every answer that the agent gave, in order. With none, the attempt begins.
+    """An attempt so far: all answers of the agent in order, or none at its beginning.
 
-    `attempt` is any text that nobody else uses. An environment server that was restarted goes through the answers anew.
+    `attempt` is a text that identifies the attempt. A restarted environment server replays the answers.
     """
 
     attempt: str
@@ -78,7 +84,10 @@ class Turn(Message):
 
 
 class Following(Message):
-    """The messages after the last answer (the opening ones if there was none), or None when the attempt is over."""
+    """The messages after the last answer, or None when the attempt is over.
+
+    Before the first answer, these are the opening messages.
+    """
 
     messages: list[dict[str, Any]] | None
 

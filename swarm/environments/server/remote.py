@@ -1,8 +1,8 @@
-"""An environment that lives in another process: the same contract, each call a request on its socket.
+"""The client of an environment server: the same interface, with a request on its socket for each call.
 
-Place in the flow: programs and the evaluator hold one. A call that meets a server in its death waits until it has been
-started again, and is made again: all calls may be repeated. One under which the server dies again and again, or that
-takes too long, is given up: it is then the environment that fails. This module starts nothing.
+Place in the flow: programs and the evaluator use it. If the server dies during a call, the client waits for its restart
+and repeats the call, because all calls may be repeated. A call fails if the server dies again and again during it, or
+if it takes too long. That counts as a failure of the environment. This module starts no process.
 """
 
 from __future__ import annotations
@@ -43,23 +43,25 @@ from swarm.types import Message, Task
 FIRST_PAGE = 32
 PAGE = 256
 ANSWER_MARGIN_S = 60.0
-"""Beyond what the environment's code may take to find a task and then to grade it: what takes too long is for the
-server to end, and this is for one that cannot."""
+"""Seconds beyond the time limits for finding a task and for grading it. The server ends a call that takes too long;
+this margin is for a server that cannot."""
 GONE_AFTER_S = 60.0
 RETRY_S = 0.1
 MAX_LOSSES = 5
-"""A call under which the server has died so often is what it dies of. Others that it takes along are made again at
-times of their own, so that few of them meet its next death."""
+"""Deaths of the server during one call after which the call counts as their cause. Other calls that are lost with it
+are repeated after random pauses, so that few of them are lost again."""
 GONE_FILE = "gone.txt"
-"""Beside the sockets: why the server is not started again, once that is so."""
+"""File beside the sockets that says why the server is not restarted any more."""
 
 Answer = TypeVar("Answer", bound=BaseModel)
 
 
 @dataclass(slots=True)
 class CallRecord:
-    """How the calls of one environment went: `failures` since it last gave a grade, why it failed last, and when, in
-    monotonic seconds."""
+    """The failures of one environment's calls.
+
+    `failures` counts those since the last grade. `reason` and `failed_at`, in monotonic seconds, describe the latest.
+    """
 
     failures: int = 0
     reason: str = ""
@@ -67,10 +69,13 @@ class CallRecord:
 
 
 class RemoteEnvironment(Environment):
-    """`socket_path` is one of the sockets of an environment server. Used by many threads."""
+    """The environment behind one socket of an environment server, for use by many threads."""
 
     def __init__(self, socket_path: Path) -> None:
-        """Raises EnvironmentFailure if nobody answers there."""
+        """Ask the server at `socket_path` for the description of its environment.
+
+        Raises EnvironmentFailure if no server answers.
+        """
         self._path = socket_path
         self._lock = threading.Lock()
         self._idle: list[_UnixConnection] = []
@@ -91,14 +96,14 @@ class RemoteEnvironment(Environment):
         self.close()
 
     def close(self) -> None:
-        """Close the connections; a later call opens one again."""
+        """Close the idle connections; a later call opens a new one."""
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
 
     def give_up(self, reason: str) -> None:
-        """From now on every call fails at once with this reason, those under way included."""
+        """Let all running and later calls fail at once with this reason."""
         with self._lock:
             self._given_up = reason
             busy = list(self._busy)
@@ -127,7 +132,10 @@ class RemoteEnvironment(Environment):
         return Grade(answer.score, answer.is_success, answer.details)
 
     def solution(self, task: EnvironmentTask) -> str | None:
-        """Raises Forbidden on the socket of programs."""
+        """Return a reply that the grader finds perfect, or None if none is known.
+
+        Raises Forbidden on the socket for programs.
+        """
         return self._ask("POST", "/v1/solutions", _reference(task), Solution).reply
 
     def follow(self, turn: Turn) -> tuple[Message, ...] | None:
@@ -146,7 +154,10 @@ class RemoteEnvironment(Environment):
         return answer
 
     def _exchanged(self, method: str, path: str, request: BaseModel | None) -> tuple[int, bytes]:
-        """Status and body of the answer. Raises EnvironmentFailure where none comes."""
+        """Send a request until it is answered, and return status and body.
+
+        Raises EnvironmentFailure if no answer comes.
+        """
         body = None if request is None else request.model_dump_json().encode()
         headers = {"content-type": "application/json"}
         if self.digest:
@@ -158,7 +169,7 @@ class RemoteEnvironment(Environment):
             try:
                 return self._exchange(method, path, body, headers)
             except (OSError, http.client.HTTPException) as error:
-                # The others lead to the same process.
+                # The idle connections lead to the same dead process.
                 self.close()
                 self._check_given_up()
                 losses += not isinstance(error, ConnectionRefusedError | FileNotFoundError)
@@ -170,7 +181,7 @@ class RemoteEnvironment(Environment):
             raise EnvironmentFailure(self._given_up)
 
     def _check_worth_repeating(self, path: str, losses: int, took_s: float, deadline: float, error: Exception) -> None:
-        """Raises EnvironmentFailure for a call that need not be made again."""
+        """Raise EnvironmentFailure if a lost call must not be repeated."""
         what, name = path.partition("?")[0].rpartition("/")[2], getattr(self, "name", str(self._path))
         gone = self._path.with_name(GONE_FILE)
         if gone.is_file():
@@ -179,22 +190,22 @@ class RemoteEnvironment(Environment):
             raise EnvironmentFailure(f"{name}: a call for {what} took longer than {self.time_limit_s:g} s") from error
         if losses >= MAX_LOSSES:
             raise EnvironmentFailure(
-                f"{name}: its process ended {losses} times under the same call for {what}"
+                f"{name}: its process died {losses} times during the same call for {what}"
             ) from error
         if time.monotonic() > deadline:
             raise EnvironmentFailure(
-                f"the environment server at {self._path} is gone: {type(error).__name__}: {error}"
+                f"no environment server answers at {self._path}: {type(error).__name__}: {error}"
             ) from error
 
     def _understood(self, status: int, answer: bytes, kind: type[Answer]) -> Answer:
-        """Raises what the answer says went wrong."""
+        """Return the parsed answer, or raise the error that it reports."""
         try:
             if status == http.HTTPStatus.OK:
                 return kind.model_validate_json(answer)
             failure = json.loads(answer)["error"]
             said: SwarmError = error_class(failure["code"])(str(failure["message"]))
         except (ValidationError, ValueError, KeyError, TypeError) as error:
-            raise EnvironmentFailure(f"the environment server at {self._path} said what nobody understands") from error
+            raise EnvironmentFailure(f"the environment server at {self._path} sent an invalid answer") from error
         raise said
 
     def _exchange(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> tuple[int, bytes]:

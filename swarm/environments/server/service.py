@@ -1,8 +1,8 @@
-"""What an environment server does with each request: find the task, go on with the attempt, grade the transcript.
+"""The answers of an environment server: list tasks, continue an attempt, grade a transcript.
 
-Place in the flow: listener.py calls `EnvironmentService` from the thread of each connection. The environment behind it
-may be any. Nothing is kept that cannot be made again, so a server that is killed and started again goes on. This module
-knows nothing of sockets or HTTP.
+Place in the flow: listener.py calls `EnvironmentService` from the thread of each connection. Any environment can be
+behind it. All its state can be rebuilt, so that a server can be killed and restarted. This module knows nothing of
+sockets or HTTP.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from swarm.tasks.base import Split
 from swarm.types import Message
 
 ORDERS_KEPT = 16
-"""Orders of tasks, one for each split and seed. One that was forgotten is drawn again from its beginning."""
+"""Task orders in memory, one for each split and seed. A forgotten order is drawn again from its beginning."""
 ATTEMPTS_KEPT = 4096
-"""Attempts under way. One that was forgotten is gone through again."""
+"""Running attempts in memory. A forgotten attempt is replayed."""
 
 T = TypeVar("T")
 
 
 class CallOverdue(EnvironmentFailure):
-    """User code took longer than it may, and goes on in a thread that nothing can end."""
+    """A call of user code that exceeded its time limit, in a thread that nothing can end."""
 
 
 @dataclass(slots=True)
 class _Order:
-    """The tasks of a split in the order of one seed, as far as they were asked for."""
+    """The tasks of a split in the order of one seed, drawn as far as requested."""
 
     rest: Iterator[EnvironmentTask]
     drawn: list[EnvironmentTask] = field(default_factory=list[EnvironmentTask])
@@ -58,7 +58,7 @@ class _Order:
 
 @dataclass(slots=True)
 class _Attempt:
-    """A session, and what followed each of the answers it was given; the opening messages come first."""
+    """A session, with its opening messages and those that followed each answer."""
 
     session: Session
     following: list[tuple[Message, ...] | None]
@@ -80,11 +80,11 @@ class EnvironmentService:
         )  # fmt: skip
 
     def check_digest(self, digest: str | None) -> None:
-        """Raises Conflict if the caller means another environment than there is now."""
+        """Raise Conflict if the caller means another version of the environment."""
         if digest is not None and digest != self._environment.digest:
             raise Conflict(
                 f"the environment {self._environment.name} was changed while it was in use: its digest was {digest} "
-                f"and is {self._environment.digest}; start the run again"
+                f"and is now {self._environment.digest}; start the run again"
             )
 
     def list_tasks(self, split: Split, seed: int, start: int, count: int) -> TaskPage:
@@ -93,14 +93,14 @@ class EnvironmentService:
         return TaskPage(tasks=[_public(item) for item in page], is_end=len(page) < count)
 
     def continue_attempt(self, turn: Turn) -> Following:
-        """What follows the last answer of an attempt; asked again, it is said again."""
+        """Return the messages after the last answer of an attempt, always the same for the same answers."""
         task = self._find(turn.task)
-        messages = self._limited(f"a turn of task {task.task.task_id}", lambda: self._following(turn, task))
+        messages = self._limited(f"answering a turn of task {task.task.task_id}", lambda: self._following(turn, task))
         return Following(messages=None if messages is None else [dict(message) for message in messages])
 
     def grade(self, graded: Graded) -> GradeAnswer:
         task = self._find(graded.task)
-        what = f"the grade of task {task.task.task_id}"
+        what = f"grading task {task.task.task_id}"
         grade = self._limited(what, lambda: self._environment.grade(task, graded.transcript))
         return GradeAnswer(score=grade.score, is_success=grade.is_success, details=dict(grade.details))
 
@@ -111,7 +111,7 @@ class EnvironmentService:
     def _find(self, reference: Reference) -> EnvironmentTask:
         order = self._order(reference.split, reference.seed)
         drawn = order.drawn
-        # Nearly always the task has been given out before, and none of the environment's code runs to find it.
+        # Nearly always the task has been listed before, and finding it runs no code of the environment.
         if len(drawn) <= reference.number:
             what = f"making tasks of {reference.split}"
             drawn = self._limited(what, lambda: order.upto(reference.number + 1))
@@ -154,14 +154,18 @@ class EnvironmentService:
             return attempt
 
     def _limited(self, what: str, call: Callable[[], T]) -> T:
-        """Raises CallOverdue, or what the call raises; what no environment should raise becomes EnvironmentFailure."""
+        """Return the result of a call, which runs in its own thread.
+
+        Raises CallOverdue after the environment's time limit. Raises a SwarmError of the call as it is, and
+        EnvironmentFailure for any other error.
+        """
         outcome: list[T] = []
         failure: list[BaseException] = []
 
         def run() -> None:
             try:
                 outcome.append(call())
-            except BaseException as error:  # noqa: BLE001 - the boundary: what user code raises, SystemExit too, is data
+            except BaseException as error:  # noqa: BLE001 - the boundary: any error of user code, SystemExit too, is data
                 failure.append(error)
 
         limit_s = self._environment.time_limit_s

@@ -1,1 +1,1 @@
-"""Where environments come from: the bundled families, folders, task files and libraries."""
+"""The sources of environments: bundled families, folders, task files and libraries."""

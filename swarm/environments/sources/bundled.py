@@ -1,6 +1,6 @@
 """The bundled task families as environments.
 
-Place in the flow: behind registry.py. A grade comes of the attempt gone through once more: what the family paid for it.
+Place in the flow: registry.py opens one by its name. A grade is the reward of the family for the replayed attempt.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class BundledEnvironment(Environment):
         self.name, self.description = family.name, family.description
         self.tools, self.max_turns, self.max_tokens = family.tools, family.max_turns, family.max_tokens
         self._family = family
-        # What a family gives out is fixed by its code; its first tasks stand for it.
+        # The code of a family determines all its tasks, so that the first ones can stand for it.
         self.digest = digest_of([str(task) for task in family.tasks(Split.TRAIN, 16)])
 
     def tasks(self, split: Split, seed: int = 0) -> Iterator[EnvironmentTask]:

@@ -1,7 +1,7 @@
-"""Rows as tasks: which column is the question and which the answer, and how rows are dealt to the three splits.
+"""Rows as tasks: the columns of question and answer, and the assignment of rows to the three splits.
 
 Place in the flow: dataset.py and folder.py read the rows and add a grader. A program sees the question and the columns
-that were declared public, nothing else of a row. This module knows nothing of files and graders.
+that are declared public, and nothing else of a row. This module knows nothing of files and graders.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ def _as_names(value: object) -> object:
 
 
 class TaskOptions(BaseModel):
-    """How rows become tasks."""
+    """Options that say how rows become tasks."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     query: str | None = None
-    """Column with what the agent is asked. Default: the first there is of query, question, prompt, problem, input,
-    instruction."""
+    """Column with the question for the agent. Default: the first that exists of query, question, prompt, problem,
+    input, instruction."""
     answer: str | None = None
-    """Column with the right answer, which programs do not see. Default: the first there is of answer, solution, target,
-    output, label, response."""
+    """Column with the right answer, which programs do not see. Default: the first that exists of answer, solution,
+    target, output, label, response."""
     public: Annotated[tuple[str, ...], BeforeValidator(_as_names)] = ()
     """Further columns that programs may see, in the task's metadata."""
     split: str | None = None
-    """Column with train, validation or test. Default: files of these names, else the hash of the question: 80 % train,
-    10 % validation, 10 % test."""
+    """Column with train, validation or test. Default: the split in a file's name, else the hash of the question: 80 %
+    train, 10 % validation, 10 % test."""
     system: str | None = None
     """System prompt of every attempt."""
     max_tokens: int = Field(default=256, ge=1)
     """Tokens that are enough for an answer."""
     time_limit_s: float | None = Field(default=None, gt=0, le=86_400)
-    """Seconds that one grade may take; an attempt whose grade takes longer fails. Default: 60; for judge what all its
-    calls may take, for python_tests 600."""
+    """Seconds that one grade may take; an attempt whose grade takes longer fails. Default: 60; for python_tests 600;
+    for judge the time that all its calls may take."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskTable:
-    """The tasks of all splits. The answer of each task is its whole row, for the grader."""
+    """The tasks of all splits, each with its whole row as the answer for the grader."""
 
     name: str
     options: TaskOptions
@@ -63,10 +63,13 @@ class TaskTable:
 
     @classmethod
     def of(cls, name: str, options: TaskOptions, sources: Mapping[Split | None, Sequence[Row]]) -> TaskTable:
-        """Rows under None are dealt to splits by column or by hash; splits that nothing is given for take a part of the
-        train rows, by hash.
+        """Assign rows to splits.
 
-        Raises EnvironmentInvalid for a missing column, and for a question that is in two splits or has two answers.
+        Rows under None go to the split that their column names, or else the hash of their question. A split without a
+        source takes a part of the train rows, by hash.
+
+        Raises EnvironmentInvalid for a missing column, for an empty split, and for a question that is in two splits or
+        has two answers.
         """
         missing = set[Split]() if None in sources else set(Split) - set(sources)
         by_split: dict[Split, dict[str, EnvironmentTask]] = {split: {} for split in Split}
@@ -80,13 +83,13 @@ class TaskTable:
                 first = by_split[split].setdefault(task.task.task_id, task)
                 if first.answer != task.answer:
                     raise EnvironmentInvalid(
-                        f"{name}, row {number}: the question {task.task.main_query[:60]!r} stood there before, and the "
-                        "rest of the row was another: leave one of them out"
+                        f"{name}, row {number}: it repeats the question {task.task.main_query[:60]!r} with other "
+                        "values: remove one of the rows"
                     )
         _refuse_overlap(by_split)
         for split, tasks in by_split.items():
             if not tasks:
-                raise EnvironmentInvalid(f"{name}: there is no task in the split {split}")
+                raise EnvironmentInvalid(f"{name}: there is no task in the split {split}: add rows")
         return cls(name, options, {split: list(tasks.values()) for split, tasks in by_split.items()})
 
     def tasks(self, split: Split, seed: int) -> Iterator[EnvironmentTask]:
@@ -96,10 +99,13 @@ class TaskTable:
 
 
 class TableEnvironment(Environment):
-    """Rows as tasks of one turn each. A subclass reads the rows and says how a reply is graded."""
+    """An environment of single-turn tasks from rows, whose subclass reads the rows and grades replies."""
 
     def __init__(self, name: str, options: TaskOptions, rows: Mapping[Split | None, Sequence[Row]]) -> None:
-        """Raises EnvironmentInvalid as `TaskTable.of` does."""
+        """Assign the rows to splits.
+
+        Raises EnvironmentInvalid as `TaskTable.of` does.
+        """
         self.name = name
         self.max_tokens = options.max_tokens
         self.system = options.system
@@ -115,7 +121,7 @@ class TableEnvironment(Environment):
 def _task_of(name: str, options: TaskOptions, row: Row, number: int) -> EnvironmentTask:
     query = row.get(_column(options.query, QUERY_COLUMNS, "query", row))
     if not isinstance(query, str) or not query.strip():
-        raise EnvironmentInvalid(f"{name}, row {number}: its question is {str(query)[:40]!r}, which is no text")
+        raise EnvironmentInvalid(f"{name}, row {number}: its question is {str(query)[:40]!r}, which is not a text")
     missing = [column for column in options.public if column not in row]
     if missing:
         raise EnvironmentInvalid(f"{name}, row {number}: there is no column {missing[0]!r}", param="public")
@@ -125,7 +131,10 @@ def _task_of(name: str, options: TaskOptions, row: Row, number: int) -> Environm
 
 
 def answer_column(options: TaskOptions, row: Row) -> str:
-    """Raises EnvironmentInvalid if the row has no column of the answer."""
+    """Return the name of the answer's column.
+
+    Raises EnvironmentInvalid if the row has none.
+    """
     return _column(options.answer, ANSWER_COLUMNS, "answer", row)
 
 
@@ -133,7 +142,8 @@ def _column(chosen: str | None, usual: Sequence[str], what: str, row: Row) -> st
     found = next((column for column in ([chosen] if chosen else usual) if column in row), None)
     if found is None:
         raise EnvironmentInvalid(
-            f"which column is the {what}? Say {what}=COLUMN: there are {', '.join(row) or 'none'}", param=what
+            f"no column for the {what} was found: set {what}=COLUMN, where the columns are {', '.join(row) or 'none'}",
+            param=what,
         )
     return found
 

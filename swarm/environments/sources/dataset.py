@@ -1,6 +1,6 @@
-"""A file of questions and answers as an environment: columns are named, a built-in grader compares.
+"""A task file as an environment: options name its columns and choose a built-in grader.
 
-Place in the flow: registry.py opens a path that is named with options. columns.py makes its tasks.
+Place in the flow: registry.py opens a task file or a folder of task files. columns.py makes the tasks.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ class DatasetOptions(TaskOptions, GraderOptions):
     """Options of a task file, as in `tasks.jsonl?query=question&grader=number`."""
 
     grader: str = "exact"
-    """exact, number, regex, json, maths, python_tests or judge."""
+    """Name of the grader: exact, number, regex, json, maths, python_tests or judge."""
 
 
 class DatasetEnvironment(TableEnvironment):
-    """Questions with one right answer each."""
+    """An environment of questions with one right answer each."""
 
     def __init__(self, path: Path, options: DatasetOptions) -> None:
-        """Raises EnvironmentInvalid for what cannot be read or understood."""
+        """Read the task files.
+
+        Raises EnvironmentInvalid for files or options that cannot be used.
+        """
         self.description = f"Questions of {path.name}, graded by {options.grader}."
         self.time_limit_s = options.time_limit_s or time_limit_of(options.grader, options)
         self._options = options

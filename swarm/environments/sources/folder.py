@@ -1,10 +1,10 @@
-"""A folder of the user's as an environment: environment.toml, tasks.jsonl or tasks.py, and a grader.
+"""A user's folder as an environment: environment.toml, tasks.jsonl or tasks.py, and a grader.
 
 Place in the flow: registry.py opens a folder that has an environment.toml. The user's Python is imported here, in the
-process that asked for the environment. A program sees the question and the columns that were declared public.
+process that opens the environment. A program sees the question and the columns that are declared public.
 
     tasks.py    def tasks(split: str, seed: int) -> an iterable of mappings, each a row as in tasks.jsonl
-    agent.py    a program (swarm.program) that plays where none is named
+    agent.py    a program (swarm.program), the default if the user names none
     grade.py    def grade(task: dict, transcript: list[dict]) -> a number, a boolean, or
                 {"score": number, "success": boolean, "details": mapping}
 """
@@ -36,25 +36,28 @@ UserGrader = Callable[[dict[str, Any], list[Message]], object]
 
 IGNORED_FOLDERS = frozenset({"__pycache__", ".git", ".venv"})
 RUNS = "runs"
-"""Where commands called from within the folder keep their state: it changes with every step."""
+"""Folder with the state of commands that run inside this folder. It changes with every step."""
 
 
 class FolderOptions(TaskOptions, GraderOptions):
-    """What environment.toml may say."""
+    """The options in an environment.toml."""
 
     name: str | None = None
-    """Name of the environment. Default: that of the folder."""
+    """Name of the environment. Default: the name of the folder."""
     description: str = ""
     """One sentence for people."""
     grader: str | None = None
-    """exact, number, regex, json, maths, python_tests or judge, instead of a grade.py."""
+    """Name of a grader instead of a grade.py: exact, number, regex, json, maths, python_tests or judge."""
     python: str | None = None
-    """Interpreter that runs the folder's code, as a path from the folder. Default: that of whoever opens it."""
+    """Interpreter that runs the folder's code, as a path from the folder. Default: the one that opens the folder."""
 
 
 class FolderEnvironment(TableEnvironment):
     def __init__(self, directory: Path) -> None:
-        """Raises EnvironmentInvalid for a folder that is not complete, EnvironmentFailure if its code fails."""
+        """Read the folder.
+
+        Raises EnvironmentInvalid for a folder that is not complete, and EnvironmentFailure if its code fails.
+        """
         options = _read_options(directory / "environment.toml")
         _check_interpreter(directory, options)
         self.name = options.name or directory.resolve().name
@@ -69,7 +72,10 @@ class FolderEnvironment(TableEnvironment):
         return self._grade(task, transcript)
 
     def solution(self, task: EnvironmentTask) -> str | None:
-        """With a grade.py, what it finds right is known only if environment.toml names the answer's column."""
+        """Return a reply that the grader finds right, or None if none is known.
+
+        With a grade.py, one is known only if environment.toml names the answer's column.
+        """
         if self._options.grader is not None:
             return known_reply(self._options.grader, task.answer[answer_column(self._options, task.answer)])
         found = None if self._options.answer is None else task.answer.get(self._options.answer)
@@ -78,12 +84,16 @@ class FolderEnvironment(TableEnvironment):
     def _find_grader(self, directory: Path, options: FolderOptions) -> Grader:
         path = directory / "grade.py"
         if path.exists() and options.grader:
-            raise EnvironmentInvalid(f"{directory}: there is a grade.py and a grader in environment.toml: keep one")
+            raise EnvironmentInvalid(
+                f"{directory}: there is both a grade.py and a grader in environment.toml: keep one"
+            )
         if path.exists():
             refuse_options(None, options)
             return _user_grader(self.name, cast(UserGrader, _function(path, "grade")))
         if options.grader is None:
-            raise EnvironmentInvalid(f"{directory}: write a grade.py, or name a grader in environment.toml")
+            raise EnvironmentInvalid(
+                f"{directory} has no grader: write a grade.py, or name a grader in environment.toml"
+            )
         return build_grader(options.grader, options, partial(answer_column, options))
 
 
@@ -94,7 +104,7 @@ def _user_grader(name: str, function: UserGrader) -> Grader:
         except EnvironmentInvalid:
             raise
         except Exception as error:
-            # The user's code may raise anything: the failure of a grader is told, never taken for a grade.
+            # The user's code may raise anything: a failed grader is reported and never counts as a grade.
             raise EnvironmentFailure(
                 f"the grader of {name} failed on task {task.task.task_id}: {type(error).__name__}: {error}"
             ) from error
@@ -104,14 +114,18 @@ def _user_grader(name: str, function: UserGrader) -> Grader:
 
 
 def read_interpreter(directory: Path) -> str | None:
-    """The interpreter that the folder asks for, None if it asks for none. Raises EnvironmentInvalid if there is none
-    such."""
+    """Return the interpreter that the folder asks for, or None if it asks for none.
+
+    Raises EnvironmentInvalid if environment.toml cannot be read, or if the interpreter cannot be run.
+    """
     python = _read_options(directory / "environment.toml").python
     if python is None:
         return None
     path = os.path.abspath(directory / Path(python).expanduser())
     if not os.access(path, os.X_OK):
-        raise EnvironmentInvalid(f"{directory}: its interpreter {path} is no program that can be run", param="python")
+        raise EnvironmentInvalid(
+            f"{directory}: its interpreter {path} cannot be run: correct the option python", param="python"
+        )
     return path
 
 
@@ -121,8 +135,7 @@ def _check_interpreter(directory: Path, options: FolderOptions) -> None:
     wanted = os.path.abspath(directory / Path(options.python).expanduser())
     if wanted != os.path.abspath(sys.executable):
         raise EnvironmentInvalid(
-            f"{directory} runs in an interpreter of its own, {wanted}: open it with "
-            "swarm.environments.server.open_environment"
+            f"{directory} needs its own interpreter, {wanted}: open it with swarm.environments.server.open_environment"
         )
 
 
@@ -140,7 +153,7 @@ def _read_tasks(directory: Path) -> Mapping[Split | None, list[Row]]:
     found = [path for path in [program, *files] if path.exists()]
     if len(found) != 1:
         raise EnvironmentInvalid(
-            f"{directory}: there must be one of tasks.jsonl, tasks.parquet and tasks.py, and there "
+            f"{directory}: there must be exactly one of tasks.jsonl, tasks.parquet and tasks.py, but there "
             f"{'is none' if not found else 'are ' + ', '.join(path.name for path in found)}"
         )
     if found[0] != program:
@@ -156,23 +169,23 @@ def _called(path: Path, make: Callable[[str, int], Iterable[Row]], split: Split)
         raise EnvironmentFailure(f"{path}: tasks({split.value!r}, 0) raised {type(error).__name__}: {error}") from error
     for number, row in enumerate(rows, 1):
         if not isinstance(row, dict):
-            raise EnvironmentInvalid(f"{path}: task {number} of {split} is no dict")
+            raise EnvironmentInvalid(f"{path}: task {number} of {split} is not a dict")
     return rows
 
 
 def _function(path: Path, name: str) -> Callable[..., object]:
     found = getattr(import_file(path), name, None)
     if not callable(found):
-        raise EnvironmentInvalid(f"{path}: there is no function {name} in it")
+        raise EnvironmentInvalid(f"{path}: there is no function {name} in it: define it")
     return found
 
 
 def folder_files(directory: Path) -> list[Path]:
-    """What the digest of such an environment is made of."""
+    """Return the files that the digest of the environment covers."""
     return sorted(
         path
         for path in directory.rglob("*")
-        # What plays does not change what there is to play: a score names the program beside the environment.
+        # The agent does not change the tasks: a score names the program beside the environment.
         if path.is_file()
         and path != directory / AGENT_FILE
         and path.relative_to(directory).parts[0] != RUNS
@@ -181,7 +194,10 @@ def folder_files(directory: Path) -> list[Path]:
 
 
 def _as_grade(name: str, said: Any) -> Grade:
-    """What a grade.py returned. Raises EnvironmentFailure for what is no grade."""
+    """Return the grade that a grade.py returned.
+
+    Raises EnvironmentFailure for a value that is not a grade.
+    """
     if isinstance(said, bool | int | float):
         return Grade(float(said), float(said) >= 1)
     document = cast(dict[str, Any], said) if isinstance(said, dict) else {}
@@ -192,5 +208,5 @@ def _as_grade(name: str, said: Any) -> Grade:
     shown = str(cast(object, said))[:60]
     raise EnvironmentFailure(
         f"the grader of {name} returned {shown!r}: return a number, a boolean, or a mapping with a score, and "
-        "with success and details if you like"
+        "optionally with success and details"
     )

@@ -1,8 +1,8 @@
 """Procedural data sets of the library reasoning-gym as environments.
 
-Place in the flow: registry.py opens `reasoning_gym:NAME?option=value`. Options are those of the data set's own
-configuration. The library makes task number i from seed and i; the hash of its question decides the split, so splits
-never overlap. This module knows nothing of what the tasks are about.
+Place in the flow: registry.py opens `reasoning_gym:NAME?option=value`. The options are those of the data set's own
+configuration. The library makes task number i from a seed and i. The hash of the question decides the split, so that
+splits never overlap. This module does not know what the tasks are about.
 """
 
 # pyright: reportMissingTypeStubs=false
@@ -24,9 +24,9 @@ from swarm.tasks.base import REPEATS_ENDING_A_PASS, Split, split_of
 from swarm.types import Task
 
 SIZE = 1_000_000
-"""Tasks of one data set. Each is made when it is asked for."""
+"""Number of tasks in a data set, each of which is made on demand."""
 JUNK = "?"
-"""What some data sets pay a little for, as for any answer: that much is worth nothing here."""
+"""A wrong answer. Some data sets pay a little for any answer; that amount counts as 0 here."""
 REMEMBERED = 4096
 
 _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
@@ -35,7 +35,10 @@ _OWN = frozenset({"seed", "size"})
 
 class ReasoningGymEnvironment(Environment):
     def __init__(self, dataset: str, options: Mapping[str, str]) -> None:
-        """Raises EnvironmentInvalid if the library is not there, has no such data set, or refuses the options."""
+        """Open the data set.
+
+        Raises EnvironmentInvalid if the library is not installed, has no such data set, or refuses the options.
+        """
         self._dataset, self._options = dataset, _parsed(options)
         self.name = f"reasoning_gym:{dataset}"
         self.description = f"The data set {dataset} of reasoning-gym."
@@ -45,7 +48,7 @@ class ReasoningGymEnvironment(Environment):
         self.digest = digest_of([dataset, self._options, version("reasoning-gym")])
 
     def tasks(self, split: Split, seed: int = 0) -> Iterator[EnvironmentTask]:
-        """Ends when a thousand tasks in a row were there before."""
+        """Yield the tasks of a split, until a thousand tasks in a row are repetitions."""
         seen: set[str] = set()
         repeats = 0
         for number in range(SIZE):
@@ -75,11 +78,14 @@ class ReasoningGymEnvironment(Environment):
         return None if answer is None else str(answer)
 
     def _score(self, task: EnvironmentTask, reply: str, details: dict[str, Any]) -> float:
-        """What the data set pays. Some graders fail on what does not look like an answer: that is worth 0 and noted."""
+        """Return the score that the data set gives a reply.
+
+        Some of its graders fail on text that does not look like an answer. That scores 0 and is noted in `details`.
+        """
         seed, number = task.answer["seed"], task.answer["number"]
         try:
             return float(self._made(seed).score_answer(answer=reply, entry=self._entry(seed, number)))
-        except Exception as error:  # noqa: BLE001 - the boundary: what a grader says of junk is data of the grade
+        except Exception as error:  # noqa: BLE001 - the boundary: an error of the library is data of the grade
             details["error"] = f"{type(error).__name__}: {error}"
             return 0.0
 
@@ -108,9 +114,9 @@ def _library() -> Any:
 
 
 def _parsed(options: Mapping[str, str]) -> dict[str, Any]:
-    """Values as YAML reads them: numbers, booleans, lists."""
+    """Return the options with their values read as YAML: numbers, booleans, lists."""
     if taken := sorted(_OWN & options.keys()):
-        raise EnvironmentInvalid(f"{taken[0]} is not an option of an environment: a split has its own", param="env")
+        raise EnvironmentInvalid(f"the environment sets the option {taken[0]} itself: leave it out", param="env")
     try:
         return {name: yaml.safe_load(value) for name, value in options.items()}
     except yaml.YAMLError as error:

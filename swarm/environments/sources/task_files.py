@@ -1,6 +1,6 @@
-"""Rows of a task file: JSON lines, Parquet, or a folder of either with a file for each split.
+"""The rows of a task file: JSON lines, Parquet, or a folder with such files for each split.
 
-Place in the flow: read by dataset.py and folder.py. This module knows nothing of what the columns mean.
+Place in the flow: dataset.py and folder.py read their rows here. This module does not know what the columns mean.
 """
 
 # pyright: reportMissingTypeStubs=false
@@ -29,7 +29,10 @@ SPLIT_NAMES: Mapping[str, Split] = {
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Raises EnvironmentInvalid for a file that cannot be read, naming the line where there is one."""
+    """Return the rows of a file.
+
+    Raises EnvironmentInvalid for a file that cannot be read, with the number of the wrong line if there is one.
+    """
     try:
         rows = _read_parquet(path) if path.suffix == ".parquet" else _read_jsonl(path)
     except OSError as error:
@@ -40,8 +43,11 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def files_by_split(directory: Path) -> dict[Split, list[Path]]:
-    """The files below a folder whose names begin with a split's, as in a data set cloned from Hugging Face:
-    `data/train-00000-of-00001.parquet`. Raises EnvironmentInvalid if there is none of the split train."""
+    """Return the files below a folder by the split with which their names begin.
+
+    Data sets of Hugging Face are named so: `data/train-00000-of-00001.parquet`. Raises EnvironmentInvalid if no file
+    belongs to the split train.
+    """
     found: dict[Split, list[Path]] = {}
     for path in sorted(each for suffix in SUFFIXES for each in directory.rglob(f"*{suffix}")):
         words = path.stem.replace("-", " ").replace("_", " ").replace(".", " ").split()
@@ -50,13 +56,13 @@ def files_by_split(directory: Path) -> dict[Split, list[Path]]:
             found.setdefault(split, []).append(path)
     if Split.TRAIN not in found:
         raise EnvironmentInvalid(
-            f"{directory}: there is no environment.toml, and no train*.jsonl or train*.parquet below it"
+            f"{directory} is not an environment: add an environment.toml, or a train*.jsonl or train*.parquet below it"
         )
     return found
 
 
 def digest_files(paths: Iterable[Path]) -> str:
-    """One digest of the contents of files, in the order given."""
+    """Return one digest of the contents of files, in the order given."""
     whole = hashlib.sha256()
     for path in paths:
         whole.update(hashlib.sha256(path.read_bytes()).digest())

@@ -1,4 +1,4 @@
-"""Environments of the library verifiers, which runs its own agents in an interpreter of its own."""
+"""Environments of the library verifiers, which runs its own agents in a separate interpreter."""
 
 from swarm.environments.verifiers.environment import VerifiersEnvironment
 

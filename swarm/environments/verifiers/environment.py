@@ -1,7 +1,7 @@
-"""An environment of the library verifiers: its tasks, its agent, its rewards.
+"""An environment of the library verifiers: its tasks, its agent and its rewards.
 
-Place in the flow: registry.py opens `verifiers:ID`. The library drives its agent itself, in an interpreter of its own;
-each rollout gets the address and the key of one episode. This module knows nothing of who serves the model.
+Place in the flow: registry.py opens `verifiers:ID`. The library runs its agent itself, in a separate interpreter. Each
+rollout gets the address and the key of one episode. This module does not know who serves the model.
 """
 
 from __future__ import annotations
@@ -23,13 +23,16 @@ from swarm.tasks.base import Split
 from swarm.types import Message
 
 OPEN_S = 600.0
-"""Data sets may be fetched at the first opening and at the first listing."""
+"""Time limit in seconds for opening and for listing tasks. The library may download data sets the first time."""
 ANSWER_MARGIN_S = 60.0
-"""What the worker may take beyond the time of a rollout before it counts as hung."""
+"""Seconds beyond the time limit of a rollout after which the worker counts as hung."""
 
 
 class Opened(BaseModel):
-    """What the worker says of the environment. `split_values` is what the taskset's own option `split` may be."""
+    """The worker's description of the environment.
+
+    `split_values` are the values that the taskset's own option `split` may have.
+    """
 
     versions: dict[str, str]
     sources: list[str]
@@ -39,7 +42,7 @@ class Opened(BaseModel):
 
 
 class Rollout(BaseModel):
-    """`rewards` are the parts of the reward, by their names."""
+    """The outcome of one rollout, where `rewards` are the parts of the reward by name."""
 
     reward: float
     rewards: dict[str, float | None]
@@ -49,8 +52,11 @@ class Rollout(BaseModel):
 
 class VerifiersEnvironment(DrivenEnvironment):
     def __init__(self, taskset: str, options: Mapping[str, str]) -> None:
-        """Raises EnvironmentInvalid for options or an interpreter that cannot be used, NotFound if there is no such
-        taskset in it, EnvironmentFailure if the library fails."""
+        """Start a worker and read the tasks.
+
+        Raises EnvironmentInvalid for options or an interpreter that cannot be used. Raises NotFound if the interpreter
+        has no such taskset, and EnvironmentFailure if the library fails.
+        """
         self.name = f"verifiers:{taskset}"
         self._options, self._settings = parse_options(options, self.name)
         self._python = interpreter(self._options)
@@ -83,7 +89,7 @@ class VerifiersEnvironment(DrivenEnvironment):
             said = self._live_worker().ask("run", asked, self._options.rollout_seconds + ANSWER_MARGIN_S)
             rollout = Rollout.model_validate(said)
         except ValidationError as error:
-            raise EnvironmentFailure(f"{self.name}: a rollout ended with what is no reward: {error}") from error
+            raise EnvironmentFailure(f"{self.name}: a rollout returned an invalid result: {error}") from error
         messages: list[Message] = [*rollout.transcript]
         details = {"rewards": _as_json(rollout.rewards), "metrics": _as_json(rollout.metrics)}
         return messages, Grade(rollout.reward, rollout.reward >= 1, details)
@@ -99,7 +105,9 @@ class VerifiersEnvironment(DrivenEnvironment):
         named = self._options.own_splits()
         if opened.is_endless:
             if named:
-                raise EnvironmentInvalid(f"{self.name} makes tasks without end: they are split by hash", param="train")
+                raise EnvironmentInvalid(
+                    f"{self.name} makes tasks without end, split by hash: leave out the splits", param="train"
+                )
             return EndlessTasks(self.name, self._page)
         if named and Split.TRAIN not in named:
             raise EnvironmentInvalid("name the split train as well: train=VALUE", param="train")
@@ -111,15 +119,18 @@ class VerifiersEnvironment(DrivenEnvironment):
         return Page.model_validate(self._live_worker().ask("tasks", asked, OPEN_S))
 
     def _live_worker(self) -> Worker:
-        """The worker, or another one if it has ended. Raises EnvironmentFailure if that one opens something else."""
+        """Return the worker, or start a new one if it has ended.
+
+        Raises EnvironmentFailure if this environment is closed, or if the new worker opens a different environment.
+        """
         with self._lock:
             if self._worker.has_ended and not self._is_closed:
                 self._worker, opened = self._start()
                 if digest_of(opened.model_dump()) != self._identity:
                     self._worker.stop()
-                    raise EnvironmentFailure(f"{self.name} has changed since it was opened: start again")
+                    raise EnvironmentFailure(f"{self.name} has changed since it was opened: open it again")
             if self._is_closed:
-                # Also while another worker was started.
+                # It may have been closed while the new worker started.
                 self._worker.stop()
                 raise EnvironmentFailure(f"{self.name} is closed")
             return self._worker
@@ -136,10 +147,12 @@ class VerifiersEnvironment(DrivenEnvironment):
         except BaseException as error:
             worker.stop()
             if isinstance(error, ValidationError):
-                raise EnvironmentFailure(f"{self._python} does not answer as verifiers would: {error}") from error
+                raise EnvironmentFailure(
+                    f"{self._python} sent an invalid description of {self.name}: {error}"
+                ) from error
             raise
 
 
 def _as_json(values: Mapping[str, float | None]) -> dict[str, float | None]:
-    """JSON has no form for what is no finite number."""
+    """Return the values, with None for numbers that JSON cannot write: infinities and NaN."""
     return {name: value if value is not None and math.isfinite(value) else None for name, value in values.items()}

@@ -1,7 +1,7 @@
-"""The options of `verifiers:ID?NAME=VALUE`: a few of our own, and all that the library has.
+"""The options of `verifiers:ID?NAME=VALUE`: those of the adapter and those of the library.
 
-Place in the flow: environment.py reads them first. A name that is not ours is an option of the taskset, one that begins
-with `env.` is what vf-eval calls by it. This module does not know which options the library has.
+Place in the flow: environment.py parses them first. A name that is not the adapter's is an option of the taskset. A
+name that begins with `env.` means the same as in vf-eval. This module does not know which options the library has.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ WHOLE = "env."
 
 
 class AdapterOptions(BaseModel):
-    """Options that are ours."""
+    """The options of the adapter itself."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     python: Path | None = None
-    """A Python that has verifiers and the package of the environment. Default: SWARM_VERIFIERS_PYTHON."""
+    """Python with verifiers and the package of the environment. Default: SWARM_VERIFIERS_PYTHON."""
     harness: str | None = None
-    """The agent's program. Default: what the environment brings along, else `null`, which calls the model and its
-    tools and runs nothing."""
+    """Program of the agent. Default: the environment's own, else `null`, which calls the model and its tools and runs
+    nothing."""
     runtime: str | None = None
-    """Where that program runs: subprocess, docker, podman, ... Default: what the environment says, else subprocess."""
+    """Where that program runs: subprocess, docker, podman, ... Default: the environment's own, else subprocess."""
     rollout_seconds: float = Field(default=600.0, gt=0, allow_inf_nan=False)
-    """Longest time of one rollout; what takes longer has failed."""
+    """Time limit of one rollout in seconds; a rollout that takes longer has failed."""
     max_tokens: int = Field(default=1024, ge=1)
-    """Tokens of each answer of the model."""
+    """Most tokens in each answer of the model."""
     train: str | None = None
-    """What the taskset's own option `split` is to be for the split train. Default: what it calls so, if it says which
-    values there are; else all tasks are split by hash."""
+    """Value of the taskset's own option `split` for the split train. Default: the value of that name, if the taskset
+    lists its values; else all tasks are split by hash."""
     validation: str | None = None
-    """The same for validation. A split that is not named takes its part of train, by hash."""
+    """The same for validation. A split that is not named takes a part of train, by hash."""
     test: str | None = None
     """The same for test."""
 
@@ -52,7 +52,10 @@ class AdapterOptions(BaseModel):
 
 
 def parse_options(given: Mapping[str, str], where: str) -> tuple[AdapterOptions, dict[str, Any]]:
-    """Our own options, and the library's as its block `env`. Raises EnvironmentInvalid for what cannot be read."""
+    """Return the adapter's options, and the library's as its block `env`.
+
+    Raises EnvironmentInvalid for options that cannot be read.
+    """
     ours = {name: value for name, value in given.items() if name in AdapterOptions.model_fields}
     settings: dict[str, Any] = {}
     for name, value in given.items():
@@ -66,11 +69,14 @@ def parse_options(given: Mapping[str, str], where: str) -> tuple[AdapterOptions,
 
 
 def interpreter(options: AdapterOptions) -> Path:
-    """Raises EnvironmentInvalid if none is named."""
+    """Return the Python that has verifiers.
+
+    Raises EnvironmentInvalid if none is named.
+    """
     named = options.python or os.environ.get(PYTHON_VARIABLE)
     if not named:
         raise EnvironmentInvalid(
-            f"which Python has verifiers? It cannot share ours: say ?python=PATH or set {PYTHON_VARIABLE}",
+            f"verifiers needs a Python of its own: name it with ?python=PATH or {PYTHON_VARIABLE}",
             param="python",
         )
     return Path(named)
@@ -80,13 +86,15 @@ def _put(settings: dict[str, Any], path: list[str], value: object) -> None:
     for name in path[:-1]:
         inner = settings.setdefault(name, {})
         if not isinstance(inner, dict):
-            raise EnvironmentInvalid(f"the option {'.'.join(path)} is given beside {name} itself", param=name)
+            raise EnvironmentInvalid(
+                f"the options {'.'.join(path)} and {name} exclude each other: keep one", param=name
+            )
         settings = cast(dict[str, Any], inner)
     settings[path[-1]] = value
 
 
 def _parsed(name: str, value: str) -> object:
-    """As YAML reads it: numbers, booleans, lists."""
+    """Return a value as YAML reads it: a number, a boolean, a list."""
     try:
         return yaml.safe_load(value)
     except yaml.YAMLError as error:

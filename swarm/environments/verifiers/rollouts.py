@@ -1,8 +1,9 @@
-"""Tasks and rollouts of the library verifiers, asked for in JSON lines: the half that runs where the library is.
+"""The script that runs tasks and rollouts of the library verifiers, in the interpreter that has the library.
 
 Place in the flow: worker.py runs this file by its path in another interpreter. It imports the standard library and
-verifiers, nothing of ours. Each line of standard input is a request, each line of standard output its answer; rollouts
-asked for at once run at once. When standard input ends, so does this. It knows nothing of splits, episodes or training.
+verifiers, and nothing of this package. Each line of standard input is a request in JSON, and each line of standard
+output is an answer. Requests run concurrently. The script ends when standard input ends. It knows nothing of splits,
+episodes or training.
 
     {"number": 0, "method": "open", "parameters": {...}}     the first request
     {"number": 0, "result": {...}}                           or
@@ -26,21 +27,24 @@ from pathlib import Path
 from typing import IO, Any
 
 NEEDED = ("AgentConfig", "EvalClientConfig", "ModelContext", "Sampling", "env_config_type", "load_environment")
-"""By these the API is known: other versions of the library have a v1 with other names in it."""
+"""Names that identify the supported API, because other versions of the library have a v1 with other names."""
 PLAIN_HARNESS = "null"
-"""Passes messages and tool calls on and runs nothing. The library's own default runs the model's shell commands."""
+"""A harness that passes on messages and tool calls. The library's own default runs the model's shell commands."""
 PLAIN_RUNTIME = "subprocess"
 LABELS = frozenset({"idx", "id", "name", "description"})
-"""Fields of a task that say which it is and not what is asked."""
+"""Fields that identify a task and are not part of its question."""
 POLICYS_OWN_FAULT = frozenset({400, 403, 413, 422})
-"""Statuses of model calls that a policy brings about, as by a context that has grown too long or by more calls than an
+"""Statuses of failed model calls that the policy causes, for example by too long a context or by more calls than an
 attempt may make."""
 END_S = 10.0
-"""What rollouts get to end what they have started, once nobody waits for them any more."""
+"""Seconds in which rollouts must clean up once standard input has ended."""
 
 
 class Refused(Exception):
-    """A request that is answered by an error. `kind` says whose it is, `status` what a model call was answered by."""
+    """A request that is answered with an error.
+
+    `kind` is library, unknown, options or failed, and `status` is that of a failed model call.
+    """
 
     def __init__(self, kind: str, message: str, status: int | None = None) -> None:
         super().__init__(message)
@@ -49,7 +53,7 @@ class Refused(Exception):
 
 
 class Source:
-    """The tasks of one taskset by their numbers, made as far as they were asked for."""
+    """The tasks of one taskset by number, made as far as requested."""
 
     def __init__(self, taskset: Any) -> None:
         self._coming = iter(taskset)
@@ -61,7 +65,7 @@ class Source:
 
 
 class Rollouts:
-    """One environment of the library."""
+    """One environment of the library, with its tasks and its rollouts."""
 
     def __init__(self, vf: Any, taskset_id: str, config: Any, seat: str, rollout_seconds: float) -> None:
         self.environment = vf.load_environment(config)
@@ -89,7 +93,7 @@ class Rollouts:
         }
 
     async def tasks(self, source: str | None, start: int, size: int) -> dict[str, Any]:
-        # Not in a thread of its own: tasksets seed random generators that rollouts use as well.
+        # Not in another thread: tasksets seed random generators that rollouts use too.
         made = self._source(source).upto(start + size)[start:]
         return {"tasks": [shown(task) for task in made], "is_last": len(made) < size}
 
@@ -98,8 +102,8 @@ class Rollouts:
     ) -> dict[str, Any]:
         made = self._source(source).upto(number + 1)
         if number >= len(made) or shown(made[number])["key"] != key:
-            raise Refused("failed", f"the taskset does not give the same tasks each time: task {number} is another one")
-        # The library reads keys from the environment alone, and hides variables of such names from agents.
+            raise Refused("failed", f"task {number} of the taskset has changed: it must always give the same tasks")
+        # The library reads keys from environment variables alone, and hides those with such names from agents.
         variable = f"ROLLOUT_{next(self._keys)}_API_KEY"
         os.environ[variable] = api_key
         context = self._vf.ModelContext(
@@ -126,7 +130,7 @@ class Rollouts:
 
 
 def shown(task: Any) -> dict[str, Any]:
-    """What is told of a task: `key` is its own among all, `content` the same for tasks that ask for the same."""
+    """Return the description of a task, where `key` is unique and tasks that ask the same share their `content`."""
     data = task.data.model_dump(mode="json", exclude_none=True)
     prompt = task.data.prompt_text or data.get("description") or data.get("name") or ""
     content = {name: value for name, value in data.items() if name not in LABELS}
@@ -135,22 +139,31 @@ def shown(task: Any) -> dict[str, Any]:
 
 
 def outcome(episode: Any, seat: str) -> dict[str, Any]:
-    """The reward of a rollout. Raises Refused for one that failed: that is no reward."""
+    """Return the reward of a rollout.
+
+    Raises Refused for a rollout that failed, because a failure is not a reward.
+    """
     if not episode.ok:
         errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
         last = errors[-1] if errors else None
-        said = "it did not end well" if last is None else f"{last.type}: {' '.join(last.message.split())[:400]}"
+        said = (
+            "the rollout failed and gave no reason"
+            if last is None
+            else f"{last.type}: {' '.join(last.message.split())[:400]}"
+        )
         raise Refused("failed", said, None if last is None else last.status_code)
     played = [trace for trace in episode.traces if trace.agent.name == seat]
     if len(played) != 1:
-        raise Refused("failed", f"the agent {seat} played {len(played)} times: an episode is one attempt of one agent")
+        raise Refused(
+            "failed", f"the agent {seat} ran {len(played)} times: an episode must be one attempt of one agent"
+        )
     [trace] = played
-    # An agent may end in good order after a model call that the server could not answer.
+    # An agent may end normally after a model call that the server could not answer.
     error = trace.calls[-1].error if trace.calls else None
     if error is not None and error.status_code not in POLICYS_OWN_FAULT:
         raise Refused("failed", f"the last model call failed: {error.message[:400]}", error.status_code)
     if trace.num_turns == 0:
-        raise Refused("failed", "the agent got no answer of the model")
+        raise Refused("failed", "the agent got no answer from the model")
     if not trace.rewards:
         raise Refused("failed", "the task gave no reward")
     return {
@@ -162,7 +175,7 @@ def outcome(episode: Any, seat: str) -> dict[str, Any]:
 
 
 def as_sent(message: Any) -> dict[str, Any]:
-    """A message in the form of chat completions."""
+    """Return a message in the form of chat completions."""
     sent: dict[str, Any] = {"content": None, **message.model_dump(mode="json", exclude_none=True)}
     sent.pop("provider_state", None)
     if calls := sent.get("tool_calls"):
@@ -180,7 +193,10 @@ def as_sent(message: Any) -> dict[str, Any]:
 def open_environment(
     id: str, settings: dict[str, Any], harness: str | None, runtime: str | None, rollout_seconds: float
 ) -> Rollouts:
-    """Raises Refused for what cannot be had."""
+    """Open the environment of a taskset.
+
+    Raises Refused for one that cannot be opened.
+    """
     vf = import_library()
     find_taskset(vf, id)
     from pydantic import ValidationError
@@ -219,13 +235,13 @@ def find_taskset(vf: Any, taskset_id: str) -> None:
         vf.import_taskset(taskset_id)
         vf.taskset_config_type(taskset_id)
     except ModuleNotFoundError as error:
-        # The library says the same of a package that is missing and of one that misses another.
+        # The library raises the same error for a missing package and for one whose dependency is missing.
         missing = getattr(error.__cause__, "name", None)
         if missing and missing != taskset_id.rsplit("/", 1)[-1].split("@", 1)[0].replace("-", "_").lower():
-            raise Refused("library", f"the package {taskset_id} needs {missing}, which is not installed") from error
-        raise Refused("unknown", f"no package {taskset_id!r} is installed in {sys.executable}") from error
+            raise Refused("library", f"the package {taskset_id} needs {missing}: install it") from error
+        raise Refused("unknown", f"no package {taskset_id!r} is installed in {sys.executable}: install it") from error
     except (TypeError, AttributeError, ValueError) as error:
-        raise Refused("unknown", f"{taskset_id!r} is no taskset of verifiers: {error}") from error
+        raise Refused("unknown", f"{taskset_id!r} is not a taskset of verifiers: {error}") from error
     except ImportError as error:
         raise Refused("library", f"the package {taskset_id} cannot be imported: {error}") from error
 
@@ -233,7 +249,7 @@ def find_taskset(vf: Any, taskset_id: str) -> None:
 def configure(
     vf: Any, taskset_id: str, settings: dict[str, Any], harness: str | None, runtime: str | None
 ) -> tuple[Any, str]:
-    """The configuration of the environment, and which of its agents is played by the model that is asked about."""
+    """Return the configuration of the environment, and the name of the agent that the served model plays."""
     raw = {**settings, "taskset": {**settings.get("taskset", {}), "id": taskset_id}}
     kind = vf.env_config_type(taskset_id, raw.get("id", ""))
     seats = {
@@ -252,21 +268,24 @@ def configure(
     if len(own) != 1:
         raise Refused(
             "options",
-            f"{len(own)} of the agents {', '.join(seats)} would be played by the served model: it plays one, give each "
-            "other one a model of its own (env.NAME.client.base_url, env.NAME.client.api_key_var and env.NAME.model)",
+            f"the served model would play {len(own)} of the agents {', '.join(seats)}, but it must play one: give each "
+            "other one its own model (env.NAME.client.base_url, env.NAME.client.api_key_var and env.NAME.model)",
         )
     return config, own[0]
 
 
 def split_values(kind: Any) -> list[str]:
-    """What the taskset's own option `split` may be; none if there is no such option or anything may be said."""
+    """Return the values of the taskset's own option `split`.
+
+    The list is empty if there is no such option, or if it takes any value.
+    """
     field = kind.model_fields.get("split")
     values = getattr(None if field is None else field.annotation, "__args__", ())
     return [value for value in values if isinstance(value, str)]
 
 
 def versions_of(package: str) -> dict[str, str]:
-    # An editable package does not say which modules are in it: by custom it has the name of its module.
+    # An editable package does not list its modules; by convention, it has the name of its module.
     names = importlib.metadata.packages_distributions().get(package, [package])
     found: dict[str, str] = {}
     for name in names:
@@ -276,7 +295,7 @@ def versions_of(package: str) -> dict[str, str]:
 
 
 def digests_of(module: Any) -> list[str]:
-    """Of each file beside the module; editable packages change without a new version."""
+    """Return the digest of each file of the module's package, which may be editable and change without a version."""
     folders = [Path(folder) for folder in getattr(module, "__path__", [])]
     files = [path for folder in folders for path in folder.rglob("*") if path.is_file()] or [Path(module.__file__)]
     return [
@@ -291,19 +310,19 @@ def digest(value: Any) -> str:
 
 
 async def serve(inbox: asyncio.Queue[dict[str, Any] | None], answers: IO[str]) -> None:
-    """Answer until None comes in."""
+    """Answer requests until None arrives."""
     first = await inbox.get()
     if first is None:
         return
     try:
         rollouts = open_environment(**first["parameters"])
         opened = rollouts.describe()
-    except Exception as error:  # noqa: BLE001 - the boundary: whatever a package raises is told to who asked for it
+    except Exception as error:  # noqa: BLE001 - the boundary: any error of a package is sent to the caller
         send(answers, first["number"], error)
         return
     async with rollouts.environment.serving():
-        # Each rollout then has a server between agent and model to itself, which ends with it: a shared one would keep
-        # an HTTP client for every key that it has seen, and every episode has another one.
+        # Each rollout then starts its own proxy between agent and model, which ends with it. A shared proxy would keep
+        # an HTTP client for every key that it has seen, and every episode has its own key.
         rollouts.environment._interception = None
         send(answers, first["number"], opened)
         running: set[asyncio.Task[None]] = set()
@@ -338,7 +357,10 @@ def send(answers: IO[str], number: int, said: dict[str, Any] | Exception) -> Non
 
 
 def take_channels() -> tuple[IO[str], IO[str]]:
-    """Standard input and output for the requests alone: agents inherit neither, and what is printed is an error's."""
+    """Return standard input and output, for requests and answers alone.
+
+    Agents inherit neither: they read from /dev/null and print to standard error.
+    """
     requests, answers = os.fdopen(os.dup(0), encoding="utf-8"), os.fdopen(os.dup(1), "w", encoding="utf-8")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -354,7 +376,7 @@ async def main() -> None:
     def read() -> None:
         for line in requests:
             loop.call_soon_threadsafe(inbox.put_nowait, json.loads(line))
-        # Code of tasks may keep the loop from hearing of it.
+        # Code of tasks may block the event loop, which then does not see the end.
         last = threading.Timer(END_S, os._exit, [1])
         last.daemon = True
         last.start()
@@ -365,7 +387,7 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    # Otherwise Python could take modules beside this file for those of packages.
+    # Otherwise modules beside this file could hide packages of the same name.
     own = Path(__file__).resolve().parent
     sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != own]
     asyncio.run(main())

@@ -1,7 +1,8 @@
-"""The tasks of a taskset in three splits, known by their numbers and by the digests of what they ask.
+"""The tasks of a taskset in three splits, identified by their numbers and by digests of their content.
 
-Place in the flow: environment.py gets them from the worker, a page at a time. A finite taskset is read to its end and
-its splits are compared; of an endless one the hash of each task decides. This module knows nothing of processes.
+Place in the flow: environment.py gets them from the worker, one page at a time. A finite taskset is read to its end,
+and its splits are compared. In an endless one, the hash of each task decides its split. This module knows nothing of
+processes.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from swarm.types import Task
 
 PAGE = 256
 HELD_OUT_NAMES = ("eval", "evaluation")
-"""What tasksets call the only split that is not train."""
+"""Names that tasksets give to the only split that is not train."""
 DIGITS = 24
 
 
 class ListedTask(BaseModel):
-    """`key` is the task's own; tasks with the same `content` ask for the same."""
+    """A task as the worker lists it, where `key` is unique and tasks that ask the same share their `content`."""
 
     key: str
     content: str
@@ -38,11 +39,15 @@ class Page(BaseModel):
 
 
 Pages = Callable[[str | None, int], Page]
-"""The tasks of a source from a number on. A source is a value of the taskset's option `split`, or None for its own."""
+"""Source and first number -> a page of tasks. A source is a value of the taskset's option `split`, or None if that is
+not set."""
 
 
 def own_splits(values: list[str]) -> dict[Split, str]:
-    """By their names. Empty unless there is a split to learn from and another one."""
+    """Return the taskset's own value for each split, by their names.
+
+    The result is empty unless it has train and at least one more split.
+    """
     named = {SPLIT_NAMES[value.lower()]: value for value in reversed(values) if value.lower() in SPLIT_NAMES}
     held_out = [value for value in values if value.lower() in HELD_OUT_NAMES]
     if held_out:
@@ -51,10 +56,13 @@ def own_splits(values: list[str]) -> dict[Split, str]:
 
 
 class FiniteTasks:
-    """All tasks of all splits."""
+    """The tasks of a taskset that ends, which are all read at first."""
 
     def __init__(self, name: str, sources: Mapping[Split, str], pages: Pages) -> None:
-        """Raises EnvironmentInvalid for splits that overlap or are empty."""
+        """Read all tasks.
+
+        Raises EnvironmentInvalid for splits that overlap or are empty.
+        """
         self._name = name
         self._by_split: dict[Split, dict[str, EnvironmentTask]] = {split: {} for split in Split}
         first: dict[str, Split] = {}
@@ -71,7 +79,7 @@ class FiniteTasks:
         for split, tasks in self._by_split.items():
             if not tasks:
                 total = sum(map(len, self._by_split.values()))
-                raise EnvironmentInvalid(f"{name}: none of its {total} tasks is in the split {split}: it needs more")
+                raise EnvironmentInvalid(f"{name}: none of its {total} tasks is in the split {split}: add tasks")
 
     def tasks(self, split: Split, seed: int) -> Iterator[EnvironmentTask]:
         order = list(self._by_split[split].values())
@@ -80,14 +88,14 @@ class FiniteTasks:
 
 
 class EndlessTasks:
-    """Tasks that are made on demand, page by page; the order within a page is the seed's."""
+    """Tasks that are made on demand, page by page, where the seed decides the order within a page."""
 
     def __init__(self, name: str, pages: Pages) -> None:
         self._name = name
         self._pages = pages
 
     def tasks(self, split: Split, seed: int) -> Iterator[EnvironmentTask]:
-        """Ends where the taskset does after all, or no longer gives new tasks."""
+        """Yield the tasks of a split, until the taskset ends after all or gives no new tasks."""
         rng = Random(f"{self._name}/{split}/{seed}")
         seen: set[str] = set()
         page: list[EnvironmentTask] = []

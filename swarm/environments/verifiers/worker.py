@@ -1,7 +1,7 @@
-"""The process that runs verifiers, as seen from here: asked in JSON lines, from many threads, until it ends.
+"""The process that runs verifiers, which many threads call through JSON lines.
 
-Place in the flow: environment.py has one, and another one after that has ended. It runs rollouts.py in another
-interpreter, which ends when its standard input does: when we die, however we die, it goes too. This module knows
+Place in the flow: environment.py has one worker, and starts another one if that has ended. The worker runs rollouts.py
+in another interpreter. It ends when its standard input does, and so it always ends with this process. This module knows
 nothing of tasks or rewards.
 """
 
@@ -30,16 +30,16 @@ logger = logging.getLogger(__name__)
 
 SCRIPT = Path(__file__).resolve().with_name("rollouts.py")
 STOP_S = 20.0
-"""Beyond what rollouts.py gives its rollouts to end what they have started."""
+"""Seconds in which the worker must end, more than rollouts.py gives its rollouts to clean up."""
 LAST_WORDS_S = 5.0
 KEPT_LINES = 50
 LONGEST_REASON = 400
 NOT_PASSED_ON = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
-"""They say where the modules of this interpreter are."""
+"""Environment variables that lead to the modules of this interpreter."""
 
 
 class ModelCallFailed(Exception):
-    """What the server answered an agent of verifiers. A client tells by `status_code` whether to try again."""
+    """A failed model call of an agent, whose `status_code` tells a client whether to try again."""
 
     def __init__(self, status_code: int) -> None:
         super().__init__(f"status {status_code}")
@@ -47,7 +47,10 @@ class ModelCallFailed(Exception):
 
 
 class Problem(BaseModel):
-    """`kind` is library, unknown, options or failed; `status` that of a model call, if one failed."""
+    """An error of the worker.
+
+    `kind` is library, unknown, options or failed, and `status` is that of a failed model call.
+    """
 
     kind: str
     message: str
@@ -55,7 +58,7 @@ class Problem(BaseModel):
 
 
 class Reply(BaseModel):
-    """One line of the worker: a result or an error."""
+    """One line of the worker's output: a result or an error."""
 
     number: int
     result: dict[str, Any] | None = None
@@ -63,10 +66,13 @@ class Reply(BaseModel):
 
 
 class Worker:
-    """One run of the script."""
+    """One process that runs the script."""
 
     def __init__(self, python: Path) -> None:
-        """Raises EnvironmentInvalid if there is no such interpreter."""
+        """Start the process.
+
+        Raises EnvironmentInvalid if there is no such interpreter.
+        """
         try:
             self._process = subprocess.Popen(
                 [str(python), str(SCRIPT)],
@@ -74,7 +80,7 @@ class Worker:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                # A Ctrl-C in the terminal is for us: we then end it in order.
+                # Ctrl-C in the terminal must reach this process alone, which then ends the worker in order.
                 start_new_session=True,
             )
         except OSError as error:
@@ -95,8 +101,11 @@ class Worker:
         return self._reason is not None
 
     def ask(self, method: str, parameters: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
-        """The result of one request. Raises what the answer says, and EnvironmentFailure if the worker ends before it
-        comes, or is ended because it takes longer than `limit_s`."""
+        """Send one request and return its result.
+
+        Raises the error in the answer. Raises EnvironmentFailure if the worker ends before it answers, or takes longer
+        than `limit_s` seconds, which ends it.
+        """
         reply: Future[dict[str, Any]] = Future()
         with self._lock:
             if self._reason is not None:
@@ -105,7 +114,7 @@ class Worker:
             self._pending[number] = reply
             line = json.dumps({"number": number, "method": method, "parameters": dict(parameters)}) + "\n"
             assert self._process.stdin is not None
-            # If it has ended, the reader tells so.
+            # If the process has ended, the reader thread reports it.
             with contextlib.suppress(OSError, ValueError):
                 self._process.stdin.write(line.encode())
                 self._process.stdin.flush()
@@ -116,7 +125,10 @@ class Worker:
             raise self._lost(f"did not answer within {limit_s:g} s and was ended") from None
 
     def stop(self) -> None:
-        """End it, with all that it runs, and wait for that. Idempotent."""
+        """End the process and everything that it runs, and wait for that.
+
+        Idempotent.
+        """
         with self._lock:
             self._end_input()
         try:
@@ -141,11 +153,11 @@ class Worker:
                 try:
                     self._take(Reply.model_validate_json(line))
                 except ValidationError:
-                    self._said.append(f"its answer was {line[:200]!r}")
+                    self._said.append(f"it sent the invalid answer {line[:200]!r}")
                     self._kill()
                     break
         status = self._process.wait()
-        # Its last words come by another pipe.
+        # Its last lines on standard error come through another pipe.
         self._listener.join(LAST_WORDS_S)
         reason = self._describe(status)
         with self._lock:
@@ -179,7 +191,10 @@ class Worker:
         return f"{how}: {self._said[-1][:LONGEST_REASON]}" if self._said else how
 
     def _lost(self, reason: str) -> EnvironmentFailure:
-        """Another attempt may succeed, with another worker: a lost connection says so to the client library."""
+        """Return an error whose cause, a lost connection, tells the client library to try again.
+
+        Another attempt with another worker may succeed.
+        """
         error = EnvironmentFailure(f"the worker of verifiers {reason}")
         error.__cause__ = ConnectionError(reason)
         return error
@@ -198,7 +213,7 @@ def _error_of(problem: Problem) -> SwarmError:
 
 
 def _environment(python: Path) -> dict[str, str]:
-    """Ours without tokens of servers, with the programs of the other interpreter in front."""
+    """Return our environment without tokens of servers, and with the other interpreter's folder first in PATH."""
     passed = {
         name: value for name, value in os.environ.items() if name not in NOT_PASSED_ON and not name.startswith("SWARM_")
     }

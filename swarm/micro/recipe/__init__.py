@@ -1,1 +1,1 @@
-"""How the bundled base model micro is made: words, kinds of task, wordings, warm-up and score, all deterministic."""
+"""The recipe of the bundled base model micro: words, kinds of task, wordings, warm-up and score, all deterministic."""

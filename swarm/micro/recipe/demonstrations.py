@@ -1,7 +1,7 @@
 """Demonstrations for micro's warm-up: conversations of one or several questions, with right answers.
 
-Place in the flow: warmup.py learns them. Besides questions of all kinds there are tools and the conversations of the
-bundled tasks, which nano's recipe demonstrates.
+Place in the flow: the model learns them in warmup.py. Besides questions of all kinds, there are tool calls and the
+conversations of the bundled tasks, which nano's recipe demonstrates.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SHARE_OF_TOOLS = 0.05
 SHARE_OF_BUNDLED_TASKS = 0.08
 SHARE_OF_SINGLE_QUESTIONS = 0.35
 LONGEST = 6
-"""Questions of one conversation."""
+"""Most questions in one conversation."""
 
 _SYSTEMS = (
     "You are a helpful assistant.", "Be brief.", "Answer the question.", "You answer with as few words as possible.",
@@ -30,8 +30,11 @@ _SYSTEMS = (
 
 
 def stream_conversations(rng: Random, around: Callable[[], float] = lambda: 1.0) -> Iterator[Demo]:
-    """Endless demonstrations. `around` is asked each time how likely anything may stand around a question, and how
-    likely the question is of any kind instead of a basic one."""
+    """Yield demonstrations without end.
+
+    `around` is called each time and returns a probability: that a question may have text around it, and that it may be
+    of any kind instead of a basic one.
+    """
     bundled = stream_demos(dict.fromkeys(TASK_FAMILIES, 1.0), rng, lambda _: 1.0)
     while True:
         luck = rng.random()
@@ -45,7 +48,7 @@ def stream_conversations(rng: Random, around: Callable[[], float] = lambda: 1.0)
 
 
 def converse(kinds: Sequence[Kind], rng: Random, around: float = 1.0) -> Demo:
-    """A conversation that begins with one kind of task, and mostly stays with it."""
+    """Return a conversation that begins with one kind of task and mostly stays with it."""
     kind = rng.choice(kinds)
     messages: list[Message] = []
     luck = rng.random()
@@ -67,7 +70,7 @@ def converse(kinds: Sequence[Kind], rng: Random, around: float = 1.0) -> Demo:
 def _go_on(
     messages: list[Message], kinds: Sequence[Kind], kind: Kind, question: Question, rng: Random, around: float
 ) -> tuple[Kind, Question]:
-    """One more question: mostly the same one about another item, else one in other words or of another kind."""
+    """Add one more question: mostly the same one about another item, else another wording or another kind."""
     luck = rng.random()
     if luck < 0.6:
         item = kind.draw(rng)

@@ -1,6 +1,6 @@
-"""The forms that an answer may be asked for: bare, inside tags, as JSON, as a list in brackets and others.
+"""The forms of an answer that a question may ask for: bare, inside tags, as JSON, as a list in brackets and others.
 
-Place in the flow: wording.py draws a form per question, and demonstrations.py writes the answer in it.
+Place in the flow: wording.py draws a form for each question, and demonstrations.py writes the answer in this form.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _JSON_REQUESTS = (
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How an answer is written, and the sentence that asks for it, which is empty for the usual way."""
+    """A form of an answer, with the sentence that asks for it, which is empty for the usual form."""
 
     request: str
     truths: tuple[str, str]
@@ -68,7 +68,7 @@ class Form:
     is_json: bool
 
     def write(self, item: Item) -> str:
-        """The right answer of `item` in this form."""
+        """Return the right answer of `item` in this form."""
         text = self._plain(item)
         if self.is_json:
             is_number = text.isdigit() and str(int(text)) == text
@@ -86,13 +86,13 @@ class Form:
 
 
 def usual_form(item: Item, line: str) -> Form:
-    """The form that nothing was said of; `line` is the wording, which may speak of true and false already."""
+    """Return the form for a question that asks for none; its wording, `line`, may already mention true and false."""
     speaks_of_truth = "rue or false" in line or "True" in item.subject or "False" in item.subject
     return Form("", ("True", "False") if speaks_of_truth else ("Yes", "No"), None, "{}", is_json=False)
 
 
 def draw_form(item: Item, line: str, rng: Random) -> Form:
-    """A form that suits the item, often the usual one of its wording."""
+    """Draw a form that suits the item, often the usual one of its wording."""
     requests: list[str] = []
     truths, list_style, wrapping, is_json = usual_form(item, line).truths, None, "{}", False
     if isinstance(item.answer, bool) and rng.random() < 0.5:

@@ -1,9 +1,9 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
-"""How often a model answers rightly: on wordings that it was trained on, on others, and on kinds of task held out.
+"""The accuracy of a model on wordings that it was trained on, on held-out wordings, and on held-out kinds of task.
 
-Place in the flow: the last step of build.py, and the judge of the recipe. A reply is right if it is the answer in the
-form asked for, letter by letter.
+Place in the flow: the last step of build.py, which measures the quality of the recipe. A reply is right if it is
+exactly the answer in the requested form.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Scores = dict[str, dict[str, float]]
 def score(
     model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, *, count: int, temperature: float, seed: int = 1
 ) -> Scores:
-    """Accuracies over `count` single questions of each kind and part. Temperature 0 is greedy."""
+    """Return the accuracies over `count` single questions of each kind and part, where temperature 0 is greedy."""
     torch.manual_seed(seed)
     scored = [kind for kind in KINDS if kind.name not in FREE_CHOICE]
     parts: dict[str, tuple[str, Sequence[Kind]]] = {
@@ -48,7 +48,7 @@ def score(
 
 
 def mean_score(scores: Scores, part: str) -> float:
-    """The mean over the kinds of a part."""
+    """Return the mean accuracy over the kinds of a part."""
     return sum(scores[part].values()) / len(scores[part])
 
 

@@ -1,7 +1,7 @@
-"""Demonstrations of tools: a call, what the tool answers, and a reply that tells it.
+"""Demonstrations of tools: a call, the tool's answer, and a reply that repeats this answer.
 
 Place in the flow: demonstrations.py mixes them in. The tools differ from those of the bundled tasks, so that the model
-learns to read what a tool is called and what it takes.
+learns to read a tool's name and parameters.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Use = tuple[ToolSpec, str, dict[str, Any], str]
 
 
 def demonstrate_tool(rng: Random) -> Demo:
-    """One or two requests that need a tool; now and then there is a second tool, which is not needed."""
+    """Return a request that needs a tool, now and then with a second tool that is not needed."""
     use = rng.choice(_USES)
     tool, request, arguments, answer = use(rng)
     tools = [tool]

@@ -1,10 +1,10 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
-"""micro's tokenizer: common words of instructions are whole, everything else is read by character.
+"""The tokenizer of micro, which reads common words of instructions whole and everything else by character.
 
-Place in the flow: made from words.py alone, without training; warmup.py encodes with it. A word of WHOLE_WORDS is one
-token after a space. After a quotation mark, a colon, a comma or a line's start the same word is read by character,
-since there stands what a question is about, whose letters may matter. Digits are always read one by one.
+Place in the flow: it is made from words.py alone, without training, and warmup.py encodes with it. A word of
+WHOLE_WORDS is one token after a space. After a quotation mark, a colon, a comma or a line break, the same word is read
+by character. There it is often the subject of a question, whose letters may matter. Digits are always read one by one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ JSON_WORDS = (
     "type", "function", "name", "description", "parameters", "properties", "object", "string", "integer", "number",
     "required", "arguments", "expression", "calculator", "answer",
 )  # fmt: skip
-"""Words that are one token with the quotation marks around them."""
+"""Words that are one token together with the quotation marks around them."""
 MARKS = (
     ", ", ": ", ". ", "? ", "! ", "; ", ".\n", "?\n", ":\n", ",\n", "\n\n", ".\n\n", ":\n\n", "?\n\n", '": ', '", ',
     "', ", " = ", " + ", " - ", " * ", " -> ", ' "', " '", " (", '{"answer": ', '{"name": ', '"}', "}}", "```",
@@ -32,7 +32,7 @@ MARKS = (
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
-    """The same tokenizer always."""
+    """Return the tokenizer, which is always the same."""
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     spelled = sorted(pre_tokenizers.ByteLevel.alphabet())
     quoted = [f'"{word}"' for word in JSON_WORDS]
@@ -41,7 +41,7 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     pieces = [_as_bytes(byte_level, text) for text in (*ROLES, *quoted, *MARKS, *whole, *starts)]
     vocabulary = {token: number for number, token in enumerate(dict.fromkeys([PAD, START, END, *spelled, *pieces]))}
     bpe = Tokenizer(models.BPE(vocab=vocabulary, merges=[], ignore_merges=True))
-    # Longer runs of marks stand before their beginnings, so that they are found first.
+    # Longer runs come first, so that none is split by a shorter run that it begins with.
     runs = sorted((*ROLES, *quoted, *MARKS), key=len, reverse=True)
     pattern = "|".join([*(_literal(run) for run in runs), " ?[A-Za-z]{2,}", r"[\s\S]"])
     bpe.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), "isolated"), byte_level])
@@ -52,10 +52,10 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def _as_bytes(byte_level: pre_tokenizers.ByteLevel, text: str) -> str:
-    """The text as byte-level vocabularies write it, where a blank is a visible letter."""
+    """Return the text as byte-level vocabularies write it, where a space is a visible letter."""
     return "".join(piece for piece, _ in byte_level.pre_tokenize_str(text))
 
 
 def _literal(text: str) -> str:
-    """A regular expression that finds just `text`."""
+    """Return a regular expression that matches exactly `text`."""
     return re.sub(r"([][{}()*+.?|^$\\/-])", r"\\\1", text)

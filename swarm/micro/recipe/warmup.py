@@ -1,9 +1,9 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """The warm-up of micro: supervised learning of right answers to very many wordings.
 
-Place in the flow: build.py calls `warm_up` once. There are no wrong demonstrations, as there are for nano: so small a
-model learns so many kinds of task only in part, which leaves reinforcement learning something to elicit. Deterministic
-for a seed and a number of threads on one kind of machine.
+Place in the flow: build.py calls `warm_up` once. Unlike nano, it has no wrong demonstrations. A model of this size
+learns so many kinds of task only in part, so that reinforcement learning has something to improve. The same seed,
+number of threads and kind of machine give the same weights.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ SHAPE = Shape(hidden_size=128, intermediate_size=384, layers=4, heads=4)
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """`tokens_per_step` counts padding. Over the first `bare_share` of the steps, what may stand around a question
-    grows from nothing to its usual amount, and so do other kinds than the basic ones. Meanwhile the
-    weight of the loss of the prompts falls from 1 to `prompt_weight`: reading prompts forms the skill of copying sooner
-    than answers alone. The last `decay_share` of the steps lower the rate linearly to 0."""
+    """The settings of a build.
+
+    `tokens_per_step` counts padding. Over the first `bare_share` of the steps, the text around questions grows from
+    nothing to its usual amount. So does the share of kinds that are not basic. Meanwhile, the weight of the prompts'
+    loss falls from 1 to `prompt_weight`. The skill of copying forms sooner from prompts than from answers alone. Over the last `decay_share` of the steps, the learning rate falls linearly to 0.
+    """
 
     steps: int = 3600
     seed: int = 0
@@ -42,7 +44,7 @@ class Recipe:
 
 
 def warm_up(recipe: Recipe, report: Callable[[Progress], None]) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
-    """Make the tokenizer and train the model; `report` is called after each step."""
+    """Train and return the model and its tokenizer, and call `report` after each step."""
     rng = Random(recipe.seed)
     torch.manual_seed(recipe.seed)
     tokenizer = make_tokenizer()

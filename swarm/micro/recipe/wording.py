@@ -1,8 +1,8 @@
-"""Asks for an item of a kind of task in one of very many ways.
+"""The wording of questions: very many ways to ask about an item of a kind of task.
 
-Place in the flow: demonstrations.py asks with it. A question is a wording of the kind, one of many places for its
-subject, perhaps examples, perhaps sentences that do not matter, and perhaps a request for the form of the answer. Knows
-nothing of turns or roles.
+Place in the flow: demonstrations.py and score.py write their questions with it. A question has a wording of the kind,
+with its subject inside, before or after it. It may also have examples, irrelevant sentences, and a request for the form
+of the answer. This module knows nothing of turns or roles.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from swarm.micro.recipe.words import NAMES
 _WORDINGS = Path(__file__).with_name("wordings.toml")
 _CHOICE = re.compile(r"\[([^][]*)\]")
 _SLOT = re.compile(r"\{(\w+)\}")
-# Subjects that are sentences of their own, which a wording stands beside.
+# Subjects that are whole sentences, which are put beside a wording and not into it.
 _STORIES = frozenset({"story", "question"})
 
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """One way to ask for a kind of task, with its choices made and its slots still open."""
+    """One way to ask about a kind of task, with its choices made and its slots still open."""
 
     line: str
 
     @property
     def needs_only_subject(self) -> bool:
-        """Whether the same line can be asked of another subject."""
+        """Whether the subject is the only open slot, so that the same line suits any other subject."""
         return set(_SLOT.findall(self.line)) == {"o"}
 
 
@@ -48,17 +48,17 @@ class Question:
 
 @cache
 def wordings() -> Mapping[str, Mapping[str, Sequence[str]]]:
-    """By kind: its `trained` wordings and those `held_out`, either of which may be missing."""
+    """Return the `trained` and `held_out` wordings of each kind, either of which may be missing."""
     return MappingProxyType(tomllib.loads(_WORDINGS.read_text(encoding="utf-8")))
 
 
 def draw_wording(kind: Kind, rng: Random, part: str = "trained") -> Wording:
-    """A wording of `kind` from the part `trained` or `held_out`."""
+    """Draw a wording of `kind` from the part `trained` or `held_out`."""
     return Wording(_choose(rng.choice(wordings()[kind.name][part]), rng))
 
 
 def ask(kind: Kind, item: Item, rng: Random, part: str = "trained", around: float = 1.0) -> Question:
-    """A whole question. `around` is the chance that anything may stand around it."""
+    """Draw a whole question, which may have text around it with probability `around`."""
     wording = draw_wording(kind, rng, part)
     if rng.random() >= around:
         return Question(_place(kind, wording, item, rng), wording, usual_form(item, wording.line))
@@ -67,21 +67,21 @@ def ask(kind: Kind, item: Item, rng: Random, part: str = "trained", around: floa
 
 
 def ask_again(kind: Kind, question: Question, item: Item, rng: Random) -> str:
-    """A short question that goes on from `question`, for another item of its kind."""
+    """Draw a short question that follows `question`, about another item of the same kind."""
     if question.wording.needs_only_subject and kind.nouns[0] not in _STORIES and rng.random() < 0.8:
         return rng.choice(("{}", "{}", "Now {}", "Next: {}", "And {}?", "The same for {}")).format(item.subject)
     return _place(kind, question.wording, item, rng)
 
 
 def instruct(kind: Kind, wording: Wording, form: Form, rng: Random) -> str:
-    """The question without its subject, for a system message; the subject is then all that the user says."""
+    """Draw a question without its subject, for a system message after which the user sends subjects alone."""
     noun = rng.choice(kind.nouns)
     phrase = rng.choice((f"the {noun} of the user", f"each {noun}", f"the given {noun}", "what you are given"))
     return " ".join(filter(None, (_ended(wording.line.replace("{o}", phrase), rng), form.request)))
 
 
 def _choose(line: str, rng: Random) -> str:
-    """`line` with each `[one|other]` replaced by one of its choices."""
+    """Return `line` with each `[one|other]` replaced by one of its choices."""
     while "[" in line:
         line = _CHOICE.sub(lambda found: rng.choice(found.group(1).split("|")), line, count=1)
     return re.sub(" +", " ", line)
@@ -92,7 +92,7 @@ def _fill(line: str, item: Item) -> str:
 
 
 def _place(kind: Kind, wording: Wording, item: Item, rng: Random) -> str:
-    """The wording with its slots filled and its subject inside it, after it or before it."""
+    """Return the wording with its slots filled, and with the subject inside, after or before it."""
     line, noun, subject = _fill(wording.line, item), rng.choice(kind.nouns), item.subject
     if "{o}" not in line:
         return _ended(line, rng)

@@ -1,7 +1,7 @@
-"""Common English words: those that micro's tokenizer reads whole, and those that its demonstrations are about.
+"""Common English words: those that micro's tokenizer reads whole, and those that its questions are about.
 
-Place in the flow: vocabulary.py makes tokens of WHOLE_WORDS; the kinds draw what they ask about from the others, which
-are read by character. Knows nothing of tokens or tasks.
+Place in the flow: vocabulary.py makes tokens of the first group. The kinds of task draw their subjects from the second
+group, which is read by character. This module knows nothing of tokens or tasks.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ year years yes yet you your young younger zero
 """.split()
     )
 )
-"""Words that occur in instructions. After a space each is one token; elsewhere it is read by character."""
+"""Words that occur in instructions. Each is one token after a space, and is read by character elsewhere."""
 
 SENTENCE_STARTS: tuple[str, ...] = tuple(
     """
@@ -63,13 +63,13 @@ Take Task Tell Text That The Their Then There These They This Think To True Turn
 Which Who Word Words Work Write Yes You Your
 """.split()
 )
-"""Words that begin an instruction: one token each, after a space and without one."""
+"""Words that begin an instruction. Each is one token, after a space and without one."""
 
 FUNCTION_WORDS: tuple[str, ...] = tuple(
     "and are as at be but by for from has have if in into is it of on or so than that the then there this to was were "
     "what which who with yes no you".split()
 )
-"""Words that are one token without a space before them too."""
+"""Words that are one token without a space before them, too."""
 
 CATEGORIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {

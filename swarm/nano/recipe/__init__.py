@@ -1,1 +1,1 @@
-"""How the bundled base model nano is made: tokenizer, demonstrations, warm-up and evaluation, all deterministic."""
+"""The recipe of the bundled base model nano: tokenizer, demonstrations, warm-up and evaluation, all deterministic."""

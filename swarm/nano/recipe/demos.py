@@ -1,8 +1,8 @@
-"""Demonstrations for the warm-up: conversations on train-split tasks, right or plausibly wrong.
+"""Demonstrations for the warm-up: conversations on tasks of the train split, right or plausibly wrong.
 
-Place in the flow: warmup.py renders them with the chat template and learns the assistant's tokens. A demonstration of
-quality 1 is always right; a lower quality is the chance that it is, which sets how often the base model is right and
-leaves it the randomness that reinforcement learning needs. Knows nothing of tokens.
+Place in the flow: warmup.py renders them with the chat template, and the model learns the assistant's tokens. The
+quality of a demonstration is the probability that it is right. A quality below 1 sets how often the base model is
+right, and leaves it the randomness that reinforcement learning needs. This module knows nothing of tokens.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from swarm.tasks.single import DIGITS, LETTERS
 from swarm.types import Message, Task, ToolSpec
 
 ANSWERS_BY_HEAD = (100, 9999)
-"""Range of the numbers a bad demonstration makes up for a product."""
+"""Range of the wrong numbers that a bad demonstration gives for a product."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Demo:
 
 
 Player = Callable[[Task, Sequence[Message], Random, float], Message]
-"""Gives the assistant's next message of an attempt: (task, messages so far, rng, quality)."""
+"""Task, messages so far, rng and quality -> the assistant's next message."""
 
 
 def demonstrate(family: TaskFamily, task: Task, rng: Random, quality: float) -> Demo:
@@ -51,9 +51,9 @@ def demonstrate(family: TaskFamily, task: Task, rng: Random, quality: float) -> 
 
 
 def stream_demos(shares: Mapping[str, float], rng: Random, quality: Callable[[str], float]) -> Iterator[Demo]:
-    """Endless demonstrations of the families named in `shares`, in these proportions.
+    """Yield demonstrations of the families named in `shares` without end, in these proportions.
 
-    `quality` is asked by family name each time.
+    `quality` returns the quality for a family's name, and is called for each demonstration.
     """
     families = {name: task_family(name) for name in shares}
     streams = {name: family.stream(Split.TRAIN, rng.getrandbits(32)) for name, family in families.items()}
@@ -72,7 +72,7 @@ def _near_number(number: int, rng: Random) -> str:
 
 
 def _near_word(answer: str, rng: Random) -> str:
-    """The answer with its characters shuffled, or with one of them replaced."""
+    """Return the answer with its characters shuffled, or with one of them replaced."""
     characters = list(answer)
     if rng.random() < 0.5:
         rng.shuffle(characters)
@@ -100,7 +100,7 @@ def _play_count(task: Task, messages: Sequence[Message], rng: Random, quality: f
 
 
 def _play_calc(task: Task, messages: Sequence[Message], rng: Random, quality: float) -> Message:
-    """Bad attempts answer by head, ask for the wrong thing, or do not report what the calculator said."""
+    """Play one turn; a bad attempt answers without the calculator, misuses it, or does not report its result."""
     if messages[-1]["role"] == "tool":
         result: str = messages[-1]["content"]
         return _say(result if rng.random() < 0.5 + quality / 2 else str(rng.randint(*ANSWERS_BY_HEAD)))
@@ -121,7 +121,7 @@ def _call_calculator(expression: str) -> Message:
 
 
 def _play_guess(task: Task, messages: Sequence[Message], rng: Random, quality: float) -> Message:
-    """Good guesses respect the hints; bad ones ignore them."""
+    """Play one turn; a good guess respects the hints, and a bad one ignores them."""
     lowest, highest = 1, LARGEST_SECRET
     for guess, hint in zip(messages[1::2], messages[2::2], strict=True):
         number = int(guess["content"])

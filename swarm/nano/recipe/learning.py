@@ -1,9 +1,9 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportPrivateImportUsage=false
-"""Supervised learning of demonstrations on a CPU: batches, rates and steps, for the recipes of all bundled models.
+"""Supervised learning of demonstrations on a CPU, for the recipes of all bundled models.
 
-Place in the flow: each recipe's warmup.py calls `learn` once. Deterministic for one stream of batches and one number of
-threads on one kind of machine. Knows nothing of what is demonstrated.
+Place in the flow: each recipe's warmup.py calls `learn` once. The same batches, number of threads and kind of machine
+give the same weights. This module does not know what is demonstrated.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from swarm.nano.recipe.vocabulary import encode, render
 
 DEMOS_PER_POOL = 1000
 PADDING = 0
-"""The id of the tokenizers' first token, which no text has."""
+"""The id of the tokenizers' first token, which occurs in no text."""
 
 Encoded = tuple[list[int], list[bool]]
-"""Token ids of a conversation, and True where an assistant sampled them."""
+"""Token ids of a conversation, and a mask that is True on the assistant's tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Peak learning rates, the steps they rise in, and the last share of all steps, in which they fall to 0."""
+    """Peak learning rates, which rise over `warmup_steps` and fall to 0 over the last `decay_share` of all steps."""
 
     muon: float
     adamw: float
@@ -39,7 +39,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Totals up to and including `step`; `tokens` counts padding too."""
+    """The progress after `step`: the loss of this step, and all tokens so far, including padding."""
 
     step: int
     loss: float
@@ -54,9 +54,9 @@ def learn(
     report: Callable[[Progress], None],
     prompt_weight: Callable[[], float] = lambda: 0.0,
 ) -> None:
-    """Take `steps` optimizer steps, one per batch, and report each with the loss of what the assistant says.
+    """Take `steps` optimizer steps, one per batch, and report each with the loss of the assistant's tokens.
 
-    `prompt_weight` is asked before each step what the loss of all other tokens counts beside that.
+    `prompt_weight` is called before each step and returns the weight of the loss of all other tokens.
     """
     optimizers = _make_optimizers(model, rates)
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
@@ -75,7 +75,7 @@ def learn(
 def batch_demos(
     tokenizer: PreTrainedTokenizerFast, demos: Iterator[Demo], rng: Random, tokens_per_step: int
 ) -> Iterator[list[Encoded]]:
-    """Batches of demonstrations of similar length, about `tokens_per_step` tokens each with padding."""
+    """Yield batches of demonstrations of similar length, each of about `tokens_per_step` tokens with padding."""
     while True:
         pool = encode(tokenizer, render(tokenizer, (next(demos) for _ in range(DEMOS_PER_POOL))))
         pool.sort(key=lambda encoded: len(encoded[0]))
@@ -105,7 +105,7 @@ def _rate_factor(step: int, steps: int, rates: Rates) -> float:
 
 
 def _collate(batch: list[Encoded]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Right-padded token ids and mask, both of shape (batch, time)."""
+    """Return right-padded token ids and mask, both of shape (batch, time)."""
     longest = max(len(ids) for ids, _ in batch)
     ids_BT = torch.zeros(len(batch), longest, dtype=torch.long)
     mask_BT = torch.zeros(len(batch), longest, dtype=torch.bool)
@@ -122,7 +122,7 @@ def _take_step(
     mask_BT: torch.Tensor,
     prompt_weight: float,
 ) -> float:
-    # Padding is on the right, where causal attention never looks from a real token; a dict skips building a mask.
+    # With causal attention, no real token attends to padding on its right. A dict skips building a mask.
     hidden = model.model(
         input_ids=ids_BT[:, :-1], attention_mask={"full_attention": None}, use_cache=False
     ).last_hidden_state

@@ -1,9 +1,9 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownParameterType=false, reportMissingTypeArgument=false, reportIncompatibleMethodOverride=false
-"""Muon in single precision, the optimizer of nano's hidden matrices.
+"""Muon in single precision, the optimizer of the bundled models' hidden matrices.
 
-Place in the flow: used by warmup.py. Copying and reversal circuits form with it within a minute of training, and do not
-with AdamW. torch's own Muon orthogonalizes in bfloat16, which CPUs without AMX do many times slower.
+Place in the flow: learning.py uses it. With Muon, circuits for copying and reversal form within a minute of training;
+with AdamW they do not. The Muon of torch orthogonalizes in bfloat16, which is many times slower on CPUs without AMX.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ _ITERATIONS = 5
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum, orthogonalized; each update has the root mean square of a typical AdamW update (arXiv:2502.16982)."""
+    """The optimizer Muon, whose update is the orthogonalized momentum.
+
+    An update has the root mean square of a typical AdamW update (arXiv:2502.16982).
+    """
 
     def __init__(
         self, matrices: Iterable[torch.Tensor], lr: float, momentum: float = 0.95, weight_decay: float = 0.01
@@ -38,7 +41,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonalize(matrix: torch.Tensor) -> torch.Tensor:
-    """A matrix of the same shape with the same singular vectors and singular values near 1."""
+    """Return a matrix of the same shape and singular vectors, with singular values near 1."""
     is_tall = matrix.shape[0] > matrix.shape[1]
     x = matrix.T if is_tall else matrix
     x = x / (x.norm() + 1e-7)

@@ -1,7 +1,7 @@
 # pyright: reportUnknownMemberType=false
 """The network of all bundled models: a Qwen3 with tied embeddings, in single precision.
 
-Place in the flow: each recipe's warmup.py makes its model of a `Shape` before it learns.
+Place in the flow: each recipe's warmup.py makes its model from a `Shape` before it learns.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from swarm.nano.recipe.vocabulary import END, MAX_LENGTH, PAD
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Each head has `hidden_size / heads` dimensions, and keys and values of its own."""
+    """The sizes of a network, in which each head has `hidden_size / heads` dimensions and its own keys and values."""
 
     hidden_size: int
     intermediate_size: int
@@ -24,7 +24,7 @@ class Shape:
 
 
 def make_network(tokenizer: PreTrainedTokenizerFast, shape: Shape) -> Qwen3ForCausalLM:
-    """Randomly initialized, from torch's global generator."""
+    """Return a network that is randomly initialized from torch's global generator."""
     config = Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=shape.hidden_size,

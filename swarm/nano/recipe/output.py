@@ -1,7 +1,7 @@
 # pyright: reportUnknownMemberType=false
-"""What a build shows while it learns and writes at its end, shared by the builds of all bundled models.
+"""The output of a build: its progress and its files, for all bundled models.
 
-Place in the flow: called by each model's build.py. Knows nothing of recipes.
+Place in the flow: each model's build.py calls it. This module knows nothing of recipes.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from swarm.nano.recipe.learning import Progress
 
-# safetensors writes files for their owner only, which an installed package is not read by.
+# safetensors writes files that only their owner can read, but other users read an installed package.
 READABLE_BY_ALL = 0o644
 _REPORT_EVERY = 100
 
 
 class ProgressPrinter:
-    """Prints the mean loss and the speed every so many steps."""
+    """A printer of the mean loss and the speed, once in a hundred steps."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
@@ -39,7 +39,7 @@ class ProgressPrinter:
 
 
 def save(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
-    """Write a directory that the classes of transformers load, readable by every user."""
+    """Write a directory that transformers can load and every user can read."""
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
     for path in out.iterdir():
@@ -47,7 +47,7 @@ def save(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path)
 
 
 def save_record(record: dict[str, Any], out: Path) -> None:
-    """Write how the model was made and what it scores, as `build.json` beside it."""
+    """Write the recipe and the scores of a model to `build.json` beside it."""
     (out / "build.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
 

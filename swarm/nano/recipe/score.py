@@ -1,9 +1,9 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
-"""How often a model solves each family's validation tasks, sampled with plain Hugging Face `generate`.
+"""The accuracy of a model on the tasks of each family, sampled with plain Hugging Face `generate`.
 
-Place in the flow: the last step of build.py, and the judge of the recipe. It runs the reference agent's
-conversations side by side and re-renders each history, so it needs neither server nor engine.
+Place in the flow: the last step of build.py, which measures the quality of the recipe. It runs the conversations of the
+reference agent side by side and renders each history again. So it needs neither a server nor a sampler.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def evaluate(
     seed: int = 0,
     split: Split = Split.VALIDATION,
 ) -> float:
-    """The mean reward over `count` tasks. Temperature 0 is greedy."""
+    """Return the mean reward over `count` tasks, where temperature 0 is greedy."""
     torch.manual_seed(seed)
     conversations = [converse(family, task) for task in family.tasks(split, count)]
     requests = {index: next(conversation) for index, conversation in enumerate(conversations)}
@@ -52,7 +52,7 @@ def evaluate(
 def sample_replies(
     model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, requests: Sequence[dict[str, Any]], temperature: float
 ) -> list[Message]:
-    """One assistant message per request of chat completions; all get as many tokens as the first asks for."""
+    """Return one assistant message per request of chat completions, each of at most the first one's `max_tokens`."""
     untyped_tokenizer: Any = tokenizer
     untyped_model: Any = model
     prompts = [
@@ -78,7 +78,7 @@ def sample_replies(
 
 
 def _parse_reply(text: str) -> Message:
-    """The assistant message of a completion; text that is no well-formed tool call stays content."""
+    """Return the assistant message of a completion, where text without a well-formed tool call stays content."""
     try:
         calls = [
             {"id": "call_1", "type": "function", "function": {"name": call["name"], "arguments": call["arguments"]}}

@@ -1,9 +1,9 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportAttributeAccessIssue=false
-"""nano's tokenizer: a byte-level BPE of 384 tokens that reads digits and capitals one by one.
+"""The tokenizer of nano: a byte-level BPE of 384 tokens that reads digits and capitals one by one.
 
-Place in the flow: trained first, on the boilerplate of rendered demonstrations; warmup.py encodes with it. Words and
-numbers are not merged, so that a small model sees their characters; everything else that recurs is.
+Place in the flow: warmup.py trains it first, on rendered demonstrations, and then encodes with it. Numbers and words in
+capitals are not merged, so that a small model sees their characters. All other recurring text is merged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from swarm.nano.recipe.demos import Demo
 
 VOCAB_SIZE = 384
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
-# Kept when special tokens are left out of decoded text: parsers of tool calls look for them.
+# These are not special tokens, because parsers of tool calls look for them in decoded text.
 TAGS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<tools>", "</tools>")
 MAX_LENGTH = 2048
 _TEMPLATE_PATH = Path(__file__).with_name("chat_template.jinja")
@@ -32,7 +32,7 @@ def chat_template() -> str:
 
 
 def train_tokenizer(demos: Sequence[Demo]) -> PreTrainedTokenizerFast:
-    """A tokenizer whose merges are learned from `demos` as the chat template renders them."""
+    """Return a tokenizer whose merges are learned from `demos` as the chat template renders them."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Split(_CHARACTERWISE, "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -52,7 +52,7 @@ def train_tokenizer(demos: Sequence[Demo]) -> PreTrainedTokenizerFast:
 
 
 def render(tokenizer: PreTrainedTokenizerFast, demos: Iterable[Demo]) -> list[str]:
-    """Each demonstration as text, by the chat template and nothing else."""
+    """Return each demonstration as text, rendered by the chat template alone."""
     untyped: Any = tokenizer
     texts: list[str] = []
     for demo in demos:
@@ -61,7 +61,7 @@ def render(tokenizer: PreTrainedTokenizerFast, demos: Iterable[Demo]) -> list[st
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[tuple[list[int], list[bool]]]:
-    """Token ids of rendered conversations, with True on the tokens an assistant would have sampled."""
+    """Return the token ids of rendered conversations, with a mask that is True on the assistant's tokens."""
     untyped: Any = tokenizer
     start, end = untyped.convert_tokens_to_ids([START, END])
     header = untyped.encode("assistant\n", add_special_tokens=False)
@@ -84,7 +84,7 @@ def _assistant_mask(ids: list[int], header: list[int], end: int) -> list[bool]:
 
 
 def wrap(bpe: Tokenizer) -> PreTrainedTokenizerFast:
-    """The tokenizer with the control tokens and the chat template that all bundled models share."""
+    """Return the tokenizer with the control tokens and the chat template that all bundled models share."""
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=bpe,
         eos_token=END,
@@ -97,7 +97,7 @@ def wrap(bpe: Tokenizer) -> PreTrainedTokenizerFast:
 
 
 def _plain_pieces(texts: Iterable[str]) -> Iterable[str]:
-    """The texts between control tokens and tags, which are tokens of their own."""
+    """Yield the texts between control tokens and tags, each of which is one token already."""
     controls = re.compile("|".join(re.escape(token) for token in (PAD, START, END, *TAGS)))
     for text in texts:
         yield from filter(None, controls.split(text))

@@ -1,10 +1,10 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportPrivateImportUsage=false
-"""The warm-up: supervised learning of demonstrations, first right ones, then ones of a set quality.
+"""The warm-up of nano: supervised learning of demonstrations, first right ones, then ones of lower quality.
 
-Place in the flow: build.py calls `warm_up` once. Right demonstrations form the skills; those of a set quality decide
-how often each skill is shown, so that the base model is right now and then and reinforcement learning has something to
-elicit. Deterministic for a seed and a number of threads on one kind of machine.
+Place in the flow: build.py calls `warm_up` once. Right demonstrations form the skills. Those of lower quality make the
+base model right only now and then, so that reinforcement learning has something to improve. The same seed, number of
+threads and kind of machine give the same weights.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from swarm.tasks import TASK_FAMILIES, Split
 
 SHAPE = Shape(hidden_size=128, intermediate_size=384, layers=2, heads=4)
 TOKENIZER_DEMOS = 200
-"""Demonstrations per family that the tokenizer's merges are learned from."""
+"""Demonstrations per family from which the tokenizer learns its merges."""
 TOKENS_PER_STEP = 1024
 
-# The share of right demonstrations in the noisy phase, tuned so that sampling at temperature 1 is right in about a
-# fifth to two fifths of all attempts, and with tools in less than a fifth.
+# The share of right demonstrations in the noisy phase. It is tuned so that sampling at temperature 1 is right in about
+# a fifth to two fifths of all attempts, and with tools in less than a fifth.
 QUALITY: Mapping[str, float] = MappingProxyType(
     {
         "reverse": 0.38,
@@ -43,7 +43,7 @@ QUALITY: Mapping[str, float] = MappingProxyType(
     }
 )
 
-# Shares of the demonstrations: reversing, sorting and counting letters take the most practice, guessing the least.
+# Shares of the demonstrations: reversing, sorting and counting letters need the most practice, and guessing the least.
 SHARES: Mapping[str, float] = MappingProxyType(
     {"reverse": 2.5, "copy": 1, "sort": 2, "add": 1, "count": 2.5, "calc": 1, "guess": 0.5, "chain": 0.7}
 )
@@ -51,7 +51,11 @@ SHARES: Mapping[str, float] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """`clean_share` of the steps see right demonstrations only; the last `decay_share` lower the rate linearly to 0."""
+    """The settings of a build.
+
+    The first `clean_share` of the steps see right demonstrations only. Over the last `decay_share` of the steps, the
+    learning rate falls linearly to 0.
+    """
 
     steps: int = 3600
     seed: int = 0
@@ -63,7 +67,7 @@ class Recipe:
 
 
 def warm_up(recipe: Recipe, report: Callable[[Progress], None]) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
-    """Train tokenizer and model; `report` is called after each step."""
+    """Train and return the model and its tokenizer, and call `report` after each step."""
     rng = Random(recipe.seed)
     torch.manual_seed(recipe.seed)
     tokenizer = make_tokenizer()
@@ -85,7 +89,7 @@ def warm_up(recipe: Recipe, report: Callable[[Progress], None]) -> tuple[Qwen3Fo
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
-    """The tokenizer depends on the families alone, not on a seed."""
+    """Return the tokenizer, which depends on the families alone and not on a seed."""
     rng = Random(0)
     demos = [
         demonstrate(family, task, rng, 0.5)

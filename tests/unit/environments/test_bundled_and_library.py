@@ -71,7 +71,7 @@ def test_partial_pay_for_any_answer_is_worth_nothing() -> None:
         ("reverse?size=3", "the bundled environment reverse has no options"),
         ("reasoning_gym:chain_sun", "no data set 'chain_sun': did you mean 'chain_sum'"),
         ("reasoning_gym:chain_sum?colour=red", "refuses the options of chain_sum"),
-        ("reasoning_gym:chain_sum?seed=3", "seed is not an option of an environment"),
+        ("reasoning_gym:chain_sum?seed=3", "the environment sets the option seed itself"),
     ],
 )
 def test_unknown_names_and_options_are_refused(name: str, message: str) -> None:

@@ -83,9 +83,9 @@ BROKEN = [
     ('{"question": "a", "answer": 1}\n{"question": \n', "", "line 2: not valid JSON"),
     ("[1]\n", "", "line 1: not a JSON object"),
     ("", "", "there is no task in it"),
-    ('{"text": "a", "answer": 1}\n', "", "which column is the query\\? Say query=COLUMN: there are text, answer"),
-    ('{"question": "a"}\n', "?query=title", "which column is the query"),
-    ('{"question": 3, "answer": 1}\n', "", "row 1: its question is '3', which is no text"),
+    ('{"text": "a", "answer": 1}\n', "", "set query=COLUMN, where the columns are text, answer"),
+    ('{"question": "a"}\n', "?query=title", "no column for the query was found"),
+    ('{"question": 3, "answer": 1}\n', "", "row 1: its question is '3', which is not a text"),
     ('{"question": "a", "answer": 1}\n', "?split=part", "row 1: column part is 'None': use train"),
     ('{"question": "a", "answer": 1}\n', "?public=hint", "there is no column 'hint'"),
     ('{"question": "a", "answer": 1}\n', "?grader=bleu", "unknown grader 'bleu'"),
@@ -93,7 +93,11 @@ BROKEN = [
     ('{"question": "a", "answer": 1}\n', "?max_tokens=0", "option max_tokens: .*greater than or equal to 1"),
     ('{"question": "a", "answer": 1}\n', "?grader", "options are written NAME=VALUE"),
     ('{"question": "a", "answer": 1}\n', "", "there is no task in the split"),
-    ('{"question": "a", "answer": 1}\n{"question": "a", "answer": 2}\n', "", "row 2: the question 'a' stood there"),
+    (
+        '{"question": "a", "answer": 1}\n{"question": "a", "answer": 2}\n',
+        "",
+        "row 2: it repeats the question 'a'",
+    ),
 ]
 
 
@@ -117,5 +121,5 @@ def test_an_answer_that_the_grader_cannot_use_is_told_with_its_task(tmp_path: Pa
     rows = [{"question": f"{number}?", "answer": "many"} for number in range(60)]
     environment = load_environment(f"{write(tmp_path / 'tasks.jsonl', rows)}?grader=number")
     task = next(environment.tasks(Split.TRAIN))
-    with pytest.raises(EnvironmentFailure, match="column answer: 'many' is no number"):
+    with pytest.raises(EnvironmentFailure, match="column answer: 'many' is not a number"):
         environment.grade(task, reply("7"))

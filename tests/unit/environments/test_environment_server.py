@@ -99,7 +99,7 @@ def test_programs_see_train_tasks_alone(guessing: EnvironmentProcess, opened: Op
     for call in (served.open, served.solution, lambda item: served.grade(item, [])):
         with pytest.raises(Forbidden):
             call(held_out)
-    with pytest.raises(Forbidden, match="solutions are for the evaluator"):
+    with pytest.raises(Forbidden, match="only the evaluator may ask for solutions"):
         served.solution(next(served.tasks(Split.TRAIN)))
 
 
@@ -144,7 +144,7 @@ def test_a_grader_that_takes_forever_fails_its_own_attempt_alone(own: Path, open
         options.write("\ntime_limit_s = 1\n")
     with EnvironmentProcess(str(own)) as process:
         served = opened(process.evaluator_socket)
-        with pytest.raises(EnvironmentFailure, match=r"own: the grade of task own/\w+ took longer than 1 s"):
+        with pytest.raises(EnvironmentFailure, match=r"own: grading task own/\w+ took longer than 1 s"):
             attempt(served, Split.TRAIN, ["hang"])
         assert attempt(served, Split.TRAIN, ["x"])[1].score == 1.0
 
@@ -177,7 +177,7 @@ def test_a_call_under_which_the_server_dies_fails_alone(own: Path, opened: Open)
             poison = pool.submit(attempt, served, Split.TRAIN, ["die"])
             others = [pool.submit(attempt, served, Split.TRAIN, ["x"]) for _ in range(8)]
             assert [each.result()[1].score for each in others] == [1.0] * 8
-            with pytest.raises(EnvironmentFailure, match="its process ended 5 times under the same call for grades"):
+            with pytest.raises(EnvironmentFailure, match="its process died 5 times during the same call for grades"):
                 poison.result()
 
 
@@ -186,7 +186,7 @@ def test_a_server_that_cannot_be_started_again_is_not_waited_for(own: Path, open
         served = opened(process.evaluator_socket)
         (own / "grade.py").unlink()
         kill_server(process)
-        with pytest.raises(EnvironmentFailure, match=r"is not started again: .*write a grade.py"):
+        with pytest.raises(EnvironmentFailure, match=r"could not be restarted: .*write a grade.py"):
             attempt(served, Split.TRAIN, ["x"])
 
 
@@ -226,7 +226,7 @@ def test_what_the_environment_prints_is_no_answer(own: Path) -> None:
         (
             "import os\ndef grade(task, transcript): os._exit(1)",
             EnvironmentFailure,
-            "ended 5 times under the same call",
+            "died 5 times during the same call",
         ),
         ("import sys\ndef grade(task, transcript): sys.exit(1)", EnvironmentFailure, "SystemExit"),
     ],
@@ -255,13 +255,13 @@ def test_a_folder_runs_in_the_interpreter_that_it_names(own: Path, tmp_path: Pat
     toml.write_text(toml.read_text() + '\npython = "../venv/bin/python"\n')
     with open_environment(str(own)) as served:
         assert attempt(served, Split.TRAIN, ["x"])[1].score == 1.0
-    with pytest.raises(EnvironmentInvalid, match="runs in an interpreter of its own"):
+    with pytest.raises(EnvironmentInvalid, match="needs its own interpreter"):
         load_environment(str(own))
 
 
 def test_an_interpreter_that_there_is_not_is_named(own: Path) -> None:
     toml = own / "environment.toml"
     toml.write_text(toml.read_text() + '\npython = "nothing/python"\n')
-    message = "nothing/python is no program that can be run"
+    message = "nothing/python cannot be run"
     with pytest.raises(EnvironmentInvalid, match=message), open_environment(str(own)):
         pass

@@ -84,15 +84,15 @@ def test_the_digest_changes_with_any_file_but_caches(tmp_path: Path) -> None:
 
 INCOMPLETE = [
     ({"grade_py": ""}, EnvironmentInvalid, "write a grade.py, or name a grader"),
-    ({"tasks_jsonl": ""}, EnvironmentInvalid, "there must be one of tasks.jsonl, .* and there is none"),
-    ({"tasks_py": TASKS_PY}, EnvironmentInvalid, "and there are tasks.py, tasks.jsonl"),
+    ({"tasks_jsonl": ""}, EnvironmentInvalid, "there must be exactly one of tasks.jsonl, .* but there is none"),
+    ({"tasks_py": TASKS_PY}, EnvironmentInvalid, "but there are tasks.py, tasks.jsonl"),
     ({"environment_toml": "grader = 'exact'"}, EnvironmentInvalid, "a grade.py and a grader .*: keep one"),
     ({"environment_toml": "name = "}, EnvironmentInvalid, "environment.toml: cannot be read"),
     ({"environment_toml": "colour = 1"}, EnvironmentInvalid, "environment.toml: option colour: Extra inputs"),
     ({"grade_py": "def judge(): ..."}, EnvironmentInvalid, "there is no function grade in it"),
     ({"grade_py": "import nothing_of_this_name"}, EnvironmentInvalid, "importing it raised ModuleNotFoundError"),
     ({"tasks_jsonl": "", "tasks_py": "def tasks(split, seed): return 1 / 0"}, EnvironmentFailure, "ZeroDivisionError"),
-    ({"tasks_jsonl": "", "tasks_py": "def tasks(split, seed): return ['x']"}, EnvironmentInvalid, "is no dict"),
+    ({"tasks_jsonl": "", "tasks_py": "def tasks(split, seed): return ['x']"}, EnvironmentInvalid, "is not a dict"),
     ({"tasks_jsonl": json.dumps({"question": "a"})}, EnvironmentInvalid, "there is no task in the split"),
 ]
 

@@ -204,9 +204,9 @@ def test_busy_and_broken_servers_are_asked_again(endpoint: Endpoint, judge: Any,
 @pytest.mark.parametrize(
     ("reply", "calls", "message"),
     [
-        (500, MAX_CALLS, "task t1: no verdict of the judge in 4 calls: .* answered HTTP 500"),
-        ("It is fine.", MAX_CALLS, "no verdict of the judge in 4 calls: its last line was 'It is fine.'"),
-        (b"{}", MAX_CALLS, "no verdict of the judge in 4 calls: the answer is no chat completion"),
+        (500, MAX_CALLS, "task t1: the judge gave no verdict in 4 calls: .* answered HTTP 500"),
+        ("It is fine.", MAX_CALLS, "the judge gave no verdict in 4 calls: its last line was 'It is fine.'"),
+        (b"{}", MAX_CALLS, "the judge gave no verdict in 4 calls: the answer is not a chat completion"),
         (401, 1, r"task t1: the judge refused: .* HTTP 401 \(the key is read from \$JUDGE_KEY\)"),
         (400, 1, "the judge refused: .* HTTP 400"),
         (302, 1, "the judge refused: .* HTTP 302"),
@@ -301,8 +301,8 @@ WRONG = [
     ("grader=judge&judge_model=m", "needs judge_url: give it, or set OPENAI_BASE_URL"),
     ("grader=judge&judge_model=m&judge_url=host:1", "judge_url 'host:1' is not the URL of a server"),
     ("grader=judge&judge_model=m&judge_url=http://host:x", "judge_url 'http://host:x' is not the URL"),
-    ("grader=judge&judge_model=m&judge_url=http://me:secret@host/v1", "has a name or a password in it"),
-    ("grader=judge&judge_model=m&judge_url=http://h/v1&judge_prompt=good?", "judge_prompt has no {reply}"),
+    ("grader=judge&judge_model=m&judge_url=http://me:secret@host/v1", "contains a name or a password"),
+    ("grader=judge&judge_model=m&judge_url=http://h/v1&judge_prompt=good?", "judge_prompt does not contain {reply}"),
     (
         "grader=judge&judge_model=m&judge_url=http://h/v1&judge_success=2",
         "option judge_success: .*less than or equal to 1",

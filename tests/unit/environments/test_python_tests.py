@@ -114,7 +114,7 @@ def test_the_score_is_the_share_of_tests_and_success_is_all_of_them(run: Run) ->
     grade = run("def add(a, b): return 3", ADDS)
     assert (grade.score, grade.is_success) == (0.5, False)
     assert grade.details == {
-        "passed": 1, "tests": 2, "failure": "test 2: the assertion of line 1 does not hold: got 3",
+        "passed": 1, "tests": 2, "failure": "test 2: the assertion in line 1 failed: got 3",
     }  # fmt: skip
 
 
@@ -276,12 +276,12 @@ def test_the_order_of_sets_is_the_same_each_time(run: Run) -> None:
 
 
 UNUSABLE = [
-    (None, "tests are Python code, a string or a list of strings, not "),
-    ("", "tests are Python code"),
-    ([], "tests are Python code"),
-    (["assert add(1, 2) == 3", 4], "tests are Python code"),
-    ("assert add(1, 2 == 3", "is no Python: "),
-    ("add(1, 2)", "has no assert statement in it"),
+    (None, "tests must be Python code, a string or a list of strings, not "),
+    ("", "tests must be Python code"),
+    ([], "tests must be Python code"),
+    (["assert add(1, 2) == 3", 4], "tests must be Python code"),
+    ("assert add(1, 2 == 3", "is not Python: "),
+    ("add(1, 2)", "has no assert statement"),
 ]
 
 
@@ -294,7 +294,7 @@ def test_tests_that_cannot_be_used_are_told(tests: object, message: str) -> None
 
 @needs_bwrap
 def test_tests_that_cannot_be_run_are_a_failure_and_never_a_score(run: Run) -> None:
-    with pytest.raises(EnvironmentFailure, match=r"what they import is not there: ModuleNotFoundError: .*nothing_such"):
+    with pytest.raises(EnvironmentFailure, match=r"an import failed: ModuleNotFoundError: .*nothing_such"):
         run(ADD, "import nothing_such\nassert add(1, 2) == 3")
 
 
@@ -411,7 +411,7 @@ def test_files_and_folders_take_the_grader_and_its_option(tmp_path: Path, form: 
 def test_tests_that_are_no_text_are_told_with_their_task(tmp_path: Path) -> None:
     (tmp_path / "tasks.jsonl").write_text(rows(7))
     environment = load_environment(f"{tmp_path / 'tasks.jsonl'}?answer=tests&split=part&grader=python_tests")
-    with pytest.raises(EnvironmentFailure, match=r"task tasks/\w+: column tests: tests are Python code"):
+    with pytest.raises(EnvironmentFailure, match=r"task tasks/\w+: column tests: tests must be Python code"):
         environment.grade(next(environment.tasks(Split.TRAIN)), [{"role": "assistant", "content": ADD}])
 
 

@@ -80,10 +80,10 @@ def test_splits_can_be_named_and_a_chosen_one_is_split_by_hash(tmp_path: Path) -
             "the splits test and train overlap|train and test overlap",
         ),
         ({"count": 2}, "none of its 2 tasks is in the split"),
-        ({"is_endless": True, "train": "a"}, "they are split by hash"),
+        ({"is_endless": True, "train": "a"}, "split by hash: leave out the splits"),
         ({"validation": "a"}, "name the split train as well"),
         ({"rollout_seconds": "soon"}, "option rollout_seconds: Input should be a valid number"),
-        ({"env.agent": 1, "env.agent.max_turns": 2}, "is given beside agent itself"),
+        ({"env.agent": 1, "env.agent.max_turns": 2}, "agent exclude each other: keep one"),
     ],
 )
 def test_what_cannot_be_used_is_refused_by_name(tmp_path: Path, options: dict[str, object], message: str) -> None:
@@ -210,7 +210,7 @@ def test_tokens_of_servers_and_our_modules_are_not_passed_on(tmp_path: Path, mon
 
 def test_no_interpreter_is_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SWARM_VERIFIERS_PYTHON", raising=False)
-    with pytest.raises(EnvironmentInvalid, match=r"say \?python=PATH or set SWARM_VERIFIERS_PYTHON"):
+    with pytest.raises(EnvironmentInvalid, match=r"name it with \?python=PATH or SWARM_VERIFIERS_PYTHON"):
         load_environment("verifiers:numbers")
 
 
@@ -243,7 +243,7 @@ def test_a_library_with_another_api_is_refused(tmp_path: Path) -> None:
         ("options", EnvironmentInvalid, "the options is wrong"),
         ("unknown", NotFound, "the unknown is wrong"),
         ("exit", EnvironmentFailure, "ended with status 3: ImportError: a library is broken"),
-        ("noise", EnvironmentFailure, "its answer was b'hello, this is no answer"),
+        ("noise", EnvironmentFailure, "it sent the invalid answer b'hello, this is no answer"),
     ],
 )
 def test_a_worker_that_does_not_open_says_why_in_one_line(

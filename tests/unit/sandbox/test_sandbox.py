@@ -349,7 +349,7 @@ def test_output_into_a_file_is_kept_up_to_a_limit(sandbox, tmp_path):
         subprocess.run(command.argv, env=command.env, cwd=tmp_path, stdout=file, stderr=file, timeout=60, check=True)
     said = log.read_text()
     assert said.startswith("line 0\nline 1\n")
-    assert "sandbox: what is written beyond 97 KiB is not kept" in said
+    assert "sandbox: output beyond 97 KiB is dropped" in said
     assert len(said) < 110_000
 
 

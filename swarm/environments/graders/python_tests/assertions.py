@@ -1,8 +1,8 @@
-"""What a test asserts: taken apart before it is run, compared afterwards.
+"""The assertions of a test: they are rewritten before the test runs, and decided afterwards.
 
-Place in the flow: sandboxed_tests.py sends the code of a `PreparedTest` into the sandbox and gives what comes back to
-`failure_of`. Each assertion becomes a call of what inside.py offers. A constant that something must equal stays here.
-This module runs nothing.
+Place in the flow: sandboxed_tests.py sends the code of a `PreparedTest` into the sandbox and passes its reports to
+`failure_of`. Each assertion becomes a call of a function in inside.py. Expected constants stay here. This module runs
+neither program nor test.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Any, cast
 from swarm.environments.graders.python_tests.inside import PROGRAM
 
 Report = tuple[str, Any]
-"""Kind and data of a line from inside."""
+"""Kind and data of one line that inside.py wrote."""
 
 _CONVERSIONS: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
     {each.__name__: each for each in (set, frozenset, list, tuple, dict, sorted, complex, float, int, str, bool)}
 )
-"""What of a constant is still one."""
+"""Functions whose result for a constant is a constant too."""
 
-# The compiler looks for super by its name.
+# The compiler recognizes super by its name.
 _BUILTINS = frozenset(name for name in dir(builtins) if not name.startswith("_")) - {"super"}
 _BRANCHES = (
     ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.TryStar, ast.With, ast.AsyncWith, ast.Match, ast.ClassDef,
@@ -37,7 +37,7 @@ _MAX_SHOWN = 80
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """What a value must equal, or `is_same`: be."""
+    """A constant that a value must equal, or be the same object as if `is_same`."""
 
     value: Any
     is_same: bool = False
@@ -48,8 +48,11 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Assertion:
-    """`expected` is the constant that a value must equal, None for any other assertion. `is_certain`: whoever runs the
-    test to its end comes past it."""
+    """One assertion of a test.
+
+    `expected` is the constant that a value must equal, or None for any other assertion. `is_certain` says that a test
+    which runs to its end has run this assertion.
+    """
 
     line: int
     expected: Constant | None
@@ -58,7 +61,10 @@ class Assertion:
 
 @dataclass(frozen=True, slots=True)
 class PreparedTest:
-    """Code to run inside, import statements to run before all else, the modules these name, and what is asserted."""
+    """A test as it runs inside.
+
+    `imports` are the import statements, which run before all else, and `modules` are the modules that they name.
+    """
 
     code: str
     imports: tuple[str, ...]
@@ -67,16 +73,18 @@ class PreparedTest:
 
 
 def read_test(text: str, entry_point: str | None = None) -> PreparedTest:
-    """Functions of no arguments called `test...` are called, as is `check(candidate)` of HumanEval with the
-    `entry_point`. Raises ValueError for what is no Python, or asserts nothing.
+    """Return a test with its assertions rewritten.
 
-    A program may call what it was asked for like a builtin. Where a test uses any other name of the program's, and in
-    what is no comparison with a constant, the names of builtins mean builtins.
+    Functions called `test...` without arguments are called, and so is `check(candidate)` of HumanEval, with the
+    `entry_point`. A program may define its function under the name of a builtin. Such a name means the builtin if the
+    test also uses other names of the program. It does so too in assertions that do not compare with a constant.
+
+    Raises ValueError for text that is not Python, or that asserts nothing.
     """
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ValueError(f"{text.strip()[:40]!r} is no Python: {getattr(error, 'msg', None) or error}") from None
+        raise ValueError(f"{text.strip()[:40]!r} is not Python: {getattr(error, 'msg', None) or error}") from None
     called = {name for statement in tree.body if (name := _called(statement))}
     for name in _to_call(tree, called, entry_point):
         called.add(name.partition("(")[0])
@@ -90,14 +98,14 @@ def read_test(text: str, entry_point: str | None = None) -> PreparedTest:
     if any(not name.startswith("__") for name in loaded - bound - _BUILTINS):
         _mean_builtins(rewritten, bound)
     if not rewriter.assertions:
-        raise ValueError(f"{text.strip()[:40]!r} has no assert statement in it")
+        raise ValueError(f"{text.strip()[:40]!r} has no assert statement")
     modules = dict.fromkeys(module for each in statements for module in _modules(each))
     code = ast.unparse(ast.fix_missing_locations(rewritten))
     return PreparedTest(code, tuple(map(ast.unparse, statements)), tuple(modules), tuple(rewriter.assertions))
 
 
 def parse_reports(output: bytes, mark: str) -> list[Report]:
-    """The lines that begin with the mark; whatever else was written is none of ours."""
+    """Return the reports in the lines that begin with the mark, and ignore all other output."""
     reports: list[Report] = []
     prefix = f"{mark} ".encode()
     for line in output.split(b"\n"):
@@ -111,7 +119,10 @@ def parse_reports(output: bytes, mark: str) -> list[Report]:
 
 
 def failure_of(test: PreparedTest, reports: Iterable[Report]) -> str | None:
-    """What the first failure was, None if the test passed: it ran to its end, nothing failed, nothing is missing."""
+    """Return the first failure in words, or None if the test passed.
+
+    A test passed if it ran to its end, no assertion failed, and no certain assertion is missing.
+    """
     seen: set[int] = set()
     is_done = False
     for report in reports:
@@ -124,18 +135,21 @@ def failure_of(test: PreparedTest, reports: Iterable[Report]) -> str | None:
                 assertion = test.assertions[number]
                 if not _holds(assertion.expected, kind, said):
                     shown = f": got {_shown(said[0])}" if kind == "value" else ""
-                    return f"the assertion of line {assertion.line} does not hold{shown}"
+                    return f"the assertion in line {assertion.line} failed{shown}"
                 seen.add(number)
             case _:
-                return "what came out cannot be read"
+                return "the output of the test cannot be read"
     if not is_done:
-        return "the program ended before its test"
+        return "the program ended before the test did"
     certain = {number for number, assertion in enumerate(test.assertions) if assertion.is_certain}
-    return None if seen and certain <= seen else "the test ended without its assertions"
+    return None if seen and certain <= seen else "the test ended before its assertions ran"
 
 
 def decoded(value: Any) -> Any:
-    """The inverse of inside.encoded. Raises ValueError for what is no such value."""
+    """Return the value that inside.encoded wrote.
+
+    Raises ValueError for any other data.
+    """
     if not isinstance(value, list):
         return value
     kind, *content = cast(list[Any], value)
@@ -153,11 +167,14 @@ def decoded(value: Any) -> Any:
             case _:
                 return {"fraction": Fraction, "decimal": Decimal}[kind](content[0])
     except (TypeError, ArithmeticError, LookupError, AttributeError) as error:
-        raise ValueError(f"no value of kind {str(kind)[:_MAX_SHOWN]!r}") from error
+        raise ValueError(f"there is no value of kind {str(kind)[:_MAX_SHOWN]!r}") from error
 
 
 def _holds(expected: Constant | None, kind: str, said: Sequence[Any]) -> bool:
-    """A report of another kind than the assertion calls for is none that the test has made."""
+    """Return whether a report shows that its assertion holds.
+
+    A report whose kind does not fit the assertion was not written by the test.
+    """
     try:
         match kind, said:
             case "truth", [is_true] if expected is None:
@@ -174,7 +191,7 @@ def _holds(expected: Constant | None, kind: str, said: Sequence[Any]) -> bool:
 
 def _shown(said: Any) -> str:
     if said is None:
-        return "an object that is no plain value"
+        return "an object that is not a plain value"
     try:
         return repr(decoded(said[0]))[:_MAX_SHOWN]
     except (ValueError, RecursionError):
@@ -182,8 +199,10 @@ def _shown(said: Any) -> str:
 
 
 class _Rewriter(ast.NodeTransformer):
-    """Puts calls in the place of assertions. `called` are functions that the module calls in any case, `bound` names
-    that the test gives a meaning of its own."""
+    """A transformer that replaces assertions by calls.
+
+    `called` are functions that the module calls in any case, and `bound` are names that the test itself defines.
+    """
 
     def __init__(self, called: set[str], bound: set[str]) -> None:
         self.assertions: list[Assertion] = []
@@ -220,7 +239,7 @@ class _Rewriter(ast.NodeTransformer):
             return self._call("value", node, expected, left)
         if (expected := _constant(left)) is not None:
             return self._call("value", node, expected, right)
-        # What is on the right is what is expected.
+        # By convention, the expected value is on the right.
         _mean_builtins(right, self._bound)
         return self._call("equal", node, None, left, right)
 
@@ -232,14 +251,14 @@ class _Rewriter(ast.NodeTransformer):
 
 
 def _mean_builtins(tree: ast.AST, bound: set[str]) -> None:
-    """Put builtins in the place of their names, whatever the program calls by the same. `bound` is the test's own."""
+    """Make the names of builtins mean builtins, whatever the program defines, except for names in `bound`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and node.id in _BUILTINS and node.id not in bound:
             node.id = f"__real_{node.id}__"
 
 
 def _is_straight(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Whether a call comes past everything in it."""
+    """Return whether a call of the function runs all of its statements."""
     leaves = any(isinstance(each, ast.Return | ast.Yield | ast.YieldFrom) for each in ast.walk(node))
     return isinstance(node, ast.FunctionDef) and not node.decorator_list and not leaves
 
@@ -249,7 +268,10 @@ def _parts(tested: ast.expr) -> list[ast.expr]:
 
 
 def _constant(node: ast.expr) -> Constant | None:
-    """The value of a literal, or of set(), sorted() and the like of one; None for what must be run to be known."""
+    """Return the constant that an expression stands for, or None if only running it can tell.
+
+    It is a literal, or a call such as set() or sorted() of a literal.
+    """
     try:
         match node:
             case ast.Call(func=ast.Name(id=name), args=[inner], keywords=[]) if name in _CONVERSIONS:
@@ -282,7 +304,7 @@ def _to_call(tree: ast.Module, called: set[str], entry_point: str | None) -> lis
 
 
 def _modules(statement: ast.Import | ast.ImportFrom) -> list[str]:
-    """Names of the modules that a statement imports, packages above them included."""
+    """Return the names of the modules that a statement imports, including their parent packages."""
     names = [alias.name for alias in statement.names] if isinstance(statement, ast.Import) else [statement.module or ""]
     whole = [name.split(".") for name in names if name]
     return [".".join(parts[:end]) for parts in whole for end in range(1, len(parts) + 1)]

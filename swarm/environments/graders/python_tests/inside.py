@@ -1,9 +1,9 @@
-"""Runs one program and one test of it, as a script inside the sandbox, and reports what the test saw.
+"""The script that runs one program and one of its tests inside the sandbox, and reports the values of the test.
 
-Place in the flow: sandboxed_tests.py starts it and reads its reports; assertions.py wrote the test, in which each
-assertion is a call of what is here, and reads the values. Each line begins with a mark that the program is not told.
-Standard input is read to its end, and all standard streams lead nowhere, before the program runs. It uses the standard
-library alone, and does not know what the test expects.
+Place in the flow: sandboxed_tests.py starts it and reads its reports. assertions.py rewrote the test, so that each
+assertion calls a function of this script, and decides about the values. Each line begins with a mark that is kept from
+the program. Before the program runs, standard input is read to its end and all standard streams lead to /dev/null. The
+script uses the standard library alone, and it does not know what the test expects.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from json.encoder import encode_basestring_ascii
 from types import CodeType, ModuleType
 from typing import Any, cast
 
-# The functions below keep these builtins, whatever a program puts in the place of others.
+# The functions below keep these builtins, even if a program replaces the shared ones.
 globals()["__builtins__"] = dict(vars(builtins))
 
 Say = Callable[[str, str], None]
-"""Takes the kind of a report and its data as JSON."""
+"""Writes a report, given its kind and its data as JSON."""
 
 PROGRAM, TEST = "solution", "tests"
-"""Names of the two as files; a test may import from the first, and is itself the main script."""
+"""Names of program and test as files. A test may import from the program, and runs as the main script itself."""
 MAX_TEXT_CHARS = 200
 _DICT: dict[object, object] = {}
 KEYS, ITEMS = type(_DICT.keys()), type(_DICT.items())
-"""Views of dicts, which are equal to sets."""
+"""Types of dict views, which compare equal to sets."""
 
 
 class _Opaque(Exception):
-    """A value that is more than data."""
+    """A value that is not plain data."""
 
 
 def main() -> None:
@@ -45,27 +45,27 @@ def main() -> None:
         os.dup2(nothing, stream)
     try:
         copies = _import(document["imports"], document["modules"])
-    except Exception as error:  # noqa: BLE001 - the boundary: what keeps a test from running is data of its grade
+    except Exception as error:  # noqa: BLE001 - the boundary: a failed import is data of the grade
         say("broken", _described(error))
         return
     private = vars(builtins) | {"__import__": _importer(builtins.__import__, copies)}
     say("started", "null")
     _run(document["program"], document["test"], private, say)
-    # Threads of the program's that still run are not waited for.
+    # Do not wait for threads of the program that still run.
     os._exit(0)
 
 
 def _run(program: str, test: str, private: dict[str, Any], say: Say) -> None:
     real = {f"__real_{name}__": value for name, value in private.items()}
     own = {"__name__": "__main__", "__builtins__": private, **_checks(say)}
-    # This script is not to be found under its name.
+    # Otherwise the program could find this script as the module __main__.
     sys.modules[PROGRAM] = sys.modules["__main__"] = module = ModuleType(PROGRAM)
     names = vars(module)
     try:
         exec(_compiled(program, PROGRAM), names)
         seen = {name: value for name, value in names.items() if not name.startswith("__")}
         exec(_compiled(test, TEST), {**seen, **real, **own})
-    except BaseException as error:  # noqa: BLE001 - the boundary: whatever a program raises is data of its grade
+    except BaseException as error:  # noqa: BLE001 - the boundary: any error of a program is data of its grade
         say("raised", _described(error))
     else:
         say("done", "null")
@@ -76,7 +76,7 @@ def _compiled(code: str, name: str) -> CodeType:
 
 
 def _checks(say: Say) -> Mapping[str, Callable[..., None]]:
-    """What stands in a test for its assertions, each with its number in the test."""
+    """Return the functions that a test calls instead of asserting, each with the number of the assertion."""
 
     def check_value(number: int, value: object) -> None:
         say("value", f"[{number}, {_encoded_or_null(value)}]")
@@ -98,15 +98,20 @@ def _checks(say: Say) -> Mapping[str, Callable[..., None]]:
 
 
 def _agree_to_be_equal(first: object, second: object) -> bool:
-    """Whether each says so itself: one that claims to equal everything is not believed."""
+    """Return whether each of two objects says that it equals the other.
+
+    An object that claims to equal everything is not enough.
+    """
     said = type(first).__eq__(first, second), type(second).__eq__(second, first)
     return all(answer is not NotImplemented and bool(answer) for answer in said)
 
 
 def encoded(value: Any) -> str:
-    """JSON for data, types included. What is like a builtin type counts as its value: no __eq__ decides.
+    """Return plain data as JSON that includes its types.
 
-    Raises _Opaque for any other object, ValueError for an integer of thousands of digits.
+    An instance of a subclass counts as a value of its builtin type, so that no `__eq__` of the program decides.
+
+    Raises _Opaque for any other object, and ValueError for an integer of thousands of digits.
     """
     match value:
         case None | bool() | int() | float() | str():
@@ -131,7 +136,7 @@ def encoded(value: Any) -> str:
 
 
 def _encoded_scalar(value: bool | int | float | str | None) -> str:
-    """The value of a builtin type, of which `value` may be a subclass."""
+    """Return the JSON of a scalar, whose type may be a subclass of a builtin type."""
     match value:
         case None:
             return "null"
@@ -147,7 +152,7 @@ def _encoded_scalar(value: bool | int | float | str | None) -> str:
 
 
 def _encoded_or_null(value: object) -> str:
-    """A list of one, or null for what is no data, or data without end."""
+    """Return a JSON list with the value alone, or null if it is not plain data or has no end."""
     try:
         return f"[{encoded(value)}]"
     except (_Opaque, RecursionError, ValueError):
@@ -166,7 +171,7 @@ def _speaker(channel: int, mark: str) -> Say:
 
 
 def _import(statements: Iterable[str], modules: Iterable[str]) -> dict[str, ModuleType]:
-    """Copies of the modules that a test imports, made before a program can change what is in them."""
+    """Import the modules of a test and return copies, before a program can change their contents."""
     for statement in statements:
         exec(_compiled(statement, TEST), {"__name__": TEST})
     copies: dict[str, ModuleType] = {}

@@ -1,7 +1,7 @@
-"""A program and its tests, run in the sandbox: each test in a sandbox of its own, which nothing of the others reaches.
+"""The grader python_tests itself, which runs each test of a program in its own sandbox.
 
-Place in the flow: the grader python_tests, which grading.py builds from options. It finds the program in a reply and
-says what share of the tests it passes. Only a sandbox without any network will do: nothing is run outside of one.
+Place in the flow: grading.py builds it from options. It finds the program in a reply and returns the share of tests
+that the program passes. The sandboxes are separate and have no network. Nothing runs outside a sandbox.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from swarm.errors import EnvironmentFailure
 from swarm.sandbox.sandbox import Limits, Sandbox
 
 START_TIMEOUT_S = 120.0
-"""For the sandbox, the interpreter and what the tests import; a busy machine takes its time."""
+"""Seconds for the sandbox, the interpreter and the imports of the tests, on a busy machine too."""
 MAX_OUTPUT_BYTES = 4 * 2**20
 MAX_FIRST_LINE_BYTES = 4096
 LIMITS = Limits(
@@ -51,13 +51,16 @@ _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 
 class PythonTests:
     def __init__(self, sandbox: Sandbox, seconds: float) -> None:
-        """`seconds` is the time that a program has for each test."""
-        # The processor time of several threads counts as a whole.
+        """Give a program `seconds` for each test."""
+        # CPU time adds up over threads, so that its limit exceeds the one of the clock.
         limits = replace(LIMITS, cpu_s=2 * math.ceil(seconds) + 10)
         self._sandbox, self._seconds = replace(sandbox, limits=limits), seconds
 
     def __call__(self, task: EnvironmentTask, reply: str, expected: object) -> Grade:
-        """Raises ValueError for tests that cannot be used and EnvironmentFailure if they cannot be run."""
+        """Return the share of tests that the program in the reply passes, as a grade.
+
+        Raises ValueError for tests that cannot be used, and EnvironmentFailure if they cannot be run.
+        """
         entry_point = task.answer.get("entry_point")
         tests = [read_test(text, entry_point if isinstance(entry_point, str) else None) for text in texts_of(expected)]
         program = program_of(reply)
@@ -72,10 +75,10 @@ class PythonTests:
             failure = f"it took longer than {self._seconds:g} s" if reports is None else failure_of(test, reports)
             passed += failure is None
             if failure is not None and first_failure is None:
-                # Where an object lies in memory is another place each time.
+                # The address of an object differs from run to run, and grades must not.
                 first_failure = f"test {number}: {_ADDRESS.sub('0x', failure)}"
             if reports is None:
-                # A program that hangs would hold up the tests that are left as long.
+                # A program that hangs would take as long in each of the remaining tests.
                 break
         details: dict[str, Any] = {"passed": passed, "tests": len(tests)}
         if first_failure is not None:
@@ -83,7 +86,10 @@ class PythonTests:
         return Grade(passed / len(tests), passed == len(tests), details)
 
     def _run(self, program: str, test: PreparedTest) -> list[Report] | None:
-        """What was reported; None if the time was up. Raises EnvironmentFailure if the program was not even begun."""
+        """Run one test and return its reports, or None if its time ran out.
+
+        Raises EnvironmentFailure if the program was not started.
+        """
         mark = secrets.token_hex(16)
         document = {"mark": mark, "program": program, "test": test.code}
         document |= {"imports": test.imports, "modules": test.modules}
@@ -109,7 +115,7 @@ class PythonTests:
     def _started(self, folder: Path, errors: IO[bytes]) -> Generator[subprocess.Popen[bytes]]:
         argv = [sys.executable, "-P", "-s", str(_INSIDE)]
         command = self._sandbox.command(argv, workdir=folder, server_url=None, files=(_INSIDE,))
-        # With hashes by chance the order of a set, and so a grade, would be another one each time.
+        # Random hashes would change the order of a set, and so a grade, from run to run.
         environment = {name: value for name, value in command.env.items() if name != "PYTHONPATH"}
         environment["PYTHONHASHSEED"] = "0"
         process = subprocess.Popen(
@@ -126,8 +132,11 @@ class PythonTests:
 
 
 def program_of(reply: str) -> str | None:
-    """The last fenced block of Python, else the last one without a language, else the whole of a reply without fences.
-    None if there is nothing, or only blocks of other languages, or one that is never closed."""
+    """Return the program in a reply, or None if there is none.
+
+    It is the last fenced block of Python, else the last block without a language, else the whole of a reply without
+    fences. Blocks of other languages and a block that is never closed are not programs.
+    """
     blocks: dict[bool, list[str]] = {True: [], False: []}
     language: str | None = None
     lines: list[str] = []
@@ -149,17 +158,20 @@ def program_of(reply: str) -> str | None:
 
 
 def texts_of(expected: object) -> list[str]:
-    """Each test by itself. Raises ValueError for what is neither text nor a list of texts."""
+    """Return the list of tests.
+
+    Raises ValueError for a value that is neither a text nor a list of texts.
+    """
     texts = cast(list[object], expected) if isinstance(expected, list) else [expected]
     found = [text for text in texts if isinstance(text, str) and text.strip()]
     if not found or len(found) < len(texts):
-        raise ValueError(f"tests are Python code, a string or a list of strings, not {str(texts)[:40]!r}")
+        raise ValueError(f"tests must be Python code, a string or a list of strings, not {str(texts)[:40]!r}")
     return found
 
 
 @contextmanager
 def _killed_after(process: subprocess.Popen[bytes], seconds: float) -> Generator[Event]:
-    """Ends the process if this block is not left in time; the event says whether it was ended."""
+    """Kill the process if the block takes longer than `seconds`; the event says whether it was killed."""
     is_over = Event()
 
     def end() -> None:
@@ -178,7 +190,7 @@ def _killed_after(process: subprocess.Popen[bytes], seconds: float) -> Generator
 def _why_not(first: Sequence[Report], process: subprocess.Popen[bytes], errors: IO[bytes]) -> str:
     match first:
         case [("broken", str(text))]:
-            return f"what they import is not there: {text}"
+            return f"an import failed: {text}"
         case _:
             process.kill()
             process.wait()

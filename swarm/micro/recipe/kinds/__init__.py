@@ -1,4 +1,4 @@
-"""The kinds of task that micro's demonstrations are about, and those that only its score is measured on."""
+"""The kinds of task in micro's demonstrations, and those that are held out for its score."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ _BASIC = frozenset(
     }
 )  # fmt: skip
 BASIC_KINDS: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind.name in _BASIC)
-"""Those that others build upon: to copy, to find a place, to compare. The warm-up begins with them."""
+"""The kinds that others build upon: to copy, to find a place, to compare. The warm-up begins with them."""
 HELD_OUT_KINDS: tuple[Kind, ...] = tuple(kind for room in _ROOMS for kind in room.HELD_OUT)
 """The kinds that are never trained."""

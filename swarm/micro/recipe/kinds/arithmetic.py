@@ -60,7 +60,7 @@ def _divide(rng: Random) -> Item:
 
 
 def _expression(rng: Random) -> Item:
-    """Two or three operations on small numbers."""
+    """Draw two or three operations on small numbers."""
     terms = [rng.randint(0, 9 if rng.random() < 0.7 else 30) for _ in range(rng.randint(3, 4))]
     text, total = str(terms[0]), terms[0]
     blank = rng.choice((" ", "", " "))
@@ -102,7 +102,7 @@ def _missing_term(rng: Random) -> Item:
 
 
 def _next_number(rng: Random) -> Item:
-    """A sequence that grows by the same step each time, or doubles."""
+    """Draw a sequence that grows by the same step each time, or doubles."""
     start, step = rng.randint(0, 20), rng.choice((1, 1, 2, 2, 3, 4, 5, 10, -1, -2))
     count = rng.randint(3, 5)
     if rng.random() < 0.15:
@@ -120,7 +120,7 @@ def _count_above(rng: Random) -> Item:
 
 
 def _filtered(is_kept: Callable[[int, int], bool]) -> Callable[[Random], Item]:
-    """The numbers of a list that compare so with one of them."""
+    """Return a function that draws a question for the numbers of a list that compare so with one of them."""
 
     def item(rng: Random) -> Item:
         numbers = draw_numbers(rng, 3, 6)
@@ -132,7 +132,7 @@ def _filtered(is_kept: Callable[[int, int], bool]) -> Callable[[Random], Item]:
 
 
 def _by_parity(answer: Callable[[Sequence[int]], Answer], fewest: int) -> Callable[[Random], Item]:
-    """About the even numbers of a list, or the odd ones."""
+    """Return a function that draws a question about the even numbers of a list, or the odd ones."""
 
     def item(rng: Random) -> Item:
         numbers = draw_numbers(rng, fewest, 6)

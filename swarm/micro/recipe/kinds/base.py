@@ -1,7 +1,7 @@
-"""What a kind of task is, and how its numbers, words and lists are drawn.
+"""The type of a kind of task, and the functions that draw its numbers, words and lists.
 
-Place in the flow: the kinds beside this file are tables of `Kind`; wording.py asks their questions. Knows nothing of
-how a question is asked.
+Place in the flow: the modules beside this file are tables of `Kind`, and wording.py asks their questions. This module
+knows nothing of wordings.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ Answer = str | bool | tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One question's content. `list_style` says how the subject writes a list, if it is one."""
+    """The content of one question.
+
+    `list_style` is the way in which the subject is written, if it is a list.
+    """
 
     subject: str
     answer: Answer
@@ -32,7 +35,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of task: its name, what its subject may be called, and how an item is drawn."""
+    """A kind of task: its name, the nouns for its subject, and the function that draws an item."""
 
     name: str
     nouns: tuple[str, ...]
@@ -40,7 +43,7 @@ class Kind:
 
 
 def about(draw: Callable[[Random], T], answer: Callable[[T], Answer]) -> Callable[[Random], Item]:
-    """Draws an item about one thing, whose answer follows from the thing alone."""
+    """Return a function that draws an item about one thing, with an answer that depends on this thing alone."""
 
     def item(rng: Random) -> Item:
         subject = draw(rng)
@@ -52,7 +55,7 @@ def about(draw: Callable[[Random], T], answer: Callable[[T], Answer]) -> Callabl
 def about_list(
     draw: Callable[[Random], Sequence[T]], answer: Callable[[Sequence[T]], Answer]
 ) -> Callable[[Random], Item]:
-    """Draws an item about a list, whose answer follows from the list alone."""
+    """Return a function that draws an item about a list, with an answer that depends on this list alone."""
 
     def item(rng: Random) -> Item:
         items = draw(rng)
@@ -70,7 +73,7 @@ LIST_STYLES = (", ", ", ", ", ", " ", "[, ]", '["]', "['']", ",", "\n", "; ")
 
 
 def join_list(items: Sequence[str], style: str) -> str:
-    """A list as `style` writes it: a separator, or brackets with or without quotation marks."""
+    """Return a list as text; `style` is a separator, or brackets with or without quotation marks."""
     if style == "[, ]":
         return f"[{', '.join(items)}]"
     if style == '["]':
@@ -81,14 +84,14 @@ def join_list(items: Sequence[str], style: str) -> str:
 
 
 def draw_number(rng: Random, largest: int = 99) -> int:
-    """Mostly a small one."""
+    """Draw a number, mostly a small one."""
     luck = rng.random()
     top = 9 if luck < 0.5 else 20 if luck < 0.75 else 99 if luck < 0.95 else 999
     return rng.randint(0, min(top, largest))
 
 
 def draw_letters(rng: Random, shortest: int = 2, longest: int = 7) -> str:
-    """A made-up string, sometimes of few different letters, sometimes in capitals or with digits."""
+    """Draw a made-up string, sometimes of few different letters, sometimes in capitals or with digits."""
     alphabet = rng.choice((ascii_lowercase, ascii_lowercase, ascii_uppercase, ascii_lowercase + "0123456789"))
     if rng.random() < 0.3:
         alphabet = rng.sample(alphabet, rng.randint(2, 4))
@@ -96,7 +99,7 @@ def draw_letters(rng: Random, shortest: int = 2, longest: int = 7) -> str:
 
 
 def draw_word(rng: Random) -> str:
-    """A common word, a made-up one, or a word of instructions; sometimes capitalized or in capitals."""
+    """Draw a common word, a made-up one, or a word of instructions, sometimes capitalized or in capitals."""
     luck = rng.random()
     if luck < 0.3:
         return draw_letters(rng)
@@ -108,7 +111,7 @@ def draw_word(rng: Random) -> str:
 
 
 def draw_words(rng: Random, fewest: int = 2, most: int = 6) -> list[str]:
-    """Different lower-case words."""
+    """Draw different lower-case words."""
     count = rng.randint(fewest, most)
     if rng.random() < 0.15:
         return rng.sample(ascii_lowercase, count)
@@ -116,7 +119,7 @@ def draw_words(rng: Random, fewest: int = 2, most: int = 6) -> list[str]:
 
 
 def draw_numbers(rng: Random, fewest: int = 2, most: int = 6) -> list[int]:
-    """Different numbers, in some lists negative ones too."""
+    """Draw different numbers, including negative ones in some lists."""
     top = rng.choice((9, 9, 20, 50, 99, 999))
     low = -top if rng.random() < 0.15 else 0
     return rng.sample(range(low, top + 1), rng.randint(fewest, most))
@@ -127,7 +130,7 @@ def as_texts(numbers: Iterable[int]) -> tuple[str, ...]:
 
 
 def draw_sentence(rng: Random) -> str:
-    """A plain sentence of four to twelve words without its full stop."""
+    """Draw a plain sentence of four to twelve words without its full stop."""
     who = rng.choice(
         (rng.choice(NAMES), f"the {rng.choice(ADJECTIVES)} {rng.choice(NOUNS)}", f"the {rng.choice(NOUNS)}")
     )
@@ -146,7 +149,7 @@ def draw_sentence(rng: Random) -> str:
 
 
 def list_item(items: Sequence[str], answer: Answer, rng: Random, slots: Mapping[str, str] | None = None) -> Item:
-    """An item about a list, which is written in a style drawn at random."""
+    """Return an item about a list that is written in a random style."""
     style = rng.choice(LIST_STYLES)
     if style == " " and any(" " in item for item in items):
         style = ", "

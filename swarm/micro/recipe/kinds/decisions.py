@@ -54,7 +54,7 @@ def _has_word(rng: Random) -> Item:
 
 
 def _letter_stands(place: int) -> Callable[[Random], Item]:
-    """Whether a letter stands at this place of a word."""
+    """Return a function that draws a question whether a letter is at this place of a word."""
 
     def item(rng: Random) -> Item:
         word = draw_word(rng).lower()
@@ -110,7 +110,7 @@ def _is_sorted(rng: Random) -> Item:
 
 
 def _all_same_letters(rng: Random) -> Item:
-    """Whether one word can be made of the letters of the other."""
+    """Draw two words, and ask whether one has the same letters as the other."""
     left = draw_word(rng).lower()
     right = "".join(rng.sample(left, len(left)))
     if rng.random() < 0.5:

@@ -27,7 +27,7 @@ VOWELS = "aeiou"
 
 
 def _text(rng: Random) -> str:
-    """Anything that can be copied."""
+    """Draw a word, a sentence, or a list."""
     luck = rng.random()
     if luck < 0.5:
         return draw_word(rng)

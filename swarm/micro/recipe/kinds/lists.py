@@ -33,7 +33,7 @@ def _items(rng: Random, fewest: int = 2, most: int = 6) -> list[str]:
 
 
 def _repeating(rng: Random) -> list[str]:
-    """A list in which items recur."""
+    """Draw a list in which items recur."""
     few = _items(rng, 2, 3)
     return [rng.choice(few) for _ in range(rng.randint(3, 7))]
 
@@ -44,7 +44,7 @@ def _reverse_words(rng: Random) -> Item:
 
 
 def _place_in(items: Sequence[str], rng: Random) -> tuple[int, dict[str, str]]:
-    """A place of the list, and what it is called."""
+    """Draw a place of the list, and return it with its name and number for the wording."""
     place = rng.randrange(min(len(items), len(ORDINALS)))
     name = ORDINALS[place]
     if rng.random() < 0.3:

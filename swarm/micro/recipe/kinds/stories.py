@@ -1,7 +1,7 @@
-"""Kinds of task about what a short text tells: counts, owners, comparisons, steps and choices.
+"""Kinds of task about a short text: counts, owners, comparisons, steps and choices.
 
-Place in the flow: a table of `Kind`, gathered in `kinds/__init__.py`. The subject is the text, and a
-wording asks of it.
+Place in the flow: a table of `Kind`, gathered in `kinds/__init__.py`. The subject is the text, and a wording asks about
+it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _both(rng: Random) -> Item:
 
 
 def _by_count(names: Sequence[str], choose: Callable[[Sequence[int]], int], rng: Random) -> Item:
-    """Who of these has most, or least."""
+    """Draw a text that tells how much each person has, and ask who has most, or least."""
     thing, counts = rng.choice(_THINGS), rng.sample(range(1, 30), 3)[: len(names)]
     story = " ".join(f"{name} has {count} {thing}." for name, count in zip(names, counts, strict=True))
     return Item(story, names[counts.index(choose(counts))], {"thing": thing})
@@ -96,7 +96,7 @@ def _value_of_key(rng: Random) -> Item:
 
 
 def _most_of(rng: Random) -> Item:
-    """Who stands first in an order of three, of which two neighbours are told at a time."""
+    """Draw an order of two or three people, given by its neighbours, and ask who is first."""
     names = rng.sample(NAMES, rng.randint(2, 3))
     more, most = rng.choice(_COMPARED)
     facts = [f"{left} is {more} than {right}." for left, right in pairwise(names)]
@@ -105,7 +105,7 @@ def _most_of(rng: Random) -> Item:
 
 
 def _neighbour(step: int) -> Callable[[Random], Item]:
-    """The day or month so many places further on."""
+    """Return a function that draws a question for the day or month `step` places later."""
 
     def item(rng: Random) -> Item:
         names = DAYS if rng.random() < 0.6 else MONTHS
@@ -122,7 +122,7 @@ def _day_in_days(rng: Random) -> Item:
 
 
 def _flips(rng: Random) -> Item:
-    """A thing with two states that is switched now and then."""
+    """Draw a text about a thing with two states that is switched now and then, and ask for its state."""
     states = rng.choice((("on", "off"), ("open", "closed"), ("up", "down"), ("left", "right"), ("black", "white")))
     thing = rng.choice(("lamp", "door", "card", "box", "sign", "coin"))
     state = rng.randint(0, 1)
@@ -151,7 +151,7 @@ def _odd_one_out(rng: Random) -> Item:
 
 
 def _option(rng: Random) -> Item:
-    """A sum with lettered answers to choose from."""
+    """Draw a sum with lettered answers to choose from."""
     left, right = rng.randint(0, 20), rng.randint(0, 20)
     options = rng.sample(range(max(0, left + right - 6), left + right + 7), 3)
     place = rng.randrange(4)
@@ -165,7 +165,7 @@ def _option(rng: Random) -> Item:
 
 
 def _word_of_options(rng: Random) -> Item:
-    """Which of the options, named in a sentence, a text is about."""
+    """Draw a text about one of several options, and ask which one."""
     options = rng.sample(COMMON, rng.randint(2, 4))
     asked = rng.choice(options)
     name = rng.choice(NAMES)

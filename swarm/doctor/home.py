@@ -17,7 +17,6 @@ from pathlib import Path
 
 from swarm.doctor.examination import Finding, fail, ok, warn
 from swarm.errors import LedgerDamaged, LedgerError
-from swarm.ledger.database import SCHEMA_VERSION
 from swarm.server.home import inspect_home
 from swarm.trainer.run_directories import DiskUse
 
@@ -90,11 +89,11 @@ def check_fsync(home: Path) -> Finding:
 
 
 def check_ledger(home: Path) -> Finding:
-    """Whole to the last row, the one that belongs to its control file and runs, and of a schema that can be opened."""
+    """Whole to the last row, the one that belongs to its control file and runs, and of a schema that is read here."""
     path = home / "ledger.db"
     try:
         found = inspect_home(home, None)
-        if not found.version:
+        if found.mark is None:
             return ok("none yet: the first start creates it")
     except LedgerDamaged as error:
         return fail(error.finding, f"swarm restore BACKUP --home {home}, or swarm start --home {home} --new-ledger")
@@ -105,10 +104,7 @@ def check_ledger(home: Path) -> Finding:
         return fail(f"{path} cannot be read: {error}", "look at the rights of the file and its directory")
     holder = holder_of(path)
     state = "" if holder is None else f", in use by process {holder}"
-    version = found.version
-    older = "" if version == SCHEMA_VERSION else f" (the next start brings it to schema {SCHEMA_VERSION})"
-    episodes = "" if found.mark is None else f", {found.mark.acknowledged:,} acknowledged episodes"
-    return ok(f"whole, schema {version}{older}{episodes}, {_size(path.stat().st_size)}{state}")
+    return ok(f"whole, {found.mark.acknowledged:,} acknowledged episodes, {_size(path.stat().st_size)}{state}")
 
 
 def holder_of(path: Path) -> str | None:

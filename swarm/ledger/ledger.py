@@ -88,12 +88,11 @@ class Ledger:
     def open(cls, path: Path, lock: IO[str] | None = None, require: Callable[[], object] = lambda: None) -> Ledger:
         """Create or open the database file at `path` and hold its lock (`<path>.lock`) until `close`.
 
-        The caller may hold the `lock` already, and hands it over; `require` is as for `open_ledger`. A file of an older
-        version is migrated; a copy of it is kept as `<path>.v<version>`.
+        The caller may hold the `lock` already, and hands it over; `require` is as for `open_ledger`.
 
         Raises LedgerInUse if another process holds it (naming its pid); with the file untouched, LedgerDamaged if
-        acknowledged episodes are gone from it or its pages are not what was written, and LedgerError if it was written
-        by a newer version or is not a ledger.
+        acknowledged episodes are gone from it or its pages are not what was written, and LedgerError if it is of
+        another version or not a ledger.
         """
         path = Path(path)
         lock = lock or hold_lock(path)

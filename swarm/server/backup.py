@@ -65,12 +65,11 @@ def back_up(home: Path, target: Path) -> Saved:
     is, LedgerError if the disk refuses.
     """
     path = ledger_of(home)
-    if not path.is_file():
-        raise NotFound(f"{home} holds no ledger: give the --home of a server")
+    with _disk_errors(home):
+        if not path.is_file() or inspect_home(home, CHECK_LIMIT_S).mark is None:
+            raise NotFound(f"{home} holds no ledger: give the --home of a server")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise BadRequest(f"{target} is there already: give a directory that is new or empty")
-    with _disk_errors(home):
-        inspect_home(home, CHECK_LIMIT_S)
     draft = target.absolute().with_name(f".{target.absolute().name}.partial")
     with _disk_errors(target):
         try:
@@ -228,8 +227,7 @@ def _check_copy(origin: Path, draft: Path) -> None:
     except LedgerDamaged as error:
         finding = error.finding.replace(str(path), str(origin), 1)
         raise LedgerDamaged(f"no backup was made: {finding}", finding=finding) from error
-    if mark is None:
-        raise LedgerError(f"{origin} is of a former version: start a server on it once, which brings it up to date")
+    assert mark is not None, "it is the copy of a record"
     ControlFile.create(path, mark).close(ClosedFile.of(path, None))
 
 

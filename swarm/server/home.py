@@ -90,7 +90,7 @@ def _set_aside_unless_sound(home: Path) -> None:
         logger.warning("%s", error.finding)
         set_aside(home)
         return
-    if found.version:
+    if found.mark is not None:
         raise BadRequest(
             f"{path} is sound: nothing is set aside; start without --new-ledger, or in another --home",
             param="new_ledger",

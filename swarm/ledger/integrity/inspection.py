@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swarm.errors import LedgerDamaged, LedgerError
-from swarm.ledger.database import ACKNOWLEDGED, APPLICATION_ID, SCHEMA_VERSION, log_of, open_unchanged, pragma
+from swarm.ledger.database import has_tables, log_of, open_unchanged, pragma
 from swarm.ledger.integrity.control import ClosedFile, Mark, control_path, read_mark
 from swarm.ledger.integrity.wholeness import OutOfTime, count_whole
+from swarm.ledger.schema import APPLICATION_ID, SCHEMA_VERSION
 
 NOT_ON_RECORD = "how many acknowledged episodes are gone is not on record"
 
@@ -35,7 +36,6 @@ class Inspected:
     """A sound ledger. `mark` is None if there is none yet; `is_adopted` says that no control file vouches for it."""
 
     mark: Mark | None
-    version: int
     is_adopted: bool
 
 
@@ -43,7 +43,7 @@ def inspect(path: Path, limit_s: float | None) -> Inspected:
     """Look at the ledger at `path`, for about `limit_s` seconds.
 
     Raises LedgerDamaged for one that is missing, empty, older than its control file, damaged or of another directory;
-    LedgerError for one of a newer version and for what is no ledger.
+    LedgerError for one of another version and for what is no ledger.
     """
     # Read first: a server that runs meanwhile is ahead of it.
     noted = read_mark(path)
@@ -64,12 +64,10 @@ def _look(path: Path, noted: Mark | None, limit_s: float | None) -> Inspected:
 
     if _is_empty(path):
         _require_new(path, noted)
-        return Inspected(None, 0, False)
+        return Inspected(None, False)
     try:
-        version = _version(path, noted)
-        if version < SCHEMA_VERSION:
-            _check_older_schema(path, noted, left_s())
-            return Inspected(None, version, False)
+        if not _holds_record(path, noted):
+            return Inspected(None, False)
         mark = _own_mark(path)
         _check_against_control(path, mark, noted)
         _check_pages(path, mark, noted, "quick_check", left_s())
@@ -81,7 +79,7 @@ def _look(path: Path, noted: Mark | None, limit_s: float | None) -> Inspected:
         if _is_refusal(error):
             raise
         raise _damaged(path, f"is damaged ({error})", noted, _whole(path)) from error
-    return Inspected(mark, version, noted is None and mark.sequence > 0)
+    return Inspected(mark, noted is None and mark.sequence > 0)
 
 
 def _require_new(path: Path, noted: Mark | None) -> None:
@@ -98,31 +96,28 @@ def _require_new(path: Path, noted: Mark | None) -> None:
         raise _damaged(path, state, noted, 0)
 
 
-def _version(path: Path, noted: Mark | None) -> int:
+def _holds_record(path: Path, noted: Mark | None) -> bool:
+    """Return whether a ledger was created in the file.
+
+    Raise LedgerDamaged if there was one that is gone, LedgerError for the file of another program or of another version
+    of the schema.
+    """
     with closing(open_unchanged(path)) as connection:
         version = pragma(connection, "user_version")
         application = pragma(connection, "application_id")
-        tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
-    if noted is not None and not tables:
+        is_created = has_tables(connection)
+    if not is_created and noted is not None:
         raise _damaged(path, "is empty", noted, 0)
-    if tables and application != APPLICATION_ID:
+    if is_created and application != APPLICATION_ID:
         if noted is None:
             raise LedgerError(f"{path} is not a ledger: give another path")
         raise _damaged(path, "is not a ledger any more", noted, _whole(path))
-    if version > SCHEMA_VERSION:
+    if is_created and version != SCHEMA_VERSION:
         raise LedgerError(
-            f"{path} was written by a newer version (schema {version}, this one knows {SCHEMA_VERSION}): upgrade"
+            f"{path} is a ledger of another version (schema {version}, this version reads schema {SCHEMA_VERSION}):"
+            " use the version that wrote it, or give another --home"
         )
-    return version
-
-
-def _check_older_schema(path: Path, noted: Mark | None, limit_s: float | None) -> None:
-    """A control file beside one says that it had been brought up to date before."""
-    verdict = _ask_sqlite(path, "quick_check", limit_s)
-    if noted is not None:
-        raise _damaged(path, "is an older copy, of a former version", noted, _acknowledged(path))
-    if verdict != "ok":
-        raise _damaged(path, f"is damaged ({verdict})", None, None)
+    return is_created
 
 
 def _own_mark(path: Path) -> Mark:
@@ -202,11 +197,6 @@ def _ask_sqlite(path: Path, check: str, limit_s: float | None) -> str:
 
 def _last_line(row: tuple[object, ...]) -> str:
     return str(row[0]).splitlines()[-1]
-
-
-def _acknowledged(path: Path) -> int:
-    with closing(open_unchanged(path)) as connection:
-        return connection.execute(f"SELECT count(*) FROM episodes WHERE state IN {ACKNOWLEDGED}").fetchone()[0]
 
 
 def _whole(path: Path) -> int:

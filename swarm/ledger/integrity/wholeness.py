@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from swarm.ledger.database import ACKNOWLEDGED, open_unchanged
+from swarm.ledger.database import open_unchanged
 from swarm.ledger.integrity.checksums import RESULT_COLUMNS, TURN_COLUMNS, is_intact
+from swarm.ledger.schema import ACKNOWLEDGED
 
 MAX_GAP = 10_000
 """So many row numbers without a row that can be read, and the rest of a table is given up. A broken page that points to
@@ -46,7 +47,7 @@ class Counted:
 def count_whole(path: Path, limit_s: float | None = None) -> Counted:
     """Count acknowledged episodes that can be read with their result, and with their tokens unless those were dropped.
 
-    A server may write meanwhile. The file has the newest schema. Raises OutOfTime, or sqlite3.Error if it cannot be
+    A server may write meanwhile. Raises OutOfTime, or sqlite3.Error if it cannot be
     opened at all.
     """
     give_up_at = None if limit_s is None else time.monotonic() + limit_s

@@ -120,8 +120,8 @@ def fill(path: Path, batches: int) -> None:
         ]
         connection.executemany(
             "INSERT INTO episodes (episode_id, job_id, episode_type, state, outcome, client_id, api_key_sha256,"
-            " begun_at, idle_timeout_s, deadline_at, task_id, batch_id) SELECT ?, 1, 'train',"
-            " iif(?, 'trained', 'dropped'), 'stale', ?, '', 1.0, 240.0, 2e9, ?, ?",
+            " begun_at, idle_timeout_s, deadline_at, data_source, is_greedy, task_id, batch_id) SELECT ?, 1, 'train',"
+            " iif(?, 'trained', 'dropped'), 'stale', ?, '', 1.0, 240.0, 2e9, 'default', 0, ?, ?",
             episodes,
         )
         connection.executemany(

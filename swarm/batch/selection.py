@@ -110,18 +110,6 @@ def assemble(batch_id: str, step: int, groups: Iterable[Iterable[FinishedEpisode
     return TrainBatch(batch_id, step, tuple(map(_group, ordered)))
 
 
-def rebuild(
-    batch_id: str, step: int, episodes: Iterable[FinishedEpisode], numbers: Mapping[str, int] | None = None
-) -> TrainBatch:
-    """The batch that `assemble` made, from its episodes. `numbers` gives the group of each by episode id; without one,
-    the episodes of a task are its group."""
-    groups: dict[tuple[GroupKey, int], list[FinishedEpisode]] = {}
-    for episode in episodes:
-        number = -1 if numbers is None else numbers.get(episode.episode_id, -1)
-        groups.setdefault((key_of(episode), number), []).append(episode)
-    return assemble(batch_id, step, groups.values())
-
-
 def _group(members: Sequence[FinishedEpisode]) -> Group:
     sampled = tuple(episode for episode in members if not episode.is_greedy)
     greedy = next((episode for episode in members if episode.is_greedy), None)

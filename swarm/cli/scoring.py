@@ -37,7 +37,7 @@ PATIENCE_S = 120.0
 
 
 def evaluate(
-    env: Annotated[str, typer.Option("--env", "--task", help="Environment: a bundled one, a path, or LIBRARY:NAME.")],
+    env: Annotated[str, typer.Option(help="Environment: a bundled one, a path, or LIBRARY:NAME.")],
     program: Annotated[Path | None, typer.Option(help="A Python file with the agent.")] = None,
     url: Annotated[
         list[str] | None, typer.Option(envvar="SWARM_URL", help="Address of the server, or ROLE=URL for each role.")

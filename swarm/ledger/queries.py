@@ -215,7 +215,7 @@ def batches(connection: sqlite3.Connection, limit: int = 100) -> list[BatchRow]:
 def held_tasks(connection: sqlite3.Connection) -> list[TaskRow]:
     """The tasks of the newest job of which something is trained or waits to be, by task id."""
     rows = connection.execute(
-        "SELECT e.task_id, e.data_source, count(DISTINCT e.batch_id || ' ' || coalesce(e.batch_group, '')) AS groups,"
+        "SELECT e.task_id, e.data_source, count(DISTINCT e.batch_id || ' ' || e.batch_group) AS groups,"
         " sum(e.batch_id IS NULL) AS waiting FROM episodes AS e LEFT JOIN batches AS b ON b.batch_id = e.batch_id"
         f" WHERE e.job_id = {NEWEST_JOB} AND e.episode_type = 'train' AND e.task_id IS NOT NULL"
         " AND ((e.state = 'completed' AND e.batch_id IS NULL) OR b.state IN ('sealed', 'trained'))"
@@ -334,7 +334,7 @@ def to_sampling(stored: str) -> tuple[SamplingSettings, ...]:
     )
 
 
-def _require_intact(stored: int | None, values: Sequence[Stored], what: str) -> None:
+def _require_intact(stored: Stored, values: Sequence[Stored], what: str) -> None:
     """Raises LedgerError for a row that is not what was written."""
     if not is_intact(stored, values):
         raise LedgerError(f"{what} is damaged: it is not what was written; `swarm doctor --home HOME` counts the rest")

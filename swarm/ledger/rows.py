@@ -159,7 +159,7 @@ class EpisodeRow:
     `api_key_sha256` is the hex digest of the episode's key, never the key. `outcome` says why it was aborted, expired
     or dropped. `turns` counts recorded model calls, `weight_versions` are all that sampled one of its tokens.
 
-    `batch_group` tells the groups of its batch apart; None in a batch whose groups are its tasks. One that `is_greedy`
+    `batch_group` tells the groups of its batch apart. One that `is_greedy`
     is sampled at temperature 0.
 
     `sampling_seed`, `temperature`, `max_calls` and `max_tokens` are what its calls are sampled with and bounded by.

@@ -62,6 +62,17 @@ _RESULT = ", ".join(RESULT_COLUMNS)
 SET_RESULT = ", ".join(f"{name} = :{name}" for name in (*RESULT_COLUMNS, "checksum") if name != "episode_id")
 """The assignments, in SQL, of `Ending.result_columns`."""
 
+_NO_RESULT = {**dict.fromkeys(RESULT_COLUMNS), "metadata": "{}"}
+_GIVEN_AT_BEGIN = (
+    "episode_type", "client_id", "api_key_sha256", "begun_at", "idle_timeout_s", "deadline_at", "data_source",
+    "lease_s", "is_greedy", "sampling_seed", "temperature", "max_calls", "max_tokens",
+)  # fmt: skip
+_AT_BEGIN = (*RESULT_COLUMNS, "checksum", *_GIVEN_AT_BEGIN, "last_seen_at")
+_INSERT_EPISODE = (
+    f"INSERT INTO episodes (job_id, state, {', '.join(_AT_BEGIN)})"
+    f" SELECT job_id, 'running', {', '.join(f':{name}' for name in _AT_BEGIN)} FROM jobs ORDER BY job_id DESC LIMIT 1"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class EncodedTurn:
@@ -225,18 +236,9 @@ def insert_change(connection: sqlite3.Connection, at: float, change: JobChange) 
 
 def insert_episode(connection: sqlite3.Connection, row: EpisodeRow) -> None:
     """Record a RUNNING episode of the newest job. Raises LedgerError if no job is recorded or the id is taken."""
-    inserted = connection.execute(
-        "INSERT INTO episodes (job_id, state, episode_id, episode_type, client_id, api_key_sha256, begun_at,"
-        " idle_timeout_s, deadline_at, task_id, last_seen_at, data_source, lease_s, is_greedy, sampling_seed,"
-        " temperature, max_calls, max_tokens)"
-        " SELECT job_id, 'running', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM jobs"
-        " ORDER BY job_id DESC LIMIT 1",
-        (
-            row.episode_id, row.episode_type.value, row.client_id, row.api_key_sha256, row.begun_at,
-            row.idle_timeout_s, row.deadline_at, row.task_id, row.begun_at, row.data_source, row.lease_s,
-            row.is_greedy, row.sampling_seed, row.temperature, row.max_calls, row.max_tokens,
-        ),
-    ).rowcount  # fmt: skip
+    result = _with_checksum({**_NO_RESULT, "episode_id": row.episode_id, "task_id": row.task_id})
+    settings = {name: getattr(row, name) for name in _GIVEN_AT_BEGIN}
+    inserted = connection.execute(_INSERT_EPISODE, {**result, **settings, "last_seen_at": row.begun_at}).rowcount
     if not inserted:
         raise LedgerError("no job is on record: record one before the first episode")
 
@@ -439,27 +441,26 @@ def seal_batch(
     at: float,
     batch_id: str,
     step: int,
-    members: Sequence[str],
+    groups: Sequence[Sequence[str]],
     dropped: Sequence[tuple[str, str]],
-    groups: Sequence[int] | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> None:
-    """Bind completed episodes to a batch and drop others, given as (episode id, reason), in one transaction.
+    """Bind completed episodes to a batch by their groups and drop others, given as (episode id, reason).
 
-    `groups` numbers the group of each member; without it, the members of a task are its group. `settings` is what
-    the batch is trained with where that differs from the job. Raises Conflict, with nothing changed, if a member is
-    not a completed train episode outside any batch.
+    `settings` is what the batch is trained with where that differs from the job. Raises Conflict, with nothing
+    changed, if a member is not a completed train episode outside any batch.
     """
     connection.execute(
         "INSERT INTO batches (batch_id, job_id, step, state, sealed_at, settings)"
         f" VALUES (?, {NEWEST_JOB}, ?, ?, ?, ?)",
         (batch_id, step, BatchState.SEALED, at, to_json(dict(settings or {}))),
     )
-    for episode_id, group in zip(members, groups or (None,) * len(members), strict=True):
+    members = [(episode_id, number) for number, group in enumerate(groups) for episode_id in group]
+    for episode_id, number in members:
         bound = connection.execute(
             "UPDATE episodes SET batch_id = ?, batch_group = ?"
             f" WHERE episode_id = ? AND job_id = {NEWEST_JOB} AND {_IN_POOL}",
-            (batch_id, group, episode_id),
+            (batch_id, number, episode_id),
         ).rowcount
         _require(bound, f"episode {episode_id} cannot join batch {batch_id}: it is not waiting for one")
     for episode_id, reason in dropped:
@@ -491,8 +492,7 @@ def finish_batch(connection: sqlite3.Connection, at: float, report: StepReport) 
     _count_closed(connection, EpisodeState.TRAINED, {"": trained})
     connection.execute(
         "INSERT INTO trained_groups (job_id, data_source, n)"
-        " SELECT job_id, data_source, count(*) FROM"
-        " (SELECT DISTINCT job_id, data_source, task_id, batch_group FROM episodes WHERE batch_id = ?)"
+        " SELECT job_id, data_source, count(DISTINCT batch_group) FROM episodes WHERE batch_id = ?"
         " GROUP BY data_source"
         " ON CONFLICT DO UPDATE SET n = n + excluded.n",
         (report.batch_id,),

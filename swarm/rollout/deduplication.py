@@ -263,7 +263,7 @@ class EpisodeCalls:
         """Those that ended before this server began."""
         by_id: dict[str, list[Turn]] = {}
         for turn in turns:
-            if turn.call_id and turn.finish_reason is not FinishReason.ABORT:
+            if turn.finish_reason is not FinishReason.ABORT:
                 by_id.setdefault(turn.call_id, []).append(turn)
         calls = cls()
         for of_call in by_id.values():

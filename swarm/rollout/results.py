@@ -24,12 +24,8 @@ _REPORTED = {"task_id", "reward", "is_success", "turn_rewards", "rewards", "meta
 
 
 def payload_digest(request: EndEpisodeRequest) -> str:
-    """Identifies what was reported, whoever sent it."""
+    """Return a digest of what was reported, whoever sent it."""
     payload = request.model_dump(mode="json", include=_REPORTED)
-    for name in ("rewards", "replies"):
-        if payload[name] is None:
-            # As it was identified before there were any: what was ended then can still be replayed.
-            del payload[name]
     return hashlib.sha256(json.dumps(payload, sort_keys=True).encode()).hexdigest()
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 
 from swarm.backends.base import Backend, Backends
-from swarm.batch import BatchPolicy, BatchPool, rebuild
+from swarm.batch import BatchPolicy, BatchPool, assemble
 from swarm.config import ServerConfig
 from swarm.errors import EngineFailure
 from swarm.job import TrainJob
@@ -38,7 +39,7 @@ from swarm.trainer.checkpoints import RunCheckpoints
 from swarm.trainer.loop import TrainLoop
 from swarm.trainer.recovery import Recovery
 from swarm.trainer.run_directories import run_directory, runs_of
-from swarm.types import EpisodeType, TrainBatch, WeightVersion
+from swarm.types import EpisodeType, FinishedEpisode, TrainBatch, WeightVersion
 
 logger = logging.getLogger(__name__)
 
@@ -168,9 +169,10 @@ class Assembly:
         episodes = await self.ledger.batch_episodes(row.batch_id)
         if any(len(each.turns) < each.row.turns for each in episodes):
             raise ValueError(f"the tokens of batch {row.batch_id} are not on record any more")
-        numbers = {each.row.episode_id: each.row.batch_group for each in episodes if each.row.batch_group is not None}
-        batch = rebuild(row.batch_id, row.step, [finished_episode(each.row, each.turns) for each in episodes], numbers)
-        return replace(batch, settings=row.settings)
+        groups: defaultdict[int | None, list[FinishedEpisode]] = defaultdict(list)
+        for each in episodes:
+            groups[each.row.batch_group].append(finished_episode(each.row, each.turns))
+        return replace(assemble(row.batch_id, row.step, groups.values()), settings=row.settings)
 
     async def _last_metrics(self, work: OpenWork | None) -> dict[str, float]:
         if work is None or not work.step:

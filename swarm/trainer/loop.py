@@ -279,9 +279,8 @@ class TrainLoop:
         await self.ledger.seal_batch(
             batch.batch_id,
             batch.step,
-            [episode.episode_id for episode in batch.members],
+            [[episode.episode_id for episode in group.members] for group in batch.groups],
             [(drop.episode_id, drop.reason) for drop in sealed.dropped],
-            [number for number, group in enumerate(batch.groups) for _ in group.members],
             batch.settings,
         )
 

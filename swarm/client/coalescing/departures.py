@@ -24,7 +24,6 @@ SLOW_S = 0.05
 MAX_BYTES = 1 << 20
 """A request has at most so many bytes, far below what a server takes. A larger entry leaves alone."""
 
-_NO_SUCH_ROUTE = frozenset({404, 405})
 _REFUSED_AS_A_WHOLE = frozenset({400, 413})
 """Something about one of the entries: each learns by itself whether it was it."""
 
@@ -92,9 +91,8 @@ class Trip:
 
 @dataclass(slots=True, eq=False)
 class Departures:
-    """The calls of one route. Used by one thread at a time. `is_known` tells whether the server has the route."""
+    """The calls of one route. Used by one thread at a time."""
 
-    is_known: bool = True
     clear_at: float = 0.0
     """When the next request may leave, on the monotonic clock, if nothing is heard of the newest before."""
 
@@ -143,9 +141,7 @@ class Departures:
 
     def refuse(self, trip: Trip, response: httpx.Response) -> None:
         """The answer to the request as a whole, its body read."""
-        if response.status_code in _NO_SUCH_ROUTE:
-            self.is_known = False
-        each_alone = response.status_code in _NO_SUCH_ROUTE | _REFUSED_AS_A_WHOLE or response.is_success
+        each_alone = response.status_code in _REFUSED_AS_A_WHOLE or response.is_success
         trip.settle_rest(Alone() if each_alone else response)
 
     def _next(self) -> Iterator[Caller]:

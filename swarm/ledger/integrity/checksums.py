@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 Stored = None | int | float | str | bytes
 
@@ -34,9 +34,9 @@ def checksum(values: Iterable[Stored]) -> int:
     return total
 
 
-def is_intact(stored: int | None, values: Sequence[Stored]) -> bool:
-    """Whether a row is what was written. One of an older version has no checksum, and passes."""
-    return stored is None or stored == checksum(values)
+def is_intact(stored: Stored, values: Iterable[Stored]) -> bool:
+    """Return whether a row is what was written."""
+    return stored == checksum(values)
 
 
 def _bytes_of(value: Stored) -> bytes:

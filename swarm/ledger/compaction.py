@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swarm.errors import LedgerError, LedgerUnwritable
-from swarm.ledger import queries, writes
+from swarm.ledger import queries
 from swarm.ledger.database import open_for_reading
 from swarm.ledger.integrity.opening import OpenLedger, open_ledger
 from swarm.ledger.rows import JobRow
+from swarm.ledger.writes.events import insert_event
 
 _DROPPED = f"""
     SELECT e.episode_id FROM episodes AS e LEFT JOIN batches AS b ON b.batch_id = e.batch_id
@@ -111,7 +112,7 @@ def _drop(opened: OpenLedger, after_step: int, ended_before: float) -> tuple[int
         turns = connection.execute(f"DELETE FROM turns WHERE {chosen}").rowcount
         if turns:
             detail = {"episodes": episodes, "turns": turns}
-            writes.insert_event(connection, time.time(), "ledger.compacted", detail)
+            insert_event(connection, time.time(), "ledger.compacted", detail)
             connection.execute(f"UPDATE episodes SET is_compacted = 1 WHERE {chosen}")
         connection.execute("DROP TABLE dropped")
         counted = opened.count()

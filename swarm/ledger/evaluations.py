@@ -20,7 +20,8 @@ from typing import Any
 from swarm.errors import BadRequest, Conflict, NotFound
 from swarm.ledger.queries import NEWEST_JOB
 from swarm.ledger.rows import EvaluationRow, EvaluationState
-from swarm.ledger.writes import insert_event, to_json
+from swarm.ledger.writes.encoding import to_json
+from swarm.ledger.writes.events import insert_event
 
 _OPEN = "state IN ('due', 'running')"
 

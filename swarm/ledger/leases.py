@@ -13,7 +13,8 @@ from typing import Any
 from swarm.errors import LaunchConflict
 from swarm.ledger import queries
 from swarm.ledger.rows import JobRow, LaunchRow, LeaseRow
-from swarm.ledger.writes import insert_event, insert_job
+from swarm.ledger.writes.events import insert_event
+from swarm.ledger.writes.jobs import insert_job
 
 
 def present_lease(connection: sqlite3.Connection) -> LeaseRow | None:

@@ -108,25 +108,25 @@ class Ledger:
         self._writer.close()
         self._lock.close()
 
-    record_job = _write_at(writes.insert_job)
-    extend_job = _write_at(writes.extend_job)
+    record_job = _write_at(writes.jobs.insert_job)
+    extend_job = _write_at(writes.jobs.extend_job)
     record_launch = _write_at(leases.insert_launch)
     record_lease = _write_at(leases.insert_lease)
     end_lease = _write_at(leases.end_lease)
-    record_state = _write_at(writes.insert_state)
-    record_event = _write_at(writes.insert_event)
-    record_audit = _write(writes.insert_audit)
-    record_change = _write_at(writes.insert_change)
-    begin_episode = _write(writes.insert_episode)
-    end_episode = _write(writes.end_episode)
+    record_state = _write_at(writes.events.insert_state)
+    record_event = _write_at(writes.events.insert_event)
+    record_audit = _write(writes.events.insert_audit)
+    record_change = _write_at(writes.jobs.insert_change)
+    begin_episode = _write(writes.episodes.insert_episode)
+    end_episode = _write(writes.episodes.end_episode)
     prepare_episode = _write(transactions.prepare_episode)
     commit_episode = _write(transactions.commit_episode)
-    revise_reward = _write_at(writes.revise_reward)
-    close_episode = _write(writes.close_episode)
-    seal_batch = _write_at(writes.seal_batch)
-    fail_batch = _write_at(writes.fail_batch)
-    rewind = _write_at(writes.rewind)
-    recover = _write_at(writes.recover)
+    revise_reward = _write_at(writes.episodes.revise_reward)
+    close_episode = _write(writes.episodes.close_episode)
+    seal_batch = _write_at(writes.batches.seal_batch)
+    fail_batch = _write_at(writes.batches.fail_batch)
+    rewind = _write_at(writes.batches.rewind)
+    recover = _write_at(writes.open_work.recover)
     open_evaluation = _write_at(evaluations.insert_evaluation)
     claim_evaluation = _write_at(evaluations.claim_evaluation)
     return_evaluation = _write_at(evaluations.return_evaluation)
@@ -178,15 +178,15 @@ class Ledger:
 
         Raises LedgerError if their episode is not on record or one of them is there already.
         """
-        encoded = [writes.EncodedTurn.of(turn) for turn in turns]
-        await self.write(partial(writes.insert_turns, turns=encoded))
+        encoded = [writes.turns.EncodedTurn.of(turn) for turn in turns]
+        await self.write(partial(writes.turns.insert_turns, turns=encoded))
 
     async def finish_batch(self, report: StepReport) -> None:
         """Members become TRAINED with their advantages and the step's metrics are recorded, in one transaction.
 
         Raises Conflict unless the batch that the report names is sealed.
         """
-        await self.write(partial(writes.finish_batch, at=time.time(), report=report))
+        await self.write(partial(writes.batches.finish_batch, at=time.time(), report=report))
 
     @property
     def commits(self) -> CommitCount:

@@ -1,6 +1,6 @@
 """Reads: one function per question, rows of the database in, frozen rows out.
 
-Place in the flow: called by the ledger on a read-only connection, and by writes.py inside a transaction. Knows
+Place in the flow: called by the ledger on a read-only connection, and by writes inside a transaction. Knows
 nothing of threads.
 """
 
@@ -39,6 +39,8 @@ from swarm.types import EpisodeType, FinishReason, ForkReason, Grammar, GrammarK
 MAX_FAILURE_REASONS = 100
 
 NEWEST_JOB = "(SELECT max(job_id) FROM jobs)"
+IN_POOL = "state = 'completed' AND episode_type = 'train' AND batch_id IS NULL"
+"""The condition, in SQL, of an episode that waits for a batch."""
 
 
 def latest_job(connection: sqlite3.Connection) -> JobRow | None:

@@ -13,7 +13,10 @@ from dataclasses import replace
 from swarm.errors import Conflict, EpisodeEnded, IdempotencyMismatch
 from swarm.ledger import queries
 from swarm.ledger.rows import EndReceipt, EpisodeRow
-from swarm.ledger.writes import SET_RESULT, Ending, add_use, close_episode, count_acknowledged, receipt_of
+from swarm.ledger.writes.counts import count_acknowledged
+from swarm.ledger.writes.episodes import close_episode, receipt_of
+from swarm.ledger.writes.results import SET_RESULT, Ending
+from swarm.ledger.writes.usage import add_use
 from swarm.schemas import EpisodeState
 
 COMMIT_LIMIT_S = 300.0

@@ -1,6 +1,6 @@
 """Checksums of what an episode leaves behind: its turns, and the result that its client reported.
 
-Place in the flow: writes.py stores one with each row, queries.py checks it with each row that is read, wholeness.py for
+Place in the flow: writes store one with each row, queries.py checks it with each row that is read, wholeness.py for
 all of them. SQLite itself notices a broken page only where its structure is broken. Knows nothing of what values mean.
 """
 

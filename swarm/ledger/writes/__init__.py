@@ -1,0 +1,8 @@
+"""Writes: one function per fact to record, each run inside a transaction of the writer, one module per kind of fact."""
+
+from swarm.ledger.writes import batches as batches
+from swarm.ledger.writes import episodes as episodes
+from swarm.ledger.writes import events as events
+from swarm.ledger.writes import jobs as jobs
+from swarm.ledger.writes import open_work as open_work
+from swarm.ledger.writes import turns as turns

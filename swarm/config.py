@@ -17,6 +17,9 @@ from swarm.descriptions import DescribedModel
 from swarm.errors import JobInvalid
 from swarm.job import first_line, first_location
 
+LEDGER = "ledger.db"
+"""The name of the ledger in a server's home."""
+
 BOOT_TIMEOUT_S = {"local": 120.0, "fake": 120.0, "verl": 1800.0}
 """How long each engine may take to boot. Many processes on many hosts that read a large model from shared storage take
 their time."""

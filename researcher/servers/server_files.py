@@ -2,7 +2,7 @@
 
 Place in the flow: loop/pruning.py decides which checkpoints a study still needs and has the others removed here. A
 server keeps its runs in PROJECT/NAME/run-NNNN of its home, with `checkpoints/` that were asked for and `recovery/` for
-a restart after a crash, and its record in `ledger.db`. This module knows nothing of scores, arms or the database of
+a restart after a crash, and its record in the ledger. This module knows nothing of scores, arms or the database of
 studies.
 """
 
@@ -19,14 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from researcher.servers.server_pool import PROJECT
+from swarm.config import LEDGER
 
 logger = logging.getLogger(__name__)
 
 OPTIMIZER_STATE = "trainer_state.pt"
 """The part of a checkpoint that goes on training needs and serving does not; two thirds of its size."""
 
-LEDGER = "ledger.db"
-PACKED = "ledger.db.xz"
+PACKED = f"{LEDGER}.xz"
 _RUN = re.compile(r"run-(\d+)")
 _CHECKPOINT = re.compile(r"step-\d+")
 

@@ -70,10 +70,11 @@ def await_former_server(home: Path) -> None:
 
     Raises LedgerInUse at once for a server that no command has started for itself, and for one that does not end.
     """
+    from swarm.config import LEDGER
     from swarm.errors import LedgerInUse
     from swarm.ledger.database import hold_lock
 
-    ledger = home / "ledger.db"
+    ledger = home / LEDGER
     deadline = time.monotonic() + ORPHAN_TIMEOUT_S
     while ledger.exists():
         try:
@@ -87,9 +88,12 @@ def await_former_server(home: Path) -> None:
 
 def _is_own(home: Path) -> bool:
     """Whether the server that runs in this home was started by `server_at`."""
+    from swarm.config import LEDGER
+    from swarm.ledger.database import lock_of
+
     try:
         pid = json.loads((home / ANNOUNCEMENT).read_bytes())["pid"]
-        return (home / "ledger.db.lock").read_text() == str(pid)
+        return lock_of(home / LEDGER).read_text() == str(pid)
     except FileNotFoundError:
         return False
     except (OSError, ValueError, KeyError, TypeError):

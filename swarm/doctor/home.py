@@ -17,7 +17,8 @@ from pathlib import Path
 
 from swarm.doctor.examination import Finding, fail, ok, warn
 from swarm.errors import LedgerDamaged, LedgerError
-from swarm.server.home import inspect_home
+from swarm.ledger.database import lock_of
+from swarm.server.home import inspect_home, ledger_of
 from swarm.trainer.run_directories import DiskUse
 
 LITTLE_SPACE_BYTES = 2**30
@@ -90,7 +91,7 @@ def check_fsync(home: Path) -> Finding:
 
 def check_ledger(home: Path) -> Finding:
     """Whole to the last row, the one that belongs to its control file and runs, and of a schema that is read here."""
-    path = home / "ledger.db"
+    path = ledger_of(home)
     try:
         found = inspect_home(home, None)
         if found.mark is None:
@@ -110,7 +111,7 @@ def check_ledger(home: Path) -> Finding:
 def holder_of(path: Path) -> str | None:
     """The process that has the ledger open, or None."""
     try:
-        with path.with_name(f"{path.name}.lock").open(encoding="ascii") as lock:
+        with lock_of(path).open(encoding="ascii") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from swarm.errors import LedgerError, LedgerUnwritable
 from swarm.ledger import queries
-from swarm.ledger.database import open_for_reading
+from swarm.ledger.database import log_of, open_for_reading
 from swarm.ledger.integrity.opening import OpenLedger, open_ledger
 from swarm.ledger.rows import JobRow
 from swarm.ledger.writes.events import insert_event
@@ -126,5 +126,5 @@ def _drop(opened: OpenLedger, after_step: int, ended_before: float) -> tuple[int
 
 def _size(path: Path) -> int:
     """The size of the ledger and of the write-ahead log beside it, in bytes."""
-    files = (path, path.with_name(f"{path.name}-wal"))
+    files = (path, log_of(path))
     return sum(file.stat().st_size for file in files if file.exists())

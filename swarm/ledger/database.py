@@ -42,12 +42,17 @@ def log_of(path: Path) -> Path:
     return path.with_name(f"{path.name}-wal")
 
 
+def lock_of(path: Path) -> Path:
+    """Return the lock of a ledger, which holds the process id of whoever has it."""
+    return path.with_name(f"{path.name}.lock")
+
+
 def hold_lock(path: Path) -> IO[str]:
     """Lock `<path>.lock` for this process until the returned file is closed; the system frees it if the process dies.
 
     Raises LedgerInUse naming the process that holds it.
     """
-    lock_path = path.with_name(f"{path.name}.lock")
+    lock_path = lock_of(path)
     try:
         lock_path.parent.mkdir(parents=True, exist_ok=True)
         lock = lock_path.open("a+", encoding="ascii")

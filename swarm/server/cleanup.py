@@ -17,6 +17,7 @@ from pathlib import Path
 from swarm.errors import CheckpointError, NotFound
 from swarm.ledger.compaction import Compacted, NewestRun, compact, estimate_compaction, newest_run
 from swarm.ledger.database import hold_lock
+from swarm.server.home import ledger_of
 from swarm.trainer.checkpoints import step_of
 from swarm.trainer.manifest import verify_checkpoint
 from swarm.trainer.run_directories import run_directory, runs_of
@@ -46,7 +47,7 @@ def clean(home: Path, *, keep_days: float, is_dry_run: bool = False) -> Cleaned:
 
     Raises NotFound without a ledger, LedgerInUse while a server runs, LedgerError.
     """
-    path = home / "ledger.db"
+    path = ledger_of(home)
     if not path.is_file():
         raise NotFound(f"{home} holds no ledger: give the --home of a server")
     ended_before = time.time() - keep_days * DAY_S

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
 
+from swarm.config import LEDGER
 from swarm.errors import BadRequest, LedgerDamaged, LedgerError
 from swarm.ledger import Ledger, queries
 from swarm.ledger.database import hold_lock, open_unchanged
@@ -26,7 +27,6 @@ from swarm.trainer.run_directories import RunDirectory, run_directory, runs_of
 
 logger = logging.getLogger(__name__)
 
-LEDGER = "ledger.db"
 SET_ASIDE = "set-aside"
 
 

@@ -11,6 +11,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from swarm.config import LEDGER
 from swarm.errors import BadRequest, NotFound
 from swarm.trainer.checkpoints import RunCheckpoints, step_of
 from swarm.trainer.manifest import MANIFEST
@@ -50,7 +51,7 @@ class DiskUse:
         """Raises OSError if the home cannot be read."""
         runs = runs_of(home)
         return DiskUse(
-            ledger=sum(_size(path) for path in home.glob("ledger.db*")),
+            ledger=sum(_size(path) for path in home.glob(f"{LEDGER}*")),
             checkpoints=sum(_size_below(run.path / "checkpoints") for run in runs),
             recovery=sum(_size_below(run.path / "recovery") for run in runs),
             free=shutil.disk_usage(home).free,

@@ -17,12 +17,12 @@ from pydantic import ValidationError
 
 from swarm.cli.own_server import await_former_server
 from swarm.cli.train.training_record import TrainingRecord, differences
+from swarm.config import LEDGER
 from swarm.errors import Conflict, LedgerError, Unavailable
 from swarm.processes.flush import flush
 
 RECORD = "training.json"
 LOCK = "training.lock"
-LEDGER = "ledger.db"
 
 
 class TrainingFolder:

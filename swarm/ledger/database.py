@@ -20,7 +20,7 @@ BUSY_TIMEOUT_MS = 5000
 
 
 def open_for_reading(path: Path) -> sqlite3.Connection:
-    """A connection that cannot write."""
+    """Return a connection that cannot write."""
     connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_MS / 1000
     )
@@ -29,7 +29,8 @@ def open_for_reading(path: Path) -> sqlite3.Connection:
 
 
 def open_unchanged(path: Path) -> sqlite3.Connection:
-    """A connection that leaves no file behind where there is none: without a write-ahead log the file is complete."""
+    """Return a connection that leaves no file behind. Without a write-ahead log the ledger's file is complete by
+    itself."""
     log = log_of(path)
     mode = "mode=ro" if log.exists() and log.stat().st_size else "mode=ro&immutable=1"
     return sqlite3.connect(
@@ -38,19 +39,19 @@ def open_unchanged(path: Path) -> sqlite3.Connection:
 
 
 def log_of(path: Path) -> Path:
-    """The write-ahead log of a ledger."""
+    """Return the path of a ledger's write-ahead log."""
     return path.with_name(f"{path.name}-wal")
 
 
 def lock_of(path: Path) -> Path:
-    """Return the lock of a ledger, which holds the process id of whoever has it."""
+    """Return the path of a ledger's lock file. It contains the id of the process that holds the lock."""
     return path.with_name(f"{path.name}.lock")
 
 
 def hold_lock(path: Path) -> IO[str]:
-    """Lock `<path>.lock` for this process until the returned file is closed; the system frees it if the process dies.
+    """Lock a ledger for this process until the returned file is closed. The system frees the lock if the process dies.
 
-    Raises LedgerInUse naming the process that holds it.
+    Raise LedgerInUse, which names the process that holds the lock, or LedgerError.
     """
     lock_path = lock_of(path)
     try:
@@ -77,7 +78,8 @@ def hold_lock(path: Path) -> IO[str]:
 
 
 def connect_writer(path: Path) -> sqlite3.Connection:
-    """Open a file that is known to be sound, in autocommit mode, with its tables, which a new one gets here."""
+    """Return the writer's connection, in autocommit mode, to a file that is new or known to be sound. A new file gets
+    its tables."""
     # Handed over to the writer thread, which alone uses it from then on.
     connection = sqlite3.connect(
         path, isolation_level=None, timeout=BUSY_TIMEOUT_MS / 1000, check_same_thread=False, cached_statements=256
@@ -96,7 +98,8 @@ def connect_writer(path: Path) -> sqlite3.Connection:
 
 
 def has_tables(connection: sqlite3.Connection) -> bool:
-    """Return whether anything was created in the file; a process that is killed before leaves a file without tables."""
+    """Return whether the file has tables. A process that is killed while it creates a ledger may leave a file without
+    any."""
     return connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone() is not None
 
 

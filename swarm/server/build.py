@@ -1,4 +1,4 @@
-"""Builds a run from its job and from what an earlier run left in the ledger.
+"""The construction of a run from its job and from what an earlier run left in the ledger.
 
 Place in the flow: called by commands.py, before the engine is up. Episodes that were running go on at once; their calls
 are held until the engine serves. Only who is plugged where is decided here.
@@ -48,7 +48,7 @@ EVENTS_AT_ONCE = 1000
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What the events of a job tell: how often its engine came back."""
+    """The story that the events of a job tell: how often its engine came back."""
 
     recoveries: int = 0
 
@@ -64,7 +64,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """What every run of a server is built on. `fail` ends the present run."""
+    """The parts that every run of a server is built on. `fail` ends the present run."""
 
     config: ServerConfig
     ledger: Ledger
@@ -75,9 +75,10 @@ class Assembly:
     on_engine_failure: Callable[[EngineFailure], None]
 
     async def build(self, job: TrainJob, row: JobRow, work: OpenWork | None, crashed_at: float | None) -> Run:
-        """A run of `job`, as it was given, that goes on with `work`, or begins if that is None; not yet carried on.
+        """Return a run of `job`, as it was given, that goes on with `work`, or begins if that is None. It is not
+        carried on yet.
 
-        Raises EngineFailure for a model that is not there, JobInvalid for one without a chat template.
+        Raise EngineFailure for a model that is not there, JobInvalid for one without a chat template.
         """
         initial = InitialWeights(self.config, self.ledger, self.backends, self._read_batch, self._checkpoints_of)
         backend = self.backends.build(await initial.job_for_engine(job, row), is_fresh=work is None)
@@ -188,15 +189,17 @@ class Assembly:
 
 
 def _retire_earlier(home: Path, number: int) -> None:
-    """Remove the recovery copies of earlier runs, which nobody goes on with. Their newest checkpoint stays, and so does
-    what was to be kept."""
+    """Remove the recovery copies of earlier runs, which nobody goes on with.
+
+    Their newest checkpoint stays, and so does what was to be kept.
+    """
     for run in runs_of(home):
         if run.number < number:
             run.checkpoints.retire()
 
 
 def _weights_of(work: OpenWork | None) -> WeightVersion:
-    """What the run will serve once its engine is up."""
+    """Return what the run will serve once its engine is up."""
     if work is None:
         return WeightVersion(version=0, step=0, published_at=0.0)
     return WeightVersion(version=work.weight_version, step=work.step, published_at=0.0)

@@ -1,6 +1,6 @@
 """Checksums of what an episode leaves behind: its turns, and the result that its client reported.
 
-Place in the flow: writes store one with each row, queries.py checks it with each row that is read, wholeness.py for
+Place in the flow: writes store one with each row. queries.py checks it with each row that is read, wholeness.py with
 all of them. SQLite itself notices a broken page only where its structure is broken. Knows nothing of what values mean.
 """
 
@@ -27,7 +27,7 @@ TURN_COLUMNS = (
 
 
 def checksum(values: Iterable[Stored]) -> int:
-    """The CRC-32 of values as SQLite stores them: text and its UTF-8 bytes are the same."""
+    """Return the CRC-32 of values as SQLite stores them. Text and its UTF-8 bytes are the same."""
     total = 0
     for value in values:
         total = zlib.crc32(_bytes_of(value), total)

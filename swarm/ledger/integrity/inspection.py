@@ -1,4 +1,4 @@
-"""What is wrong with a ledger before it is opened, and how many acknowledged episodes that costs.
+"""The look at a ledger before it is opened: what is wrong with it, and how many acknowledged episodes that costs.
 
 Place in the flow: opening.py refuses what is not sound, `swarm doctor` reports it. The file is held against its control
 file, against SQLite's own check, and against the checksums of its rows. Nothing is written. Knows nothing of run
@@ -33,7 +33,7 @@ _REFUSALS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """A sound ledger. `mark` is None if there is none yet; `is_adopted` says that no control file vouches for it."""
+    """A sound ledger. `mark` is None for a new one. `is_adopted` says that no control file vouches for it."""
 
     mark: Mark | None
     is_adopted: bool
@@ -42,8 +42,8 @@ class Inspected:
 def inspect(path: Path, limit_s: float | None) -> Inspected:
     """Look at the ledger at `path`, for about `limit_s` seconds.
 
-    Raises LedgerDamaged for one that is missing, empty, older than its control file, damaged or of another directory;
-    LedgerError for one of another version and for what is no ledger.
+    Raise LedgerDamaged for a ledger that is missing, empty, older than its control file, damaged or of another
+    directory. Raise LedgerError for a ledger of another version and for what is no ledger.
     """
     # Read first: a server that runs meanwhile is ahead of it.
     noted = read_mark(path)
@@ -83,7 +83,7 @@ def _look(path: Path, noted: Mark | None, limit_s: float | None) -> Inspected:
 
 
 def _require_new(path: Path, noted: Mark | None) -> None:
-    """Raises LedgerDamaged unless there was never anything in the ledger that is empty or missing."""
+    """Raise LedgerDamaged unless there was never anything in a ledger that is empty or missing."""
     state = "is empty" if path.exists() else "is missing"
     packed = path.with_name(f"{path.name}.xz")
     if packed.exists() and noted is not None:
@@ -99,8 +99,8 @@ def _require_new(path: Path, noted: Mark | None) -> None:
 def _holds_record(path: Path, noted: Mark | None) -> bool:
     """Return whether a ledger was created in the file.
 
-    Raise LedgerDamaged if there was one that is gone, LedgerError for the file of another program or of another version
-    of the schema.
+    Raise LedgerDamaged if a ledger was there and is gone. Raise LedgerError for the file of another program and for a
+    ledger of another version.
     """
     with closing(open_unchanged(path)) as connection:
         version = pragma(connection, "user_version")
@@ -164,7 +164,7 @@ def _check_rows(path: Path, limit_s: float | None) -> None:
 
 
 def _check_file(path: Path, mark: Mark, noted: Mark | None, limit_s: float | None) -> None:
-    """Nothing may have changed since it was closed: neither what has no checksum, nor what is not in use."""
+    """Raise LedgerDamaged if any byte has changed since the file was closed, also where no row or checksum notices."""
     if noted is None or noted.closed is None or noted.sequence != mark.sequence or not _is_empty(log_of(path)):
         return
     present = ClosedFile.of(path, limit_s)
@@ -173,7 +173,7 @@ def _check_file(path: Path, mark: Mark, noted: Mark | None, limit_s: float | Non
 
 
 def _ask_sqlite(path: Path, check: str, limit_s: float | None) -> str:
-    """What SQLite says about the file, "ok" if it has found nothing wrong within the limit."""
+    """Return what SQLite says about the file, or "ok" if it has found nothing wrong within the limit."""
     with closing(open_unchanged(path)) as connection:
         if limit_s is None:
             return _last_line(connection.execute(f"PRAGMA {check}(1)").fetchone())
@@ -207,7 +207,7 @@ def _whole(path: Path) -> int:
 
 
 def _is_refusal(error: sqlite3.Error) -> bool:
-    """Whether the system refuses, which says nothing of what the file holds."""
+    """Return whether the system refuses, which says nothing of what the file holds."""
     return error.sqlite_errorcode & 0xFF in _REFUSALS
 
 

@@ -1,4 +1,8 @@
-"""Writes: one function per fact to record, each run inside a transaction of the writer, one module per kind of fact."""
+"""The writes of a ledger: one function per fact to record, one module per kind of fact.
+
+Place in the flow: each function runs inside a transaction of the writer. The ledger binds its arguments, among them the
+time `at` of the call where an event is left behind. Knows nothing of threads.
+"""
 
 from swarm.ledger.writes import batches as batches
 from swarm.ledger.writes import episodes as episodes

@@ -33,10 +33,10 @@ def seal_batch(
     dropped: Sequence[tuple[str, str]],
     settings: Mapping[str, Any] | None = None,
 ) -> None:
-    """Bind completed episodes to a batch by their groups and drop others, given as (episode id, reason).
+    """Bind completed episodes to a batch, group by group, and drop others, given as (episode id, reason).
 
-    `settings` is what the batch is trained with where that differs from the job. Raises Conflict, with nothing
-    changed, if a member is not a completed train episode outside any batch.
+    `settings` is what the batch is trained with where that differs from the job. Raise Conflict, with nothing changed,
+    if a member is not a completed train episode outside any batch.
     """
     connection.execute(
         "INSERT INTO batches (batch_id, job_id, step, state, sealed_at, settings)"
@@ -64,6 +64,7 @@ def seal_batch(
 
 
 def finish_batch(connection: sqlite3.Connection, at: float, report: StepReport) -> None:
+    """Record a finished step. Raise Conflict unless the batch that the report names is sealed."""
     finished = connection.execute(
         "UPDATE batches SET state = ?, step = ?, finished_at = ?, weight_version = ?, metrics = ?"
         " WHERE batch_id = ? AND state = ?",
@@ -95,7 +96,7 @@ def finish_batch(connection: sqlite3.Connection, at: float, report: StepReport) 
 
 
 def fail_batch(connection: sqlite3.Connection, at: float, batch_id: str, reason: str) -> None:
-    """Give a sealed batch up: its members are completed and unbound again. Raises Conflict unless it is sealed."""
+    """Give a sealed batch up. Its members are completed and unbound again. Raise Conflict unless it is sealed."""
     failed = connection.execute(
         "UPDATE batches SET state = ?, reason = ?, finished_at = ? WHERE batch_id = ? AND state = ?",
         (BatchState.FAILED, reason, at, batch_id, BatchState.SEALED),
@@ -106,6 +107,7 @@ def fail_batch(connection: sqlite3.Connection, at: float, batch_id: str, reason:
 
 
 def fail_sealed(connection: sqlite3.Connection, at: float, reason: str) -> tuple[str, ...]:
+    """Give every sealed batch up, and return their ids."""
     sealed = connection.execute("SELECT batch_id FROM batches WHERE state = ?", (BatchState.SEALED,)).fetchall()
     for row in sealed:
         fail_batch(connection, at, row["batch_id"], reason)
@@ -113,7 +115,7 @@ def fail_sealed(connection: sqlite3.Connection, at: float, reason: str) -> tuple
 
 
 def rewind(connection: sqlite3.Connection, at: float, step: int, reason: str) -> None:
-    """Declare that the weights are back at `step`: later batches become REWOUND, their metrics leave the history.
+    """Declare that the weights are back at `step`. Later batches become REWOUND, and their metrics leave the history.
 
     Their episodes stay TRAINED, so that no episode is trained twice.
     """
@@ -129,5 +131,6 @@ def rewind(connection: sqlite3.Connection, at: float, step: int, reason: str) ->
 
 
 def _require(changed: int, otherwise: str) -> None:
+    """Raise Conflict if no row was changed."""
     if not changed:
         raise Conflict(otherwise)

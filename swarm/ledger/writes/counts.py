@@ -18,7 +18,7 @@ def count_acknowledged(connection: sqlite3.Connection) -> None:
 
 
 def count_closed(connection: sqlite3.Connection, state: EpisodeState, by_outcome: Mapping[str, int]) -> None:
-    """Keep the count of final states; to count the episodes themselves takes seconds once there are millions."""
+    """Add episodes that have reached a final state to the counts of their job."""
     connection.executemany(
         f"INSERT INTO episode_counts (job_id, state, outcome, n) VALUES ({NEWEST_JOB}, ?, ?, ?)"
         " ON CONFLICT DO UPDATE SET n = n + excluded.n",

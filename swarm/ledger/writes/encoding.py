@@ -1,6 +1,6 @@
-"""Values as JSON text, as columns hold them.
+"""Values as the JSON text of a column.
 
-Place in the flow: every write that stores a mapping or a sequence. Knows nothing of tables.
+Place in the flow: every write that stores a mapping or a sequence uses it. Knows nothing of tables.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
 def to_json(value: object) -> str:
-    """Raises LedgerError for a value that JSON cannot express."""
+    """Return a value as compact JSON. Raise LedgerError for a value that JSON cannot express."""
     try:
         return _ENCODER.encode(value)
     except (TypeError, ValueError) as error:
@@ -23,7 +23,7 @@ def to_json(value: object) -> str:
 
 
 def to_json_or_null(values: Sequence[float] | Mapping[str, float] | None) -> str | None:
-    """Rewards of turns, or by name."""
+    """Return rewards of turns, or rewards by name, as JSON, or None without any."""
     if values is None:
         return None
     return to_json(dict(values) if isinstance(values, Mapping) else list(values))

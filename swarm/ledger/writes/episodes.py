@@ -35,7 +35,7 @@ _INSERT_EPISODE = (
 
 
 def insert_episode(connection: sqlite3.Connection, row: EpisodeRow) -> None:
-    """Record a RUNNING episode of the newest job. Raises LedgerError if no job is recorded or the id is taken."""
+    """Record a RUNNING episode of the newest job. Raise LedgerError if no job is recorded or the id is taken."""
     result = with_checksum({**NO_RESULT, "episode_id": row.episode_id, "task_id": row.task_id})
     settings = {name: getattr(row, name) for name in _GIVEN_AT_BEGIN}
     inserted = connection.execute(_INSERT_EPISODE, {**result, **settings, "last_seen_at": row.begun_at}).rowcount
@@ -44,10 +44,10 @@ def insert_episode(connection: sqlite3.Connection, row: EpisodeRow) -> None:
 
 
 def end_episode(connection: sqlite3.Connection, ending: Ending) -> EndReceipt:
-    """Complete a running episode exactly once; the same key and digest again give the same answer.
+    """Complete a running episode exactly once. The same key and digest again give the same answer.
 
-    Raises NotFound, IdempotencyMismatch (same key, other payload) or EpisodeEnded (it ended under another key,
-    was aborted or expired; the message says which).
+    Raise NotFound, IdempotencyMismatch for another payload under the same key, or EpisodeEnded. EpisodeEnded says
+    whether the episode ended under another key, was aborted or expired.
     """
     add_use(connection, ending.episode_id, ending.unrecorded)
     ended = connection.execute(
@@ -77,8 +77,10 @@ def revise_reward(
     rewards: Mapping[str, float] | None = None,
     reason: str,
 ) -> EpisodeRow:
-    """Another result for an episode that waits for a batch; the former one is kept in `reward_revisions`. Raises
-    NotFound, or EpisodeEnded once its batch is sealed or if it is in any other state."""
+    """Give an episode that waits for a batch another result. The former one is kept in `reward_revisions`.
+
+    Raise NotFound, or EpisodeEnded once its batch is sealed or if it is in any other state.
+    """
     former = queries.episode(connection, episode_id)
     stored = connection.execute(f"SELECT {RESULT} FROM episodes WHERE episode_id = ?", (episode_id,)).fetchone()
     result = with_checksum(
@@ -125,9 +127,9 @@ def close_episode(
     is_prepared: bool = False,
     unrecorded: ModelUse = NO_USE,
 ) -> bool:
-    """Give a running episode up, or a prepared one if that is said. False if it was in that state already.
+    """Give a running episode up, or a prepared one if `is_prepared`. Return False if it was given up already.
 
-    `unrecorded` is what is not on record yet of its calls. Raises NotFound or EpisodeEnded.
+    `unrecorded` is what is not on record yet of its calls. Raise NotFound or EpisodeEnded.
     """
     add_use(connection, episode_id, unrecorded)
     closed = connection.execute(
@@ -148,7 +150,7 @@ def close_episode(
 
 
 def receipt_of(row: EpisodeRow, *, replayed: bool = True) -> EndReceipt:
-    """What a row says of an episode that has a result."""
+    """Return what a row says of an episode that has a result."""
     assert row.ended_at is not None, "it has a result"
     return EndReceipt(
         replayed,

@@ -1,6 +1,6 @@
 """Jobs: a new run, more steps for the newest one, and changes of its settings.
 
-Place in the flow: commands of the server record a job here before its engine boots. Knows nothing of what a setting
+Place in the flow: the server's commands record a job here before its engine boots. Knows nothing of what a setting
 means.
 """
 
@@ -29,10 +29,10 @@ def insert_job(
     from_weights: bool = False,
     key: str | None = None,
 ) -> JobRow:
-    """Start a new run: from here on steps count from 0 and the pool is empty.
+    """Start a new run, whose steps count from 0 and whose pool is empty.
 
-    With `from_weights` it begins from those of the run before, if there is one. What that left open is closed with
-    the reason `job_replaced`.
+    With `from_weights` it begins from the weights of the run before, if there is one. What that run left open is closed
+    with the reason `job_replaced`.
     """
     close_books(connection, at)
     earlier = queries.latest_job(connection) if from_weights else None
@@ -52,7 +52,7 @@ def insert_job(
 def extend_job(
     connection: sqlite3.Connection, at: float, job: Mapping[str, Any], resolved: Mapping[str, Any]
 ) -> JobRow:
-    """Give the newest run its job anew, with another end: steps and pool stay."""
+    """Give the newest run its job anew, with another end. Steps and pool stay. Raise LedgerError without a job."""
     before = queries.latest_job(connection)
     row = connection.execute(
         f"UPDATE jobs SET job = ?, resolved = ? WHERE job_id = {NEWEST_JOB} RETURNING *",
@@ -67,7 +67,7 @@ def extend_job(
 
 
 def insert_change(connection: sqlite3.Connection, at: float, change: JobChange) -> None:
-    """Other settings of the newest job from a step on. Raises Conflict unless it is the next revision."""
+    """Record other settings of the newest job from a step on. Raise Conflict unless this is the next revision."""
     job = queries.latest_job(connection)
     if job is None:
         raise LedgerError("no job is on record: there is none to change")

@@ -1,6 +1,6 @@
-"""What a job leaves open: gone on with after a crash, or closed when another job begins.
+"""The open work of a job: continued after a crash, or closed when another job begins.
 
-Place in the flow: a restarted server asks for it, jobs.py closes it. Knows nothing of what is done with it.
+Place in the flow: a restarted server asks for it, jobs.py closes it. Knows nothing of how it is continued.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ JOB_REPLACED = "job_replaced"
 
 
 def recover(connection: sqlite3.Connection, at: float, reason: str = "server_restarted") -> OpenWork:
-    """What to go on with after a crash. Batches sealed and never finished fail with `reason`; running episodes go
-    on running, with one failure of the system more."""
+    """Return what to go on with after a crash.
+
+    Batches that were sealed and never finished fail with `reason`. Running episodes go on, with one more failure of the
+    system.
+    """
     returned = fail_sealed(connection, at, reason)
     last = connection.execute(
         f"SELECT step, weight_version FROM batches WHERE job_id = {NEWEST_JOB} AND state = 'trained'"
@@ -42,7 +45,7 @@ def recover(connection: sqlite3.Connection, at: float, reason: str = "server_res
 
 
 def close_books(connection: sqlite3.Connection, at: float) -> None:
-    """End whatever belongs to the job before: nothing of it can be trained by the next."""
+    """End whatever belongs to the job before. Nothing of it can be trained by the next."""
     fail_sealed(connection, at, JOB_REPLACED)
     expired = connection.execute(
         "UPDATE episodes SET state = ?, outcome = ?, ended_at = ? WHERE state IN ('running', 'prepared')",

@@ -21,7 +21,7 @@ NO_RESULT = {**dict.fromkeys(RESULT_COLUMNS), "metadata": "{}"}
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What a client reported at the end of an episode, with what is not on record yet of its calls."""
+    """The result that a client reported, with what is not on record yet of the episode's calls."""
 
     episode_id: str
     idempotency_key: str
@@ -37,7 +37,7 @@ class Ending:
     model_share: float | None = None
 
     def result_columns(self) -> dict[str, Any]:
-        """The result as it is stored, with its checksum."""
+        """Return the result as it is stored, with its checksum."""
         return with_checksum(
             {
                 "episode_id": self.episode_id,
@@ -54,4 +54,5 @@ class Ending:
 
 
 def with_checksum(result: dict[str, Any]) -> dict[str, Any]:
+    """Return the columns of a result with their checksum."""
     return {**result, "checksum": checksum([result[name] for name in RESULT_COLUMNS])}

@@ -26,7 +26,7 @@ _COLUMNS = ", ".join((*TURN_COLUMNS, "checksum"))
 
 @dataclass(frozen=True, slots=True)
 class EncodedTurn:
-    """A turn as it is stored. Made by the caller's thread, so that the writer only writes."""
+    """A turn as it is stored. The caller's thread makes it, so that the writer only writes."""
 
     episode_id: str
     columns: tuple[Any, ...]
@@ -37,6 +37,7 @@ class EncodedTurn:
 
     @classmethod
     def of(cls, turn: Turn) -> EncodedTurn:
+        """Return a turn in this form. Raise LedgerError for a value that JSON cannot express."""
         columns = (
             turn.episode_id,
             turn.index,
@@ -70,11 +71,13 @@ class EncodedTurn:
 
 
 def insert_turns(connection: sqlite3.Connection, turns: Sequence[EncodedTurn]) -> None:
+    """Record the turns of one model call."""
     for turn in turns:
         insert_turn(connection, turn)
 
 
 def insert_turn(connection: sqlite3.Connection, turn: EncodedTurn) -> None:
+    """Record a turn, and add what it used to its episode."""
     connection.execute(f"INSERT INTO turns ({_COLUMNS}) VALUES ({_PLACES})", turn.columns)
     own, sampling = to_json(turn.weight_versions), sampling_to_json(turn.sampling)
     known, known_sampling = connection.execute(
@@ -94,7 +97,7 @@ def insert_turn(connection: sqlite3.Connection, turn: EncodedTurn) -> None:
 
 
 def _params_to_json(params: SamplingParams) -> str:
-    """What differs from the defaults, which is little."""
+    """Return the parameters that differ from the defaults, which are few."""
     given = {name: value for name in _DEFAULTS if (value := getattr(params, name)) != _DEFAULTS[name]}
     if params.grammar is not None:
         given["grammar"] = asdict(params.grammar)

@@ -14,7 +14,7 @@ from swarm.ledger.writes.encoding import to_json
 
 
 def add_use(connection: sqlite3.Connection, episode_id: str, use: ModelUse) -> None:
-    """Put what is not on record yet of a running episode's calls there."""
+    """Add what is not on record yet of a running episode's calls."""
     if use == NO_USE:
         return
     known = connection.execute(
@@ -33,6 +33,7 @@ def add_sampling(
     known: Sequence[SamplingSettings],
     used: Sequence[SamplingSettings],
 ) -> None:
+    """Add sampling settings to those that are known of an episode."""
     together = tuple(dict.fromkeys((*known, *used)))[:MAX_SETTINGS]
     if together != tuple(known):
         connection.execute(
@@ -41,4 +42,5 @@ def add_sampling(
 
 
 def sampling_to_json(settings: Sequence[SamplingSettings]) -> str:
+    """Return sampling settings as they are stored."""
     return to_json([(each.temperature, each.others) for each in settings])

@@ -68,12 +68,12 @@ class Stage:
         await self.lifecycle.move(EngineState.DRAINING)
         step = self.lifecycle.weights.step + 1
         sealed = self.episodes.seal(batch_id=f"batch-{step}-{time.time()}", step=step)
-        members = [episode.episode_id for episode in sealed.batch.episodes]
+        groups = [[episode.episode_id for episode in group.members] for group in sealed.batch.groups]
         dropped = [(drop.episode_id, drop.reason) for drop in sealed.dropped]
-        await self.ledger.seal_batch(sealed.batch.batch_id, step, members, dropped)
+        await self.ledger.seal_batch(sealed.batch.batch_id, step, groups, dropped)
         self.episodes.confirm(sealed.batch)
         await self.lifecycle.move(EngineState.ROLLING)
-        return members
+        return [episode.episode_id for episode in sealed.batch.members]
 
 
 def sampled_turn(episode_id: str, index: int, **changes: Any) -> Turn:
@@ -93,6 +93,8 @@ def sampled_turn(episode_id: str, index: int, **changes: Any) -> Turn:
         "fork_reason": ForkReason.NEW_CONVERSATION,
         "started_at": 1.0,
         "ended_at": 2.0,
+        "call_id": f"call-{index}",
+        "request_sha256": f"request-{index}",
     }
     return Turn(**{**fields, **changes})
 

@@ -1,8 +1,8 @@
-"""The files that own servers of a study leave behind: which of them a server is done with, and how they are made small.
+"""The files that own servers of a study leave behind: which of them are no longer needed, and how they are made small.
 
 Place in the flow: loop/pruning.py decides which checkpoints a study still needs and has the others removed here. A
-server keeps its runs in PROJECT/NAME/run-NNNN of its home, with `checkpoints/` that were asked for and `recovery/` for
-a restart after a crash, and its record in `ledger.db`. This module knows nothing of scores, arms or the database of
+server keeps its runs in PROJECT/NAME/run-NNNN of its home, and its record in the ledger. A run has `checkpoints/` that
+were asked for and `recovery/` for a restart after a crash. This module knows nothing of scores, arms or the database of
 studies.
 """
 
@@ -19,21 +19,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from researcher.servers.server_pool import PROJECT
+from swarm.config import LEDGER
 
 logger = logging.getLogger(__name__)
 
 OPTIMIZER_STATE = "trainer_state.pt"
 """The part of a checkpoint that goes on training needs and serving does not; two thirds of its size."""
 
-LEDGER = "ledger.db"
-PACKED = "ledger.db.xz"
+PACKED = f"{LEDGER}.xz"
 _RUN = re.compile(r"run-(\d+)")
 _CHECKPOINT = re.compile(r"step-\d+")
 
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """Checkpoints that were removed, and how many bytes have become free, those of recovery files included."""
+    """Removed checkpoints, and how many bytes have become free. Those of recovery files are included."""
 
     checkpoints: tuple[Path, ...]
     freed: int
@@ -42,7 +42,7 @@ class Removed:
 def remove_checkpoints(servers: Path, needed: Set[Path], *, are_stopped: bool) -> Removed:
     """Remove what no server under `servers` goes back to, except the checkpoints `needed`.
 
-    While servers run, the newest run of each is left as it is: its engine may have to start again from there.
+    While servers run, the newest run of each stays as it is: its engine may have to start again from there.
     """
     removed: list[Path] = []
     freed = 0
@@ -57,7 +57,7 @@ def remove_checkpoints(servers: Path, needed: Set[Path], *, are_stopped: bool) -
 
 
 def remove_optimizer_state(checkpoint: Path) -> int:
-    """Leave the weights alone; returns the bytes that have become free."""
+    """Remove all of a checkpoint but the weights. Return the bytes that have become free."""
     state = checkpoint / OPTIMIZER_STATE
     size = _size(state)
     state.unlink(missing_ok=True)
@@ -65,8 +65,10 @@ def remove_optimizer_state(checkpoint: Path) -> int:
 
 
 def pack_ledgers(servers: Path) -> int:
-    """Compress the records of servers that are stopped; returns the bytes that have become free. `unpack_ledgers` and
-    `xz --decompress` undo it."""
+    """Compress the records of servers that are stopped. Return the bytes that have become free.
+
+    `unpack_ledgers` and `xz --decompress` undo it.
+    """
     freed = 0
     for ledger in sorted(servers.glob(f"*/{LEDGER}")):
         try:

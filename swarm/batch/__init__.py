@@ -10,4 +10,4 @@ from swarm.batch.pool import Place as Place
 from swarm.batch.pool import PoolProgress as PoolProgress
 from swarm.batch.pool import SealedBatch as SealedBatch
 from swarm.batch.pool import SourceProgress as SourceProgress
-from swarm.batch.selection import rebuild as rebuild
+from swarm.batch.selection import assemble as assemble

@@ -1,7 +1,7 @@
-"""Which of the waiting groups make up a batch, and what keeps the others out of it.
+"""The choice of the waiting groups that make up a batch, and what keeps the others out of it.
 
-Place in the flow: asked by the pool when it seals. What is chosen depends on what the episodes hold and on the step,
-never on when episodes arrived or how they are named. This module changes nothing.
+Place in the flow: asked by the pool when it seals. The choice depends on what the episodes hold and on the step, never
+on when episodes arrived or how they are named. This module changes nothing.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Content = tuple[tuple[tuple[int, ...], ...], Returns, tuple[tuple[str, float], .
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Chooses for one step. `quotas` are groups per data source; None without a mixture.
+    """The choice for one step. `quotas` are groups per data source, None without a mixture.
 
-    `is_complete` says whether the stop rule is met: if not, the batch's time is over and it takes what there is.
-    `may_wait` tells whether all episodes of a group could still be trained in the next batch, `oldest` the oldest
+    `is_complete` says whether the stop rule is met. If not, the batch's time is over and it takes what there is.
+    `may_wait` tells whether all episodes of a group could still be trained in the next batch. `oldest` tells the oldest
     weight version in it.
     """
 
@@ -38,7 +38,7 @@ class Selection:
     oldest: Callable[[WaitingGroup], int]
 
     def choose(self) -> tuple[list[WaitingGroup], list[tuple[DropReason, WaitingGroup]]]:
-        """The groups of the batch, and the others with what keeps them out."""
+        """Return the groups of the batch, and the others with what keeps them out."""
         taken: list[WaitingGroup] = []
         left: list[tuple[DropReason, WaitingGroup]] = []
         room = None if self.quotas is None else dict(self.quotas)
@@ -60,7 +60,7 @@ class Selection:
 
     @property
     def _is_bounded(self) -> bool:
-        """Whether the batch takes its target and no more. On-policy, what was begun by the count is the target."""
+        """Return whether the batch takes its target alone. On-policy, what was begun by the count is the target."""
         return self.policy.is_grouped or (self.policy.stop_rule == "enough_episodes" and self.policy.max_staleness > 0)
 
     def _keep_out(self, group: WaitingGroup) -> DropReason | None:
@@ -77,10 +77,11 @@ class Selection:
         return None
 
     def _ranked(self) -> Iterable[WaitingGroup]:
-        """Groups that cannot wait for the next batch come first, then full groups, then the oldest, then chance.
+        """Return the groups by rank: those that cannot wait for the next batch, then full ones, then the oldest, then
+        by chance.
 
-        The chance is the same for everybody who knows the step, but not for the task at every step: speed must not
-        decide, nor must the same tasks lose each time.
+        The chance is the same for everybody who knows the step, but differs for a task from step to step. Speed must
+        not decide, nor must the same tasks lose each time.
         """
         by_key: dict[GroupKey, list[WaitingGroup]] = {}
         for group in self.groups:
@@ -104,22 +105,10 @@ class Selection:
 
 
 def assemble(batch_id: str, step: int, groups: Iterable[Iterable[FinishedEpisode]]) -> TrainBatch:
-    """The batch of these groups, in an order that depends on what they hold and on nothing else."""
+    """Return the batch of these groups, in an order that depends on what they hold and on nothing else."""
     ordered = [tuple(sorted(group, key=_content)) for group in groups]
     ordered.sort(key=lambda group: (key_of(group[0]), [_content(episode) for episode in group]))
     return TrainBatch(batch_id, step, tuple(map(_group, ordered)))
-
-
-def rebuild(
-    batch_id: str, step: int, episodes: Iterable[FinishedEpisode], numbers: Mapping[str, int] | None = None
-) -> TrainBatch:
-    """The batch that `assemble` made, from its episodes. `numbers` gives the group of each by episode id; without one,
-    the episodes of a task are its group."""
-    groups: dict[tuple[GroupKey, int], list[FinishedEpisode]] = {}
-    for episode in episodes:
-        number = -1 if numbers is None else numbers.get(episode.episode_id, -1)
-        groups.setdefault((key_of(episode), number), []).append(episode)
-    return assemble(batch_id, step, groups.values())
 
 
 def _group(members: Sequence[FinishedEpisode]) -> Group:

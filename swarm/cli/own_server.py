@@ -33,9 +33,9 @@ ANNOUNCEMENT = "stdout.log"
 
 @contextmanager
 def server_at(url: str | None, home: Path) -> Generator[str]:
-    """The address of the server that was named, or of one with its files in `home` that runs until this is left.
+    """Yield the address of the server that was named, or of one with its files in `home` that runs until this is left.
 
-    Raises EngineFailure if that one does not start, LedgerInUse if another one runs there.
+    Raise EngineFailure if that server does not start, LedgerInUse if another one runs there.
     """
     if url is not None:
         yield url
@@ -68,12 +68,13 @@ def server_at(url: str | None, home: Path) -> Generator[str]:
 def await_former_server(home: Path) -> None:
     """Wait until the server of a command that was killed has let go of its home.
 
-    Raises LedgerInUse at once for a server that no command has started for itself, and for one that does not end.
+    Raise LedgerInUse for a server that no command has started for itself, at once, and for one that does not end.
     """
+    from swarm.config import LEDGER
     from swarm.errors import LedgerInUse
     from swarm.ledger.database import hold_lock
 
-    ledger = home / "ledger.db"
+    ledger = home / LEDGER
     deadline = time.monotonic() + ORPHAN_TIMEOUT_S
     while ledger.exists():
         try:
@@ -86,10 +87,13 @@ def await_former_server(home: Path) -> None:
 
 
 def _is_own(home: Path) -> bool:
-    """Whether the server that runs in this home was started by `server_at`."""
+    """Return whether the server that runs in this home was started by `server_at`."""
+    from swarm.config import LEDGER
+    from swarm.ledger.database import lock_of
+
     try:
         pid = json.loads((home / ANNOUNCEMENT).read_bytes())["pid"]
-        return (home / "ledger.db.lock").read_text() == str(pid)
+        return lock_of(home / LEDGER).read_text() == str(pid)
     except FileNotFoundError:
         return False
     except (OSError, ValueError, KeyError, TypeError):
@@ -98,7 +102,7 @@ def _is_own(home: Path) -> bool:
 
 
 def _end(child: Child, pid: int) -> None:
-    """Give the server the time that it needs: a child that is stopped gets seconds, a large model may take longer."""
+    """Give the server the time that it needs. A stopped child gets seconds, and a large model may take longer."""
     if child.poll() is None:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)

@@ -37,7 +37,7 @@ PATIENCE_S = 120.0
 
 
 def evaluate(
-    env: Annotated[str, typer.Option("--env", "--task", help="Environment: a bundled one, a path, or LIBRARY:NAME.")],
+    env: Annotated[str, typer.Option(help="Environment: a bundled one, a path, or LIBRARY:NAME.")],
     program: Annotated[Path | None, typer.Option(help="A Python file with the agent.")] = None,
     url: Annotated[
         list[str] | None, typer.Option(envvar="SWARM_URL", help="Address of the server, or ROLE=URL for each role.")
@@ -85,10 +85,11 @@ def evaluate(
 
 @contextmanager
 def evaluator_beside(job: TrainJob, env: str, program: Path | None, url: str, directory: Path) -> Generator[None]:
-    """A `swarm eval --follow` beside whoever trains the job, if the job asks for scores and names nobody who brings
-    them. When the training is done it is given the time to score the last step.
+    """Run a `swarm eval --follow` beside whoever trains the job, if the job asks for scores and names nobody who brings
+    them.
 
-    It writes into `evaluator.log` in the directory. Raises EngineFailure if that cannot be written.
+    When the training is done it gets the time to score the last step. It writes into `evaluator.log` in the directory.
+    Raise EngineFailure if that file cannot be written.
     """
     if not job.eval_every or job.eval_env is not None:
         yield
@@ -113,7 +114,7 @@ def evaluator_beside(job: TrainJob, env: str, program: Path | None, url: str, di
 
 @dataclass(frozen=True, slots=True)
 class _Scorer:
-    """Held-out tasks, and how so many of them are attempted."""
+    """Held-out tasks, and how many of them are attempted in what way."""
 
     task: str
     split: str
@@ -153,7 +154,7 @@ def _score_once(scorer: _Scorer, episodes: int, *, as_json: bool) -> None:
 
 
 def _follow(client: SwarmClient, scorer: _Scorer, episodes: int | None, *, as_json: bool) -> None:
-    """Raises BadRequest if the job never asks for a score."""
+    """Score at every step that is due. Raise BadRequest if the job never asks for a score."""
     from swarm.client import follow_evaluations
 
     job = client.job()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from swarm import __version__
 from swarm.client import SwarmClient
-from swarm.config import ServerConfig
+from swarm.config import LEDGER, ServerConfig
 from swarm.doctor.examination import Finding, fail, ok, warn
 from swarm.errors import Forbidden, JobInvalid, ServerUnreachable, SwarmError, Unauthorized
 from swarm.schemas import Status
@@ -81,7 +81,7 @@ def check_clock(host: str, port: int, token: str | None, home: Path) -> Finding:
     shown = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(now))
     if now < EARLIEST_TIME:
         return fail(f"{shown} cannot be right", "set the clock, preferably by NTP")
-    ledger = home / "ledger.db"
+    ledger = home / LEDGER
     ahead_s = ledger.stat().st_mtime - now if ledger.exists() else 0.0
     if ahead_s > LARGEST_SKEW_S:
         return warn(

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from swarm.doctor.examination import Finding, fail, ok, warn
 from swarm.errors import LedgerDamaged, LedgerError
-from swarm.ledger.database import SCHEMA_VERSION
-from swarm.server.home import inspect_home
+from swarm.ledger.database import lock_of
+from swarm.server.home import inspect_home, ledger_of
 from swarm.trainer.run_directories import DiskUse
 
 LITTLE_SPACE_BYTES = 2**30
@@ -96,11 +96,11 @@ def check_fsync(home: Path) -> Finding:
 
 
 def check_ledger(home: Path) -> Finding:
-    """Check that the ledger is undamaged, has a schema that can be opened, and belongs to its control file."""
-    path = home / "ledger.db"
+    """Check that the ledger is undamaged, has the schema of this version, and belongs to its control file."""
+    path = ledger_of(home)
     try:
         found = inspect_home(home, None)
-        if not found.version:
+        if found.mark is None:
             return ok("none yet: the first start creates it")
     except LedgerDamaged as error:
         return fail(error.finding, f"swarm restore BACKUP --home {home}, or swarm start --home {home} --new-ledger")
@@ -111,16 +111,13 @@ def check_ledger(home: Path) -> Finding:
         return fail(f"{path} cannot be read: {error}", "check the permissions of the file and its directory")
     holder = holder_of(path)
     state = "" if holder is None else f", in use by process {holder}"
-    version = found.version
-    older = "" if version == SCHEMA_VERSION else f" (the next start brings it to schema {SCHEMA_VERSION})"
-    episodes = "" if found.mark is None else f", {found.mark.acknowledged:,} acknowledged episodes"
-    return ok(f"undamaged, schema {version}{older}{episodes}, {_size(path.stat().st_size)}{state}")
+    return ok(f"undamaged, {found.mark.acknowledged:,} acknowledged episodes, {_size(path.stat().st_size)}{state}")
 
 
 def holder_of(path: Path) -> str | None:
     """Return the process id of the server that has the ledger open, or None."""
     try:
-        with path.with_name(f"{path.name}.lock").open(encoding="ascii") as lock:
+        with lock_of(path).open(encoding="ascii") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:

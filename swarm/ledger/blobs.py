@@ -1,7 +1,7 @@
 """Token arrays as compact bytes: little-endian, fixed width, no framing.
 
-Place in the flow: between `Turn` fields and BLOB columns. Logprobs keep all 64 bits, so what was sampled is read back
-bit by bit. Knows nothing of SQL.
+Place in the flow: between `Turn` fields and BLOB columns. Logprobs keep all 64 bits, so they are read back bit by bit.
+Knows nothing of SQL.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NumberArray = TypeVar("NumberArray", "array[int]", "array[float]")
 
 
 def pack_integers(values: Sequence[int]) -> bytes:
-    """Raises OverflowError for a value outside 32 signed bits."""
+    """Return the values as bytes. Raise OverflowError for a value outside 32 signed bits."""
     return _to_little_endian(array(_INTEGER, values)).tobytes()
 
 

@@ -1,9 +1,9 @@
-"""Dropping the tokens of old episodes from a ledger, so that its file becomes smaller.
+"""The removal of old tokens from a ledger, so that its file becomes smaller.
 
-Place in the flow: called without a server, under the ledger's lock. What stays is everything but turns: episodes with
-their rewards, batches, metrics, events. Never dropped is what a server that is started again reads: the turns of
-episodes that are running or wait for a batch, of batches that are sealed, and of trained ones that a recovery would
-train once more. Knows nothing of checkpoints; which step a recovery starts from is told.
+Place in the flow: called without a server, under the ledger's lock. Turns go; episodes with their rewards, batches,
+metrics and events stay. So do the turns that a server needs when it is started again: those of running episodes, of
+episodes that wait for a batch, of sealed batches, and of trained batches that a recovery would train once more. Knows
+nothing of checkpoints: the caller says which step a recovery starts from.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swarm.errors import LedgerError, LedgerUnwritable
-from swarm.ledger import queries, writes
-from swarm.ledger.database import open_for_reading
+from swarm.ledger import queries
+from swarm.ledger.database import log_of, open_for_reading
 from swarm.ledger.integrity.opening import OpenLedger, open_ledger
 from swarm.ledger.rows import JobRow
+from swarm.ledger.writes.events import insert_event
 
 _DROPPED = f"""
     SELECT e.episode_id FROM episodes AS e LEFT JOIN batches AS b ON b.batch_id = e.batch_id
@@ -44,7 +45,8 @@ class NewestRun:
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """`episodes` lost their tokens, `turns` is how many of their turns went. Sizes are those of the ledger's files."""
+    """The effect of a compaction: `episodes` lost their tokens, and `turns` of their turns went. Sizes are those of the
+    ledger's files."""
 
     episodes: int
     turns: int
@@ -53,7 +55,7 @@ class Compacted:
 
 
 def newest_run(path: Path) -> NewestRun | None:
-    """None if no job is on record. Raises LedgerError."""
+    """Return the newest job with its last step, or None if no job is on record. Raise LedgerError."""
     try:
         with closing(open_for_reading(path)) as connection:
             job = queries.latest_job(connection)
@@ -66,7 +68,7 @@ def newest_run(path: Path) -> NewestRun | None:
 
 
 def estimate_compaction(path: Path, *, after_step: int, ended_before: float) -> Compacted:
-    """What `compact` would do, without doing it; the size after it is an estimate. Raises LedgerError."""
+    """Return what `compact` would do, without doing it. The size after it is an estimate. Raise LedgerError."""
     try:
         with closing(open_for_reading(path)) as connection:
             found = connection.execute(
@@ -83,9 +85,11 @@ def estimate_compaction(path: Path, *, after_step: int, ended_before: float) -> 
 def compact(path: Path, *, after_step: int, ended_before: float) -> Compacted:
     """Drop the turns that nothing needs any more and give their room back to the disk. The caller holds the lock.
 
-    Needed are trained batches of the newest job beyond `after_step`, whatever waits to be trained, and episodes that
-    ended at `ended_before` (seconds since the epoch) or later. Killed at any point, the ledger is as before or as
-    after. Raises LedgerUnwritable if the disk refuses, LedgerError.
+    Three kinds of turns stay: of batches of the newest job that were trained beyond `after_step`, of whatever waits to
+    be trained, and of episodes that ended at `ended_before` (seconds since the epoch) or later. Killed at any point,
+    the ledger is as before or as after.
+
+    Raise LedgerUnwritable if the disk refuses, LedgerError.
     """
     before = _size(path)
     opened = open_ledger(path)
@@ -111,7 +115,7 @@ def _drop(opened: OpenLedger, after_step: int, ended_before: float) -> tuple[int
         turns = connection.execute(f"DELETE FROM turns WHERE {chosen}").rowcount
         if turns:
             detail = {"episodes": episodes, "turns": turns}
-            writes.insert_event(connection, time.time(), "ledger.compacted", detail)
+            insert_event(connection, time.time(), "ledger.compacted", detail)
             connection.execute(f"UPDATE episodes SET is_compacted = 1 WHERE {chosen}")
         connection.execute("DROP TABLE dropped")
         counted = opened.count()
@@ -124,6 +128,6 @@ def _drop(opened: OpenLedger, after_step: int, ended_before: float) -> tuple[int
 
 
 def _size(path: Path) -> int:
-    """The size of the ledger and of the write-ahead log beside it, in bytes."""
-    files = (path, path.with_name(f"{path.name}-wal"))
+    """Return the size of the ledger and of its write-ahead log, in bytes."""
+    files = (path, log_of(path))
     return sum(file.stat().st_size for file in files if file.exists())

@@ -1,6 +1,6 @@
-"""Evaluations on record: which weights are due to be scored, who does it, and what came of it.
+"""Evaluations on record: which weights are due to be scored, who scores them, and the result.
 
-Place in the flow: as queries.py and writes.py, for the held-out scores of a run. A score is computed here, from the
+Place in the flow: like queries.py and the writes, for the held-out scores of a run. A score is computed here, from the
 rewards of recorded episodes that only the weights in question have sampled. Leases are not stored: only the server in
 memory knows when one runs out.
 """
@@ -20,14 +20,15 @@ from typing import Any
 from swarm.errors import BadRequest, Conflict, NotFound
 from swarm.ledger.queries import NEWEST_JOB
 from swarm.ledger.rows import EvaluationRow, EvaluationState
-from swarm.ledger.writes import insert_event, to_json
+from swarm.ledger.writes.encoding import to_json
+from swarm.ledger.writes.events import insert_event
 
 _OPEN = "state IN ('due', 'running')"
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What an evaluator says at the end: the episodes that it scored, and how many attempts brought no reward."""
+    """The report of an evaluator at its end: the episodes that it scored, and how many attempts brought no reward."""
 
     evaluator: str
     episode_ids: tuple[str, ...]
@@ -35,12 +36,13 @@ class Report:
     reason: str | None
 
     def digest(self) -> str:
+        """Return a digest of all that the report says."""
         said = [self.evaluator, sorted(self.episode_ids), self.failures, self.reason]
         return hashlib.sha256(to_json(said).encode()).hexdigest()
 
 
 def evaluations(connection: sqlite3.Connection, after_step: int = -1, limit: int = 1000) -> list[EvaluationRow]:
-    """Those of the newest job, by step and age: `limit` of them, and the rest of the last step."""
+    """Return evaluations of the newest job, by step and age: `limit` of them, and the rest of the last step."""
     beyond = f"FROM evaluations WHERE job_id = {NEWEST_JOB} AND step > ?1"
     rows = connection.execute(
         f"SELECT * {beyond} AND step <= coalesce((SELECT step {beyond} ORDER BY step LIMIT 1 OFFSET ?2 - 1), step)"
@@ -51,7 +53,7 @@ def evaluations(connection: sqlite3.Connection, after_step: int = -1, limit: int
 
 
 def newest_evaluation(connection: sqlite3.Connection, state: EvaluationState | None = None) -> EvaluationRow | None:
-    """The newest of the newest job; of those in a state, if one is given."""
+    """Return the newest evaluation of the newest job, in a given state or in any. Return None if there is none."""
     row = connection.execute(
         f"SELECT * FROM evaluations WHERE job_id = {NEWEST_JOB} AND state = coalesce(?, state)"
         " ORDER BY evaluation_id DESC LIMIT 1",
@@ -61,7 +63,7 @@ def newest_evaluation(connection: sqlite3.Connection, state: EvaluationState | N
 
 
 def evaluation_of(connection: sqlite3.Connection, step: int) -> EvaluationRow:
-    """That of the present weights of a step. Raises NotFound."""
+    """Return the evaluation of the present weights of a step. Raise NotFound."""
     row = _find(connection, step)
     if row is None:
         raise NotFound(f"no evaluation of step {step} is on record", param="step")
@@ -71,8 +73,10 @@ def evaluation_of(connection: sqlite3.Connection, step: int) -> EvaluationRow:
 def insert_evaluation(
     connection: sqlite3.Connection, at: float, step: int, weight_version: int, episodes: int
 ) -> EvaluationRow:
-    """The evaluation of the present weights, due from now on if there is none on record. One that is still open for
-    other weights is rewound."""
+    """Record that the present weights are due to be scored, unless that is on record, and return their evaluation.
+
+    An evaluation that is still open for other weights is rewound.
+    """
     connection.execute(
         f"UPDATE evaluations SET state = 'rewound', ended_at = ? WHERE job_id = {NEWEST_JOB} AND {_OPEN}"
         " AND (step <> ? OR weight_version <> ?)",
@@ -89,7 +93,7 @@ def insert_evaluation(
 
 
 def claim_evaluation(connection: sqlite3.Connection, at: float, step: int, evaluator: str) -> EvaluationRow:
-    """Raises Conflict unless it is due."""
+    """Give a due evaluation to an evaluator. Raise Conflict unless it is due."""
     claimed = connection.execute(
         "UPDATE evaluations SET state = 'running', evaluator = ?, claimed_at = ?"
         f" WHERE job_id = {NEWEST_JOB} AND step = ? AND state = 'due'",
@@ -102,7 +106,7 @@ def claim_evaluation(connection: sqlite3.Connection, at: float, step: int, evalu
 
 
 def return_evaluation(connection: sqlite3.Connection, at: float, step: int, reason: str) -> EvaluationRow:
-    """A running one is due again: its evaluator is gone. Raises Conflict unless it runs."""
+    """Make a running evaluation due again, because its evaluator is gone. Raise Conflict unless it runs."""
     returned = connection.execute(
         "UPDATE evaluations SET state = 'due', evaluator = NULL, claimed_at = NULL"
         f" WHERE job_id = {NEWEST_JOB} AND step = ? AND state = 'running'",
@@ -115,7 +119,7 @@ def return_evaluation(connection: sqlite3.Connection, at: float, step: int, reas
 
 
 def abandon_evaluation(connection: sqlite3.Connection, at: float, step: int, reason: str) -> EvaluationRow:
-    """Go on without a score of these weights. Raises Conflict unless it is open."""
+    """Close an evaluation without a score. Raise Conflict unless it is open."""
     abandoned = connection.execute(
         "UPDATE evaluations SET state = 'abandoned', reason = ?, ended_at = ?"
         f" WHERE job_id = {NEWEST_JOB} AND step = ? AND {_OPEN}",
@@ -128,10 +132,10 @@ def abandon_evaluation(connection: sqlite3.Connection, at: float, step: int, rea
 
 
 def end_evaluation(connection: sqlite3.Connection, at: float, step: int, report: Report) -> EvaluationRow:
-    """Score the weights of a step, exactly once: the same report again gives the same answer.
+    """Score the weights of a step, exactly once. The same report again gives the same answer.
 
-    Without episodes it is abandoned. Raises NotFound; Conflict for one that somebody else runs or that is over;
-    BadRequest for an episode that is no score of these weights.
+    A report without episodes abandons the evaluation. Raise NotFound, Conflict if somebody else runs the evaluation or
+    it is over, or BadRequest for an episode that is no score of these weights.
     """
     row = _find(connection, step)
     if row is None:
@@ -176,7 +180,7 @@ class _Scores:
 
     @property
     def stderr(self) -> float | None:
-        """Attempts at one task are not independent: the spread is that between tasks."""
+        """Return the standard error between tasks: attempts at one task are not independent. None for a single task."""
         by_task: dict[str, list[float]] = defaultdict(list)
         for task_id, reward in self.rewards.values():
             by_task[task_id].append(reward)
@@ -185,7 +189,10 @@ class _Scores:
 
 
 def _scores_of(connection: sqlite3.Connection, evaluation: sqlite3.Row, episode_ids: Sequence[str]) -> _Scores:
-    """Raises BadRequest unless each is an ended eval episode of this job, begun since and sampled by these weights."""
+    """Return the scores of the reported episodes.
+
+    Raise BadRequest unless each is an ended eval episode of this job, begun since then and sampled by these weights.
+    """
     rows = connection.execute(
         f"SELECT given.value AS given, e.*, e.job_id = {NEWEST_JOB} AS is_own FROM json_each(?) AS given"
         " LEFT JOIN episodes AS e ON e.episode_id = given.value",
@@ -210,7 +217,7 @@ def _no_score(episode_id: str, step: int, why: str) -> BadRequest:
 
 
 def _add_to_metrics(connection: sqlite3.Connection, done: EvaluationRow) -> None:
-    """So that a score stands beside what its step was trained with; step 0 has no metrics."""
+    """Add a score to the metrics of its step. Step 0 has no metrics."""
     found = connection.execute(
         f"SELECT batch_id, metrics FROM batches WHERE job_id = {NEWEST_JOB} AND step = ? AND state = 'trained'",
         (done.step,),

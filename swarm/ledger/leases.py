@@ -1,7 +1,7 @@
 """Leases and launches on record: which researcher has the server, and which run was started under which key.
 
-Place in the flow: as queries.py and writes.py, for the two facts that outlive the researcher who made them. A lease's
-heartbeats are not stored: only the server in memory knows when one runs out.
+Place in the flow: like queries.py and the writes, for the two facts that outlive the researcher who made them. A
+lease's heartbeats are not stored: only the server in memory knows when one runs out.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from typing import Any
 from swarm.errors import LaunchConflict
 from swarm.ledger import queries
 from swarm.ledger.rows import JobRow, LaunchRow, LeaseRow
-from swarm.ledger.writes import insert_event, insert_job
+from swarm.ledger.writes.events import insert_event
+from swarm.ledger.writes.jobs import insert_job
 
 
 def present_lease(connection: sqlite3.Connection) -> LeaseRow | None:
-    """The lease that nobody has given back; whether it has run out is not known here."""
+    """Return the lease that nobody has given back. Whether it has run out is not known here."""
     row = connection.execute("SELECT * FROM leases WHERE ended_at IS NULL ORDER BY fence DESC LIMIT 1").fetchone()
     return None if row is None else _to_lease(row)
 
@@ -33,7 +34,7 @@ def insert_lease(
     database: str,
     ttl_s: float,
 ) -> LeaseRow:
-    """A new lease of the server; the one before it ends."""
+    """Record a new lease of the server. The lease before it ends."""
     connection.execute("UPDATE leases SET ended_at = ? WHERE ended_at IS NULL", (at,))
     row = connection.execute(
         "INSERT INTO leases (study_id, holder, host, pid, database, ttl_s, since) VALUES (?, ?, ?, ?, ?, ?, ?)"
@@ -47,7 +48,7 @@ def insert_lease(
 
 
 def end_lease(connection: sqlite3.Connection, at: float, fence: int) -> None:
-    """Idempotent."""
+    """End a lease. Do nothing if it has ended."""
     ended = connection.execute(
         "UPDATE leases SET ended_at = ? WHERE fence = ? AND ended_at IS NULL RETURNING study_id", (at, fence)
     ).fetchone()
@@ -58,7 +59,7 @@ def end_lease(connection: sqlite3.Connection, at: float, fence: int) -> None:
 def insert_launch(
     connection: sqlite3.Connection, at: float, key: str, job: Mapping[str, Any], resolved: Mapping[str, Any]
 ) -> JobRow:
-    """Start a new run under a key. Raises Conflict, with nothing changed, if a run before has it."""
+    """Start a new run under a key. Raise LaunchConflict, with nothing changed, if another run has the key."""
     if connection.execute("SELECT 1 FROM launches WHERE key = ?", (key,)).fetchone() is not None:
         raise LaunchConflict(f"the run {key} was started before", param="key")
     started = insert_job(connection, at, job, resolved, key=key)
@@ -67,7 +68,7 @@ def insert_launch(
 
 
 def launches(connection: sqlite3.Connection, key: str | None = None, limit: int = 100) -> list[LaunchRow]:
-    """Runs that were started under a key, newest first; that of `key` alone if one is given."""
+    """Return runs that were started under a key, newest first. With a `key`, return the run of that key alone."""
     rows = connection.execute(
         f"SELECT launches.key, launches.at, jobs.*, jobs.job_id = {queries.NEWEST_JOB} AS is_newest,"
         " (SELECT max(step) FROM batches WHERE batches.job_id = jobs.job_id AND state = 'trained') AS step"
@@ -80,7 +81,7 @@ def launches(connection: sqlite3.Connection, key: str | None = None, limit: int 
 
 
 def newest_launch_key(connection: sqlite3.Connection) -> str | None:
-    """The key of the newest job, if it was started under one."""
+    """Return the key of the newest job, or None if it was started without one."""
     row = connection.execute(f"SELECT key FROM launches WHERE job_id = {queries.NEWEST_JOB}").fetchone()
     return None if row is None else row["key"]
 

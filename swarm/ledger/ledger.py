@@ -1,13 +1,13 @@
-"""Ledger: the durable record of jobs, episodes, turns, batches and metrics.
+"""The durable record of jobs, episodes, turns, batches and metrics.
 
 Place in the flow: the server writes here before it acknowledges anything, and reads here after a crash. Writes go
-through one writer thread that commits them in groups; reads run in worker threads on read-only connections. This
-module knows nothing of HTTP, tokenizers or weights.
+through one writer thread that commits them in groups. Reads run in worker threads on read-only connections. This module
+knows nothing of HTTP, tokenizers or weights.
 
-Everything is a coroutine; a write returns once it is on disk (`synchronous=FULL`) and raises LedgerError, with nothing
-stored, if the disk refuses. Writes are done in the order of their calls. Steps, metrics, counters and open
-work are those of the newest job; earlier jobs stay on record. What changes jobs, states, batches or rewards
-leaves an event in the same transaction. What each method does is said where its operation is: in queries.py, writes.py,
+Everything is a coroutine. A write returns once it is on disk (`synchronous=FULL`). If the disk refuses, it raises
+LedgerError with nothing stored. Writes are done in the order of their calls. Steps, metrics, counters and open work are
+those of the newest job; earlier jobs stay on record. Every change of a job, a state, a batch or a reward leaves an
+event in the same transaction. The docstring of each method stands where its operation is: in queries.py, in writes/,
 leases.py, evaluations.py and transactions.py.
 """
 
@@ -41,7 +41,7 @@ READ_TIMEOUT_S = 60.0
 def _read(
     query: Callable[Concatenate[sqlite3.Connection, P], T],
 ) -> Callable[Concatenate[Ledger, P], Coroutine[Any, Any, T]]:
-    """The method of the ledger that asks this, with the same parameters."""
+    """Return the method of the ledger that asks this, with the same parameters."""
 
     @wraps(query)
     async def read(ledger: Ledger, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -53,7 +53,7 @@ def _read(
 def _write(
     operation: Callable[Concatenate[sqlite3.Connection, P], T],
 ) -> Callable[Concatenate[Ledger, P], Coroutine[Any, Any, T]]:
-    """The method of the ledger that does this, with the same parameters."""
+    """Return the method of the ledger that does this, with the same parameters."""
 
     @wraps(operation)
     async def write(ledger: Ledger, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -65,7 +65,7 @@ def _write(
 def _write_at(
     operation: Callable[Concatenate[sqlite3.Connection, float, P], T],
 ) -> Callable[Concatenate[Ledger, P], Coroutine[Any, Any, T]]:
-    """As `_write`, for what records its own time: that of the call."""
+    """Return what `_write` does, for an operation that takes the time of the call."""
 
     @wraps(operation)
     async def write(ledger: Ledger, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -76,7 +76,7 @@ def _write_at(
 
 
 class Ledger:
-    """The record of one server directory. Used from any number of asyncio tasks and threads of one process."""
+    """The record of one server directory, for any number of asyncio tasks and threads of one process."""
 
     def __init__(self, path: Path, writer: Writer, watchers: EventWatchers, lock: IO[str]) -> None:
         self._path = path
@@ -86,14 +86,13 @@ class Ledger:
 
     @classmethod
     def open(cls, path: Path, lock: IO[str] | None = None, require: Callable[[], object] = lambda: None) -> Ledger:
-        """Create or open the database file at `path` and hold its lock (`<path>.lock`) until `close`.
+        """Create or open the database file at `path` and hold its lock until `close`.
 
-        The caller may hold the `lock` already, and hands it over; `require` is as for `open_ledger`. A file of an older
-        version is migrated; a copy of it is kept as `<path>.v<version>`.
+        The caller may hold the `lock` already, and hands it over. `require` is as for `open_ledger`.
 
-        Raises LedgerInUse if another process holds it (naming its pid); with the file untouched, LedgerDamaged if
-        acknowledged episodes are gone from it or its pages are not what was written, and LedgerError if it was written
-        by a newer version or is not a ledger.
+        Raise LedgerInUse, which names the process that holds the lock. Raise LedgerDamaged if acknowledged episodes are
+        gone or the file is not what was written. Raise LedgerError for a ledger of another version and for a file that
+        is no ledger. A refused file stays as it is.
         """
         path = Path(path)
         lock = lock or hold_lock(path)
@@ -105,29 +104,29 @@ class Ledger:
             raise
 
     def close(self) -> None:
-        """Commit what is pending, leave all of it in one file, and release the lock. Idempotent."""
+        """Commit what is pending, leave everything in one file, and release the lock. Do nothing if it is closed."""
         self._writer.close()
         self._lock.close()
 
-    record_job = _write_at(writes.insert_job)
-    extend_job = _write_at(writes.extend_job)
+    record_job = _write_at(writes.jobs.insert_job)
+    extend_job = _write_at(writes.jobs.extend_job)
     record_launch = _write_at(leases.insert_launch)
     record_lease = _write_at(leases.insert_lease)
     end_lease = _write_at(leases.end_lease)
-    record_state = _write_at(writes.insert_state)
-    record_event = _write_at(writes.insert_event)
-    record_audit = _write(writes.insert_audit)
-    record_change = _write_at(writes.insert_change)
-    begin_episode = _write(writes.insert_episode)
-    end_episode = _write(writes.end_episode)
+    record_state = _write_at(writes.events.insert_state)
+    record_event = _write_at(writes.events.insert_event)
+    record_audit = _write(writes.events.insert_audit)
+    record_change = _write_at(writes.jobs.insert_change)
+    begin_episode = _write(writes.episodes.insert_episode)
+    end_episode = _write(writes.episodes.end_episode)
     prepare_episode = _write(transactions.prepare_episode)
     commit_episode = _write(transactions.commit_episode)
-    revise_reward = _write_at(writes.revise_reward)
-    close_episode = _write(writes.close_episode)
-    seal_batch = _write_at(writes.seal_batch)
-    fail_batch = _write_at(writes.fail_batch)
-    rewind = _write_at(writes.rewind)
-    recover = _write_at(writes.recover)
+    revise_reward = _write_at(writes.episodes.revise_reward)
+    close_episode = _write(writes.episodes.close_episode)
+    seal_batch = _write_at(writes.batches.seal_batch)
+    fail_batch = _write_at(writes.batches.fail_batch)
+    rewind = _write_at(writes.batches.rewind)
+    recover = _write_at(writes.open_work.recover)
     open_evaluation = _write_at(evaluations.insert_evaluation)
     claim_evaluation = _write_at(evaluations.claim_evaluation)
     return_evaluation = _write_at(evaluations.return_evaluation)
@@ -163,7 +162,8 @@ class Ledger:
     evaluations = _read(evaluations.evaluations)
 
     async def wait_for_events(self, after_id: int, limit: int, timeout_s: float) -> list[EventRow]:
-        """As `events`, but waits for the first one to come; empty after `timeout_s` seconds without any."""
+        """Return what `events` returns once there is at least one. Return nothing after `timeout_s` seconds without
+        any."""
         with self._watchers.watch() as arrived:
             try:
                 async with asyncio.timeout(timeout_s):
@@ -177,24 +177,25 @@ class Ledger:
     async def add_turns(self, turns: Sequence[Turn]) -> None:
         """Record the choices of one model call, all or none.
 
-        Raises LedgerError if their episode is not on record or one of them is there already.
+        Raise LedgerError if their episode is not on record or one of them is there already.
         """
-        encoded = [writes.EncodedTurn.of(turn) for turn in turns]
-        await self.write(partial(writes.insert_turns, turns=encoded))
+        encoded = [writes.turns.EncodedTurn.of(turn) for turn in turns]
+        await self.write(partial(writes.turns.insert_turns, turns=encoded))
 
     async def finish_batch(self, report: StepReport) -> None:
-        """Members become TRAINED with their advantages and the step's metrics are recorded, in one transaction.
+        """Record a finished step in one transaction: its metrics, and its members as TRAINED with their advantages.
 
-        Raises Conflict unless the batch that the report names is sealed.
+        Raise Conflict unless the batch that the report names is sealed.
         """
-        await self.write(partial(writes.finish_batch, at=time.time(), report=report))
+        await self.write(partial(writes.batches.finish_batch, at=time.time(), report=report))
 
     @property
     def commits(self) -> CommitCount:
-        """What was made durable since the ledger was opened, and the time it took."""
+        """Return how much was made durable since the ledger was opened, and the time that took."""
         return self._writer.count
 
     async def write(self, operation: Operation[T]) -> T:
+        """Return the result of an operation once it is on disk."""
         future = self._writer.submit(operation)
         # asyncio.timeout would cost as much as the write itself.
         deadline = asyncio.get_running_loop().call_later(WRITE_TIMEOUT_S, self._give_up, future)
@@ -210,6 +211,7 @@ class Ledger:
             )
 
     async def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        """Return the answer to a query, asked on a connection that cannot write."""
         try:
             async with asyncio.timeout(READ_TIMEOUT_S):
                 return await asyncio.to_thread(self._query, query)

@@ -1,7 +1,7 @@
 """Reads: one function per question, rows of the database in, frozen rows out.
 
-Place in the flow: called by the ledger on a read-only connection, and by writes.py inside a transaction. Knows
-nothing of threads.
+Place in the flow: called by the ledger on a read-only connection, and by writes inside a transaction. Knows nothing of
+threads.
 """
 
 from __future__ import annotations
@@ -39,15 +39,18 @@ from swarm.types import EpisodeType, FinishReason, ForkReason, Grammar, GrammarK
 MAX_FAILURE_REASONS = 100
 
 NEWEST_JOB = "(SELECT max(job_id) FROM jobs)"
+IN_POOL = "state = 'completed' AND episode_type = 'train' AND batch_id IS NULL"
+"""The condition, in SQL, of an episode that waits for a batch."""
 
 
 def latest_job(connection: sqlite3.Connection) -> JobRow | None:
+    """Return the newest job, or None if no job is on record."""
     row = connection.execute("SELECT * FROM jobs ORDER BY job_id DESC LIMIT 1").fetchone()
     return None if row is None else to_job(row)
 
 
 def job(connection: sqlite3.Connection, job_id: int) -> JobRow:
-    """One run of this ledger. Raises NotFound."""
+    """Return one run of this ledger. Raise NotFound."""
     row = connection.execute("SELECT * FROM jobs WHERE job_id = ?", (job_id,)).fetchone()
     if row is None:
         raise NotFound(f"no run {job_id} is on record")
@@ -55,47 +58,48 @@ def job(connection: sqlite3.Connection, job_id: int) -> JobRow:
 
 
 def last_trained_step(connection: sqlite3.Connection, job_id: int) -> int:
+    """Return the last step that a run has trained, or 0."""
     row = connection.execute("SELECT max(step) FROM batches WHERE job_id = ? AND state = 'trained'", (job_id,))
     return row.fetchone()[0] or 0
 
 
 def job_changes(connection: sqlite3.Connection, job_id: int) -> list[JobChange]:
-    """The changes of one run, in their order."""
+    """Return the changes of one run, in their order."""
     rows = connection.execute("SELECT * FROM job_changes WHERE job_id = ? ORDER BY revision", (job_id,))
     return [JobChange(row["revision"], row["at_step"], json.loads(row["settings"])) for row in rows]
 
 
 def job_revision(connection: sqlite3.Connection, job_id: int) -> int:
-    """How many changes one run has had."""
+    """Return how many changes one run has had."""
     return connection.execute("SELECT count(*) FROM job_changes WHERE job_id = ?", (job_id,)).fetchone()[0]
 
 
 def states(connection: sqlite3.Connection, limit: int = 100) -> list[StateRow]:
-    """The newest changes of the engine state, oldest first."""
+    """Return the newest changes of the engine state, oldest first."""
     rows = connection.execute("SELECT * FROM states ORDER BY state_id DESC LIMIT ?", (limit,)).fetchall()
     return [StateRow(row["state"], row["reason"], row["at"]) for row in reversed(rows)]
 
 
 def events(connection: sqlite3.Connection, after_id: int = 0, limit: int = 100) -> list[EventRow]:
-    """Events beyond `after_id`, oldest first."""
+    """Return events beyond `after_id`, oldest first."""
     rows = connection.execute("SELECT * FROM events WHERE event_id > ? ORDER BY event_id LIMIT ?", (after_id, limit))
     return [EventRow(row["event_id"], row["kind"], json.loads(row["detail"]), row["at"]) for row in rows]
 
 
 def newest_events(connection: sqlite3.Connection, limit: int) -> list[EventRow]:
-    """The newest events, oldest first."""
+    """Return the newest events, oldest first."""
     newest = connection.execute("SELECT coalesce(max(event_id), 0) FROM events").fetchone()[0]
     return events(connection, max(0, newest - limit), limit)
 
 
 def audit(connection: sqlite3.Connection, after_id: int = 0, limit: int = 100) -> list[AuditRow]:
-    """Control calls beyond `after_id`, oldest first."""
+    """Return control calls beyond `after_id`, oldest first."""
     rows = connection.execute("SELECT * FROM audit WHERE audit_id > ? ORDER BY audit_id LIMIT ?", (after_id, limit))
     return [AuditRow(**dict(row)) for row in rows]
 
 
 def episode(connection: sqlite3.Connection, episode_id: str) -> EpisodeRow:
-    """Raises NotFound."""
+    """Return one episode. Raise NotFound, or LedgerError if its row is damaged."""
     row = connection.execute("SELECT * FROM episodes WHERE episode_id = ?", (episode_id,)).fetchone()
     if row is None:
         raise NotFound(f"no episode {episode_id!r} is on record", param="episode_id")
@@ -113,7 +117,7 @@ def episodes(
     cursor: str | None = None,
     limit: int = 100,
 ) -> EpisodeSlice:
-    """Episodes of every job, newest first. Raises UnknownParameter for a cursor that is not of this ledger."""
+    """Return episodes of every job, newest first. Raise UnknownParameter for a cursor that is not of this ledger."""
     filters: dict[str, str | None] = {
         "state": state,
         "episode_type": episode_type,
@@ -136,7 +140,7 @@ def episodes(
 
 
 def closed_episodes(connection: sqlite3.Connection, limit: int) -> list[ClosedEpisode]:
-    """The newest episodes of every job that run no more, oldest first."""
+    """Return the newest episodes of every job that run no more, oldest first."""
     rows = connection.execute(
         "SELECT episode_id, api_key_sha256, coalesce(outcome, state) AS reason FROM episodes"
         " WHERE state NOT IN ('running', 'prepared') ORDER BY number DESC LIMIT ?",
@@ -146,13 +150,13 @@ def closed_episodes(connection: sqlite3.Connection, limit: int) -> list[ClosedEp
 
 
 def turns(connection: sqlite3.Connection, episode_id: str) -> tuple[Turn, ...]:
-    """The recorded turns of an episode by index; empty if there are none."""
+    """Return the recorded turns of an episode by index."""
     rows = connection.execute("SELECT * FROM turns WHERE episode_id = ? ORDER BY turn_index", (episode_id,))
     return tuple(_to_turn(row) for row in rows)
 
 
 def episodes_with_turns(connection: sqlite3.Connection, condition: str, order: str) -> tuple[RecordedEpisode, ...]:
-    """Episodes of the newest job with their turns. `condition` and `order` are SQL, never user input."""
+    """Return episodes of the newest job with their turns. `condition` and `order` are SQL, never user input."""
     rows = connection.execute(
         f"SELECT * FROM episodes WHERE job_id = {NEWEST_JOB} AND {condition} ORDER BY {order}"
     ).fetchall()
@@ -160,13 +164,14 @@ def episodes_with_turns(connection: sqlite3.Connection, condition: str, order: s
 
 
 def batch_episodes(connection: sqlite3.Connection, batch_id: str) -> tuple[RecordedEpisode, ...]:
-    """The members of a batch with their turns, in the order they began."""
+    """Return the members of a batch with their turns, in the order in which they began."""
     rows = connection.execute("SELECT * FROM episodes WHERE batch_id = ? ORDER BY number", (batch_id,)).fetchall()
     return tuple(RecordedEpisode(to_episode(row), turns(connection, row["episode_id"])) for row in rows)
 
 
 def trained_batches(connection: sqlite3.Connection, after_step: int, job_id: int | None = None) -> list[BatchRow]:
-    """The batches trained beyond `after_step` and not rewound since, by step; of the newest run, if none is named."""
+    """Return the batches trained beyond `after_step` and not rewound since, by step. Without a `job_id` they are of the
+    newest run."""
     rows = connection.execute(
         f"SELECT * FROM batches WHERE job_id = coalesce(?, {NEWEST_JOB}) AND state = 'trained' AND step > ?"
         " ORDER BY step",
@@ -176,7 +181,7 @@ def trained_batches(connection: sqlite3.Connection, after_step: int, job_id: int
 
 
 def first_step_without_tokens(connection: sqlite3.Connection, after_step: int, up_to_step: int) -> int | None:
-    """The first step of these whose batch cannot be trained again, because tokens of it were dropped."""
+    """Return the first of these steps whose batch cannot be trained again, because some of its tokens were dropped."""
     return connection.execute(
         "SELECT min(b.step) FROM batches AS b JOIN episodes AS e ON e.batch_id = b.batch_id"
         f" WHERE b.job_id = {NEWEST_JOB} AND b.state = 'trained' AND b.step > ? AND b.step <= ?"
@@ -186,7 +191,7 @@ def first_step_without_tokens(connection: sqlite3.Connection, after_step: int, u
 
 
 def trained_groups_by_source(connection: sqlite3.Connection) -> dict[str, int]:
-    """How many groups of each data source have been trained."""
+    """Return how many groups of each data source have been trained."""
     rows = connection.execute(
         f"SELECT data_source, n FROM trained_groups WHERE job_id = {NEWEST_JOB} ORDER BY data_source"
     )
@@ -194,7 +199,7 @@ def trained_groups_by_source(connection: sqlite3.Connection) -> dict[str, int]:
 
 
 def metrics(connection: sqlite3.Connection, after_step: int = 0, limit: int = 1000) -> list[MetricRow]:
-    """Finished steps beyond `after_step`, oldest first."""
+    """Return finished steps beyond `after_step`, oldest first."""
     rows = connection.execute(
         f"SELECT * FROM batches WHERE job_id = {NEWEST_JOB} AND state = 'trained' AND step > ? ORDER BY step LIMIT ?",
         (after_step, limit),
@@ -205,7 +210,7 @@ def metrics(connection: sqlite3.Connection, after_step: int = 0, limit: int = 10
 
 
 def batches(connection: sqlite3.Connection, limit: int = 100) -> list[BatchRow]:
-    """The newest batches, newest first."""
+    """Return the newest batches, newest first."""
     rows = connection.execute(
         f"SELECT * FROM batches WHERE job_id = {NEWEST_JOB} ORDER BY rowid DESC LIMIT ?", (limit,)
     )
@@ -213,9 +218,9 @@ def batches(connection: sqlite3.Connection, limit: int = 100) -> list[BatchRow]:
 
 
 def held_tasks(connection: sqlite3.Connection) -> list[TaskRow]:
-    """The tasks of the newest job of which something is trained or waits to be, by task id."""
+    """Return the tasks of the newest job of which something is trained or waits to be, by task id."""
     rows = connection.execute(
-        "SELECT e.task_id, e.data_source, count(DISTINCT e.batch_id || ' ' || coalesce(e.batch_group, '')) AS groups,"
+        "SELECT e.task_id, e.data_source, count(DISTINCT e.batch_id || ' ' || e.batch_group) AS groups,"
         " sum(e.batch_id IS NULL) AS waiting FROM episodes AS e LEFT JOIN batches AS b ON b.batch_id = e.batch_id"
         f" WHERE e.job_id = {NEWEST_JOB} AND e.episode_type = 'train' AND e.task_id IS NOT NULL"
         " AND ((e.state = 'completed' AND e.batch_id IS NULL) OR b.state IN ('sealed', 'trained'))"
@@ -225,7 +230,8 @@ def held_tasks(connection: sqlite3.Connection) -> list[TaskRow]:
 
 
 def failures(connection: sqlite3.Connection) -> dict[str, int]:
-    """How many episodes were aborted, expired or dropped, by reason; the most frequent reasons only."""
+    """Return how many episodes were aborted, expired or dropped, by reason. Only the most frequent reasons are
+    included."""
     rows = connection.execute(
         f"SELECT outcome, sum(n) AS n FROM episode_counts WHERE job_id = {NEWEST_JOB} AND state <> 'trained'"
         " GROUP BY outcome ORDER BY n DESC, outcome LIMIT ?",
@@ -235,7 +241,7 @@ def failures(connection: sqlite3.Connection) -> dict[str, int]:
 
 
 def episode_counts(connection: sqlite3.Connection) -> dict[tuple[str, str], int]:
-    """How many episodes of the newest job there are by state and outcome, "" where there is none."""
+    """Return how many episodes of the newest job there are by state and outcome, "" where there is none."""
     rows = connection.execute(
         f"SELECT state, outcome, n FROM episode_counts WHERE job_id = {NEWEST_JOB} UNION ALL"
         f" SELECT state, '', count(*) FROM episodes WHERE job_id = {NEWEST_JOB}"
@@ -251,7 +257,7 @@ _SPENT = (
 
 
 def job_use(connection: sqlite3.Connection, episode_type: EpisodeType) -> JobUse:
-    """What the episodes of one kind of the newest job have spent."""
+    """Return what the episodes of one kind of the newest job have used."""
     kind = (episode_type.value,)
     total = connection.execute(
         "SELECT count(*) AS episodes, total(calls) AS calls, total(prompt_tokens) AS prompt_tokens,"
@@ -334,8 +340,8 @@ def to_sampling(stored: str) -> tuple[SamplingSettings, ...]:
     )
 
 
-def _require_intact(stored: int | None, values: Sequence[Stored], what: str) -> None:
-    """Raises LedgerError for a row that is not what was written."""
+def _require_intact(stored: Stored, values: Sequence[Stored], what: str) -> None:
+    """Raise LedgerError for a row that is not what was written."""
     if not is_intact(stored, values):
         raise LedgerError(f"{what} is damaged: it is not what was written; `swarm doctor --home HOME` counts the rest")
 

@@ -1,7 +1,7 @@
-"""What the ledger returns: frozen rows, one class per table.
+"""The rows that the ledger returns: frozen, one class per table.
 
-Place in the flow: the server reads these to answer requests and to go on after a crash. They know nothing of SQL.
-All times are seconds since the epoch.
+Place in the flow: the server reads these to answer requests and to go on after a crash. They know nothing of SQL. All
+times are seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from swarm.types import DEFAULT_DATA_SOURCE, EpisodeType, SamplingParams, Turn
 
 
 class BatchState(StrEnum):
-    """A sealed batch ends trained or failed. A trained one is rewound when the server resumes from older weights."""
+    """The states of a batch. A sealed batch ends trained or failed. A trained one is rewound when the server resumes
+    from older weights."""
 
     SEALED = "sealed"
     TRAINED = "trained"
@@ -28,7 +29,8 @@ class BatchState(StrEnum):
 class JobRow:
     """One run of a job. `job` is as given, `resolved` has every default filled in.
 
-    A run that began from the weights of an earlier one names that and the step; both None: it began from the model.
+    `origin_job_id` and `origin_step` name the run and the step whose weights this run began from. Both are None if it
+    began from the model.
     """
 
     job_id: int
@@ -41,7 +43,7 @@ class JobRow:
 
 @dataclass(frozen=True, slots=True)
 class LaunchRow:
-    """One run that was started under a key. `step` is the last one it has finished; a later run ends `is_newest`."""
+    """One run that was started under a key. `step` is the last one it has finished. A later run ends `is_newest`."""
 
     key: str
     job: JobRow
@@ -79,14 +81,18 @@ MAX_SETTINGS = 256
 
 @dataclass(frozen=True, slots=True)
 class SamplingSettings:
-    """What the distribution of a completion depended on. `others` are further settings by name that are not at the
-    value at which they do nothing; of a bias of logits only that there was one."""
+    """The settings that the distribution of a completion depended on.
+
+    `others` are further settings by name, without those at the value at which they do nothing. Of a bias of logits it
+    says only that there was one.
+    """
 
     temperature: float
     others: tuple[tuple[str, float], ...] = ()
 
     @classmethod
     def of(cls, params: SamplingParams) -> SamplingSettings:
+        """Return the settings of these parameters."""
         values = ((name, float(getattr(params, name)), neutral) for name, neutral in _RESHAPING)
         bias = (("logit_bias", 1.0),) if params.logit_bias else ()
         others = tuple((name, value) for name, value, neutral in values if value != neutral)
@@ -105,7 +111,7 @@ _RESHAPING = (
 
 @dataclass(frozen=True, slots=True)
 class ModelUse:
-    """The inference of an episode, or a part of it. `calls` are completions, `sampling` their distinct settings."""
+    """The inference of an episode, or of a part of it. `calls` are completions, `sampling` their distinct settings."""
 
     calls: int = 0
     prompt_tokens: int = 0
@@ -116,7 +122,7 @@ class ModelUse:
 
     @classmethod
     def of(cls, params: SamplingParams, prompt_tokens: int, sampled_tokens: int) -> ModelUse:
-        """Of one completion."""
+        """Return the use of one completion."""
         return cls(1, prompt_tokens, sampled_tokens, (SamplingSettings.of(params),))
 
     def __add__(self, other: ModelUse) -> ModelUse:
@@ -135,11 +141,12 @@ NO_USE = ModelUse()
 
 @dataclass(frozen=True, slots=True)
 class JobUse:
-    """What the episodes of one kind of a job have spent. Counted are those that are over and have a reward or called
-    the model: `episodes` of them, `seconds` from begin to end in all.
+    """The inference of all episodes of one kind of a job. It counts episodes that are over and have a reward or called
+    the model.
 
-    `limited` met a limit, `faulty` had a failure of the system. `unrewarded` counts those without a reward by outcome,
-    `model_share` is the mean of those that have one.
+    `episodes` is their number, `seconds` their time from begin to end in all. `limited` met a limit, `faulty` had a
+    failure of the system. `unrewarded` counts those without a reward by outcome. `model_share` is the mean of those
+    that have one.
     """
 
     episodes: int
@@ -153,20 +160,19 @@ class JobUse:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeRow:
-    """One episode. Fields after `deadline_at` are filled in as it lives; None means that has not happened. `job_id` is
-    the job that it was begun under, which the ledger adds.
+    """One episode. Fields after `deadline_at` are filled in as it lives; None means that this has not happened.
 
-    `api_key_sha256` is the hex digest of the episode's key, never the key. `outcome` says why it was aborted, expired
-    or dropped. `turns` counts recorded model calls, `weight_versions` are all that sampled one of its tokens.
+    `job_id` is the job that it was begun under, which the ledger adds. `api_key_sha256` is the hex digest of the
+    episode's key, never the key. `outcome` says why it was aborted, expired or dropped. `turns` counts recorded model
+    calls, and `weight_versions` are all that sampled one of its tokens.
 
-    `batch_group` tells the groups of its batch apart; None in a batch whose groups are its tasks. One that `is_greedy`
-    is sampled at temperature 0.
+    `batch_group` tells the groups of its batch apart. An episode that `is_greedy` is sampled at temperature 0.
 
     `sampling_seed`, `temperature`, `max_calls` and `max_tokens` are what its calls are sampled with and bounded by.
-    `use` is what is on record of its calls, `model_share` how much of its graded replies the model wrote.
+    `use` is what is on record of its calls. `model_share` is how much of its graded replies the model wrote.
 
     `transaction_sha256` is the hex digest of the transaction that ends it together with episodes of other servers.
-    `inquiry_url` is where to ask how that was decided, its secret included; None if it is decided here.
+    `inquiry_url` is where to ask how that was decided, its secret included. It is None if this episode decides.
     """
 
     episode_id: str
@@ -209,7 +215,7 @@ class EpisodeRow:
 
 @dataclass(frozen=True, slots=True)
 class ClosedEpisode:
-    """An episode that runs no more, and why: its outcome, else its state."""
+    """An episode that runs no more, with the reason: its outcome, or else its state."""
 
     episode_id: str
     api_key_sha256: str
@@ -218,7 +224,7 @@ class ClosedEpisode:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeSlice:
-    """Some episodes, newest first; `next_cursor` is None on the last slice."""
+    """A page of episodes, newest first. `next_cursor` is None on the last page."""
 
     episodes: tuple[EpisodeRow, ...]
     next_cursor: str | None
@@ -226,7 +232,7 @@ class EpisodeSlice:
 
 @dataclass(frozen=True, slots=True)
 class EndReceipt:
-    """What became of an ended episode. `replayed` is True if an earlier call with the same key ended it.
+    """The answer to the end of an episode. `replayed` is True if an earlier call with the same key ended it.
 
     `weight_versions` are all that sampled one of its tokens.
     """
@@ -244,8 +250,11 @@ class EndReceipt:
 
 @dataclass(frozen=True, slots=True)
 class TaskRow:
-    """What the newest job has of one task: `groups` in batches that are sealed or trained, rewound ones aside, and
-    `waiting` completed episodes that are in no batch yet."""
+    """The part of one task in the newest job.
+
+    `groups` counts those in batches that are sealed or trained, without rewound ones. `waiting` counts completed
+    episodes that are in no batch yet.
+    """
 
     task_id: str
     data_source: str
@@ -272,8 +281,11 @@ class BatchRow:
 
 
 class EvaluationState(StrEnum):
-    """DUE until an evaluator claims it, RUNNING until that one ends it or its lease is over. An ended one is DONE, or
-    ABANDONED where no score came of it; REWOUND when its weights are no part of the run any more."""
+    """The states of an evaluation. It is DUE until an evaluator claims it, and RUNNING until that one ends it or its
+    lease is over.
+
+    An ended one is DONE, or ABANDONED without a score. It is REWOUND when its weights are no part of the run any more.
+    """
 
     DUE = "due"
     RUNNING = "running"
@@ -284,10 +296,11 @@ class EvaluationState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EvaluationRow:
-    """The held-out score of the weights after one step. `episodes` is how many are wanted, `scored` how many there are,
-    of which `successes` solved their task; `failures` are attempts that brought no reward.
+    """The held-out score of the weights after one step.
 
-    Fields after `due_at` are filled in as it goes on. `mean` is of the rewards, `stderr` between tasks.
+    `episodes` is how many are wanted, `scored` how many there are, of which `successes` solved their task. `failures`
+    are attempts that brought no reward. Fields after `due_at` are filled in as it goes on. `mean` is of the rewards,
+    `stderr` between tasks.
     """
 
     evaluation_id: int
@@ -312,7 +325,7 @@ class EvaluationRow:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The figures of the score by the names that they have among the metrics of the step."""
+        """Return the figures of the score, by their names among the metrics of the step."""
         figures = {"eval/mean": self.mean, "eval/stderr": self.stderr, "eval/episodes": self.scored}
         return {name: float(value) for name, value in figures.items() if value is not None}
 
@@ -339,8 +352,7 @@ class EventRow:
 
 @dataclass(frozen=True, slots=True)
 class AuditRow:
-    """One control call, allowed or refused. `caller` names the role, never the token; `audit_id` is given by the
-    ledger."""
+    """One control call, allowed or refused. `caller` names the role, never the token. The ledger gives `audit_id`."""
 
     audit_id: int
     at: float
@@ -362,11 +374,12 @@ class RecordedEpisode:
 
 @dataclass(frozen=True, slots=True)
 class OpenWork:
-    """What a restarted server goes on with. `step` and `weight_version` are those of the last finished batch, or 0.
+    """The work that a restarted server goes on with. `step` and `weight_version` are those of the last finished batch,
+    or 0.
 
     `running` are the episodes that nobody has ended, or only prepared to end, oldest first. `returned` are the ids of
-    batches that were sealed and never finished; their episodes are among `completed`, those that wait for a batch,
-    oldest end first.
+    batches that were sealed and never finished. Their episodes are among `completed`, which wait for a batch, oldest
+    end first.
     """
 
     job: JobRow | None

@@ -1,8 +1,8 @@
-"""Writes and reads of episodes that end together with episodes of other servers, or not at all.
+"""Episodes that end together with episodes of other servers, or not at all: their writes and reads.
 
-Place in the flow: as operations.py, whose statements these complete. A prepared episode has its result on record and
-waits for one word; which word, rollout/transactions/two_phase.py finds out. An episode without `inquiry_url` is the one
-whose commit decides.
+Place in the flow: like writes/episodes.py, whose statements these complete. A prepared episode has its result on record
+and waits for one word. rollout/transactions/two_phase.py finds out which word. An episode without `inquiry_url` is the
+one whose commit decides.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from dataclasses import replace
 from swarm.errors import Conflict, EpisodeEnded, IdempotencyMismatch
 from swarm.ledger import queries
 from swarm.ledger.rows import EndReceipt, EpisodeRow
-from swarm.ledger.writes import SET_RESULT, Ending, add_use, close_episode, count_acknowledged, receipt_of
+from swarm.ledger.writes.counts import count_acknowledged
+from swarm.ledger.writes.episodes import close_episode, receipt_of
+from swarm.ledger.writes.results import SET_RESULT, Ending
+from swarm.ledger.writes.usage import add_use
 from swarm.schemas import EpisodeState
 
 COMMIT_LIMIT_S = 300.0
@@ -28,10 +31,10 @@ _GIVEN_UP = frozenset({EpisodeState.ABORTED, EpisodeState.EXPIRED})
 def prepare_episode(
     connection: sqlite3.Connection, ending: Ending, *, transaction_sha256: str, inquiry_url: str | None
 ) -> EndReceipt:
-    """Store the result of a running episode that is to count only if its transaction does; the same again gives
-    the same answer. `inquiry_url` None: its own commit decides.
+    """Store the result of a running episode that is to count only if its transaction does.
 
-    Raises NotFound, IdempotencyMismatch for another result, Conflict for another transaction, or EpisodeEnded.
+    The same again gives the same answer. Without an `inquiry_url`, the commit of this episode decides. Raise NotFound,
+    IdempotencyMismatch for another result, Conflict for another transaction, or EpisodeEnded.
     """
     present = queries.episode(connection, ending.episode_id)
     if present.state is not EpisodeState.RUNNING:
@@ -58,10 +61,10 @@ def prepare_episode(
 def commit_episode(
     connection: sqlite3.Connection, episode_id: str, *, transaction_sha256: str, ended_at: float
 ) -> EndReceipt:
-    """Complete a prepared episode; again gives the same answer.
+    """Complete a prepared episode. The same again gives the same answer.
 
-    Too late a commit gives the deciding episode up instead, which the receipt says: an error would undo that. Raises
-    NotFound, EpisodeEnded if it was given up before, Conflict if it is not of this transaction.
+    A commit that comes too late gives the deciding episode up instead. The receipt says so, because an error would undo
+    it. Raise NotFound, EpisodeEnded if the episode was given up before, or Conflict if it is not of this transaction.
     """
     present = queries.episode(connection, episode_id)
     if present.state is EpisodeState.RUNNING:
@@ -83,9 +86,9 @@ def commit_episode(
 
 
 def transaction(connection: sqlite3.Connection, transaction_sha256: str) -> EpisodeRow | None:
-    """The episode whose commit decides it; None if it is not decided here.
+    """Return the episode whose commit decides, or None if the transaction is not decided here.
 
-    Found by a digest, so that the time this takes tells nothing of any secret.
+    It is found by a digest, so that the time this takes tells nothing of any secret.
     """
     row = connection.execute(
         "SELECT * FROM episodes WHERE transaction_sha256 = ? AND inquiry_url IS NULL", (transaction_sha256,)

@@ -1,8 +1,8 @@
-"""Writer: the one thread that changes the database, committing whatever waits as one group; and who is told of it.
+"""The one thread that changes the database, and those who watch for events.
 
-Place in the flow: the ledger submits operations, the writer runs them in order and reports once they are on disk: to
-each event loop once for a whole group, since waking a loop costs more than most writes. Watchers of events are woken
-the same way. The writer knows nothing of what an operation does.
+Place in the flow: the ledger submits operations. The writer runs them in order and commits whatever waits as one group.
+It reports to each event loop once for a whole group, because waking a loop costs more than most writes. Watchers of
+events are woken the same way. The writer knows nothing of what an operation does.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _OWN_ERRORS = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.DataErr
 
 @dataclass(frozen=True, slots=True)
 class CommitCount:
-    """Transactions that are on disk, the writes in them, and the seconds from begin to commit in all."""
+    """The number of transactions on disk and of writes in them, and the seconds from begin to commit in all."""
 
     commits: int = 0
     writes: int = 0
@@ -53,10 +53,10 @@ class _Pending:
 
 
 class Writer:
-    """Owns the open ledger from construction to `close`. `submit` may be called in any thread's event loop."""
+    """The owner of the open ledger, from construction to `close`."""
 
     def __init__(self, opened: OpenLedger, on_commit: Callable[[sqlite3.Connection], None] = lambda _: None) -> None:
-        """`on_commit` is called by the writer's thread after every commit, before anybody is answered."""
+        """Start the thread. It calls `on_commit` after every commit, before anybody is answered."""
         self._opened = opened
         self._connection = opened.connection
         self._on_commit = on_commit
@@ -68,10 +68,10 @@ class Writer:
         self._thread.start()
 
     def submit(self, operation: Operation[T]) -> asyncio.Future[T]:
-        """The future ends once the operation is on disk, or with the SwarmError that kept it from that.
+        """Return a future that ends once the operation is on disk, or with the SwarmError that prevented that.
 
-        It belongs to the running loop. An operation whose future is cancelled or given an error before its turn comes
-        is left out.
+        The future belongs to the running loop; any thread's loop will do. An operation whose future is cancelled or
+        given an error before its turn comes is left out. Raise LedgerError if the ledger is closed.
         """
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         with self._closing:
@@ -81,7 +81,7 @@ class Writer:
         return future
 
     def close(self) -> None:
-        """Finish what was submitted, then close the ledger's file. Idempotent."""
+        """Finish what was submitted, then close the ledger's file. Do nothing if it is closed."""
         with self._closing:
             if not self._closed:
                 self._closed = True
@@ -110,7 +110,7 @@ class Writer:
         return group, False
 
     def _next(self) -> _Pending | None:
-        """What comes next. In a pause the control file is brought to the disk."""
+        """Return what comes next. In a pause, bring the control file to the disk."""
         control = self._opened.control
         while control.is_behind:
             try:
@@ -147,7 +147,7 @@ class Writer:
         _answer(group)
 
     def _attempt(self, pending: _Pending) -> None:
-        """Run one operation; its own failure undoes it alone, a failure of the file (sqlite3.Error) is passed on."""
+        """Run one operation. Its own failure undoes it alone; a failure of the file (sqlite3.Error) is passed on."""
         connection = self._connection
         pending.result, pending.error = None, None
         connection.execute("SAVEPOINT operation")
@@ -201,7 +201,7 @@ def _settle(done: Sequence[_Pending]) -> None:
 
 
 class EventWatchers:
-    """`notify` is called by one thread, `watch` by any."""
+    """The tasks that wait for events. One thread calls `notify`, any thread `watch`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -210,7 +210,7 @@ class EventWatchers:
 
     @contextmanager
     def watch(self) -> Generator[asyncio.Event]:
-        """An event that is set when there may be something new; to be used in the running loop."""
+        """Yield an asyncio event that is set when there may be something new. It belongs to the running loop."""
         arrived = asyncio.Event()
         with self._lock:
             self._waiting[arrived] = asyncio.get_running_loop()
@@ -221,7 +221,7 @@ class EventWatchers:
                 del self._waiting[arrived]
 
     def notify(self, connection: sqlite3.Connection) -> None:
-        """Wake those who wait if something was added since the last call. Without them this costs nothing."""
+        """Wake those who wait if an event was added since the last call. Without them this costs nothing."""
         if not self._waiting:
             return
         newest = connection.execute("SELECT coalesce(max(event_id), 0) FROM events").fetchone()[0]

@@ -41,7 +41,7 @@ NAME_CHARACTERS = 16
 
 
 class NameKind(StrEnum):
-    """Who gave a call its name: its caller, to all attempts alike, or whoever passes requests on, to each anew."""
+    """The giver of a call's name: its caller, to all attempts alike, or whoever passes requests on, to each anew."""
 
     CALLER = "c"
     CARRIER = "p"
@@ -49,11 +49,11 @@ class NameKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CallIdentity:
-    """What tells a logical call from the others of its episode.
+    """The marks that tell a logical call from the others of its episode. `sha256` is of route and body.
 
-    `sha256` is of route and body. `name`, if it has one, is the same for copies of one attempt, and for all attempts if
-    its caller gave it. Else attempts belong together by their number, which client libraries count: attempt k is the
-    repetition of a call whose last attempt was k - 1.
+    `name`, if it has one, is the same for copies of one attempt, and for all attempts if its caller gave it. Without a
+    name, attempts belong together by their number, which client libraries count. Attempt k is the repetition of a call
+    whose last attempt was k - 1.
     """
 
     sha256: str
@@ -66,13 +66,13 @@ class CallIdentity:
 
 
 def call_name(kind: NameKind, name: str) -> str:
-    """A short stand-in, since names are as long as callers like."""
+    """Return a short stand-in, since names are as long as callers like."""
     return kind + hashlib.sha256(name.encode()).hexdigest()[:NAME_CHARACTERS]
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The first token of a choice is there. `prompt_ids` is its whole prompt."""
+    """The event of the first token of a choice. `prompt_ids` is its whole prompt."""
 
     choice: int
     turn_index: int
@@ -81,7 +81,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Tokens as they were sampled, and the parts of the reply that are certain by now; either may be empty."""
+    """New tokens as they were sampled, and the parts of the reply that are certain by now. Either may be empty."""
 
     choice: int
     parts: tuple[ReplyPart, ...]
@@ -99,7 +99,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """A choice is complete and on record."""
+    """The event of a choice that is complete and on record."""
 
     completion: Completion
 
@@ -113,7 +113,7 @@ CallEvent = Opened | Piece | Closed
 
 @dataclass(frozen=True, slots=True)
 class CallHead:
-    """What every reply to a call says of it. `created` is in seconds since the epoch."""
+    """The part of every reply that names its call. `created` is in seconds since the epoch."""
 
     call_id: str
     created: int
@@ -129,16 +129,16 @@ class CallResult:
 
 
 class LogicalCall:
-    """One call, in progress or finished. Used from one event loop.
+    """One call, in progress or finished, used from one event loop.
 
-    It goes on as long as somebody reads it: with the last reader gone it is cancelled, and `is_abandoned`, unless it
-    `is_sampled`, from where on only its record is missing. Only of a streamed call events can be read before its end;
-    `has_left` says whether some were. `names` are those of its attempts so far, `number` is that of the call in its
-    episode.
+    It goes on as long as somebody reads it. With the last reader gone it is cancelled, and `is_abandoned`. That is not
+    so once it `is_sampled`: from there on only its record is missing. Events can be read before its end only of a
+    streamed call, and `has_left` says whether some were. `names` are those of its attempts so far. `number` is that of
+    the call in its episode.
     """
 
     def __init__(self, identity: CallIdentity, created: float, *, is_streamed: bool, number: int = 0) -> None:
-        """`created` is in seconds since the epoch."""
+        """Begin a call, in progress. `created` is in seconds since the epoch."""
         self.call_id = uuid.uuid4().hex
         self.identity = identity
         self.attempt = identity.attempt
@@ -157,7 +157,7 @@ class LogicalCall:
 
     @classmethod
     def recorded(cls, turns: Sequence[Turn]) -> LogicalCall:
-        """A finished call as its turns tell of it."""
+        """Return a finished call as its turns tell of it."""
         first = turns[0]
         sha256, *names = first.request_sha256.split()
         call = cls(CallIdentity(sha256, first.attempt), first.started_at, is_streamed=False)
@@ -172,7 +172,7 @@ class LogicalCall:
 
     @property
     def identity_on_record(self) -> str:
-        """What `recorded` knows the call by."""
+        """Return what `recorded` knows the call by."""
         return " ".join((self.identity.sha256, *sorted(self.names)))
 
     @property
@@ -186,19 +186,19 @@ class LogicalCall:
         self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     def publish(self, event: CallEvent) -> None:
-        """To those who read events; they may see the reply from here on."""
+        """Tell those who read events. They may see the reply from here on."""
         self._events.append(event)
         self._news.set()
 
     def forget(self, choice: int) -> None:
-        """A choice is sampled again, and nobody has seen any of it."""
+        """Forget a choice that is sampled again, of which nobody has seen any part."""
         self._events = [event for event in self._events if event.choice != choice]
 
     def head(self, model: str) -> CallHead:
         return CallHead(self.call_id, int(self.created), model)
 
     async def completed(self) -> tuple[Completion, ...]:
-        """Wait for the end. Raises what kept the call from it."""
+        """Wait for the end. Raise what kept the call from it."""
         if self._task is not None:
             self._readers += 1
             try:
@@ -208,9 +208,10 @@ class LogicalCall:
         return self.completions
 
     async def events(self) -> AsyncGenerator[Sequence[CallEvent]]:
-        """All events from the first one, as many at once as there are; none after SILENCE_S seconds without one.
+        """Yield all events from the first one, as many at once as there are, and none after SILENCE_S seconds without
+        one.
 
-        Raises what kept the call from its end.
+        Raise what kept the call from its end.
         """
         if self._task is None or self.is_finished:
             yield [event for completion in self.completions for event in _retold(completion)]
@@ -251,7 +252,7 @@ class LogicalCall:
 
 
 class EpisodeCalls:
-    """The calls of one episode, in the order they were first sent."""
+    """The calls of one episode, in the order in which they were first sent."""
 
     def __init__(self) -> None:
         self._by_sha256: dict[str, list[LogicalCall]] = {}
@@ -260,10 +261,10 @@ class EpisodeCalls:
 
     @classmethod
     def recorded(cls, turns: Iterable[Turn]) -> EpisodeCalls:
-        """Those that ended before this server began."""
+        """Return the calls that ended before this server began."""
         by_id: dict[str, list[Turn]] = {}
         for turn in turns:
-            if turn.call_id and turn.finish_reason is not FinishReason.ABORT:
+            if turn.finish_reason is not FinishReason.ABORT:
                 by_id.setdefault(turn.call_id, []).append(turn)
         calls = cls()
         for of_call in by_id.values():
@@ -273,13 +274,15 @@ class EpisodeCalls:
         return calls
 
     def next_number(self) -> int:
-        """The lowest number that no call has: one that came to nothing leaves its own to the call after it, which is as
-        a rule another attempt of it."""
+        """Return the lowest number that no call has.
+
+        A call that came to nothing leaves its number to the call after it, which is usually another attempt of it.
+        """
         used = {call.number for calls in self._by_sha256.values() for call in calls}
         return next(number for number in itertools.count() if number not in used)
 
     def claim(self, identity: CallIdentity) -> LogicalCall | None:
-        """The call that this attempt repeats, if there is one."""
+        """Return the call that this attempt repeats, or None."""
         calls = self._by_sha256.get(identity.sha256, [])
         call = _named(calls, identity.name) or self._numbered(calls, identity)
         if call is not None:
@@ -291,7 +294,7 @@ class EpisodeCalls:
         self._by_sha256.setdefault(call.identity.sha256, []).append(call)
 
     def drop(self, call: LogicalCall) -> None:
-        """A call came to nothing: another attempt of it begins anew."""
+        """Forget a call that came to nothing. Another attempt of it begins anew."""
         sha256 = call.identity.sha256
         same = self._by_sha256.get(sha256, [])
         if call in same:
@@ -299,8 +302,11 @@ class EpisodeCalls:
             self._lost[sha256] = [*self._lately_lost(sha256), (call.attempt, time.monotonic())]
 
     def _numbered(self, calls: list[LogicalCall], identity: CallIdentity) -> LogicalCall | None:
-        """Libraries count attempts, so the last one of the call this repeats had the number before; one of them may
-        have been lost on the way here."""
+        """Return the call that an attempt without a name repeats, or None.
+
+        Libraries count attempts, so the last attempt of that call had the number before. One of them may have been lost
+        on the way here.
+        """
         if not identity.attempt or identity.is_named_by_caller or self._repeats_a_lost_one(calls, identity):
             return None
         earlier = [
@@ -311,7 +317,11 @@ class EpisodeCalls:
         return earlier[-1] if earlier else None
 
     def _repeats_a_lost_one(self, calls: list[LogicalCall], identity: CallIdentity) -> bool:
-        """Whether this repeats a call that came to nothing: sooner that than an answered one. True once for each."""
+        """Return whether this repeats a call that came to nothing, which is likelier than a repetition of an answered
+        one.
+
+        It is True once for each.
+        """
         lost = self._lately_lost(identity.sha256)
         for entry in reversed(lost):
             if entry[0] < identity.attempt:
@@ -346,7 +356,7 @@ def _retold(completion: Completion) -> list[CallEvent]:
 
 
 def parts_of(reply: Message) -> list[ReplyPart]:
-    """A whole assistant message as parts."""
+    """Return a whole assistant message as parts."""
     parts: list[ReplyPart] = []
     if reasoning := reply.get("reasoning_content"):
         parts.append(ReasoningPart(reasoning))

@@ -1,4 +1,4 @@
-"""What a client reported, put beside what was recorded: the finished episode that goes to the pool.
+"""The result of an episode: what its client reported, together with what was recorded, as the pool takes it.
 
 Place in the flow: between `end` or `reward` and the batch pool. Pure functions; nothing here decides what is stored.
 """
@@ -24,12 +24,8 @@ _REPORTED = {"task_id", "reward", "is_success", "turn_rewards", "rewards", "meta
 
 
 def payload_digest(request: EndEpisodeRequest) -> str:
-    """Identifies what was reported, whoever sent it."""
+    """Return a digest of what was reported, whoever sent it."""
     payload = request.model_dump(mode="json", include=_REPORTED)
-    for name in ("rewards", "replies"):
-        if payload[name] is None:
-            # As it was identified before there were any: what was ended then can still be replayed.
-            del payload[name]
     return hashlib.sha256(json.dumps(payload, sort_keys=True).encode()).hexdigest()
 
 
@@ -41,7 +37,7 @@ def ending_of(
     unrecorded: ModelUse = NO_USE,
     model_share: float | None = None,
 ) -> Ending:
-    """What is recorded of a result that came just now."""
+    """Return what is recorded of a result that came just now."""
     return Ending(
         episode_id=episode_id,
         idempotency_key=request.idempotency_key or episode_id,
@@ -59,10 +55,10 @@ def ending_of(
 
 
 def align_turn_rewards(given: Sequence[float] | None, turns: Sequence[Turn]) -> tuple[float, ...] | None:
-    """Turn rewards by turn index, 0 where nothing was reported: entry t belongs to the turn with index t.
+    """Return turn rewards by turn index, 0 where nothing was reported. Entry t belongs to the turn with index t.
 
-    `given` has one entry per recorded turn in order; turns that were aborted may be left out, since the caller got no
-    reply to reward. Raises BadRequest for any other length.
+    `given` has one entry per recorded turn in order. Turns that were aborted may be left out, since the caller got no
+    reply to reward. Raise BadRequest for any other length.
     """
     if given is None:
         return None
@@ -83,8 +79,11 @@ def align_turn_rewards(given: Sequence[float] | None, turns: Sequence[Turn]) -> 
 
 
 def check_rewards(job: TrainJob, rewards: Mapping[str, float] | None, turn_rewards: Sequence[float] | None) -> None:
-    """Raises BadRequest for a result that the job cannot learn from: one without a named reward that it asks for, or
-    with turn rewards, which an estimator over named rewards has no use for."""
+    """Raise BadRequest for a result that the job cannot learn from.
+
+    That is a result without a named reward that the job asks for. It is also one with turn rewards, where the estimator
+    takes named rewards alone.
+    """
     if job.gdpo_reward_keys is None:
         return
     missing = [name for name in job.gdpo_reward_keys if name not in (rewards or {})]
@@ -102,7 +101,7 @@ def check_rewards(job: TrainJob, rewards: Mapping[str, float] | None, turn_rewar
 
 
 def finished_episode(row: EpisodeRow, turns: Sequence[Turn]) -> FinishedEpisode:
-    """A completed train episode as the pool takes it. Raises ValueError if its turns do not fit together."""
+    """Return a completed train episode as the pool takes it. Raise ValueError if its turns do not fit together."""
     assert row.task_id is not None and row.reward is not None and row.ended_at is not None, "only of ended episodes"
     return FinishedEpisode(
         episode_id=row.episode_id,
@@ -120,7 +119,10 @@ def finished_episode(row: EpisodeRow, turns: Sequence[Turn]) -> FinishedEpisode:
 
 
 def salvaged_episode(row: EpisodeRow, turns: Sequence[Turn]) -> FinishedEpisode:
-    """The same, but without samples if its turns do not fit together: it is dropped, and counted, at the next seal."""
+    """Return a completed train episode, without samples if its turns do not fit together.
+
+    Without samples it is dropped, and counted, at the next seal.
+    """
     try:
         return finished_episode(row, turns)
     except ValueError:
@@ -129,7 +131,7 @@ def salvaged_episode(row: EpisodeRow, turns: Sequence[Turn]) -> FinishedEpisode:
 
 
 def require_revisable(row: EpisodeRow) -> None:
-    """Raises Conflict, or EpisodeEnded with what became of the episode, unless it waits for a batch."""
+    """Raise Conflict, or EpisodeEnded with what became of the episode, unless it waits for a batch."""
     if row.episode_type is not EpisodeType.TRAIN:
         raise Conflict(f"episode {row.episode_id} is an eval episode: its reward is final")
     if row.state is EpisodeState.RUNNING:

@@ -2,8 +2,8 @@
 
 Place in the flow: called by `swarm backup`, whether a server runs in the home or not, and by `swarm restore` where none
 does. A backup is a home itself: the ledger as SQLite copies it in one piece, its control file, and the runs with their
-checkpoints. Those are copied before the ledger, which so knows each of them, and has the batches to train from there
-on. Knows no tensors.
+checkpoints. The runs are copied before the ledger. So the ledger knows each of them, and has the batches to train from
+there on. Knows no tensors.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _DRAFT = ".restore.partial"
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What a backup holds: acknowledged episodes, and the job with the step that a server goes on from."""
+    """The content of a backup: acknowledged episodes, and the job with the step that a server goes on from."""
 
     directory: Path
     episodes: int
@@ -49,7 +49,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """`aside` is where that which was in the home is now; `replaced` says what it was."""
+    """The effect of a restore. `aside` is where the former content of the home is now, `replaced` says what it was."""
 
     saved: Saved
     home: Path
@@ -58,19 +58,18 @@ class Restored:
 
 
 def back_up(home: Path, target: Path) -> Saved:
-    """Write a backup of a home to `target`, which appears once it is whole: its ledger was read again, and each
-    checkpoint held against its manifest, which knows a large file by its size alone.
+    """Write a backup of a home to `target`, which appears once it is whole.
 
-    Raises NotFound without a ledger, BadRequest if something is there already, LedgerDamaged if the home's own ledger
-    is, LedgerError if the disk refuses.
+    Whole means that its ledger was read again and each checkpoint held against its manifest. A manifest knows a large
+    file by its size alone. Raise NotFound without a ledger, BadRequest if something is there already, LedgerDamaged if
+    the home's own ledger is damaged, LedgerError if the disk refuses.
     """
     path = ledger_of(home)
-    if not path.is_file():
-        raise NotFound(f"{home} holds no ledger: give the --home of a server")
+    with _disk_errors(home):
+        if not path.is_file() or inspect_home(home, CHECK_LIMIT_S).mark is None:
+            raise NotFound(f"{home} holds no ledger: give the --home of a server")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise BadRequest(f"{target} is there already: give a directory that is new or empty")
-    with _disk_errors(home):
-        inspect_home(home, CHECK_LIMIT_S)
     draft = target.absolute().with_name(f".{target.absolute().name}.partial")
     with _disk_errors(target):
         try:
@@ -92,8 +91,8 @@ def back_up(home: Path, target: Path) -> Saved:
 def restore(source: Path, home: Path) -> Restored:
     """Put a backup in the place of what a home holds, which is set aside.
 
-    The ledger gets an id of its own: what the backup's origin recorded later is not in it. Raises NotFound for what is
-    no backup, LedgerDamaged for one that is not whole, LedgerInUse while a server runs in the home.
+    The ledger gets an id of its own, because it lacks what the backup's origin recorded later. Raise NotFound for what
+    is no backup, LedgerDamaged for one that is not whole, LedgerInUse while a server runs in the home.
     """
     if not ledger_of(source).is_file() or read_mark(ledger_of(source)) is None:
         raise NotFound(f"{source} is no backup: it holds no ledger with its control file")
@@ -119,7 +118,7 @@ def restore(source: Path, home: Path) -> Restored:
 
 
 def _move_in(draft: Path, home: Path, aside: Path | None) -> None:
-    """Give the content of the draft its place. Raises LedgerError, which says where that is which was there before."""
+    """Give the content of the draft its place. Raise LedgerError, which says where the former content is."""
     # The ledger comes after the runs that it knows, and the control file that vouches for it comes last.
     last = [ledger_of(draft), control_path(ledger_of(draft))]
     try:
@@ -131,7 +130,7 @@ def _move_in(draft: Path, home: Path, aside: Path | None) -> None:
 
 
 def describe(home: Path) -> Saved:
-    """What a home holds that nobody writes to, and no file is left behind in. Raises LedgerError."""
+    """Return what a home holds that nobody writes to, and leave no file behind in it. Raise LedgerError."""
     with _disk_errors(home), closing(open_unchanged(ledger_of(home))) as connection:
         connection.row_factory = sqlite3.Row
         episodes = own_mark(connection).acknowledged
@@ -143,8 +142,11 @@ def describe(home: Path) -> Saved:
 
 
 def _copy(home: Path, draft: Path) -> bool:
-    """Copy the runs and then the ledger; False if weights went back meanwhile, if a checkpoint was removed or replaced,
-    or if a server began to write to a ledger that was closed."""
+    """Copy the runs and then the ledger. Return False if the home changed in a way that makes the copy wrong.
+
+    That is so if weights went back, if a checkpoint was removed or replaced, or if a server began to write to a ledger
+    that was closed.
+    """
     with closing(_open(ledger_of(home))) as present:
         rewinds = _rewinds(present)
     runs = runs_of(home)
@@ -172,7 +174,7 @@ def _copy(home: Path, draft: Path) -> bool:
 
 
 def _copy_run(run: RunDirectory, target: Path, *, is_newest: bool) -> None:
-    """All but what writes in progress have left, and what a run that is over needs no more."""
+    """Copy a run without what unfinished writes have left, and without what a run that is over needs no more."""
     needless: set[Path] = set() if is_newest else set(run.checkpoints.superfluous())
 
     def ignored(folder: str, names: list[str]) -> list[str]:
@@ -182,7 +184,7 @@ def _copy_run(run: RunDirectory, target: Path, *, is_newest: bool) -> None:
 
 
 def _is_like(run: RunDirectory, copy: Path) -> bool:
-    """Whether each copied checkpoint holds what its manifest says, or is as damaged as the one that it is a copy of."""
+    """Return whether each copied checkpoint is what its manifest says, or as damaged as its origin."""
     for checkpoint in RunDirectory(copy, run.number).checkpoints.newest_first():
         origin = run.path / checkpoint.relative_to(copy)
         if _damage(checkpoint) is None:
@@ -195,6 +197,7 @@ def _is_like(run: RunDirectory, copy: Path) -> bool:
 
 
 def _damage(checkpoint: Path) -> str | None:
+    """Return what is wrong with a checkpoint, or None."""
     try:
         verify_checkpoint(checkpoint)
     except CheckpointError as error:
@@ -203,15 +206,17 @@ def _damage(checkpoint: Path) -> str | None:
 
 
 def _is_gone(error: OSError) -> bool:
-    """Whether something that was listed is not there any more."""
+    """Return whether something that was listed is not there any more."""
     if isinstance(error, FileNotFoundError):
         return True
     return any(not Path(source).exists() for source, *_ in error.args[0])
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    """A connection that leaves no file behind where a server has closed the ledger: one that opens it says so in the
-    control file before it writes."""
+    """Return a connection that leaves no file behind where a server has closed the ledger.
+
+    A server that opens such a ledger says so in the control file before it writes.
+    """
     noted = read_mark(path)
     return open_for_reading(path) if noted is None or noted.closed is None else open_unchanged(path)
 
@@ -221,15 +226,14 @@ def _rewinds(connection: sqlite3.Connection) -> int:
 
 
 def _check_copy(origin: Path, draft: Path) -> None:
-    """Read all of the copy, and note how it was left. Raises LedgerDamaged in the name of its origin."""
+    """Read all of the copy, and note how it was left. Raise LedgerDamaged in the name of its origin."""
     path = ledger_of(draft)
     try:
         mark = inspect(path, None).mark
     except LedgerDamaged as error:
         finding = error.finding.replace(str(path), str(origin), 1)
         raise LedgerDamaged(f"no backup was made: {finding}", finding=finding) from error
-    if mark is None:
-        raise LedgerError(f"{origin} is of a former version: start a server on it once, which brings it up to date")
+    assert mark is not None, "it is the copy of a record"
     ControlFile.create(path, mark).close(ClosedFile.of(path, None))
 
 
@@ -242,7 +246,7 @@ def _make_own(path: Path) -> None:
 
 
 def _found(home: Path) -> str | None:
-    """What a home holds before it is replaced; None if that is nothing."""
+    """Return what a home holds before it is replaced, in words, or None if that is nothing."""
     try:
         found = inspect_home(home, CHECK_LIMIT_S).mark
     except SwarmError as error:

@@ -1,4 +1,4 @@
-"""Builds a run from its job and from what an earlier run left in the ledger.
+"""The construction of a run from its job and from what an earlier run left in the ledger.
 
 Place in the flow: called by commands.py, before the engine is up. Episodes that were running go on at once; their calls
 are held until the engine serves. Only who is plugged where is decided here.
@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 
 from swarm.backends.base import Backend, Backends
-from swarm.batch import BatchPolicy, BatchPool, rebuild
+from swarm.batch import BatchPolicy, BatchPool, assemble
 from swarm.config import ServerConfig
 from swarm.errors import EngineFailure
 from swarm.job import TrainJob
@@ -38,7 +39,7 @@ from swarm.trainer.checkpoints import RunCheckpoints
 from swarm.trainer.loop import TrainLoop
 from swarm.trainer.recovery import Recovery
 from swarm.trainer.run_directories import run_directory, runs_of
-from swarm.types import EpisodeType, TrainBatch, WeightVersion
+from swarm.types import EpisodeType, FinishedEpisode, TrainBatch, WeightVersion
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ EVENTS_AT_ONCE = 1000
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What the events of a job tell: how often its engine came back."""
+    """The story that the events of a job tell: how often its engine came back."""
 
     recoveries: int = 0
 
@@ -63,7 +64,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """What every run of a server is built on. `fail` ends the present run."""
+    """The parts that every run of a server is built on. `fail` ends the present run."""
 
     config: ServerConfig
     ledger: Ledger
@@ -74,9 +75,10 @@ class Assembly:
     on_engine_failure: Callable[[EngineFailure], None]
 
     async def build(self, job: TrainJob, row: JobRow, work: OpenWork | None, crashed_at: float | None) -> Run:
-        """A run of `job`, as it was given, that goes on with `work`, or begins if that is None; not yet carried on.
+        """Return a run of `job`, as it was given, that goes on with `work`, or begins if that is None. It is not
+        carried on yet.
 
-        Raises EngineFailure for a model that is not there, JobInvalid for one without a chat template.
+        Raise EngineFailure for a model that is not there, JobInvalid for one without a chat template.
         """
         initial = InitialWeights(self.config, self.ledger, self.backends, self._read_batch, self._checkpoints_of)
         backend = self.backends.build(await initial.job_for_engine(job, row), is_fresh=work is None)
@@ -168,9 +170,10 @@ class Assembly:
         episodes = await self.ledger.batch_episodes(row.batch_id)
         if any(len(each.turns) < each.row.turns for each in episodes):
             raise ValueError(f"the tokens of batch {row.batch_id} are not on record any more")
-        numbers = {each.row.episode_id: each.row.batch_group for each in episodes if each.row.batch_group is not None}
-        batch = rebuild(row.batch_id, row.step, [finished_episode(each.row, each.turns) for each in episodes], numbers)
-        return replace(batch, settings=row.settings)
+        groups: defaultdict[int | None, list[FinishedEpisode]] = defaultdict(list)
+        for each in episodes:
+            groups[each.row.batch_group].append(finished_episode(each.row, each.turns))
+        return replace(assemble(row.batch_id, row.step, groups.values()), settings=row.settings)
 
     async def _last_metrics(self, work: OpenWork | None) -> dict[str, float]:
         if work is None or not work.step:
@@ -186,15 +189,17 @@ class Assembly:
 
 
 def _retire_earlier(home: Path, number: int) -> None:
-    """Remove the recovery copies of earlier runs, which nobody goes on with. Their newest checkpoint stays, and so does
-    what was to be kept."""
+    """Remove the recovery copies of earlier runs, which nobody goes on with.
+
+    Their newest checkpoint stays, and so does what was to be kept.
+    """
     for run in runs_of(home):
         if run.number < number:
             run.checkpoints.retire()
 
 
 def _weights_of(work: OpenWork | None) -> WeightVersion:
-    """What the run will serve once its engine is up."""
+    """Return what the run will serve once its engine is up."""
     if work is None:
         return WeightVersion(version=0, step=0, published_at=0.0)
     return WeightVersion(version=work.weight_version, step=work.step, published_at=0.0)

@@ -1,7 +1,7 @@
-"""What of a server's directory nothing needs any more: tokens of old episodes, and copies for crash recovery.
+"""The removal of what nothing needs any more in a server's home: tokens of old episodes, and copies for crash recovery.
 
 Place in the flow: called by `swarm gc` while no server runs there. It finds the checkpoint that a server would go on
-from, makes sure that it is whole, and has the ledger drop what lies before it. Knows no tensors.
+from and makes sure that it is whole. Then it has the ledger drop what lies before it. Knows no tensors.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from swarm.errors import CheckpointError, NotFound
 from swarm.ledger.compaction import Compacted, NewestRun, compact, estimate_compaction, newest_run
 from swarm.ledger.database import hold_lock
+from swarm.server.home import ledger_of
 from swarm.trainer.checkpoints import step_of
 from swarm.trainer.manifest import verify_checkpoint
 from swarm.trainer.run_directories import run_directory, runs_of
@@ -28,9 +29,9 @@ DAY_S = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """`kept_after_step` is the step of the checkpoint that a server goes on from: the tokens of later steps stay.
+    """The effect of a cleanup. `removed` are the directories of recovery copies.
 
-    `removed` are the directories of recovery copies.
+    `kept_after_step` is the step of the checkpoint that a server goes on from. The tokens of later steps stay.
     """
 
     ledger: Compacted
@@ -41,12 +42,12 @@ class Cleaned:
 
 
 def clean(home: Path, *, keep_days: float, is_dry_run: bool = False) -> Cleaned:
-    """Drop the tokens of episodes that ended more than `keep_days` days ago and that nothing needs, and superfluous
-    recovery copies; a dry run changes nothing, and may look at the home of a running server.
+    """Drop the tokens of old episodes that nothing needs, and superfluous recovery copies.
 
-    Raises NotFound without a ledger, LedgerInUse while a server runs, LedgerError.
+    Old are episodes that ended more than `keep_days` days ago. A dry run changes nothing, and may look at the home of a
+    running server. Raise NotFound without a ledger, LedgerInUse while a server runs, LedgerError.
     """
-    path = home / "ledger.db"
+    path = ledger_of(home)
     if not path.is_file():
         raise NotFound(f"{home} holds no ledger: give the --home of a server")
     ended_before = time.time() - keep_days * DAY_S
@@ -64,7 +65,8 @@ def clean(home: Path, *, keep_days: float, is_dry_run: bool = False) -> Cleaned:
 
 
 def _recovery_step(home: Path, run: NewestRun) -> int:
-    """The step of the newest checkpoint of the newest run that is whole; 0 without one: then all is needed."""
+    """Return the step of the newest checkpoint of the newest run that is whole, or 0 without one: then every token is
+    needed."""
     names = run.job.resolved
     directory = run_directory(home, names["project_name"], names["experiment_name"], run.job.job_id)
     for found in runs_of(home):
@@ -81,7 +83,7 @@ def _recovery_step(home: Path, run: NewestRun) -> int:
 
 
 def _superfluous(home: Path, run: NewestRun | None) -> list[Path]:
-    """Recovery copies of runs that nobody goes on with, and of the newest one if it has done all its steps."""
+    """Return recovery copies of runs that nobody goes on with, and of the newest run if it has done all its steps."""
     total = None if run is None else run.job.resolved.get("total_steps")
     is_done = run is not None and total is not None and run.step >= total
     return [

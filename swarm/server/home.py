@@ -1,5 +1,4 @@
-"""The home of a server: its ledger opened only if it is the one that belongs there, or set aside with all that hangs on
-it.
+"""The home of a server, whose ledger is opened only if it belongs there, or set aside with all that depends on it.
 
 Place in the flow: http.py opens a home by this; `swarm restore` and `swarm doctor` ask the same questions. The ledger
 itself finds out whether it is sound. Here it is held against the run folders beside it, which outlive a ledger that is
@@ -16,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
 
+from swarm.config import LEDGER
 from swarm.errors import BadRequest, LedgerDamaged, LedgerError
 from swarm.ledger import Ledger, queries
 from swarm.ledger.database import hold_lock, open_unchanged
@@ -26,19 +26,19 @@ from swarm.trainer.run_directories import RunDirectory, run_directory, runs_of
 
 logger = logging.getLogger(__name__)
 
-LEDGER = "ledger.db"
 SET_ASIDE = "set-aside"
 
 
 def ledger_of(home: Path) -> Path:
+    """Return the path of a home's ledger."""
     return home / LEDGER
 
 
 def open_home(home: Path, *, is_new_wanted: bool = False) -> Ledger:
-    """Open the ledger of a home; a new one where there was none, or where `is_new_wanted` and the present one is
-    refused, which is then set aside with its runs.
+    """Open the ledger of a home, or a new one where there was none.
 
-    Raises LedgerInUse, LedgerDamaged, LedgerError; BadRequest if a new one is wanted and the present one is sound.
+    If `is_new_wanted` and the present ledger is refused, that one is set aside with its runs. Raise LedgerInUse,
+    LedgerDamaged, LedgerError, or BadRequest if a new one is wanted and the present one is sound.
     """
     path = ledger_of(home)
     lock = hold_lock(path)
@@ -55,8 +55,12 @@ def open_home(home: Path, *, is_new_wanted: bool = False) -> Ledger:
 
 
 def set_aside(home: Path, others: Iterable[str] = ()) -> Path | None:
-    """Move the ledger with its control file, all runs and what else has one of these names to a folder of the home,
-    which is a home itself; None if there was nothing. The caller holds the lock. Raises OSError."""
+    """Move the content of a home to a folder of it, which is a home itself. Return the folder, or None if there was
+    nothing.
+
+    Moved are the ledger with its control file, all runs, and what else has one of the names in `others`. The caller
+    holds the lock. Raise OSError.
+    """
     path = ledger_of(home)
     copies = [each for each in home.glob(f"{path.name}*") if each.suffix != ".lock"]
     folders = {run.path.parent.parent for run in runs_of(home)}
@@ -75,7 +79,7 @@ def set_aside(home: Path, others: Iterable[str] = ()) -> Path | None:
 def inspect_home(home: Path, limit_s: float | None) -> Inspected:
     """Look at ledger and runs of a home without opening them, and leave no file behind.
 
-    Raises LedgerDamaged, LedgerError, sqlite3.Error, OSError.
+    Raise LedgerDamaged, LedgerError, sqlite3.Error, OSError.
     """
     inspected = inspect(ledger_of(home), limit_s)
     _require_to_fit(home)
@@ -90,7 +94,7 @@ def _set_aside_unless_sound(home: Path) -> None:
         logger.warning("%s", error.finding)
         set_aside(home)
         return
-    if found.version:
+    if found.mark is not None:
         raise BadRequest(
             f"{path} is sound: nothing is set aside; start without --new-ledger, or in another --home",
             param="new_ledger",
@@ -98,8 +102,8 @@ def _set_aside_unless_sound(home: Path) -> None:
 
 
 def _require_to_fit(home: Path) -> None:
-    """Raises LedgerDamaged for a home with runs that its ledger, which is sound or not there, does not know, or that
-    went on beyond its end."""
+    """Raise LedgerDamaged if the ledger, which is sound or not there, does not know a run of the home, or ends before a
+    run does."""
     runs = runs_of(home)
     path = ledger_of(home)
     if not runs:
@@ -120,7 +124,7 @@ def _require_to_fit(home: Path) -> None:
 
 
 def _steps_of_runs(home: Path) -> Mapping[Path, int]:
-    """The last step on record of each run, by the folder where it belongs."""
+    """Return the last step on record of each run, by the folder where it belongs."""
     with closing(open_unchanged(ledger_of(home))) as connection:
         found: dict[Path, int] = {}
         for job_id, resolved in connection.execute("SELECT job_id, resolved FROM jobs").fetchall():

@@ -78,8 +78,10 @@ class TrainLoop:
         self.evaluations.subscribe(self._show_score)
 
     async def run(self) -> None:
-        """Raises EngineLost if the engine dies in a step (whose batch is then back in the pool), EngineFailure when
-        training cannot go on."""
+        """Train until `interrupt`. Raise EngineLost if the engine dies in a step, whose batch is then back in the pool.
+
+        Raise EngineFailure when training cannot go on.
+        """
         self._interrupted.clear()
         while not self._interrupted.is_set():
             await self._until_due()
@@ -95,7 +97,7 @@ class TrainLoop:
     async def rest(self) -> None:
         """Move the engine to where it waits for episodes: ROLLING, or COMPLETE once all steps are done.
 
-        Weights that are due to be scored are served until that is done: the next batch is collected, not trained.
+        Weights that are due to be scored are served until they are scored. The next batch is collected, not trained.
         """
         await self._persist(self.evaluations.open_if_due)
         if not self._done:
@@ -121,7 +123,7 @@ class TrainLoop:
     async def between_batches(self, state: EngineState, reason: str | None = None) -> AsyncGenerator[None]:
         """Put the engine into `state` while no batch is in work, then to rest again.
 
-        Raises IllegalTransition while a batch is in work. The state stays if the engine is lost inside.
+        Raise IllegalTransition while a batch is in work. The state stays if the engine is lost inside.
         """
         if self.lifecycle.state not in RESTING:
             raise IllegalTransition(f"the engine is {self.lifecycle.state}: it cannot become {state} from there")
@@ -138,8 +140,10 @@ class TrainLoop:
             await self._rest_after(state)
 
     async def save(self, *, kept: bool, is_asked: bool = False) -> Path:
-        """Write a checkpoint of the present step; the caller moves the state. One that `is_asked` for by command stays
-        whatever the job keeps. Raises CheckpointError, EngineLost."""
+        """Write a checkpoint of the present step. The caller moves the state.
+
+        One that `is_asked` for by command stays whatever the job keeps. Raise CheckpointError, EngineLost.
+        """
         began = time.monotonic()
         weights = self.lifecycle.weights
         directory = self.checkpoints.place(weights.step, kept=kept)
@@ -163,7 +167,7 @@ class TrainLoop:
         return directory
 
     async def _remove_outdated(self) -> None:
-        """Remove the checkpoints of `save_freq` that the job does not keep; those that cannot be judged now stay."""
+        """Remove the checkpoints of `save_freq` that the job does not keep. Those that cannot be judged now stay."""
         retention = Retention.of(self.job.at(self.lifecycle.weights.step))
         if retention is None:
             return
@@ -189,7 +193,7 @@ class TrainLoop:
         return self.job.at(self.lifecycle.weights.step + 1).total_steps
 
     async def _until_due(self) -> None:
-        """Until a batch may be taken, if the job has steps left; or until it may have more of them."""
+        """Wait until a batch may be taken, if the job has steps left, or until it may have more of them."""
         reasons: list[Awaitable[object]] = [self._look_again.wait()]
         if not self._done:
             reasons.append(self._until_batch_may_be_taken())
@@ -216,7 +220,7 @@ class TrainLoop:
                 task.cancel()
 
     async def _rest_anew_if_changed(self) -> None:
-        """The job has got more steps, or ends with the one that is done."""
+        """Put the engine to rest again if the job has got more steps, or ends with the one that is done."""
         state = self.lifecycle.state
         if state in RESTING and (state is EngineState.COMPLETE) != self._done:
             await self.rest()
@@ -263,9 +267,9 @@ class TrainLoop:
             await self._save_if_due(report.step)
 
     async def _seal(self, step: int) -> SealedBatch | None:
-        """What the batch is trained with is settled here: a change is on record before, or holds for a later step.
+        """Return the sealed batch of a step, or None if the job was made to end before it.
 
-        None if the job was made to end before this step.
+        The settings of the batch are decided here: a change is on record before, or holds for a later step.
         """
         async with self.job.sealing:
             if self._done:
@@ -279,9 +283,8 @@ class TrainLoop:
         await self.ledger.seal_batch(
             batch.batch_id,
             batch.step,
-            [episode.episode_id for episode in batch.members],
+            [[episode.episode_id for episode in group.members] for group in batch.groups],
             [(drop.episode_id, drop.reason) for drop in sealed.dropped],
-            [number for number, group in enumerate(batch.groups) for _ in group.members],
             batch.settings,
         )
 
@@ -310,7 +313,7 @@ class TrainLoop:
         return report
 
     async def _take_back(self, batch: TrainBatch, reason: str) -> None:
-        """The members of a batch that was not trained wait for the next one."""
+        """Put the members of a batch that was not trained back to wait for the next one."""
         await self._persist(lambda: self.ledger.fail_batch(batch.batch_id, reason))
         self.source.take_back(batch.members)
 
@@ -334,14 +337,14 @@ class TrainLoop:
         logger.info("step %d: version %d, %s", report.step, report.weight_version.version, _headline(metrics))
 
     def _show_score(self, score: EvaluationRow) -> None:
-        """The ledger has added it to the metrics of its step."""
+        """Show the score among the last metrics. The ledger has added it to the metrics of its step."""
         if score.step == self.lifecycle.weights.step and score.step > 0:
             self.last_metrics = {**self.last_metrics, **score.metrics}
 
     async def _persist(self, write: Callable[[], Awaitable[None]]) -> None:
         """Write, however long the disk is full: what left the pool is in nobody else's hands.
 
-        Raises LedgerUnwritable after LEDGER_PATIENCE_S seconds.
+        Raise LedgerUnwritable after LEDGER_PATIENCE_S seconds.
         """
         give_up_at = time.monotonic() + LEDGER_PATIENCE_S
         while True:
@@ -376,7 +379,7 @@ class TrainLoop:
 
 
 def _success_rate(episodes: Sequence[FinishedEpisode]) -> dict[str, float]:
-    """The share of successes among the episodes whose clients say whether they are one; nothing if none does."""
+    """Return the share of successes among episodes whose clients say whether they are one, if there are any."""
     said = [episode.is_success for episode in episodes if episode.is_success is not None]
     return {"batch/success_rate": sum(said) / len(said)} if said else {}
 

@@ -1,4 +1,4 @@
-"""Where the runs of a server's home lie: `<project>/<experiment>/run-NNNN`, and which checkpoint somebody means.
+"""The places of runs in a server's home, `<project>/<experiment>/run-NNNN`, and the checkpoint that somebody means.
 
 Place in the flow: the server places each run by this, and commands that work on a home without a server find runs by
 it. It knows names and directories only, and nothing of what is in a checkpoint.
@@ -11,6 +11,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from swarm.config import LEDGER
 from swarm.errors import BadRequest, NotFound
 from swarm.trainer.checkpoints import RunCheckpoints, step_of
 from swarm.trainer.manifest import MANIFEST
@@ -21,14 +22,14 @@ RUNS_SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class RunDirectory:
-    """One run of a job. `number` is that of the job in the ledger: a later run of the same home has a higher one."""
+    """One run of a job. `number` is that of the job in the ledger. A later run of the same home has a higher one."""
 
     path: Path
     number: int
 
     @property
     def name(self) -> str:
-        """`project/experiment`, as its directory has it."""
+        """Return `project/experiment`, as the run's directory has it."""
         return f"{self.path.parent.parent.name}/{self.path.parent.name}"
 
     @property
@@ -38,7 +39,8 @@ class RunDirectory:
 
 @dataclass(frozen=True, slots=True)
 class DiskUse:
-    """What a home takes, and what is left where it lies, in bytes. `recovery` is the part of crash recovery alone."""
+    """The room that a home takes, and what is free where it lies, in bytes. `recovery` is the part of crash recovery
+    alone."""
 
     ledger: int
     checkpoints: int
@@ -47,10 +49,10 @@ class DiskUse:
 
     @staticmethod
     def of(home: Path) -> DiskUse:
-        """Raises OSError if the home cannot be read."""
+        """Return the disk use of a home. Raise OSError if the home cannot be read."""
         runs = runs_of(home)
         return DiskUse(
-            ledger=sum(_size(path) for path in home.glob("ledger.db*")),
+            ledger=sum(_size(path) for path in home.glob(f"{LEDGER}*")),
             checkpoints=sum(_size_below(run.path / "checkpoints") for run in runs),
             recovery=sum(_size_below(run.path / "recovery") for run in runs),
             free=shutil.disk_usage(home).free,
@@ -58,21 +60,22 @@ class DiskUse:
 
 
 def run_directory(home: Path, project_name: str, experiment_name: str, number: int) -> Path:
-    """Where a run belongs, whatever characters the names have."""
+    """Return where a run belongs, whatever characters the names have."""
     return _experiment_directory(home, project_name, experiment_name) / f"run-{number:04d}"
 
 
 def runs_of(home: Path) -> list[RunDirectory]:
-    """Every run that has left something in a home, the newest last."""
+    """Return every run that has left something in a home, the newest last."""
     found = [_as_run(path) for path in home.glob("*/*/run-*")]
     return sorted((run for run in found if run is not None), key=lambda run: run.number)
 
 
 def find_checkpoint(home: Path, named: str | None = None, step: int | None = None) -> Path:
-    """The checkpoint that is meant: `named` is its directory, that of a run, or `project/experiment` in the home.
+    """Return the checkpoint that is meant.
 
-    Of a run it is the newest checkpoint, or that of `step`; of an experiment the newest run that has one; without a
-    name, of the whole home. Raises NotFound, or BadRequest for a `step` beside a checkpoint's own directory.
+    `named` is its directory, that of a run, or `project/experiment` in the home. Of a run it is the newest checkpoint,
+    or that of `step`. Of an experiment it is that of the newest run that has one, and without a name that of the whole
+    home. Raise NotFound, or BadRequest for a `step` beside a checkpoint's own directory.
     """
     if named is not None and (Path(named).expanduser() / MANIFEST).is_file():
         if step is not None:
@@ -87,7 +90,7 @@ def find_checkpoint(home: Path, named: str | None = None, step: int | None = Non
 
 
 def _runs_meant(home: Path, named: str | None) -> list[RunDirectory]:
-    """Raises NotFound if a name is given and nothing has it."""
+    """Return the runs that a name stands for. Raise NotFound if a name is given and nothing has it."""
     if named is None:
         return runs_of(home)
     if (run := _as_run(Path(named).expanduser())) is not None:
@@ -135,5 +138,5 @@ def _experiment_directory(home: Path, project_name: str, experiment_name: str) -
 
 
 def _file_name(name: str) -> str:
-    """A caller-chosen name as one path component: no separators, no leading dot."""
+    """Return a caller-chosen name as one path component: no separators, no leading dot."""
     return name.replace("/", "_").replace(":", "_").lstrip(".") or "_"

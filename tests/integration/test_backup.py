@@ -147,6 +147,12 @@ def test_what_is_no_whole_backup_changes_nothing(closed: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in closed.rglob("*") if path.name != "ledger.db.lock"} == before
 
 
+def test_no_backup_is_made_of_a_home_without_a_record(tmp_path: Path) -> None:
+    assert run_swarm("backup", "backup", "--home", str(tmp_path)).exit_code == 3
+    (tmp_path / "ledger.db").touch()
+    assert run_swarm("backup", "backup", "--home", str(tmp_path)).exit_code == 3
+
+
 def test_no_backup_is_made_of_a_damaged_ledger_or_over_another_backup(closed: Path) -> None:
     assert run_swarm("backup", "backup", "--home", str(closed)).exit_code == 2
     content = bytearray((closed / "ledger.db").read_bytes())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import threading
 import time
@@ -285,35 +284,3 @@ async def run_in_tasks(url: str) -> list[tuple[str, float]]:
             return episode_id, float(number)
 
         return await asyncio.gather(*(run(number) for number in range(EPISODES)))
-
-
-def test_a_server_without_the_routes_is_asked_for_them_once(start_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(departures, "SLOW_S", 1000.0)
-    server = start_server(JOB)
-    with httpx.Client(base_url=server.url, timeout=60) as http:
-        wait_for_state(http, "ROLLING")
-
-    class Older(ConnectionStack):
-        """A server from before the routes."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.refused: list[str] = []
-
-        def handle_request(self, request: httpx.Request) -> httpx.Response:
-            if request.url.path.endswith("_many"):
-                self.refused.append(request.url.path.rpartition("/")[2])
-                body = {"error": {"message": "Method Not Allowed", "type": "x", "code": "bad_request"}}
-                return httpx.Response(405, content=json.dumps(body).encode(), request=request)
-            return super().handle_request(request)
-
-    older = Older()
-    with SwarmClient(server.url, transport=older) as client, ThreadPoolExecutor(16) as pool:
-
-        def run(number: int) -> None:
-            episode_id = begin_eval(client)
-            client.end_episode(TASK, episode_id, WorkflowOutput(float(number)))
-
-        list(pool.map(run, range(100)))
-        assert len(client.episodes(state="completed")) == 100
-    assert len(older.refused) == len(set(older.refused)) > 0

@@ -151,7 +151,7 @@ def damage(path: Path) -> None:
     path.write_bytes(data)
 
 
-def make_newer(path: Path) -> None:
+def of_another_version(path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA user_version = 99")
 
@@ -164,8 +164,8 @@ def replace_by_another_program(path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("spoil", "fragment"),
-    [(damage, "damaged"), (make_newer, "schema 99"), (replace_by_another_program, "not a ledger")],
-    ids=["damaged", "newer", "of another program"],
+    [(damage, "damaged"), (of_another_version, "schema 99"), (replace_by_another_program, "not a ledger")],
+    ids=["damaged", "of another version", "of another program"],
 )
 def test_a_ledger_that_cannot_be_used_fails_and_is_left_as_it_was(home: Path, spoil: Any, fragment: str) -> None:
     spoil(home / "ledger.db")

@@ -199,15 +199,6 @@ def put_old_copy(home: Path, states: States) -> None:
     merge_log(home, states)
 
 
-def former_version(home: Path, _: States) -> None:
-    ledger(home).unlink()
-    stored = Path(__file__).parents[1] / "unit" / "ledger" / "version_8.sql"
-    with closing(sqlite3.connect(ledger(home))) as connection:
-        connection.executescript(stored.read_text())
-        connection.execute(f"PRAGMA application_id = {0x53574C47}")
-        connection.execute("PRAGMA user_version = 8")
-
-
 def other_program(home: Path, _: States) -> None:
     ledger(home).unlink()
     with closing(sqlite3.connect(ledger(home))) as connection:
@@ -331,7 +322,6 @@ CASES = {
     "ledger without its header": Case("closed", patch("ledger.db", lambda _: 0, b"X" * 16), ALL_CLOSED),
     "ledger of zeros": Case("closed", overwrite("ledger.db", bytes(40 * PAGE)), ALL_CLOSED),
     "database of another program": Case("closed", other_program, ALL_CLOSED),
-    "a former version": Case("closed", former_version, ALL_CLOSED - 4),
     "page of turns": Case("closed", spoil_page("turns"), on_page("turns")),
     "page of episodes": Case("closed", spoil_page("episodes", number=0), on_page("episodes", 0)),
     "page of an index": Case("closed", spoil_page("episodes_by_state", number=0), 0),

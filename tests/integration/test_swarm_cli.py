@@ -210,7 +210,7 @@ def test_status_shows_the_state_and_speaks_json(start_server: Any) -> None:
     assert json.loads(run_swarm("status", "--url", server.url, "--json").stdout)["state"] == "OFFLINE"
 
 
-@pytest.mark.parametrize("command", [["status"], ["stop"], ["eval", "--task", "reverse", "-n", "2"]])
+@pytest.mark.parametrize("command", [["status"], ["stop"], ["eval", "--env", "reverse", "-n", "2"]])
 def test_an_unreachable_server_is_one_line_and_exit_code_5(command: list[str]) -> None:
     done = run_swarm(*command, "--url", "http://127.0.0.1:9")
     assert done.exit_code == 5
@@ -271,13 +271,13 @@ def test_an_exposed_address_without_a_token_refuses_to_start(tmp_path: Path) -> 
 
 def test_eval_of_an_unknown_task_names_the_known_ones(start_server: Any) -> None:
     server = start_server()
-    done = run_swarm("eval", "--task", "chess", "--url", server.url)
+    done = run_swarm("eval", "--env", "chess", "--url", server.url)
     assert done.exit_code in {2, 3}
     assert "reverse" in done.stderr
 
 
 def test_eval_on_a_server_without_a_model_does_not_wait_for_one(start_server: Any) -> None:
-    done = run_swarm("eval", "--task", "reverse", "-n", "2", "--url", start_server().url)
+    done = run_swarm("eval", "--env", "reverse", "-n", "2", "--url", start_server().url)
     assert (done.exit_code, done.stderr.count("\n")) == (75, 1)
     assert "serves no model, it is OFFLINE" in done.stderr
 

@@ -1,7 +1,7 @@
-"""The folder of a training: its record, one process at a time that trains it, and how an old one is set aside.
+"""The folder of a training: its record, its lock for one process at a time, and how an old one is set aside.
 
 Place in the flow: `swarm train` opens one before it starts a server or asks one. training_record.py finds what differs,
-here it is said. This module knows nothing of jobs and scores.
+and here it is said. This module knows nothing of jobs and scores.
 """
 
 from __future__ import annotations
@@ -17,17 +17,20 @@ from pydantic import ValidationError
 
 from swarm.cli.own_server import await_former_server
 from swarm.cli.train.training_record import TrainingRecord, differences
+from swarm.config import LEDGER
 from swarm.errors import Conflict, LedgerError, Unavailable
 from swarm.processes.flush import flush
 
 RECORD = "training.json"
 LOCK = "training.lock"
-LEDGER = "ledger.db"
 
 
 class TrainingFolder:
-    """Use it through `open_folder`: then no other process has it. `beside` is the option that would give another
-    training a folder of its own, `former` the key of the training whose place this one takes."""
+    """A folder that this process has for itself. Use it through `open_folder`.
+
+    `beside` is the option that would give another training a folder of its own. `former` is the key of the training
+    whose place this one takes.
+    """
 
     def __init__(self, directory: Path, beside: str, former: str | None = None) -> None:
         self.directory = directory
@@ -39,7 +42,8 @@ class TrainingFolder:
         return self.directory / RECORD
 
     def read(self) -> TrainingRecord | None:
-        """The training of this folder; None if there is none. Raises Conflict for a record that nobody can read."""
+        """Return the training of this folder, or None if there is none. Raise Conflict for a record that cannot be
+        read."""
         try:
             return TrainingRecord.model_validate_json(self._path.read_bytes())
         except FileNotFoundError:
@@ -49,9 +53,9 @@ class TrainingFolder:
             raise self.refusal(f"{self._path} cannot be read: {reason}") from error
 
     def write(self, record: TrainingRecord) -> None:
-        """Put the record in the place of the one before, as a whole or not at all. Durable on return.
+        """Put the record in the place of the one before, as a whole or not at all. It is durable on return.
 
-        Raises LedgerError if it cannot be written.
+        Raise LedgerError if it cannot be written.
         """
         draft = self._path.with_suffix(".json.new")
         try:
@@ -65,16 +69,17 @@ class TrainingFolder:
             raise LedgerError(f"{self._path} cannot be written: {error.strerror}") from error
 
     def require_same(self, known: TrainingRecord, wanted: TrainingRecord) -> None:
-        """Raises Conflict, which says in one line what differs and the ways on."""
+        """Raise Conflict, which says in one line what differs and the ways on, unless both are the same training."""
         if found := differences(known, wanted):
             raise self.refusal(f"{self.directory} is another training: {'; '.join(found)}")
 
     def require_no_ledger(self) -> None:
-        """Raises Conflict for a folder with the ledger of a server and without the record of a training."""
+        """Raise Conflict for a folder with the ledger of a server and without the record of a training."""
         if (self.directory / LEDGER).exists():
             raise self.refusal(f"{self.directory} holds the ledger of a server, and no training is on record there")
 
     def refusal(self, what: str) -> Conflict:
+        """Return the error that says what is wrong with the folder and how to begin another training."""
         return Conflict(
             f"{what}. Begin another one beside it with {self.beside}, or in its place with --fresh, which keeps what is"
             f" there as {free_name(self.directory, '.')}"
@@ -83,9 +88,9 @@ class TrainingFolder:
 
 @contextmanager
 def open_folder(directory: Path, beside: str, *, fresh: bool = False) -> Generator[TrainingFolder]:
-    """The folder for this process alone; with `fresh` an empty one, in the place of what was there.
+    """Yield the folder for this process alone. With `fresh`, set aside what was there and yield an empty one.
 
-    Raises Unavailable while another process trains there, LedgerError for a folder that cannot be used.
+    Raise Unavailable while another process trains there, LedgerError for a folder that cannot be used.
     """
     with _locked(directory, beside):
         if not fresh or not any((directory / name).exists() for name in (RECORD, LEDGER)):
@@ -104,7 +109,8 @@ def open_folder(directory: Path, beside: str, *, fresh: bool = False) -> Generat
 
 
 def _key_of(folder: TrainingFolder) -> str | None:
-    """None also for a record that nobody can read: it may be set aside all the same."""
+    """Return the key of a folder's training. Return None for a record that cannot be read, so that it can still be set
+    aside."""
     with suppress(Conflict):
         known = folder.read()
         return None if known is None else known.key
@@ -134,7 +140,7 @@ def _locked(directory: Path, beside: str) -> Generator[None]:
 
 
 def free_name(directory: Path, mark: str, first: int = 1) -> Path:
-    """The first that nothing has of the folder's name, the mark and a number."""
+    """Return the first unused path made of the folder's name, the mark and a number."""
     number = first
     while (free := directory.with_name(f"{directory.name}{mark}{number}")).exists():
         number += 1

@@ -33,8 +33,6 @@ class TaskCoalescer:
     async def carry_out(self, step: Joinable) -> Outcome:
         departures = self._departures.setdefault(step.path, Departures())
         now = time.monotonic()
-        if not departures.is_known:
-            return await self._send(step)
         if departures.may_leave(now) and not departures.waiting:
             departures.leave(step, now)
             try:

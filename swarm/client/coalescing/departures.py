@@ -24,7 +24,6 @@ SLOW_S = 0.05
 MAX_BYTES = 1 << 20
 """The most bytes of a shared request, far below the limit of a server. A larger entry is sent alone."""
 
-_NO_SUCH_ROUTE = frozenset({404, 405})
 _REFUSED_AS_A_WHOLE = frozenset({400, 413})
 """Statuses that may be due to a single entry. Each call is then sent alone, to find out which one it is."""
 
@@ -92,12 +91,8 @@ class Trip:
 
 @dataclass(slots=True, eq=False)
 class Departures:
-    """The calls of one route, for one thread at a time.
+    """The calls of one route, for one thread at a time."""
 
-    `is_known` is False if the server does not have the route for shared requests.
-    """
-
-    is_known: bool = True
     clear_at: float = 0.0
     """The time, on the monotonic clock, from which the next request may be sent even without an answer."""
 
@@ -151,9 +146,7 @@ class Departures:
 
     def refuse(self, trip: Trip, response: httpx.Response) -> None:
         """Settle all callers of a request that was refused as a whole. The body of `response` must have been read."""
-        if response.status_code in _NO_SUCH_ROUTE:
-            self.is_known = False
-        each_alone = response.status_code in _NO_SUCH_ROUTE | _REFUSED_AS_A_WHOLE or response.is_success
+        each_alone = response.status_code in _REFUSED_AS_A_WHOLE or response.is_success
         trip.settle_rest(Alone() if each_alone else response)
 
     def _next(self) -> Iterator[Caller]:

@@ -55,10 +55,9 @@ class ThreadCoalescer:
         with self._lock:
             departures = self._departures.setdefault(step.path, Departures())
             now = time.monotonic()
-            leaves_at_once = not departures.is_known
-            if departures.is_known and departures.may_leave(now) and not departures.waiting:
+            leaves_at_once = departures.may_leave(now) and not departures.waiting
+            if leaves_at_once:
                 departures.leave(step, now)
-                leaves_at_once = True
             arrived = Signal()
             caller = Caller(step, arrived.set)
             if not leaves_at_once:

@@ -135,9 +135,8 @@ def reported(client_id: str, task: Task, episode_id: str, output: WorkflowOutput
         "reward": output.reward,
         "is_success": output.is_success,
         "turn_rewards": None if output.turn_rewards is None else list(output.turn_rewards),
-        # An older server refuses fields that it does not know.
-        **({} if output.rewards is None else {"rewards": dict(output.rewards)}),
-        **({} if output.replies is None else {"replies": list(output.replies)}),
+        "rewards": None if output.rewards is None else dict(output.rewards),
+        "replies": None if output.replies is None else list(output.replies),
         "metadata": dict(output.metadata),
         "client_id": client_id,
         "idempotency_key": episode_id,

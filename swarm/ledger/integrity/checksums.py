@@ -1,6 +1,6 @@
 """Checksums of what an episode leaves behind: its turns, and the result that its client reported.
 
-Place in the flow: writes.py stores one with each row, queries.py checks it with each row that is read, wholeness.py for
+Place in the flow: writes store one with each row. queries.py checks it with each row that is read, wholeness.py with
 all of them. SQLite itself notices a broken page only where its structure is broken. Knows nothing of what values mean.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 Stored = None | int | float | str | bytes
 
@@ -27,16 +27,16 @@ TURN_COLUMNS = (
 
 
 def checksum(values: Iterable[Stored]) -> int:
-    """The CRC-32 of values as SQLite stores them: text and its UTF-8 bytes are the same."""
+    """Return the CRC-32 of values as SQLite stores them. Text and its UTF-8 bytes are the same."""
     total = 0
     for value in values:
         total = zlib.crc32(_bytes_of(value), total)
     return total
 
 
-def is_intact(stored: int | None, values: Sequence[Stored]) -> bool:
-    """Whether a row is what was written. One of an older version has no checksum, and passes."""
-    return stored is None or stored == checksum(values)
+def is_intact(stored: Stored, values: Iterable[Stored]) -> bool:
+    """Return whether a row is what was written."""
+    return stored == checksum(values)
 
 
 def _bytes_of(value: Stored) -> bytes:

@@ -1,8 +1,8 @@
-"""The control file: which ledger lies beside it, and how far that one had come when it last answered.
+"""The control file: which ledger lies beside it, and how far that ledger had come when it last answered.
 
-Place in the flow: the writer notes each commit here, after it is on disk and before anybody is answered; whoever opens
+Place in the flow: the writer notes each commit here, after it is on disk and before anybody is answered. Whoever opens
 the ledger compares the two. So the ledger is never behind its control file, unless something of it is gone. A note is
-one write within a page of the file, which no `kill -9` tears; two places are written by turns, so that a loss of power
+one write within a page of the file, which no `kill -9` tears. Two places are written by turns, so that a loss of power
 leaves one of them whole. Knows nothing of SQL.
 """
 
@@ -33,14 +33,15 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ClosedFile:
-    """What the ledger's file was when its server had closed it: nothing changes it until the next one opens it."""
+    """Size and digest of the ledger's file after its server had closed it. Nothing changes the file until a server
+    opens it."""
 
     size: int
     sha256: str
 
     @classmethod
     def of(cls, path: Path, limit_s: float | None = DIGEST_LIMIT_S) -> ClosedFile | None:
-        """None if it takes longer than the limit. Raises OSError."""
+        """Return those of a file, or None if that takes longer than the limit. Raise OSError."""
         give_up_at = None if limit_s is None else time.monotonic() + limit_s
         digest = hashlib.sha256()
         with path.open("rb") as file:
@@ -53,8 +54,10 @@ class ClosedFile:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How far a ledger has come. `sequence` counts its commits, `acknowledged` the episodes that ended with a result;
-    neither ever falls. `closed` is None while a server has the ledger open, and after it was killed."""
+    """How far a ledger has come. `sequence` counts its commits, `acknowledged` the episodes that ended with a result.
+
+    Neither ever falls. `closed` is None while a server has the ledger open, and after that server was killed.
+    """
 
     ledger_id: str
     sequence: int
@@ -63,13 +66,14 @@ class Mark:
 
 
 def control_path(ledger: Path) -> Path:
+    """Return the path of a ledger's control file."""
     return ledger.with_name(f"{ledger.name}.control")
 
 
 def read_mark(ledger: Path) -> Mark | None:
-    """What the control file of a ledger says; None if there is none, or none that can be read.
+    """Return what the control file of a ledger says, or None if there is no file that can be read.
 
-    Raises LedgerError if the system refuses to read it.
+    Raise LedgerError if the system refuses to read it.
     """
     path = control_path(ledger)
     try:
@@ -87,7 +91,7 @@ def read_mark(ledger: Path) -> Mark | None:
 
 
 class ControlFile:
-    """Open for writing, by one thread at a time."""
+    """The control file, open for writing by one thread at a time."""
 
     def __init__(self, descriptor: int, path: Path, mark: Mark) -> None:
         self._descriptor = descriptor
@@ -99,7 +103,7 @@ class ControlFile:
 
     @classmethod
     def create(cls, ledger: Path, mark: Mark) -> ControlFile:
-        """Write the file anew: as a whole, and on disk on return. Raises OSError."""
+        """Write the file anew and return it. It is whole and on disk by then. Raise OSError."""
         path = control_path(ledger)
         draft = path.with_name(f"{path.name}.partial")
         descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
@@ -119,8 +123,10 @@ class ControlFile:
         return self._mark
 
     def note(self, sequence: int, acknowledged: int) -> None:
-        """Take down a commit. A file that cannot be written is logged: the commit itself is safe, the next note makes
-        up for this one."""
+        """Take down a commit.
+
+        A file that cannot be written is logged: the commit itself is safe, and the next note makes up for this one.
+        """
         self._write(Mark(self._mark.ledger_id, sequence, acknowledged))
         self._is_behind = True
         if time.monotonic() - self._synced_at >= SYNC_EVERY_S:
@@ -128,10 +134,11 @@ class ControlFile:
 
     @property
     def is_behind(self) -> bool:
-        """Whether there are notes that a loss of power could take."""
+        """Return whether there are notes that a loss of power could take."""
         return self._is_behind
 
     def sync(self) -> None:
+        """Bring the notes to the disk."""
         try:
             os.fdatasync(self._descriptor)
         except OSError as error:
@@ -139,11 +146,11 @@ class ControlFile:
         self._is_behind, self._synced_at = False, time.monotonic()
 
     def abandon(self) -> None:
-        """Close it as it is: nobody writes to the ledger."""
+        """Close the file as it is: nobody writes to the ledger."""
         os.close(self._descriptor)
 
     def close(self, closed: ClosedFile | None) -> None:
-        """Take down how the ledger was left."""
+        """Take down how the ledger was left, and close the file."""
         self._write(Mark(self._mark.ledger_id, self._mark.sequence, self._mark.acknowledged, closed))
         self.sync()
         os.close(self._descriptor)

@@ -1,4 +1,4 @@
-"""What is wrong with a ledger before it is opened, and how many acknowledged episodes that costs.
+"""The look at a ledger before it is opened: what is wrong with it, and how many acknowledged episodes that costs.
 
 Place in the flow: opening.py refuses what is not sound, `swarm doctor` reports it. The file is held against its control
 file, against SQLite's own check, and against the checksums of its rows. Nothing is written. Knows nothing of run
@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swarm.errors import LedgerDamaged, LedgerError
-from swarm.ledger.database import ACKNOWLEDGED, APPLICATION_ID, SCHEMA_VERSION, log_of, open_unchanged, pragma
+from swarm.ledger.database import has_tables, log_of, open_unchanged, pragma
 from swarm.ledger.integrity.control import ClosedFile, Mark, control_path, read_mark
 from swarm.ledger.integrity.wholeness import OutOfTime, count_whole
+from swarm.ledger.schema import APPLICATION_ID, SCHEMA_VERSION
 
 NOT_ON_RECORD = "how many acknowledged episodes are gone is not on record"
 
@@ -32,18 +33,17 @@ _REFUSALS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """A sound ledger. `mark` is None if there is none yet; `is_adopted` says that no control file vouches for it."""
+    """A sound ledger. `mark` is None for a new one. `is_adopted` says that no control file vouches for it."""
 
     mark: Mark | None
-    version: int
     is_adopted: bool
 
 
 def inspect(path: Path, limit_s: float | None) -> Inspected:
     """Look at the ledger at `path`, for about `limit_s` seconds.
 
-    Raises LedgerDamaged for one that is missing, empty, older than its control file, damaged or of another directory;
-    LedgerError for one of a newer version and for what is no ledger.
+    Raise LedgerDamaged for a ledger that is missing, empty, older than its control file, damaged or of another
+    directory. Raise LedgerError for a ledger of another version and for what is no ledger.
     """
     # Read first: a server that runs meanwhile is ahead of it.
     noted = read_mark(path)
@@ -64,12 +64,10 @@ def _look(path: Path, noted: Mark | None, limit_s: float | None) -> Inspected:
 
     if _is_empty(path):
         _require_new(path, noted)
-        return Inspected(None, 0, False)
+        return Inspected(None, False)
     try:
-        version = _version(path, noted)
-        if version < SCHEMA_VERSION:
-            _check_older_schema(path, noted, left_s())
-            return Inspected(None, version, False)
+        if not _holds_record(path, noted):
+            return Inspected(None, False)
         mark = _own_mark(path)
         _check_against_control(path, mark, noted)
         _check_pages(path, mark, noted, "quick_check", left_s())
@@ -81,11 +79,11 @@ def _look(path: Path, noted: Mark | None, limit_s: float | None) -> Inspected:
         if _is_refusal(error):
             raise
         raise _damaged(path, f"is damaged ({error})", noted, _whole(path)) from error
-    return Inspected(mark, version, noted is None and mark.sequence > 0)
+    return Inspected(mark, noted is None and mark.sequence > 0)
 
 
 def _require_new(path: Path, noted: Mark | None) -> None:
-    """Raises LedgerDamaged unless there was never anything in the ledger that is empty or missing."""
+    """Raise LedgerDamaged unless there was never anything in a ledger that is empty or missing."""
     state = "is empty" if path.exists() else "is missing"
     packed = path.with_name(f"{path.name}.xz")
     if packed.exists() and noted is not None:
@@ -98,31 +96,28 @@ def _require_new(path: Path, noted: Mark | None) -> None:
         raise _damaged(path, state, noted, 0)
 
 
-def _version(path: Path, noted: Mark | None) -> int:
+def _holds_record(path: Path, noted: Mark | None) -> bool:
+    """Return whether a ledger was created in the file.
+
+    Raise LedgerDamaged if a ledger was there and is gone. Raise LedgerError for the file of another program and for a
+    ledger of another version.
+    """
     with closing(open_unchanged(path)) as connection:
         version = pragma(connection, "user_version")
         application = pragma(connection, "application_id")
-        tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
-    if noted is not None and not tables:
+        is_created = has_tables(connection)
+    if not is_created and noted is not None:
         raise _damaged(path, "is empty", noted, 0)
-    if tables and application != APPLICATION_ID:
+    if is_created and application != APPLICATION_ID:
         if noted is None:
             raise LedgerError(f"{path} is not a ledger: give another path")
         raise _damaged(path, "is not a ledger any more", noted, _whole(path))
-    if version > SCHEMA_VERSION:
+    if is_created and version != SCHEMA_VERSION:
         raise LedgerError(
-            f"{path} was written by a newer version (schema {version}, this one knows {SCHEMA_VERSION}): upgrade"
+            f"{path} is a ledger of another version (schema {version}, this version reads schema {SCHEMA_VERSION}):"
+            " use the version that wrote it, or give another --home"
         )
-    return version
-
-
-def _check_older_schema(path: Path, noted: Mark | None, limit_s: float | None) -> None:
-    """A control file beside one says that it had been brought up to date before."""
-    verdict = _ask_sqlite(path, "quick_check", limit_s)
-    if noted is not None:
-        raise _damaged(path, "is an older copy, of a former version", noted, _acknowledged(path))
-    if verdict != "ok":
-        raise _damaged(path, f"is damaged ({verdict})", None, None)
+    return is_created
 
 
 def _own_mark(path: Path) -> Mark:
@@ -169,7 +164,7 @@ def _check_rows(path: Path, limit_s: float | None) -> None:
 
 
 def _check_file(path: Path, mark: Mark, noted: Mark | None, limit_s: float | None) -> None:
-    """Nothing may have changed since it was closed: neither what has no checksum, nor what is not in use."""
+    """Raise LedgerDamaged if any byte has changed since the file was closed, also where no row or checksum notices."""
     if noted is None or noted.closed is None or noted.sequence != mark.sequence or not _is_empty(log_of(path)):
         return
     present = ClosedFile.of(path, limit_s)
@@ -178,7 +173,7 @@ def _check_file(path: Path, mark: Mark, noted: Mark | None, limit_s: float | Non
 
 
 def _ask_sqlite(path: Path, check: str, limit_s: float | None) -> str:
-    """What SQLite says about the file, "ok" if it has found nothing wrong within the limit."""
+    """Return what SQLite says about the file, or "ok" if it has found nothing wrong within the limit."""
     with closing(open_unchanged(path)) as connection:
         if limit_s is None:
             return _last_line(connection.execute(f"PRAGMA {check}(1)").fetchone())
@@ -204,11 +199,6 @@ def _last_line(row: tuple[object, ...]) -> str:
     return str(row[0]).splitlines()[-1]
 
 
-def _acknowledged(path: Path) -> int:
-    with closing(open_unchanged(path)) as connection:
-        return connection.execute(f"SELECT count(*) FROM episodes WHERE state IN {ACKNOWLEDGED}").fetchone()[0]
-
-
 def _whole(path: Path) -> int:
     try:
         return count_whole(path).whole
@@ -217,7 +207,7 @@ def _whole(path: Path) -> int:
 
 
 def _is_refusal(error: sqlite3.Error) -> bool:
-    """Whether the system refuses, which says nothing of what the file holds."""
+    """Return whether the system refuses, which says nothing of what the file holds."""
     return error.sqlite_errorcode & 0xFF in _REFUSALS
 
 

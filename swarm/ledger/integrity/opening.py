@@ -40,13 +40,15 @@ class OpenLedger:
     control: ControlFile
 
     def count(self) -> tuple[int, int]:
-        """Count the present transaction as a commit; returns what is to be noted once it is on disk."""
+        """Count the present transaction as a commit. Return what to note once it is on disk."""
         row = self.connection.execute("UPDATE marks SET sequence = sequence + 1 RETURNING sequence, acknowledged")
         return tuple(row.fetchone())
 
     def close(self) -> None:
-        """Move everything into the ledger's file, so that a copy of it is a copy of all. The system may refuse: what
-        is on record stays so, in two files."""
+        """Move everything into the ledger's file, so that a copy of it is a copy of all.
+
+        The system may refuse: then what is on record stays in two files.
+        """
         try:
             is_busy = self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
         except sqlite3.Error as error:
@@ -67,7 +69,7 @@ class OpenLedger:
 def open_ledger(path: Path, require: Callable[[], object] = lambda: None) -> OpenLedger:
     """Check the file, create its tables if it is new, and note that it is open. The caller holds the lock.
 
-    `require` is called once the file itself is known to be sound or new, and may raise. Raises LedgerDamaged or
+    `require` is called once the file itself is known to be sound or new, and may raise. Raise LedgerDamaged or
     LedgerError, with the file untouched, for what `inspect` refuses.
     """
     try:
@@ -94,8 +96,10 @@ def open_ledger(path: Path, require: Callable[[], object] = lambda: None) -> Ope
 
 
 def _new_mark(connection: sqlite3.Connection, path: Path, adopted: Mark | None) -> Mark:
-    """The mark of a ledger without a control file. A copy gets an id of its own: what it goes on to record and what its
-    origin does are two things."""
+    """Return the mark of a ledger without a control file.
+
+    A copy gets an id of its own, because it and its origin go on to record different things.
+    """
     if adopted is not None:
         logger.warning(
             "%s came without a control file that can be read: it is taken as a copy, with %d acknowledged episodes;"
@@ -108,12 +112,12 @@ def _new_mark(connection: sqlite3.Connection, path: Path, adopted: Mark | None) 
 
 
 def own_mark(connection: sqlite3.Connection) -> Mark:
-    """How far a ledger has come, as it says itself."""
+    """Return how far a ledger has come, as it says itself."""
     return Mark(*connection.execute("SELECT ledger_id, sequence, acknowledged FROM marks").fetchone())
 
 
 def rename(connection: sqlite3.Connection, kind: str) -> Mark:
-    """Give a copy of a ledger an id of its own, and leave an event of this kind."""
+    """Give a copy of a ledger an id of its own, leave an event of this kind, and return its mark."""
     origin = own_mark(connection)
     detail = json.dumps({"acknowledged": origin.acknowledged, "of": origin.ledger_id})
     connection.execute("BEGIN IMMEDIATE")

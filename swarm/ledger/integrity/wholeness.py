@@ -1,8 +1,8 @@
-"""Counts the episodes of a ledger of which everything can be read: their result, and every token that was recorded.
+"""The count of episodes of which everything can be read: their result, and every token that was recorded.
 
 Place in the flow: inspection.py asks how many of the acknowledged episodes are gone. Rows are read one by one in the
-order of the tables themselves, so that a broken page costs what lies on it, and a broken index nothing. Knows nothing
-of why a page is broken.
+order of the tables themselves. So a broken page costs what lies on it, and a broken index nothing. Knows nothing of why
+a page is broken.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from swarm.ledger.database import ACKNOWLEDGED, open_unchanged
+from swarm.ledger.database import open_unchanged
 from swarm.ledger.integrity.checksums import RESULT_COLUMNS, TURN_COLUMNS, is_intact
+from swarm.ledger.schema import ACKNOWLEDGED
 
 MAX_GAP = 10_000
 """So many row numbers without a row that can be read, and the rest of a table is given up. A broken page that points to
@@ -32,12 +33,13 @@ _STATE = f"state IN {ACKNOWLEDGED}, turns, is_compacted"
 
 
 class OutOfTime(Exception):
-    """The limit came before the end, and before any damage."""
+    """The end of the time limit, before the end of the count and before any damage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Episodes: those that a ledger says it acknowledged, 0 if it does not say, and those of which all can be read."""
+    """Two numbers of episodes: those that a ledger says it acknowledged (0 if it does not say), and those that can be
+    read whole."""
 
     acknowledged: int
     whole: int
@@ -46,8 +48,7 @@ class Counted:
 def count_whole(path: Path, limit_s: float | None = None) -> Counted:
     """Count acknowledged episodes that can be read with their result, and with their tokens unless those were dropped.
 
-    A server may write meanwhile. The file has the newest schema. Raises OutOfTime, or sqlite3.Error if it cannot be
-    opened at all.
+    A server may write meanwhile. Raise OutOfTime, or sqlite3.Error if the file cannot be opened at all.
     """
     give_up_at = None if limit_s is None else time.monotonic() + limit_s
     with closing(open_unchanged(path)) as connection:
@@ -76,8 +77,10 @@ def _acknowledged(connection: sqlite3.Connection) -> int:
 def _intact_rows(
     connection: sqlite3.Connection, table: str, columns: str, unchecked: int, give_up_at: float | None
 ) -> Generator[tuple[Any, ...]]:
-    """The rows of a table that can be read and are what was written. The first `unchecked` columns have no part in the
-    checksum."""
+    """Yield the rows of a table that can be read and are what was written.
+
+    The first `unchecked` columns have no part in the checksum.
+    """
     query = f"SELECT rowid, checksum, {columns} FROM {table} NOT INDEXED WHERE rowid"
     try:
         connection.execute(f"{query} IS NULL")
@@ -103,7 +106,7 @@ def _intact_rows(
 
 
 def _read(connection: sqlite3.Connection, query: str, rowid: int) -> tuple[Any, ...] | None:
-    """The row; None if there is none, and an empty one if it cannot be read."""
+    """Return the row: None if there is none, and an empty one if it cannot be read."""
     try:
         return connection.execute(query, (rowid,)).fetchone()
     except sqlite3.DatabaseError:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from swarm.batch import BatchPolicy, DropReason, SealedBatch, rebuild
+from swarm.batch import BatchPolicy, DropReason, SealedBatch, assemble
 from swarm.job import TrainJob
 from swarm.types import FinishedEpisode
 
@@ -350,12 +350,12 @@ def test_the_sealed_batch_does_not_depend_on_the_order_of_arrival(
 
 @settings(deadline=None)
 @given(episodes=EPISODES, policy=POLICIES, data=st.data())
-def test_the_rebuilt_batch_equals_the_sealed_one(
+def test_the_batch_made_again_from_its_groups_equals_the_sealed_one(
     episodes: list[FinishedEpisode], policy: BatchPolicy, data: st.DataObject
 ) -> None:
     sealed = sealed_batch(episodes, policy).batch
-    numbers = {each.episode_id: number for number, group in enumerate(sealed.groups) for each in group.episodes}
-    assert rebuild("b1", 1, data.draw(st.permutations(sealed.episodes)), numbers) == sealed
+    groups = [data.draw(st.permutations(group.members)) for group in data.draw(st.permutations(sealed.groups))]
+    assert assemble("b1", 1, groups) == sealed
 
 
 def one_group_each(episodes: Iterable[FinishedEpisode], num_repeat: int) -> list[FinishedEpisode]:

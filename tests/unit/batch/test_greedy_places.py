@@ -6,7 +6,7 @@ from batch_support import make_episode, make_pool, reasons
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.batch import BatchPool, DropReason, Place, rebuild
+from swarm.batch import BatchPool, DropReason, Place, assemble
 from swarm.types import FinishedEpisode
 
 JOB = {"algorithm": "remax", "batch_size": 2, "num_repeat": 3}
@@ -47,7 +47,7 @@ def test_a_group_without_its_greedy_episode_is_dropped_by_name() -> None:
     [group] = sealed.batch.groups
     assert group.greedy is not None and group.greedy.episode_id == "b-0"
     assert [episode.episode_id for episode in group.episodes] == ["b-1", "b-2"]
-    assert rebuild("batch", 1, sealed.batch.members) == sealed.batch
+    assert assemble("batch", 1, [sealed.batch.members]) == sealed.batch
 
 
 def test_a_greedy_episode_alone_is_no_group() -> None:

@@ -23,7 +23,7 @@ def states_of(script: Any, *episode_ids: str) -> list[tuple[EpisodeState, str | 
 
 def test_finished_batch_trains_its_members_and_records_the_step(script: Any, ledger: Ledger) -> None:
     script.complete("e1", "e2", "e3")
-    script.wait(ledger.seal_batch("b1", 1, ["e1", "e2"], [("e3", "group_too_small")]))
+    script.wait(ledger.seal_batch("b1", 1, [["e1", "e2"]], [("e3", "group_too_small")]))
     script.wait(ledger.finish_batch(script.report("b1", 1, {"e1": 0.5, "e2": -0.5})))
     assert states_of(script, "e1", "e2", "e3") == [
         (EpisodeState.TRAINED, "b1"), (EpisodeState.TRAINED, "b1"), (EpisodeState.DROPPED, None),
@@ -38,10 +38,10 @@ def test_finished_batch_trains_its_members_and_records_the_step(script: Any, led
 
 def test_failed_batch_gives_its_members_back_once_each(script: Any, ledger: Ledger) -> None:
     script.complete("e1")
-    script.wait(ledger.seal_batch("b1", 1, ["e1"], []))
+    script.wait(ledger.seal_batch("b1", 1, [["e1"]], []))
     script.wait(ledger.fail_batch("b1", "worker died"))
     assert states_of(script, "e1") == [(EpisodeState.COMPLETED, None)]
-    script.wait(ledger.seal_batch("b2", 1, ["e1"], []))
+    script.wait(ledger.seal_batch("b2", 1, [["e1"]], []))
     script.wait(ledger.finish_batch(script.report("b2", 1)))
     assert states_of(script, "e1") == [(EpisodeState.TRAINED, "b2")]
     assert [(row.batch_id, row.state, row.reason) for row in script.wait(ledger.batches())] == [
@@ -63,18 +63,18 @@ def test_episode_that_does_not_wait_for_a_batch_cannot_join_one(script: Any, led
     elif case != "unknown":
         script.complete("bad")
         sealed, dropped = ([], [("bad", "x")]) if case == "dropped" else (["bad"], [])
-        script.wait(ledger.seal_batch("b0", 1, sealed, dropped))
+        script.wait(ledger.seal_batch("b0", 1, [sealed], dropped))
         if case == "trained":
             script.wait(ledger.finish_batch(script.report("b0", 1)))
     with pytest.raises(Conflict, match="cannot join"):
-        script.wait(ledger.seal_batch("b1", 2, members, []))
+        script.wait(ledger.seal_batch("b1", 2, [members], []))
     assert states_of(script, "good") == [(EpisodeState.COMPLETED, None)]
     assert "b1" not in [row.batch_id for row in script.wait(ledger.batches())]
 
 
 def test_batch_is_finished_or_failed_only_once(script: Any, ledger: Ledger) -> None:
     script.complete("e1")
-    script.wait(ledger.seal_batch("b1", 1, ["e1"], []))
+    script.wait(ledger.seal_batch("b1", 1, [["e1"]], []))
     script.wait(ledger.finish_batch(script.report("b1", 1)))
     with pytest.raises(Conflict):
         script.wait(ledger.finish_batch(script.report("b1", 1)))
@@ -93,7 +93,7 @@ def test_metrics_are_paged_by_step(script: Any, ledger: Ledger) -> None:
 def test_rewind_removes_later_steps_from_the_history_but_trains_nothing_again(script: Any, ledger: Ledger) -> None:
     script.complete("e1", "e2")
     for step, episode_id in ((1, "e1"), (2, "e2")):
-        script.wait(ledger.seal_batch(f"b{step}", step, [episode_id], []))
+        script.wait(ledger.seal_batch(f"b{step}", step, [[episode_id]], []))
         script.wait(ledger.finish_batch(script.report(f"b{step}", step)))
     script.wait(ledger.rewind(1, "resumed at step 1"))
     assert [point.step for point in script.wait(ledger.metrics())] == [1]
@@ -110,9 +110,9 @@ def test_recover_returns_what_goes_on_running_episodes_among_it(script: Any, led
     script.wait(ledger.add_turns([script.turn("running")]))
     script.begin("judged", EpisodeType.EVAL)
     script.end("judged")
-    script.wait(ledger.seal_batch("b1", 1, ["trained"], []))
+    script.wait(ledger.seal_batch("b1", 1, [["trained"]], []))
     script.wait(ledger.finish_batch(script.report("b1", 1)))
-    script.wait(ledger.seal_batch("b2", 2, ["sealed"], []))
+    script.wait(ledger.seal_batch("b2", 2, [["sealed"]], []))
     ledger.close()
 
     reopened = Ledger.open(path)
@@ -146,7 +146,7 @@ def test_recover_of_an_empty_ledger_finds_nothing(ledger: Ledger) -> None:
 def test_new_job_starts_from_nothing_and_closes_the_books_of_the_old_one(script: Any, ledger: Ledger) -> None:
     script.complete("waiting", "sealed")
     script.begin("running")
-    script.wait(ledger.seal_batch("b1", 1, ["sealed"], []))
+    script.wait(ledger.seal_batch("b1", 1, [["sealed"]], []))
     script.wait(ledger.seal_batch("b2", 2, [], []))
     script.wait(ledger.finish_batch(script.report("b2", 2)))
     job = script.wait(ledger.record_job({"lr": 1e-2}, {"lr": 1e-2}))
@@ -160,7 +160,7 @@ def test_new_job_starts_from_nothing_and_closes_the_books_of_the_old_one(script:
     ]  # fmt: skip
     assert script.wait(ledger.episode("waiting")).outcome == "job_replaced"
     with pytest.raises(Conflict):
-        script.wait(ledger.seal_batch("b3", 1, ["waiting"], []))
+        script.wait(ledger.seal_batch("b3", 1, [["waiting"]], []))
 
 
 def test_failures_are_counted_by_reason(script: Any, ledger: Ledger) -> None:
@@ -191,9 +191,9 @@ def test_what_happens_to_batches_jobs_and_rewards_leaves_an_event(script: Any, l
     script.complete("good", "bad", "again")
     script.wait(ledger.record_change(JobChange(1, 2, {"batch_size": 4})))
     script.wait(revise(ledger, "good", 0.5))
-    script.wait(ledger.seal_batch("b1", 1, ["good"], [("bad", "stale")]))
+    script.wait(ledger.seal_batch("b1", 1, [["good"]], [("bad", "stale")]))
     script.wait(ledger.finish_batch(script.report("b1", 1)))
-    script.wait(ledger.seal_batch("b2", 2, ["again"], []))
+    script.wait(ledger.seal_batch("b2", 2, [["again"]], []))
     script.wait(ledger.fail_batch("b2", "no memory"))
     script.wait(ledger.rewind(0, "asked to"))
     assert [(event.kind, event.detail) for event in script.wait(ledger.events())] == [
@@ -233,7 +233,7 @@ def test_reward_is_revised_until_the_batch_is_sealed_and_the_former_one_is_kept(
     connection.close()
     assert kept == [("e1", 1.0, 1, "a second look"), ("e1", 0.5, None, "a second look")]
     assert named == [(None,), ('{"right":0.5}',)]
-    script.wait(ledger.seal_batch("b1", 1, ["e1"], []))
+    script.wait(ledger.seal_batch("b1", 1, [["e1"]], []))
     with pytest.raises(EpisodeEnded, match="its batch is sealed"):
         script.wait(revise(ledger, "e1", 0.0))
     script.begin("e2")
@@ -247,7 +247,7 @@ def test_trained_batches_are_read_back_in_order_with_every_turn(script: Any, led
         script.begin(f"e{step}")
         script.wait(ledger.add_turns([script.turn(f"e{step}")]))
         script.end(f"e{step}")
-        script.wait(ledger.seal_batch(f"b{step}", step, [f"e{step}"], []))
+        script.wait(ledger.seal_batch(f"b{step}", step, [[f"e{step}"]], []))
         script.wait(ledger.finish_batch(script.report(f"b{step}", step)))
     assert [row.batch_id for row in script.wait(ledger.trained_batches(1))] == ["b2", "b3"]
     (member,) = script.wait(ledger.batch_episodes("b2"))

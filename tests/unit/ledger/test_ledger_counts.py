@@ -15,6 +15,7 @@ import pytest
 
 from swarm.ledger import EpisodeRow, Ledger, queries
 from swarm.ledger.database import open_for_reading
+from swarm.ledger.integrity.checksums import checksum
 from swarm.schemas import EpisodeState
 from swarm.types import EpisodeType
 
@@ -27,7 +28,7 @@ def test_counts_agree_with_the_episodes_after_any_mixture_of_fates(script: Any, 
     for step in range(1, 5):
         waiting = [name for number in range(12) if (name := live(script, chance, f"{step}-{number}"))]
         members, rest = waiting[:4], waiting[4:]
-        script.wait(ledger.seal_batch(f"b{step}", step, members, [(name, "stale") for name in rest[:2]]))
+        script.wait(ledger.seal_batch(f"b{step}", step, [members], [(name, "stale") for name in rest[:2]]))
         if step == 3:
             script.wait(ledger.fail_batch("b3", "no memory"))
         else:
@@ -64,16 +65,16 @@ def recount(path: Path) -> dict[tuple[str, str], int]:
     return dict(Counter(rows))
 
 
-def test_trained_groups_are_counted_by_source_task_by_task(script: Any, ledger: Ledger) -> None:
+def test_trained_groups_are_counted_by_source(script: Any, ledger: Ledger) -> None:
     for number, (source, task) in enumerate([("math", "a"), ("math", "a"), ("math", "b"), ("code", "a")]):
         row = EpisodeRow(f"e{number}", EpisodeType.TRAIN, "c", "0" * 64, 1.0, 240.0, 2e9, data_source=source)
         script.wait(ledger.begin_episode(row))
         script.end(f"e{number}", task_id=task)
-    script.wait(ledger.seal_batch("b1", 1, ["e0", "e1", "e3"], []))
+    script.wait(ledger.seal_batch("b1", 1, [["e0", "e1"], ["e3"]], []))
     assert script.wait(ledger.trained_groups_by_source()) == {}
     script.wait(ledger.finish_batch(script.report("b1", 1)))
     assert script.wait(ledger.trained_groups_by_source()) == {"code": 1, "math": 1}
-    script.wait(ledger.seal_batch("b2", 2, ["e2"], []))
+    script.wait(ledger.seal_batch("b2", 2, [["e2"]], []))
     script.wait(ledger.finish_batch(script.report("b2", 2)))
     assert script.wait(ledger.trained_groups_by_source()) == {"code": 1, "math": 2}
 
@@ -120,9 +121,10 @@ def fill(path: Path, batches: int) -> None:
         ]
         connection.executemany(
             "INSERT INTO episodes (episode_id, job_id, episode_type, state, outcome, client_id, api_key_sha256,"
-            " begun_at, idle_timeout_s, deadline_at, task_id, batch_id) SELECT ?, 1, 'train',"
-            " iif(?, 'trained', 'dropped'), 'stale', ?, '', 1.0, 240.0, 2e9, ?, ?",
-            episodes,
+            " begun_at, idle_timeout_s, deadline_at, data_source, is_greedy, metadata, task_id, batch_id,"
+            " checksum) SELECT ?, 1, 'train', iif(?, 'trained', 'dropped'), 'stale', ?, '', 1.0, 240.0, 2e9,"
+            " 'default', 0, '{}', ?, ?, ?",
+            [(*row, checksum((row[0], row[3], *[None] * 4, "{}", None, None))) for row in episodes],
         )
         connection.executemany(
             "INSERT INTO episode_counts VALUES (1, ?, ?, ?)",
@@ -158,10 +160,10 @@ def test_of_each_task_the_groups_of_batches_and_the_episodes_that_wait_are_held(
     script.begin("d1", EpisodeType.EVAL)
     script.end("d1", task_id="d")
     assert held() == [("a", 0, 5), ("b", 0, 1)]
-    script.wait(ledger.seal_batch("first", 1, ["a1", "a2", "a3", "a4"], [("b1", "stale")], [0, 0, 1, 1]))
+    script.wait(ledger.seal_batch("first", 1, [["a1", "a2"], ["a3", "a4"]], [("b1", "stale")]))
     assert held() == [("a", 2, 1)]
     script.wait(ledger.finish_batch(script.report("first", 1)))
-    script.wait(ledger.seal_batch("second", 2, ["a5"], []))
+    script.wait(ledger.seal_batch("second", 2, [["a5"]], []))
     assert held() == [("a", 3, 0)]
     script.wait(ledger.fail_batch("second", "no memory"))
     assert held() == [("a", 2, 1)]

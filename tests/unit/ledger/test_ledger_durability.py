@@ -152,14 +152,16 @@ def test_lock_is_free_after_close_and_after_a_kill(path: Path) -> None:
         Ledger.open(path).close()
 
 
-def test_newer_schema_is_refused_and_the_file_untouched(path: Path) -> None:
+@pytest.mark.parametrize("version", [0, 2, 99])
+def test_ledger_of_another_version_is_refused_by_name_and_untouched(path: Path, version: int) -> None:
     Ledger.open(path).close()
     with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA user_version = 99")
+        connection.execute(f"PRAGMA user_version = {version}")
     connection.close()
     before = digest(path)
-    with pytest.raises(LedgerError, match=r"newer version \(schema 99"):
+    with pytest.raises(LedgerError, match=rf"another version \(schema {version}") as refusal:
         Ledger.open(path)
+    assert str(path) in refusal.value.message
     assert digest(path) == before
 
 
@@ -196,9 +198,14 @@ def test_database_of_another_program_is_refused_and_untouched(tmp_path: Path) ->
     assert digest(path) == before
 
 
-def test_empty_file_left_by_a_crash_in_creation_becomes_a_ledger(script: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_header", [False, True])
+def test_file_left_by_a_crash_in_creation_becomes_a_ledger(script: Any, tmp_path: Path, has_header: bool) -> None:
     path = tmp_path / "ledger.db"
     path.touch()
+    if has_header:
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("PRAGMA journal_mode = WAL")
+        assert path.stat().st_size > 0
     ledger = Ledger.open(path)
     try:
         assert script.wait(ledger.latest_job()) is None

@@ -1,10 +1,7 @@
-"""Sampling parameters come back from the ledger as the dataclasses that went in, also those of older rows."""
+"""Sampling parameters come back from the ledger as the dataclasses that went in."""
 
 from __future__ import annotations
 
-import json
-import sqlite3
-from pathlib import Path
 from typing import Any
 
 from swarm.ledger import Ledger
@@ -31,22 +28,3 @@ def test_params_of_a_turn_are_read_back_as_written(script: Any, ledger: Ledger) 
     script.wait(ledger.add_turns([script.turn("e1", params=PARAMS)]))
     (turn,) = script.wait(ledger.turns("e1"))
     assert turn.params == PARAMS
-
-
-def test_params_written_before_a_field_existed_take_its_default(script: Any, ledger: Ledger, path: Path) -> None:
-    script.begin("e1")
-    script.wait(ledger.add_turns([script.turn("e1")]))
-    old = {
-        "max_tokens": 8,
-        "temperature": 1.0,
-        "top_p": 1.0,
-        "top_k": 0,
-        "seed": None,
-        "stop": [],
-        "stop_token_ids": [],
-    }
-    with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE turns SET params = ?, checksum = NULL", (json.dumps(old),))
-    connection.close()
-    (turn,) = script.wait(ledger.turns("e1"))
-    assert turn.params == SamplingParams(max_tokens=8)

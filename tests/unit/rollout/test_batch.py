@@ -100,7 +100,7 @@ def test_revisions_and_a_seal_at_once_leave_ledger_and_batch_agreed(tmp_path: Pa
             ]
             await asyncio.sleep(0.001 * trial)
             sealed = stage.pool.seal(f"batch-{trial}", trial + 1)
-            await stage.ledger.seal_batch(f"batch-{trial}", trial + 1, ids, [])
+            await stage.ledger.seal_batch(f"batch-{trial}", trial + 1, [ids], [])
             answers = await asyncio.gather(*revising, return_exceptions=True)
             assert all(isinstance(answer, EpisodeEnded) for answer in answers if isinstance(answer, BaseException))
             for episode in sealed.batch.episodes:

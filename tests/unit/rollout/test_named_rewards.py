@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 import secrets
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -14,8 +12,7 @@ import pytest
 from rollout_support import Stage, rolling
 
 from swarm.errors import BadRequest, IdempotencyMismatch
-from swarm.rollout.results import payload_digest
-from swarm.schemas import EndEpisodeRequest, EpisodeState, PrepareEpisodeRequest, ReviseRewardRequest
+from swarm.schemas import EpisodeState, PrepareEpisodeRequest, ReviseRewardRequest
 
 GDPO: dict[str, Any] = {"algorithm": "gdpo", "gdpo_reward_keys": ["right", "short"]}
 REWARDS = {"right": 1.0, "short": -0.5, "seen": 3.0}
@@ -122,9 +119,3 @@ def test_a_transaction_commits_them(tmp_path: Path) -> None:
         assert finished.rewards == REWARDS
 
     play(scenario, tmp_path, min_group=1, **GDPO)
-
-
-def test_a_result_without_them_is_identified_as_it_was_before_there_were_any() -> None:
-    request = EndEpisodeRequest(task_id="t", reward=1.0, metadata={"a": 1})
-    former = {"task_id": "t", "reward": 1.0, "is_success": None, "turn_rewards": None, "metadata": {"a": 1}}
-    assert payload_digest(request) == hashlib.sha256(json.dumps(former, sort_keys=True).encode()).hexdigest()

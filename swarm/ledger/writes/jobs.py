@@ -1,0 +1,82 @@
+"""Jobs: a new run, more steps for the newest one, and changes of its settings.
+
+Place in the flow: the server's commands record a job here before its engine boots. Knows nothing of what a setting
+means.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from typing import Any
+
+from swarm.errors import Conflict, LedgerError
+from swarm.ledger import queries
+from swarm.ledger.queries import NEWEST_JOB
+from swarm.ledger.rows import JobRow
+from swarm.ledger.writes.encoding import to_json
+from swarm.ledger.writes.events import insert_event
+from swarm.ledger.writes.open_work import close_books
+from swarm.live_settings import JobChange
+
+
+def insert_job(
+    connection: sqlite3.Connection,
+    at: float,
+    job: Mapping[str, Any],
+    resolved: Mapping[str, Any],
+    *,
+    from_weights: bool = False,
+    key: str | None = None,
+) -> JobRow:
+    """Start a new run, whose steps count from 0 and whose pool is empty.
+
+    With `from_weights` it begins from the weights of the run before, if there is one. What that run left open is closed
+    with the reason `job_replaced`.
+    """
+    close_books(connection, at)
+    earlier = queries.latest_job(connection) if from_weights else None
+    origin = None if earlier is None else (earlier.job_id, queries.last_trained_step(connection, earlier.job_id))
+    row = connection.execute(
+        "INSERT INTO jobs (job, resolved, created_at, origin_job_id, origin_step) VALUES (?, ?, ?, ?, ?) RETURNING *",
+        (to_json(job), to_json(resolved), at, *(origin or (None, None))),
+    ).fetchone()
+    started = queries.to_job(row)
+    names = {name: started.resolved.get(name) for name in ("project_name", "experiment_name")}
+    named = {} if key is None else {"key": key}
+    weights = {} if origin is None else {"weights_of": {"job_id": origin[0], "step": origin[1]}}
+    insert_event(connection, at, "job.started", {"job_id": started.job_id, **names, **named, **weights})
+    return started
+
+
+def extend_job(
+    connection: sqlite3.Connection, at: float, job: Mapping[str, Any], resolved: Mapping[str, Any]
+) -> JobRow:
+    """Give the newest run its job anew, with another end. Steps and pool stay. Raise LedgerError without a job."""
+    before = queries.latest_job(connection)
+    row = connection.execute(
+        f"UPDATE jobs SET job = ?, resolved = ? WHERE job_id = {NEWEST_JOB} RETURNING *",
+        (to_json(job), to_json(resolved)),
+    ).fetchone()
+    if before is None or row is None:
+        raise LedgerError("no job is on record: there is none to extend")
+    extended = queries.to_job(row)
+    steps = {"from": before.resolved.get("total_steps"), "to": extended.resolved.get("total_steps")}
+    insert_event(connection, at, "job.extended", {"job_id": extended.job_id, **steps})
+    return extended
+
+
+def insert_change(connection: sqlite3.Connection, at: float, change: JobChange) -> None:
+    """Record other settings of the newest job from a step on. Raise Conflict unless this is the next revision."""
+    job = queries.latest_job(connection)
+    if job is None:
+        raise LedgerError("no job is on record: there is none to change")
+    last = queries.job_revision(connection, job.job_id)
+    if change.revision != last + 1:
+        raise Conflict(f"the job is at revision {last}: the next one is not {change.revision}")
+    connection.execute(
+        "INSERT INTO job_changes (job_id, revision, at_step, settings, at) VALUES (?, ?, ?, ?, ?)",
+        (job.job_id, change.revision, change.at_step, to_json(dict(change.settings)), at),
+    )
+    detail = {"revision": change.revision, "at_step": change.at_step, "settings": dict(change.settings)}
+    insert_event(connection, at, "job.changed", {"job_id": job.job_id, **detail})

@@ -2,8 +2,8 @@
 
 Place in the flow: sandbox.py passes the bytes to entry.py, which opens them for bubblewrap. Most of these calls fail
 anyway because of namespaces and missing privileges. The filter also keeps a program away from the kernel's code behind
-them and from new namespaces. It denies memory that no limit counts, and protects the process that watches. It does not need
-libseccomp, because two tables of numbers are simpler than a shared library on every machine.
+them and from new namespaces. It denies memory that no limit counts, and protects the process that watches. It does not
+need libseccomp, because two tables of numbers are simpler than a shared library on every machine.
 
 Sources: linux/seccomp.h and linux/bpf_common.h for the format. The numbers are those of the kernel's tables for x86_64
 and for architectures with the generic table (aarch64).

@@ -29,7 +29,8 @@ class Recipe:
 
     `tokens_per_step` counts padding. Over the first `bare_share` of the steps, the text around questions grows from
     nothing to its usual amount. So does the share of kinds that are not basic. Meanwhile, the weight of the prompts'
-    loss falls from 1 to `prompt_weight`. The skill of copying forms sooner from prompts than from answers alone. Over the last `decay_share` of the steps, the learning rate falls linearly to 0.
+    loss falls from 1 to `prompt_weight`, because copying is learned sooner from prompts than from answers alone. Over
+    the last `decay_share` of the steps, the learning rate falls linearly to 0.
     """
 
     steps: int = 3600

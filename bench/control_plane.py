@@ -2,7 +2,8 @@
 
 Place in the flow: a benchmark. Each episode is begun, makes one chat call to the fake engine and is ended with a
 reward, over HTTP and through the ledger; batches fill and are trained by the fake trainer as in a real job, so the
-slowest begins waited for a batch. The client's threads share one Python process, which is part of the figure.
+slowest begins waited for a batch. The client's threads share one Python process, which is part of the figure. The last
+case is measured beside thousands of eval episodes that stay open.
 """
 
 from __future__ import annotations
@@ -19,16 +20,19 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 
 from bench.results import Result, latency_results
-from swarm import ConnectionStack, EngineFailure, SwarmClient, Task, TrainJob, WorkflowOutput
+from swarm import ConnectionStack, EngineFailure, EpisodeType, SwarmClient, Task, TrainJob, WorkflowOutput
 
 BENCHMARK = "control_plane"
 THREADS = (1, 16, 64)
+OPEN = 10_000
+IDLE_S = 3_600.0
 JOB = TrainJob(engine="fake", project_name="bench", batch_size=16, num_repeat=8)
 PROGRAM = ("swarm.cli", "start", "--port", "0", "--json")
 WARM_UP = 0.25
@@ -63,6 +67,12 @@ class _Load:
         self._client = client
         self._http = http
         self._number = itertools.count()
+
+    def open(self, episodes: int) -> None:
+        """Begin so many eval episodes and leave them open; the client's heartbeats keep them."""
+        with ThreadPoolExecutor(THREADS[-1]) as pool:
+            begin = partial(self._client.begin_episode, EpisodeType.EVAL, discard_episode_timeout=IDLE_S)
+            list(pool.map(lambda _: begin(), range(episodes)))
 
     def drive(self, threads: int, seconds: float) -> _Measured:
         """Episodes one after the other on each thread. Raises what the first failing call raised."""
@@ -106,7 +116,7 @@ class _Load:
 
 
 def run(seconds: float) -> list[Result]:
-    """Episodes per second and the latency of begin, call and end, for 1, 16 and 64 client threads.
+    """Return episodes per second and the latency of begin, call and end, for 1, 16 and 64 client threads.
 
     Raises EngineFailure if the server does not start, and what a failing call raises.
     """
@@ -121,12 +131,13 @@ def run(seconds: float) -> list[Result]:
         load = _Load(client, http)
         for threads in THREADS:
             load.drive(threads, seconds * WARM_UP)
-            results += _summarize(threads, load.drive(threads, seconds))
+            results += _summarize(f"{threads} thread{'s' if threads > 1 else ''}", load.drive(threads, seconds))
+        load.open(OPEN)
+        results += _summarize(f"{THREADS[-1]} threads beside {OPEN:,} open", load.drive(THREADS[-1], seconds))
     return results
 
 
-def _summarize(threads: int, measured: _Measured) -> list[Result]:
-    case = f"{threads} thread{'s' if threads > 1 else ''}"
+def _summarize(case: str, measured: _Measured) -> list[Result]:
     episodes = measured.episodes
     return [
         Result(BENCHMARK, case, "episodes_per_second", len(episodes) / measured.seconds, "episodes/s"),

@@ -1,11 +1,10 @@
-"""A model of real size on this machine: how fast it is sampled over HTTP, by whom, and how fast it is trained.
+"""A model of real size on this machine: how fast it is sampled over HTTP, and by whom.
 
 Place in the flow: a benchmark. The model has the shape of Qwen2-0.5B, random weights in bfloat16 and the vocabulary of
 the bundled model: 0.36 billion parameters. Prompts are 100 random tokens, completions 48. The same requests go to a
 server whose worker samples, to one whose sampler is vLLM, and to vLLM alone, the latter two if SWARM_VLLM_PYTHON names
 an interpreter that has it. These three are up at the same time and measured in turn. transformers' own `generate` runs
-in this process afterwards. All have one thread per core. What the machine could do at best, multiplying matrices and
-reading memory, stands beside it.
+in this process afterwards. All have one thread per core.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -15,10 +14,13 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
+import socket
+import subprocess
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -30,27 +32,21 @@ import torch
 from transformers import AutoModelForCausalLM, Qwen2Config
 
 from bench.control_plane import start_server
-from bench.gateway import CALL_LIMIT_S, START_LIMIT_S, vllm_process, wait_until_up
+from bench.gateway import CALL_LIMIT_S, START_LIMIT_S
 from bench.results import Result
 from swarm import AsyncConnectionStack, EpisodeType, SwarmClient, TrainJob
-from swarm.backends.local.learning.learner import Learner
-from swarm.backends.local.model.loading import load_model
 from swarm.model_path import BUNDLED_DIRECTORY, WEIGHT_SUFFIXES, read_tokenizer
 from swarm.processes.cores import usable_cores
-from swarm.types import FinishedEpisode, Group, Sample, TrainBatch
 
 BENCHMARK: Final = "real_size"
 PROMPT_TOKENS, COMPLETION_TOKENS = 100, 48
 CONCURRENCY: Final = (1, 8, 32)
-TASKS, REPEATS = 4, 4
 TURNS: Final = 5
 SETTLE_S: Final = 1.5
 """Pause between two endpoints' turns: vLLM goes on waiting busily for a second after its last request."""
 VLLM: Final = "SWARM_VLLM_PYTHON"
 CASE_LIMIT_S: Final = 300.0
-SIDE: Final = 2048
-"""The square matrices that are multiplied have so many rows."""
-READ_BYTES: Final = 2**28
+STOP_LIMIT_S: Final = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +57,17 @@ class _Endpoint:
 
 
 def run(seconds: float) -> list[Result]:
-    """Tokens per second of each sampler at 1, 8 and 32 requests, and of training. Raises EngineFailure, TimeoutError,
-    and what a failing call raises."""
+    """Return tokens per second of each sampler at 1, 8 and 32 requests.
+
+    Raises EngineFailure, TimeoutError, and what a failing call raises.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(usable_cores())
     os.environ["SWARM_TORCH_THREADS"] = str(usable_cores())
     try:
         with tempfile.TemporaryDirectory(prefix="bench-real-size-") as directory:
             model = write_model(Path(directory) / "model")
-            results = [*_limits(seconds), *asyncio.run(_sampled(model, seconds))]
-            return [*results, *_generated(model), *_trained(model, seconds)]
+            return [*asyncio.run(_sampled(model, seconds)), *_generated(model)]
     finally:
         torch.set_num_threads(threads)
 
@@ -175,14 +172,64 @@ async def _swarm(model: Path, sampler: str) -> AsyncGenerator[_Endpoint]:
 
 @asynccontextmanager
 async def _vllm(model: Path, executable: str) -> AsyncGenerator[_Endpoint]:
-    command = [executable, "-m", "vllm.entrypoints.cli.main"]
-    with ExitStack() as stack:
-        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-vllm-"))
-        url = stack.enter_context(
-            vllm_process(command, model, directory, dtype="bfloat16", threads=usable_cores(), longest=1024)
-        )
-        await wait_until_up(url, START_LIMIT_S)
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-vllm-") as directory,
+        _vllm_process(model, executable, directory) as url,
+    ):
+        await _wait_until_up(url)
         yield _Endpoint(f"{url}/v1", "bench", {})
+
+
+@contextmanager
+def _vllm_process(model: Path, executable: str, directory: str) -> Iterator[str]:
+    """URL of a new vLLM server, which does not answer yet."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    options = (
+        f"--dtype bfloat16 --max-model-len 1024 --max-num-seqs {max(CONCURRENCY)} --enforce-eager"
+        f" --generation-config vllm --served-model-name bench --host 127.0.0.1 --port {port}"
+    )
+    environment = {
+        **os.environ,
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": str(usable_cores()),
+        "HF_HUB_OFFLINE": "1",
+    }
+    environment.pop("PYTHONPATH", None)
+    with (
+        (Path(directory) / "vllm.log").open("wb") as log,
+        subprocess.Popen(
+            [executable, "-m", "vllm.entrypoints.cli.main", "serve", str(model), *options.split()],
+            stdout=log,
+            stderr=log,
+            env=environment,
+            cwd=directory,
+            start_new_session=True,
+        ) as server,
+    ):
+        try:
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            os.killpg(server.pid, signal.SIGTERM)
+            try:
+                server.wait(STOP_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                os.killpg(server.pid, signal.SIGKILL)
+
+
+async def _wait_until_up(url: str) -> None:
+    async with httpx.AsyncClient() as http, asyncio.timeout(START_LIMIT_S):
+        while not await _is_up(http, url):
+            await asyncio.sleep(0.5)
+
+
+async def _is_up(http: httpx.AsyncClient, url: str) -> bool:
+    try:
+        return (await http.get(f"{url}/health", timeout=2)).status_code == 200
+    except httpx.TransportError:
+        return False
 
 
 def _generated(model: Path) -> list[Result]:
@@ -201,74 +248,3 @@ def _generated(model: Path) -> list[Result]:
         case = f"transformers.generate, {concurrency} at a time"
         results.append(Result(BENCHMARK, case, "tokens_per_second", rate, "tokens/s"))
     return results
-
-
-def _trained(model: Path, seconds: float) -> list[Result]:
-    loaded = load_model(model, device="cpu", max_model_len=None)
-    learner = Learner(loaded.module, TrainJob(model=str(model), batch_size=TASKS, num_repeat=REPEATS, lr=1e-6))
-    tokens, rates, ends = (
-        TASKS * REPEATS * (PROMPT_TOKENS + COMPLETION_TOKENS),
-        list[float](),
-        time.perf_counter() + seconds,
-    )
-    for step in (1, 2, 3):
-        batch = _build_batch(step, loaded.vocabulary)
-        began = time.perf_counter()
-        learner.step(batch)
-        rates.append(tokens / (time.perf_counter() - began))
-        if time.perf_counter() > ends and step > 1:
-            break
-    case = f"training, {TASKS} x {REPEATS} episodes"
-    return [Result(BENCHMARK, case, "tokens_per_second", max(rates), "tokens/s")]
-
-
-def _build_batch(step: int, vocabulary: int) -> TrainBatch:
-    """Each task has a prompt of its own; rewards alternate."""
-    random, logprob = np.random.default_rng(step), -float(np.log(vocabulary))
-    groups: list[Group] = []
-    for task in range(TASKS):
-        prompt: list[int] = random.integers(0, vocabulary, PROMPT_TOKENS).tolist()
-        episodes = tuple(
-            _build_episode(f"{task}-{repeat}", f"task-{task}", prompt, random, vocabulary, logprob, float(repeat % 2))
-            for repeat in range(REPEATS)
-        )
-        groups.append(Group(f"task-{task}", episodes))
-    return TrainBatch(batch_id=f"batch-{step}", step=step, groups=tuple(groups))
-
-
-def _build_episode(
-    name: str, task: str, prompt: list[int], random: np.random.Generator, vocabulary: int, logprob: float, reward: float
-) -> FinishedEpisode:
-    read, sampled = PROMPT_TOKENS, COMPLETION_TOKENS
-    sample = Sample(
-        episode_id=name,
-        token_ids_T=(*prompt, *random.integers(0, vocabulary, sampled).tolist()),
-        loss_mask_T=(False,) * read + (True,) * sampled,
-        logprobs_T=(0.0,) * read + (logprob,) * sampled,
-        weight_versions_T=(-1,) * read + (0,) * sampled,
-        turn_indices_T=(-1,) * read + (0,) * sampled,
-        temperatures_T=(1.0,) * (read + sampled),
-    )
-    return FinishedEpisode(name, task, "bench", reward, None, (sample,), 0.0)
-
-
-def _limits(seconds: float) -> list[Result]:
-    """What this machine multiplies and reads at best, by the same library and threads."""
-    results: list[Result] = []
-    for name, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
-        matrix = torch.randn(SIDE, SIDE).to(dtype)
-        best_s = _best(lambda matrix=matrix: matrix @ matrix, seconds)
-        results.append(Result(BENCHMARK, f"matrices, {name}", "rate", 2 * SIDE**3 / best_s / 1e9, "GFLOP/s"))
-    buffer = torch.ones(READ_BYTES // 4)
-    best_s = _best(buffer.sum, seconds)
-    results.append(Result(BENCHMARK, "memory", "read", READ_BYTES / best_s / 1e9, "GB/s"))
-    return results
-
-
-def _best(work: Callable[[], Any], seconds: float) -> float:
-    best, ends = float("inf"), time.perf_counter() + seconds
-    while time.perf_counter() < ends or best == float("inf"):
-        began = time.perf_counter()
-        work()
-        best = min(best, time.perf_counter() - began)
-    return best

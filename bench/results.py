@@ -1,12 +1,11 @@
-"""What a benchmark measured and under which conditions, and the file that collects it over versions.
+"""What a benchmark measured and under which conditions.
 
-Place in the flow: every benchmark returns `Result`s; __main__.py stamps them with `Conditions` and appends them. Knows
+Place in the flow: every benchmark returns `Result`s; __main__.py stamps them with `Conditions` and prints them. Knows
 nothing of how anything is measured.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import subprocess
@@ -64,15 +63,8 @@ def read_conditions(seconds: float) -> Conditions:
 
 
 def to_row(result: Result, conditions: Conditions) -> dict[str, Any]:
-    """One line of the results file: flat, so that any data frame reads it."""
+    """Return a flat row, so that any data frame reads it."""
     return {**asdict(conditions), **asdict(result)}
-
-
-def append_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Append rows as JSON lines; the file and its directory are created if need be. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows)
 
 
 def latency_results(benchmark: str, case: str, what: str, durations_s: Sequence[float]) -> list[Result]:

@@ -8,7 +8,6 @@ needs.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,15 +17,8 @@ TRL_PYTHON = "SWARM_TRL_PYTHON"
 """The environment variable that names an interpreter with TRL."""
 
 
-def reason_to_skip() -> str | None:
-    """What is missing to run this benchmark, and what to do about it; None if nothing is."""
-    if os.environ.get(TRL_PYTHON):
-        return None
-    return f"{TRL_PYTHON} is not set: run scripts/install_trl.sh and set it to the python of that environment"
-
-
 def run(seconds: float) -> list[Result]:
-    """Every case on both sides. Raises EngineFailure where TRL is missing or a side fails."""
+    """Return the figures of every case on both sides. Raises EngineFailure where TRL is missing or a side fails."""
     from bench.peers.comparison import compare
 
     return compare(seconds)

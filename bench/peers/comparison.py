@@ -18,11 +18,12 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
+import psutil
+
 from bench.control_plane import start_server
-from bench.peers import TRL_PYTHON, reason_to_skip
+from bench.peers import TRL_PYTHON
 from bench.peers.report import Report, peak_mb, summarize
 from bench.peers.workload import CASES, Plan
-from bench.process_tree import descendants
 from bench.results import Result
 from swarm.errors import EngineFailure
 from swarm.processes.cores import usable_cores
@@ -60,8 +61,8 @@ class Side:
 def compare(seconds: float) -> list[Result]:
     """Every case. The first run of a case trains for `seconds`, within the bounds of the case; all others make as many
     steps as that one. Raises EngineFailure where TRL is missing or a side fails."""
-    if reason := reason_to_skip():
-        raise EngineFailure(reason)
+    if not os.environ.get(TRL_PYTHON):
+        raise EngineFailure(f"{TRL_PYTHON} is not set: run scripts/install_trl.sh and set it to that python")
     return [result for case in CASES for result in _compare(case, seconds, sides_of(usable_cores()))]
 
 
@@ -139,7 +140,7 @@ def train_with_service(plan: Plan) -> Report:
     ):
         report = _run([sys.executable, "-m", "bench.peers.service_side", url, _told(plan)], plan)
         memory = {**report.memory_mb, "server": peak_mb(pid)}
-        memory["worker"] = sum(peak_mb(child.pid) for child in descendants(pid))
+        memory["worker"] = sum(peak_mb(child.pid) for child in psutil.Process(pid).children(recursive=True))
     return replace(report, memory_mb=memory)
 
 

@@ -1,6 +1,6 @@
 """A real server whose sampler and trainer are simulated: they take the time that a `Cluster` says, and learn nothing.
 
-Place in the flow: a process that live.py starts. Gateway, ledger, pool, training loop and HTTP are those of
+Place in the flow: a process that bench/scale_live.py starts. Gateway, ledger, pool, training loop and HTTP are those of
 `swarm start`; engine and trainer are the fake ones with a clock. What they measure leaves as metrics of each step.
 """
 

@@ -1,7 +1,7 @@
 """What a scale experiment is made of: a workload, a cluster, how episodes are batched; and what comes out of it.
 
-Place in the flow: shared by model.py, simulation.py and live.py, which give an `Outcome` each for the
-same `Setup`. Speeds that follow from one number of requests alone are here; nothing here knows of time or chance.
+Place in the flow: shared by simulation.py and bench/scale_live.py, which give an `Outcome` each for the same `Setup`.
+Speeds that follow from one number of requests alone are here; nothing here knows of time or chance.
 """
 
 from __future__ import annotations
@@ -99,12 +99,10 @@ class Batching:
     def episodes(self) -> int:
         return self.batch_size * self.num_repeat
 
-    def room(self, training: float = 0.0) -> float:
-        """How many episodes may wait and run at once, in the mean over a time in which a batch is in training for a
-        share `training`: it is one of the `max_staleness` + 1 that may be begun."""
-        if self.max_staleness:
-            return (self.max_staleness + 1 - training) * self.episodes
-        return float(self.episodes)
+    @property
+    def room(self) -> int:
+        """How many episodes may be begun before the first of them is trained."""
+        return (self.max_staleness + 1) * self.episodes
 
     def job(self) -> TrainJob:
         """Nothing is cut off: a synchronous batch waits for its last episode."""

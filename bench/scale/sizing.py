@@ -1,7 +1,7 @@
 """How large a cluster is to be for so many clients of a kind of workload.
 
-Place in the flow: proposes a `Setup` for the benchmark, which has the model and the simulation say what becomes of it.
-The hardware is an example; its figures are the first thing to replace with one's own.
+Place in the flow: proposes a `Setup` for the benchmark, which has the simulation say what becomes of it. The hardware
+is an example; its figures are the first thing to replace with one's own.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from bench.scale.model import Rollout, predict
 from bench.scale.setup import Batching, Cluster, Setup, Workload
 
 WORKLOADS = {
@@ -48,22 +47,19 @@ SLOWDOWN = 2.0
 
 
 def propose(workload: Workload, clients: int) -> Setup:
-    """A batch, replicas and trainer ranks for so many clients, bounded-asynchronous.
+    """Return a batch, replicas and trainer ranks for so many clients, bounded-asynchronous.
 
     The batch is such that all clients have something to do. A replica serves as many requests as slow each one down by
     `SLOWDOWN`; how many are open at once follows from the share of an episode that is sampling. Ranks are as many as
-    keep pace.
+    keep pace with what the clients or, if it is slower, the gateway gives.
     """
-    tasks = max(1, math.ceil(clients / (RUNNING_BATCHES * NUM_REPEAT)))
-    batching = Batching(tasks, NUM_REPEAT, MAX_STALENESS)
+    batching = Batching(max(1, math.ceil(clients / (RUNNING_BATCHES * NUM_REPEAT))), NUM_REPEAT, MAX_STALENESS)
     each = (SLOWDOWN - 1) * EXAMPLE.token_s / EXAMPLE.token_per_request_s
     sampling_s = SLOWDOWN * EXAMPLE.token_s * workload.turn_tokens
     replicas = max(1, math.ceil(clients * sampling_s / (sampling_s + workload.tool_s) / each))
-    setup = Setup(workload, replace(EXAMPLE, replicas=replicas, ranks=1), batching, clients)
-    rate = Rollout(setup).rate(clients)
-    ranks = max(1, math.ceil(rate * workload.trained_tokens / EXAMPLE.rank_tokens_per_s))
-    while True:
-        setup = replace(setup, cluster=replace(setup.cluster, ranks=ranks))
-        if predict(setup).trainer_utilization <= PACE:
-            return setup
-        ranks = math.ceil(1.05 * ranks + 0.1)
+    gateway_s = EXAMPLE.gateway_s(workload.turn_tokens)
+    turns_per_s = min(clients / (workload.tool_s + gateway_s + sampling_s), 1 / gateway_s)
+    step_s = batching.episodes * workload.turns / turns_per_s
+    tokens_per_s = batching.episodes * workload.trained_tokens / (PACE * step_s - EXAMPLE.step_overhead_s)
+    ranks = math.ceil(tokens_per_s / EXAMPLE.rank_tokens_per_s)
+    return Setup(workload, replace(EXAMPLE, replicas=replicas, ranks=ranks), batching, clients)

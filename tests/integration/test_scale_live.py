@@ -10,10 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from bench.scale.live import measure, slowed
-from bench.scale.model import predict
 from bench.scale.setup import Batching, Cluster, Setup, Workload
 from bench.scale.simulation import simulate
+from bench.scale_live import measure, told
 
 SETUP = Setup(
     Workload(turns=2, turn_tokens=6, read_tokens=6, tool_s=0.15, length_sigma=0.3),
@@ -58,17 +57,10 @@ def test_what_a_real_server_does_is_near_what_is_predicted(batching: Batching) -
     setup = replace(SETUP, batching=batching)
     with slowdown() as slower:
         live = measure(setup, steps=3, warm_up=1)
-    told = replace(setup, cluster=replace(setup.cluster, gateway_call_s=live.cpu_s_per_call))
     # A busy machine makes all of it slower, never faster: by as much as any other work that is done there meanwhile.
-    for other in (predict(told), simulate(told, steps=20)):
-        assert 0.7 < live.outcome.step_s / other.step_s < 2.5 * max(slower)
+    assert 0.7 < live.outcome.step_s / simulate(told(setup, live), steps=20).step_s < 2.5 * max(slower)
     assert live.outcome.batch_episodes == pytest.approx(8, abs=2)
     assert live.outcome.staleness_max <= batching.max_staleness
     assert 0 < live.outcome.trainer_utilization < 1
     assert 0 < live.outcome.sampler_utilization < 1
     assert 0 < live.cpu_s_per_call < 1
-
-
-def test_a_slowed_setup_takes_so_many_times_as_long() -> None:
-    assert predict(slowed(SETUP, 3.0)).step_s == pytest.approx(3 * predict(SETUP).step_s)
-    assert predict(slowed(SETUP, 3.0)).trainer_utilization == pytest.approx(predict(SETUP).trainer_utilization)

@@ -9,6 +9,7 @@ import pytest
 
 from bench.scale.setup import Batching, Cluster, Setup, Workload
 from bench.scale.simulation import Simulation, simulate
+from bench.scale.sizing import WORKLOADS, propose
 from bench.scale.stations import Gateway, Replica, run_simulated
 
 WORKLOAD = Workload(turns=2, turn_tokens=100, read_tokens=50, tool_s=2.0, length_sigma=0.6)
@@ -84,8 +85,6 @@ def test_batches_keep_their_size_however_slow_the_trainer_is(max_staleness: int,
 def test_no_more_waits_and_runs_than_the_batches_that_may_be_begun(max_staleness: int) -> None:
     """A batch in training is one of them."""
     batching = Batching(4, 4, max_staleness)
-    assert batching.room() == 16 * (max_staleness + 1)
-    assert batching.room(training=1.0) == 16 * max_staleness
 
     async def work() -> None:
         simulation = Simulation(Setup(WORKLOAD, CLUSTER, batching, 200), seed=1)
@@ -95,7 +94,7 @@ def test_no_more_waits_and_runs_than_the_batches_that_may_be_begun(max_staleness
             await asyncio.sleep(0.1)
             most = max(most, simulation.waiting + simulation.running)
         # Beside full groups, those that lost an episode wait for their chance.
-        assert batching.room(training=1.0) < most <= 1.1 * batching.room()
+        assert batching.room - batching.episodes < most <= 1.1 * batching.room
 
     run_simulated(work())
 
@@ -107,6 +106,14 @@ def test_more_staleness_trains_more_episodes() -> None:
     ]
     assert rates == sorted(rates)
     assert rates[-1] > 1.3 * rates[0]
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_proposed_cluster_keeps_pace_with_its_clients(name: str) -> None:
+    outcome = simulate(propose(WORKLOADS[name], 64), steps=6)
+    assert outcome.trainer_utilization < 0.95
+    assert outcome.running == pytest.approx(64, abs=3)
+    assert outcome.dropped_share < 0.03
 
 
 def test_requests_share_a_replica_evenly_and_wait_for_a_place() -> None:

@@ -1,7 +1,7 @@
-"""Utilisation and staleness measured: real clients over HTTP, a real server, a sampler and trainer that only take time.
+"""Scale, measured: real clients over HTTP, a real server, and a sampler and trainer that only take time.
 
-Place in the flow: takes a `Setup` and gives an `Outcome` in as long as the batches take. Clients and server share the
-machine, so a setup is to be slow enough that neither is busy for much of the time: `slowed` makes it so.
+Place in the flow: a benchmark, which holds the simulation of bench/scale against the same cases on a real server.
+Clients and server share the machine, so each case is slow enough that neither is busy for much of the time.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import math
 import random
 import tempfile
 import time
@@ -21,11 +22,36 @@ import httpx
 import psutil
 
 from bench.control_plane import CALL_LIMIT_S, START_LIMIT_S, start_server
-from bench.scale.setup import Cluster, Outcome, Setup
+from bench.results import Result
+from bench.scale import case_of, results_of
+from bench.scale.setup import Batching, Cluster, Outcome, Setup, Workload
+from bench.scale.simulation import simulate
 from swarm import AsyncConnectionStack, AsyncSwarmClient, EngineFailure, Task, WorkflowOutput
 from swarm.client.episode import Credentials
 from swarm.schemas import MetricPointView
 
+BENCHMARK = "scale_live"
+WORKLOAD = Workload(turns=3, turn_tokens=12, read_tokens=8, tool_s=0.3, length_sigma=0.5)
+CLUSTER = Cluster(
+    replicas=2,
+    token_s=0.015,
+    token_per_request_s=0.0003,
+    max_num_seqs=64,
+    ranks=1,
+    rank_tokens_per_s=4_000,
+    step_overhead_s=0.2,
+    publish_s=0.1,
+)
+"""Speeds before they are slowed for the machine. A token stands for forty, or the event loop would be measured."""
+CLIENTS = (8, 32, 128, 256)
+STALENESS = (0, 2)
+TASKS, NUM_REPEAT = 4, 4
+CLIENTS_PER_TASK = 8
+"""Larger cases have larger batches, of TASKS at least: a step is two rounds at most, or half of one."""
+STEPS, WARM_UP = 6, 2
+CALLS_PER_S = 40.0
+LEAST_SLOWING = 2.0
+"""What clients and server on two shared cores take with little queueing, and tokens no faster than 30 ms each."""
 LOOK_S = 0.2
 STEP_LIMIT_S = 120.0
 HOLD_S = 600.0
@@ -97,8 +123,40 @@ class _Load:
         )
 
 
-def slowed(setup: Setup, factor: float) -> Setup:
-    """The same case with everything but the gateway so many times as slow."""
+def run(seconds: float) -> list[Result]:
+    """Return the outcome of each case, which takes `seconds` or longer, and by how much the simulation misses it.
+
+    Raises EngineFailure if a server does not start or a step takes too long, and what a failing call raises.
+    """
+    results: list[Result] = []
+    for clients in CLIENTS:
+        for staleness in STALENESS:
+            setup = _build(clients, staleness)
+            steps = max(STEPS, math.ceil(seconds / simulate(setup).step_s))
+            live = measure(setup, steps=steps, warm_up=WARM_UP)
+            case, simulated = case_of(setup), simulate(told(setup, live))
+            results += results_of(BENCHMARK, case, live.outcome)
+            results += results_of(BENCHMARK, f"{case}, simulated", simulated)
+            error = 100 * (simulated.step_s / live.outcome.step_s - 1)
+            results.append(Result(BENCHMARK, case, "simulation_error_step_s", error, "%"))
+    return results
+
+
+def told(setup: Setup, live: Measured) -> Setup:
+    """Return the case with the time that the server's process was measured to take for a call."""
+    return replace(setup, cluster=replace(setup.cluster, gateway_call_s=live.cpu_s_per_call))
+
+
+def _build(clients: int, max_staleness: int) -> Setup:
+    """Return a case so slow that its clients together make at most CALLS_PER_S calls per second."""
+    batching = Batching(max(TASKS, clients // CLIENTS_PER_TASK), NUM_REPEAT, max_staleness)
+    setup = Setup(WORKLOAD, CLUSTER, batching, clients)
+    calls_per_s = min(clients, batching.room) * WORKLOAD.turns / setup.unloaded_s
+    return _slow_down(setup, max(LEAST_SLOWING, calls_per_s / CALLS_PER_S))
+
+
+def _slow_down(setup: Setup, factor: float) -> Setup:
+    """Return the same case with everything but the gateway so many times as slow."""
     cluster = setup.cluster
     return replace(
         setup,

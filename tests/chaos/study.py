@@ -19,8 +19,6 @@ from swarm.environments import load_environment
 from swarm.tasks import Split
 
 TASKS_PER_SPLIT = 400
-WORDS = {"lr": "learning rate", "num_repeat": "group size", "temperature": "temperature"}
-"""What a topic calls a setting."""
 ENVIRONMENT, JOB, REPLIES = "words", "job.yaml", "replies"
 SMALL_JOB = "batch_size: 4\nnum_repeat: 2\n"
 """On the fake engine nothing is learned, so that a step may be small."""
@@ -55,30 +53,28 @@ def agent(task, model, session):
 
 @dataclass(frozen=True, slots=True)
 class ChaosStudy:
-    """Values of one setting compared on `seeds` runs per arm and plan. The first value is the baseline."""
+    """Learning rates compared on `seeds` runs per arm and plan. The first rate is the baseline."""
 
-    setting: str
-    values: tuple[float, ...]
+    rates: tuple[float, ...]
     seeds: int
     plans: int
     steps: int
     eval_episodes: int
-    engine: str
 
     @property
     def runs(self) -> int:
-        return len(self.values) * self.seeds * self.plans
+        return len(self.rates) * self.seeds * self.plans
 
     @property
     def topic(self) -> str:
-        values = [f"{value:g}" for value in self.values]
-        return f"{WORDS[self.setting]} {', '.join(values[:-1])} or {values[-1]} for word reversal at equal steps"
+        rates = [f"{rate:g}" for rate in self.rates]
+        return f"learning rate {', '.join(rates[:-1])} or {rates[-1]} for word reversal at equal steps"
 
     def words(self, folder: Path, urls: Sequence[str], min_free_gb: float) -> list[str]:
         """The arguments of `researcher`, with what `write` wrote into the folder."""
-        small = ["--job", str(folder / JOB)] if self.engine == "fake" else []
         return [
-            *("start", "--topic", self.topic, "--env", str(folder / ENVIRONMENT), "--engine", self.engine, *small),
+            *("start", "--topic", self.topic, "--env", str(folder / ENVIRONMENT)),
+            *("--engine", "fake", "--job", str(folder / JOB)),
             *("--brain", "hybrid", "--model", "recorded", "--servers", ",".join(urls)),
             *("--seeds", str(self.seeds), "--steps", str(self.steps), "--eval-episodes", str(self.eval_episodes)),
             *("--max-runs", str(self.runs), "--min-free-gb", f"{min_free_gb:g}", "--json"),
@@ -112,11 +108,11 @@ class ChaosStudy:
     def _write_replies(self, folder: Path) -> None:
         """What the language model answers, as ReplyServer reads it."""
         folder.mkdir(parents=True)
-        baseline, *others = [f"{self.setting}={value:g}" for value in self.values]
+        baseline, *others = [f"lr={rate:g}" for rate in self.rates]
         framed = {
             "question": f"{self.topic}?",
             "task": ENVIRONMENT,
-            "vary": [f"{self.setting}={','.join(f'{value:g}' for value in self.values)}"],
+            "vary": [f"lr={','.join(f'{rate:g}' for rate in self.rates)}"],
             "baseline": [baseline],
             "compared_at": "steps",
         }
@@ -134,7 +130,7 @@ class ChaosStudy:
             (folder / f"{name}.1.md").write_text(PROGRAM)
 
     def _plan(self, baseline: str, others: Sequence[str]) -> dict[str, Any]:
-        names = dict(zip((baseline, *others), self.values, strict=True))
+        names = dict(zip((baseline, *others), self.rates, strict=True))
         return {
             "rationale": "The topic names the values; each is an arm.",
             "hypotheses": [
@@ -148,8 +144,8 @@ class ChaosStudy:
                 for name in others
             ],
             "arms": [
-                {"name": name, "settings": {self.setting: value}, "rationale": "A value of the topic."}
-                for name, value in names.items()
+                {"name": name, "settings": {"lr": rate}, "rationale": "A value of the topic."}
+                for name, rate in names.items()
             ],
             "seeds": self.seeds,
         }

@@ -1,6 +1,6 @@
 """Does the faults of a schedule to a deployment, one after another, and writes down what each of them hit.
 
-Place in the flow: command.py runs one beside the study. A fault that finds nothing to hit is not counted, and its turn
+Place in the flow: campaign.py runs one beside the study. A fault that finds nothing to hit is not counted, and its turn
 goes to the next. Faults that last, such as a full disk, go on beside those that follow them.
 """
 
@@ -14,12 +14,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import psutil
+from llm_replies.server import BROKEN_JSON, DROP, HANG, OTHER_JSON, PAGE
+from process_support import command_of, descendants
 
-from bench.chaos.deployment import Deployment
-from bench.chaos.faults import SHARES, Drawn, Fault, FaultKind
-from bench.chaos.reply_server import BROKEN_JSON, DROP, HANG, OTHER_JSON, PAGE
-from bench.chaos.storage import hold_database, let_go
-from bench.process_tree import command_of, descendants
+from chaos.deployment import Deployment
+from chaos.faults import SHARES, Drawn, Fault, FaultKind
+from chaos.storage import hold_database, let_go
 from experiments_db.engine import BUSY_TIMEOUT_S
 
 TARGET_S, LOOK_S = 15.0, 0.1
@@ -52,13 +52,12 @@ class _Armed:
 
 
 class Injector:
-    """Injects until `count` faults have hit, `until` returns true, or the study is over."""
+    """Injects until `count` faults have hit, or the study is over."""
 
-    def __init__(self, deployment: Deployment, drawn: Iterator[Drawn], count: int, until: Callable[[], bool]) -> None:
+    def __init__(self, deployment: Deployment, drawn: Iterator[Drawn], count: int) -> None:
         self._deployment = deployment
         self._drawn = drawn
         self._count = count
-        self._until = until
         self._began_at = time.monotonic()
         self._hit: list[Fault] = []
         self._armed: list[_Armed] = []
@@ -125,7 +124,7 @@ class Injector:
         return target
 
     def _is_done(self) -> bool:
-        return len(self.faults) >= self._count or self._until() or self._deployment.researcher.is_over
+        return len(self.faults) >= self._count or self._deployment.researcher.is_over
 
     def _arm(self, chance: random.Random) -> None:
         model = self._deployment.model

@@ -12,15 +12,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+from chaos.clock import Clock, compile_library
+from chaos.storage import SmallDisk, hold_database, let_go
+from chaos.study import ChaosStudy
+from llm_replies.server import DROP, HANG, ReplyServer
 
-from bench.chaos.clock import Clock, compile_library
-from bench.chaos.reply_server import DROP, HANG, ReplyServer
-from bench.chaos.storage import SmallDisk, hold_database, let_go
-from bench.chaos.study import ENVIRONMENT, ChaosStudy
-from swarm.environments import load_environment
-from swarm.tasks import Split
-
-STUDY = ChaosStudy("lr", (1e-3, 1e-4), seeds=3, plans=2, steps=2, eval_episodes=4, engine="fake")
+STUDY = ChaosStudy((1e-3, 1e-4), seeds=3, plans=2, steps=2, eval_episodes=4)
 
 
 def test_full_disk_takes_no_byte_and_is_free_again_afterwards(tmp_path: Path) -> None:
@@ -109,12 +106,3 @@ def test_language_model_gives_the_answer_of_the_plan_it_is_asked_about(tmp_path:
         for number, action in ((2, "stop"), (1, "refine"), (1, "refine")):
             assert action in ask(f"# decide: x\n\nIterations so far: {number}").text
         assert "lr=0.0001" in ask("# plan: x\n\nIteration: 2 (the first is 1)").text
-
-
-def test_environment_of_the_study_is_served_and_known_to_its_grader(tmp_path: Path) -> None:
-    STUDY.write(tmp_path)
-    environment = load_environment(str(tmp_path / ENVIRONMENT))
-    first = next(environment.tasks(Split.VALIDATION))
-    reply = first.task.main_query.removeprefix("Reverse: ")[::-1]
-    assert environment.grade(first, [{"role": "assistant", "content": reply}]).score == 1.0
-    assert STUDY.runs == 12

@@ -1,6 +1,6 @@
 """Whether a study came out as if nothing had happened: what the record, the servers and a control study say.
 
-Place in the flow: command.py asks once a study is over and its servers run. This module injects nothing.
+Place in the flow: campaign.py asks once a study is over and its servers run. This module injects nothing.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import psutil
+from process_support import command_of, descendants
 
-from bench.chaos.deployment import Deployment
-from bench.process_tree import command_of, descendants
+from chaos.deployment import Deployment
 from experiments_db import BudgetKind, RunStatus, StudyStatus, open_store
 
 VERIFY_TIMEOUT_S = 600

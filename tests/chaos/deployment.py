@@ -1,6 +1,6 @@
 """One study left alone: two servers, a language model, and a researcher, each started again when it dies.
 
-Place in the flow: command.py makes one for the study without faults and one for that with them; the injector hits its
+Place in the flow: campaign.py makes one for the study without faults and one for that with them; the injector hits its
 parts. Each host has a clock of its own where that is possible, and all of them share a small disk where one can be
 mounted. This module decides nothing about faults.
 """
@@ -14,17 +14,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from bench.chaos.clock import Clock, compile_library
-from bench.chaos.reply_server import ReplyServer
-from bench.chaos.researcher_process import ResearcherProcess
-from bench.chaos.server_process import ServerProcess, free_port
-from bench.chaos.storage import SmallDisk
-from bench.chaos.study import REPLIES, ChaosStudy
+from llm_replies.server import ReplyServer
+from server_processes import ServerProcess, free_port
+
+from chaos.clock import Clock, compile_library
+from chaos.researcher_process import ResearcherProcess
+from chaos.storage import SmallDisk
+from chaos.study import REPLIES, ChaosStudy
 from experiments_db import StoreError, open_store
 from swarm import SwarmClient, SwarmError
 
 SERVERS = 2
-DISK_MB = {"fake": 768, "local": 1536}
+DISK_MB = 768
 MIN_FREE_GB = 0.05
 HANG_S = 8.0
 """How long the language model keeps a call that gets no answer."""
@@ -46,7 +47,7 @@ class Deployment:
         self.study_id = ""
         self.began_at = 0.0
         self.stopping = threading.Event()
-        self.disk = SmallDisk(folder / "disk", DISK_MB[study.engine])
+        self.disk = SmallDisk(folder / "disk", DISK_MB)
         self.clocks: dict[str, Clock] = {}
         folder.mkdir(parents=True)
         if is_hostile:

@@ -106,4 +106,4 @@ def test_what_cannot_be_opened_is_one_line_and_a_documented_exit_code(
 def test_no_interpreter_is_exit_code_2(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SWARM_VERIFIERS_PYTHON", raising=False)
     done = swarm(*shlex.split("env check verifiers:numbers"))
-    assert done.exit_code == 2 and "set SWARM_VERIFIERS_PYTHON" in done.stderr
+    assert done.exit_code == 2 and "SWARM_VERIFIERS_PYTHON" in done.stderr

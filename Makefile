@@ -95,9 +95,11 @@ check: setup ## Style, types and architecture
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/generate_sync_client.py --check
 
-# The page is written also if something got worse.
-bench: setup ## Speed beside that of the previous version
-	$(BIN)/python -m bench compare; code=$$?; $(BIN)/python -m bench table && exit $$code
+# The last tag before this commit, or the commit before it.
+AGAINST ?= $(shell git describe --tags --abbrev=0 HEAD~1 2>/dev/null || echo HEAD~1)
+bench: setup ## Processor time beside that of an earlier commit
+	$(BIN)/asv machine --yes
+	$(BIN)/asv continuous --interleave-rounds --factor 1.05 --no-only-changed --show-stderr $(AGAINST) HEAD
 
 ui: setup ## The run explorer
 	$(BIN)/streamlit run ui/app.py

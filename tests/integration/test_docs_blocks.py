@@ -71,12 +71,11 @@ NOT_RUN = {
     "transactions.md: client                    coordinator A": PICTURE,
     "verl.md: clients --HTTP--> swarm server --HTTP, behind a key--> vLLM": PICTURE,
     'verl.md: pip install "swarm-researcher[server,verl]"          # train': "installs gigabytes of packages",
-    "operations.md: .venv/bin/python -m bench [engine] [gateway] [learner] [real": "measures for minutes; "
-    "tests/integration/test_bench.py runs each benchmark briefly",
+    "operations.md: .venv/bin/python -m bench NAME... [--seconds S] [--json]": "measures for minutes; "
+    "tests/integration/test_bench.py runs one briefly",
     "peers.md: scripts/install_trl.sh": "installs TRL; tests/unit/bench/test_peers.py runs both sides where it is",
-    "operations.md: make bench": "measures for minutes; tests/integration/test_bench_compare.py runs a round",
-    "operations.md: .venv/bin/python -m bench chaos [--seed N] [--faults 50] [--": "takes a quarter of an hour; "
-    "tests/faults/test_study_chaos.py runs a short form",
+    "operations.md: make bench [AGAINST=REF]": "measures for minutes; "
+    "tests/integration/test_processor_time.py takes the steps",
 }
 OF_OTHER_TESTS = {
     "http-api.md": "tests/integration/test_http_docs.py",

@@ -1,9 +1,9 @@
-"""Backups of a server's home: all that a server needs to go on with the same job, step, weights and half-filled batch.
+"""Backups of a server's home, from which a server resumes the same job, step, weights and half-filled batch.
 
-Place in the flow: called by `swarm backup`, whether a server runs in the home or not, and by `swarm restore` where none
-does. A backup is a home itself: the ledger as SQLite copies it in one piece, its control file, and the runs with their
-checkpoints. The runs are copied before the ledger. So the ledger knows each of them, and has the batches to train from
-there on. Knows no tensors.
+Place in the flow: `swarm backup` calls it, whether or not a server runs in the home. `swarm restore` calls it while no
+server runs there. A backup is a home itself: a consistent SQLite copy of the ledger, its control file, and the runs
+with their checkpoints. The runs are copied before the ledger. So the copied ledger knows each copied run, and has the
+batches that come after its checkpoints. The module knows no tensors.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from swarm.trainer.run_directories import DiskUse, RunDirectory, runs_of
 logger = logging.getLogger(__name__)
 
 ATTEMPTS = 5
-"""A server may remove a recovery checkpoint while it is copied, or go back to an earlier step."""
+"""Attempts to copy a home. A running server may remove a checkpoint during a copy, or return to an earlier step."""
 
 RESTORED = "ledger.restored"
 _DRAFT = ".restore.partial"
@@ -38,7 +38,10 @@ _DRAFT = ".restore.partial"
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """The content of a backup: acknowledged episodes, and the job with the step that a server goes on from."""
+    """The content of a backup: its acknowledged episodes, its job, and the step that a server resumes from.
+
+    `size` is in bytes.
+    """
 
     directory: Path
     episodes: int
@@ -49,7 +52,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """The effect of a restore. `aside` is where the former content of the home is now, `replaced` says what it was."""
+    """The effect of a restore. `aside` is the new place of the home's former content; `replaced` describes it."""
 
     saved: Saved
     home: Path
@@ -58,11 +61,11 @@ class Restored:
 
 
 def back_up(home: Path, target: Path) -> Saved:
-    """Write a backup of a home to `target`, which appears once it is whole.
+    """Write a backup of a home to `target`, which appears only once it is complete and checked.
 
-    Whole means that its ledger was read again and each checkpoint held against its manifest. A manifest knows a large
-    file by its size alone. Raise NotFound without a ledger, BadRequest if something is there already, LedgerDamaged if
-    the home's own ledger is damaged, LedgerError if the disk refuses.
+    The check reads the copied ledger again and compares each checkpoint with its manifest. For a large file, a manifest
+    records only the size. Raise NotFound if the home has no ledger, BadRequest if `target` is not new or empty,
+    LedgerDamaged if the home's ledger is damaged, and LedgerError if the disk fails.
     """
     path = ledger_of(home)
     with _disk_errors(home):
@@ -89,10 +92,10 @@ def back_up(home: Path, target: Path) -> Saved:
 
 
 def restore(source: Path, home: Path) -> Restored:
-    """Put a backup in the place of what a home holds, which is set aside.
+    """Set aside the content of a home and put a backup in its place.
 
-    The ledger gets an id of its own, because it lacks what the backup's origin recorded later. Raise NotFound for what
-    is no backup, LedgerDamaged for one that is not whole, LedgerInUse while a server runs in the home.
+    The restored ledger gets a new id, because it lacks what the original recorded after the backup. Raise NotFound if
+    `source` is not a backup, LedgerDamaged if it is incomplete, and LedgerInUse while a server runs in the home.
     """
     if not ledger_of(source).is_file() or read_mark(ledger_of(source)) is None:
         raise NotFound(f"{source} is no backup: it holds no ledger with its control file")
@@ -118,8 +121,8 @@ def restore(source: Path, home: Path) -> Restored:
 
 
 def _move_in(draft: Path, home: Path, aside: Path | None) -> None:
-    """Give the content of the draft its place. Raise LedgerError, which says where the former content is."""
-    # The ledger comes after the runs that it knows, and the control file that vouches for it comes last.
+    """Move the content of the draft into the home. Raise LedgerError, which says where the former content is."""
+    # The ledger follows the runs that it names. The control file comes last, because it declares the ledger valid.
     last = [ledger_of(draft), control_path(ledger_of(draft))]
     try:
         for each in (*(path for path in sorted(draft.iterdir()) if path not in last), *last):
@@ -130,7 +133,7 @@ def _move_in(draft: Path, home: Path, aside: Path | None) -> None:
 
 
 def describe(home: Path) -> Saved:
-    """Return what a home holds that nobody writes to, and leave no file behind in it. Raise LedgerError."""
+    """Return the content of a home that no server writes to. Leave no new file in it. Raise LedgerError."""
     with _disk_errors(home), closing(open_unchanged(ledger_of(home))) as connection:
         connection.row_factory = sqlite3.Row
         episodes = own_mark(connection).acknowledged
@@ -144,8 +147,8 @@ def describe(home: Path) -> Saved:
 def _copy(home: Path, draft: Path) -> bool:
     """Copy the runs and then the ledger. Return False if the home changed in a way that makes the copy wrong.
 
-    That is so if weights went back, if a checkpoint was removed or replaced, or if a server began to write to a ledger
-    that was closed.
+    The copy is wrong if the weights returned to an earlier step, or if a checkpoint was removed or replaced. It is also
+    wrong if a server began to write to a ledger that was closed.
     """
     with closing(_open(ledger_of(home))) as present:
         rewinds = _rewinds(present)
@@ -160,21 +163,21 @@ def _copy(home: Path, draft: Path) -> bool:
             raise
         logger.info("a checkpoint went away while it was copied")
         return False
-    # Read before the ledger: the copy is to be as far as this, at least.
+    # Read before the ledger is copied, so that the copy has at least what this mark says.
     noted = read_mark(ledger_of(home))
     with closing(_open(ledger_of(home))) as source, closing(sqlite3.connect(ledger_of(draft))) as copy:
         source.backup(copy)
     if noted is not None and noted.closed is not None and read_mark(ledger_of(home)) != noted:
         return False
     if noted is not None:
-        # The copy is the same to the last row, but not to the last byte.
+        # The copy has the same rows as the closed ledger, but not the same bytes.
         ControlFile.create(ledger_of(draft), replace(noted, closed=None)).abandon()
     with closing(open_unchanged(ledger_of(draft))) as copied:
         return _rewinds(copied) == rewinds
 
 
 def _copy_run(run: RunDirectory, target: Path, *, is_newest: bool) -> None:
-    """Copy a run without what unfinished writes have left, and without what a run that is over needs no more."""
+    """Copy a run without the files of unfinished writes. Skip what a run that is over no longer needs."""
     needless: set[Path] = set() if is_newest else set(run.checkpoints.superfluous())
 
     def ignored(folder: str, names: list[str]) -> list[str]:
@@ -184,7 +187,7 @@ def _copy_run(run: RunDirectory, target: Path, *, is_newest: bool) -> None:
 
 
 def _is_like(run: RunDirectory, copy: Path) -> bool:
-    """Return whether each copied checkpoint is what its manifest says, or as damaged as its origin."""
+    """Return whether each copied checkpoint agrees with its manifest, or its origin is damaged as well."""
     for checkpoint in RunDirectory(copy, run.number).checkpoints.newest_first():
         origin = run.path / checkpoint.relative_to(copy)
         if _damage(checkpoint) is None:
@@ -206,7 +209,7 @@ def _damage(checkpoint: Path) -> str | None:
 
 
 def _is_gone(error: OSError) -> bool:
-    """Return whether something that was listed is not there any more."""
+    """Return whether the copy failed because a listed file no longer exists."""
     if isinstance(error, FileNotFoundError):
         return True
     return any(not Path(source).exists() for source, *_ in error.args[0])
@@ -226,7 +229,7 @@ def _rewinds(connection: sqlite3.Connection) -> int:
 
 
 def _check_copy(origin: Path, draft: Path) -> None:
-    """Read all of the copy, and note how it was left. Raise LedgerDamaged in the name of its origin."""
+    """Check the whole copy and mark it as closed. Raise LedgerDamaged with the path of the original ledger."""
     path = ledger_of(draft)
     try:
         mark = inspect(path, None).mark
@@ -238,7 +241,7 @@ def _check_copy(origin: Path, draft: Path) -> None:
 
 
 def _make_own(path: Path) -> None:
-    """Give the copy an id of its own, and a control file that says so."""
+    """Give the copy a new id, and a control file with this id."""
     with closing(connect_writer(path)) as connection:
         mark = rename(connection, RESTORED)
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -246,7 +249,7 @@ def _make_own(path: Path) -> None:
 
 
 def _found(home: Path) -> str | None:
-    """Return what a home holds before it is replaced, in words, or None if that is nothing."""
+    """Return a description of the home's content before it is replaced, or None if there is none."""
     try:
         found = inspect_home(home, CHECK_LIMIT_S).mark
     except SwarmError as error:

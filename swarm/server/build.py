@@ -1,7 +1,7 @@
-"""The construction of a run from its job and from what an earlier run left in the ledger.
+"""The construction of a run from its job and from the state of an earlier run in the ledger.
 
-Place in the flow: called by commands.py, before the engine is up. Episodes that were running go on at once; their calls
-are held until the engine serves. Only who is plugged where is decided here.
+Place in the flow: commands.py calls it before the engine is up. Episodes that were running continue at once, and their
+model calls wait until the engine serves. The module only connects the parts of a run. It does not know how they work.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ EVENTS_AT_ONCE = 1000
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The story that the events of a job tell: how often its engine came back."""
+    """The history of a job as its events tell it: how often its engine has recovered."""
 
     recoveries: int = 0
 
@@ -64,7 +64,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """The parts that every run of a server is built on. `fail` ends the present run."""
+    """The parts that all runs of a server share. `fail` ends the present run."""
 
     config: ServerConfig
     ledger: Ledger
@@ -75,14 +75,15 @@ class Assembly:
     on_engine_failure: Callable[[EngineFailure], None]
 
     async def build(self, job: TrainJob, row: JobRow, work: OpenWork | None, crashed_at: float | None) -> Run:
-        """Return a run of `job`, as it was given, that goes on with `work`, or begins if that is None. It is not
-        carried on yet.
+        """Return a run of `job`, as it was given. The caller starts it with `carry_on`.
 
-        Raise EngineFailure for a model that is not there, JobInvalid for one without a chat template.
+        The run continues with `work`, or begins at the first step if `work` is None. `crashed_at` is when a crashed
+        server began to recover, in seconds of the monotonic clock. Raise EngineFailure if the model does not exist,
+        JobInvalid if it has no chat template.
         """
         initial = InitialWeights(self.config, self.ledger, self.backends, self._read_batch, self._checkpoints_of)
         backend = self.backends.build(await initial.job_for_engine(job, row), is_fresh=work is None)
-        # The process imports its libraries while this one imports those of the tokenizer.
+        # The worker process imports its libraries while this process imports those of the tokenizer.
         await backend.warm_up()
         with collector_paused("transformers"):
             codec, history = await asyncio.gather(
@@ -189,9 +190,9 @@ class Assembly:
 
 
 def _retire_earlier(home: Path, number: int) -> None:
-    """Remove the recovery copies of earlier runs, which nobody goes on with.
+    """Remove the recovery checkpoints of earlier runs, which are not resumed any more.
 
-    Their newest checkpoint stays, and so does what was to be kept.
+    The newest checkpoint of each run stays, and so do the checkpoints that were saved to be kept.
     """
     for run in runs_of(home):
         if run.number < number:
@@ -199,7 +200,7 @@ def _retire_earlier(home: Path, number: int) -> None:
 
 
 def _weights_of(work: OpenWork | None) -> WeightVersion:
-    """Return what the run will serve once its engine is up."""
+    """Return the weights that the run will serve once its engine is up."""
     if work is None:
         return WeightVersion(version=0, step=0, published_at=0.0)
     return WeightVersion(version=work.weight_version, step=work.step, published_at=0.0)

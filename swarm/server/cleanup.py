@@ -1,7 +1,7 @@
-"""The removal of what nothing needs any more in a server's home: tokens of old episodes, and copies for crash recovery.
+"""The removal of unneeded data from a server's home: tokens of old episodes, and checkpoints for crash recovery.
 
-Place in the flow: called by `swarm gc` while no server runs there. It finds the checkpoint that a server would go on
-from and makes sure that it is whole. Then it has the ledger drop what lies before it. Knows no tensors.
+Place in the flow: `swarm gc` calls it while no server runs in the home. It finds the checkpoint that a server would
+resume from and verifies it. Then it lets the ledger drop the tokens of earlier steps. The module knows no tensors.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ DAY_S = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """The effect of a cleanup. `removed` are the directories of recovery copies.
+    """The effect of a cleanup. `removed` are the directories of recovery checkpoints.
 
-    `kept_after_step` is the step of the checkpoint that a server goes on from. The tokens of later steps stay.
+    `kept_after_step` is the step of the checkpoint that a server resumes from. The tokens of later steps stay.
     """
 
     ledger: Compacted
@@ -42,10 +42,10 @@ class Cleaned:
 
 
 def clean(home: Path, *, keep_days: float, is_dry_run: bool = False) -> Cleaned:
-    """Drop the tokens of old episodes that nothing needs, and superfluous recovery copies.
+    """Drop the tokens of old episodes that no recovery needs, and superfluous recovery checkpoints.
 
-    Old are episodes that ended more than `keep_days` days ago. A dry run changes nothing, and may look at the home of a
-    running server. Raise NotFound without a ledger, LedgerInUse while a server runs, LedgerError.
+    An episode is old if it ended more than `keep_days` days ago. A dry run changes nothing, and works while a server
+    runs. Raise NotFound without a ledger, LedgerInUse while a server runs, and LedgerError.
     """
     path = ledger_of(home)
     if not path.is_file():
@@ -65,8 +65,10 @@ def clean(home: Path, *, keep_days: float, is_dry_run: bool = False) -> Cleaned:
 
 
 def _recovery_step(home: Path, run: NewestRun) -> int:
-    """Return the step of the newest checkpoint of the newest run that is whole, or 0 without one: then every token is
-    needed."""
+    """Return the step of the newest valid checkpoint of the run, or 0 if there is none.
+
+    Without a valid checkpoint, recovery starts at the first step and needs every token.
+    """
     names = run.job.resolved
     directory = run_directory(home, names["project_name"], names["experiment_name"], run.job.job_id)
     for found in runs_of(home):
@@ -83,7 +85,7 @@ def _recovery_step(home: Path, run: NewestRun) -> int:
 
 
 def _superfluous(home: Path, run: NewestRun | None) -> list[Path]:
-    """Return recovery copies of runs that nobody goes on with, and of the newest run if it has done all its steps."""
+    """Return the recovery checkpoints of earlier runs, and of the newest run if it has done all its steps."""
     total = None if run is None else run.job.resolved.get("total_steps")
     is_done = run is not None and total is not None and run.step >= total
     return [

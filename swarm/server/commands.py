@@ -1,7 +1,7 @@
-"""The server behind the control API: which job it has, whether its engine runs, and what a command does to it.
+"""The server behind the control API: its job, the state of its engine, and the effect of each command.
 
-Place in the flow: above everything but the CLI. build.py plugs the parts of a run together and run.py carries it on;
-here is only the order of start, stop, failure, shutdown and going on after them.
+Place in the flow: above everything but the CLI. build.py puts the parts of a run together, and run.py executes it. This
+module decides only the order of start, stop, failure, shutdown and resume. It knows nothing of HTTP.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ T = TypeVar("T")
 STOP_TIMEOUT_S = 20.0
 STARTABLE = frozenset({EngineState.OFFLINE, EngineState.FAILED})
 SUSPENDED = "the server was shut down: its next start goes on with this job"
-"""The reason on record of an engine that nobody told to stop."""
+"""The recorded reason of a stop that no command asked for. The next start of the server resumes the job."""
 
 
 class SwarmServer:
-    """One server: at most one job at a time. All methods are called from one event loop."""
+    """A server with at most one job at a time. All methods are called from one event loop."""
 
     def __init__(self, config: ServerConfig, ledger: Ledger, backends: Backends, *, url: str | None = None) -> None:
-        """`url` is where processes of its own find it; without, no evaluator of its own runs."""
+        """Create a server without a job. Its own evaluator reaches it at `url`; without a `url`, none runs."""
         self._config = config
         self._url = url
         self._ledger = ledger
@@ -61,7 +61,7 @@ class SwarmServer:
         self._began = time.monotonic()
         self.shutdown_requested = asyncio.Event()
         self.ends_by_failure = False
-        """Whether a failure of the engine ends the process, which then says why itself."""
+        """Whether a failure of the engine ends the process. The process then reports the reason itself."""
         self._job: TrainJob | None = None
         self._run: Run | None = None
         self._commands = asyncio.Lock()
@@ -97,18 +97,18 @@ class SwarmServer:
 
     @property
     def job(self) -> TrainJob | None:
-        """The job that the run was given, without the changes made since."""
+        """The job as the run was given it, without later changes."""
         return self._job
 
     def find_service(self) -> ModelService | None:
-        """None while no engine runs or boots."""
+        """Return the service for model calls, or None while no engine runs or boots."""
         return self._run.service if self._run else None
 
     async def resume(self, wanted: TrainJob | None = None) -> bool:
-        """Go on with a job that nobody told to stop: its server crashed or was shut down. False if there is none, or
-        if it is another than `wanted`, which may have more `total_steps`.
+        """Resume the job that a crash or a shutdown interrupted. Return whether there was one.
 
-        On return its episodes are known again; the state says when the engine rolls, or FAILED and why.
+        With `wanted`, resume only if it is the same job; it may have more `total_steps`. On return the server knows the
+        job's episodes again, while the engine still boots. The state tells when it serves or why it failed.
         """
         async with self._commands:
             states = await self._ledger.states(1)
@@ -127,20 +127,23 @@ class SwarmServer:
         return True
 
     def view_job(self) -> JobView:
-        """The job, and what was changed since while an engine runs."""
+        """Return the job and, while an engine runs, its changes."""
         return build_job_view(self._job, self._run)
 
     async def change_job(self, wanted: ChangeJobRequest) -> JobView:
-        """Change settings of the running job from a step on. Raises as `RunningJob.change`, EngineNotReady."""
+        """Change settings of the running job from a step on.
+
+        Raise EngineNotReady without a running engine, and the errors of `RunningJob.change`.
+        """
         async with self._commands:
             run = self._require_run()
             await run.change(wanted.settings, wanted.at_step, wanted.expected_revision)
             return self.view_job()
 
     async def sync_job(self, data: dict[str, Any]) -> JobView:
-        """Take a job while no engine runs, or the present one with more `total_steps`.
+        """Set the job while no engine runs, or give the present job more `total_steps`.
 
-        Raises JobInvalid; IllegalTransition while another job runs; EngineNotReady for more steps while it boots.
+        Raise JobInvalid, IllegalTransition while another job runs, and EngineNotReady for more steps during a boot.
         """
         job = build_job(data)
         await self._check(job)
@@ -154,17 +157,17 @@ class SwarmServer:
             return self.view_job()
 
     async def _check(self, job: TrainJob) -> None:
-        """Raises JobInvalid for what this server cannot do."""
+        """Raise JobInvalid if this server cannot run the job."""
         await asyncio.to_thread(self._backends.check, job)
         environment_of(job, self._config)
 
     @property
     def _timeline(self) -> JobTimeline | None:
-        """The present run's job with its changes; None while no engine runs or boots."""
+        """The job of the present run with its changes, or None while no engine runs or boots."""
         return None if self._run is None else self._run.job.timeline
 
     async def _extend(self, job: TrainJob) -> None:
-        """Give the running job more steps. Raises IllegalTransition if `job` is another one, EngineNotReady."""
+        """Give the running job more steps. Raise IllegalTransition for another job, EngineNotReady during a boot."""
         timeline = self._timeline or (None if self._job is None else JobTimeline(self._job))
         if timeline is None or not timeline.is_extended_by(job):
             raise IllegalTransition(
@@ -181,9 +184,10 @@ class SwarmServer:
         await self._run.extend(self._job)
 
     async def start_engine(self, resume: Resume = True) -> None:
-        """Begin to boot the synced job; returns at once. The state says when it rolls, or FAILED and why.
+        """Begin to boot the synced job and return at once. The state tells when it serves or why it failed.
 
-        Raises JobInvalid without a job, or for one of another model that is to go on from the weights there are.
+        Raise JobInvalid without a job, or if a job with another model should start from the present weights. Raise
+        IllegalTransition if the engine is started already.
         """
         async with self._commands:
             job = self._job
@@ -191,16 +195,16 @@ class SwarmServer:
                 raise JobInvalid("no job: sync a job before starting the engine")
             if self.lifecycle.state not in STARTABLE:
                 raise IllegalTransition(f"the engine is {self.lifecycle.state}: it is started already")
-            # On record before the state: a crash between the two must not revive the job before this one.
+            # Recorded before the state changes: a crash between the two must not resume the previous job.
             self._job, row, work = await self._open_work(job, resume)
             job = self._job
             await self.lifecycle.move(EngineState.BOOTING)
             self._spawn(self._boot(job, row, work), "engine")
 
     async def launch(self, key: str, data: dict[str, Any]) -> LaunchView:
-        """Begin to boot a job as a new run, once: asked again with its key, this only says what became of it.
+        """Begin to boot a job as a new run, once per key. With a known key, only return the state of its run.
 
-        Raises JobInvalid; LaunchConflict while something else runs, or if the key was used for another job.
+        Raise JobInvalid, and LaunchConflict while another run is active or if the key was used for another job.
         """
         job = build_job(data)
         await self._check(job)
@@ -215,14 +219,14 @@ class SwarmServer:
                 name = _name_of(self._job) if running is None else f" (launched as {running})"
                 raise LaunchConflict(f"another run is {self.lifecycle.state}{name}: stop it first, or wait for its end")
             self._job = job
-            # On record before the engine boots: whoever dies now, the same key never starts it a second time.
+            # Recorded before the engine boots: even after a crash, the same key never starts the job twice.
             row = await self._ledger.record_launch(key, *_as_recorded(job))
             await self.lifecycle.move(EngineState.BOOTING)
             self._spawn(self._boot(job, row, None), "engine")
             return self._view_launch(LaunchRow(key, row, row.created_at, 0, True)).model_copy(update={"is_new": True})
 
     async def launches(self, key: str | None, limit: int) -> list[LaunchView]:
-        """What became of the runs that were launched under a key, newest first; of one `key` alone if it is given."""
+        """Return the runs that were launched under a key, newest first. With `key`, return only its run."""
         return [self._view_launch(known) for known in await self._ledger.launches(key, limit)]
 
     def _view_launch(self, known: LaunchRow) -> LaunchView:
@@ -242,7 +246,7 @@ class SwarmServer:
         )
 
     async def stop_engine(self) -> None:
-        """Abort what runs and free the model. The job stays known. Idempotent."""
+        """Abort running episodes and free the model. The server keeps the job. A second call does nothing."""
         async with self._commands:
             if self.lifecycle.state is EngineState.OFFLINE:
                 return
@@ -250,17 +254,20 @@ class SwarmServer:
             await self._tear_down("engine_stopped")
 
     async def checkpoint(self) -> CheckpointResponse:
-        """Save now. Raises IllegalTransition unless the engine is rolling, CheckpointError if it cannot be written."""
+        """Save a checkpoint now. Raise IllegalTransition unless the engine is ROLLING, CheckpointError on failure."""
         path = await self._undisturbed(self._require_run().export(), "checkpoint")
         weights = self.lifecycle.weights
         return CheckpointResponse(path=str(path.resolve()), step=weights.step, weight_version=weights.version)
 
     async def load(self, step: int) -> None:
-        """Go back to an earlier step of this run. Raises IllegalTransition unless the engine is rolling, NotFound."""
+        """Go back to an earlier step of this run.
+
+        Raise IllegalTransition unless the engine is ROLLING, and NotFound for a step that the run has not reached.
+        """
         await self._undisturbed(self._require_run().load(step), "load")
 
     async def close(self) -> None:
-        """End the engine; the ledger is left to its owner. Only a requested shutdown ends the job as well."""
+        """End the engine. Only a requested shutdown ends the job as well. The caller closes the ledger."""
         if self.shutdown_requested.is_set():
             await self.stop_engine()
         else:
@@ -275,7 +282,7 @@ class SwarmServer:
         return status.model_copy(update={"lease": self.lease.view(), "disk": await self._disk.view()})
 
     async def _on_record(self) -> tuple[JobRow, JobTimeline] | None:
-        """The newest run with the changes of its job; None if there is none that is valid today."""
+        """Return the newest run and its job with all changes, or None if there is no run with a valid job."""
         row = await self._ledger.latest_job()
         job = None if row is None else _recorded(row)
         if row is None or job is None:
@@ -287,8 +294,11 @@ class SwarmServer:
             return None
 
     async def _open_work(self, job: TrainJob, resume: Resume) -> tuple[TrainJob, JobRow, OpenWork | None]:
-        """The job as its run was given it, and what an earlier run of it left; None for a fresh run, which the ledger
-        then records."""
+        """Return the job as its run was given it, the run, and the work of an earlier run of the job.
+
+        The work is None for a new run, which this method records in the ledger. Raise JobInvalid if the new run cannot
+        start from the present weights.
+        """
         if resume and (known := await self._on_record()) is not None:
             row, timeline = known
             if timeline.is_meant_by(job):
@@ -348,16 +358,16 @@ class SwarmServer:
             await self._tear_down("engine_failed")
 
     async def _suspend(self) -> None:
-        """End the process' part in the job and leave the rest to the next start: nothing is aborted."""
+        """End the engine without aborting anything. The next start of the server resumes the job."""
         async with self._commands:
             if self.lifecycle.state not in STARTABLE:
                 await self._move_if_recorded(EngineState.OFFLINE, SUSPENDED)
-            # Not asked to unload first: a worker in the middle of a training step would not hear it for long.
+            # No unload request first: a worker in the middle of a training step would answer it only much later.
             await self._backends.close()
             await self._tear_down(None)
 
     async def _move_if_recorded(self, state: EngineState, reason: str) -> None:
-        """Move also when the ledger refuses: whatever broke it must not keep the engine running."""
+        """Change the state even if the ledger cannot record it: a broken ledger must not keep the engine running."""
         try:
             await self.lifecycle.move(state, reason)
         except LedgerError as error:
@@ -367,7 +377,7 @@ class SwarmServer:
         self._spawn(self._fail(error.message), "engine failure")
 
     async def _tear_down(self, reason: str | None) -> None:
-        """End all tasks of the run; a `reason` aborts its episodes."""
+        """End all tasks of the run. With a `reason`, abort its episodes as well."""
         run, self._run = self._run, None
         current = asyncio.current_task()
         doomed = [task for task in self._tasks if task is not current]
@@ -384,7 +394,7 @@ class SwarmServer:
         return self._run
 
     async def _undisturbed(self, work: Coroutine[Any, Any, T], name: str) -> T:
-        """Carried through even if the caller goes away meanwhile; ended with the run."""
+        """Finish the work even if the caller disconnects. The end of the run cancels it."""
         task = self._spawn(work, name, is_watched=False)
         try:
             return await asyncio.shield(task)
@@ -394,7 +404,7 @@ class SwarmServer:
             raise
 
     def _spawn(self, work: Coroutine[Any, Any, T], name: str, *, is_watched: bool = True) -> asyncio.Task[T]:
-        """A task of the run; an error that nobody expected ends the run if the task is watched."""
+        """Start a task that ends with the run. An unexpected error in a watched task ends the run."""
         task: asyncio.Task[T] = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -409,12 +419,12 @@ class SwarmServer:
 
 
 def _as_recorded(job: TrainJob) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The job as it was given, and the job with every default filled in."""
+    """Return the job as it was given, and the job with every default filled in."""
     return job.model_dump(mode="json", exclude_defaults=True), job.resolve().model_dump(mode="json")
 
 
 def _recorded(row: JobRow) -> TrainJob | None:
-    """The job on record; None if it is no longer valid, which makes it another than any."""
+    """Return the recorded job, or None if it is no longer valid. An invalid job equals no other job."""
     try:
         return build_job(dict(row.job))
     except JobInvalid:
@@ -426,7 +436,10 @@ def _name_of(job: TrainJob | None) -> str:
 
 
 def _was_interrupted(newest: StateRow) -> bool:
-    """Whether the engine was left without a command: a failed one waits for a person, a stopped one for a start."""
+    """Return whether the engine ended without a command.
+
+    A failed engine waits for a person, and a stopped engine waits for a start command. Neither was interrupted.
+    """
     if newest.state == EngineState.OFFLINE:
         return newest.reason == SUSPENDED
     return newest.state != EngineState.FAILED

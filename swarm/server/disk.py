@@ -1,7 +1,7 @@
-"""How much room a server's directory takes, for the status.
+"""The disk space that a server's directory takes, for the status.
 
-Place in the flow: asked by commands.py for every status. A look at the files takes longer than the rest of a status, so
-that one look serves all callers for a while. Knows nothing of what may be removed.
+Place in the flow: commands.py calls it for every status. Measuring the files takes longer than the rest of a status, so
+each result is cached for LOOK_AGAIN_S seconds. The module does not know which files may be removed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LOOK_AGAIN_S = 30.0
 
 
 class DiskMeter:
-    """Used from one event loop."""
+    """A cached measurement of a directory's disk use. It is used from one event loop."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -29,7 +29,7 @@ class DiskMeter:
         self._turn = asyncio.Lock()
 
     async def view(self) -> DiskView | None:
-        """What was seen within the last LOOK_AGAIN_S seconds. None if the directory cannot be looked at."""
+        """Return the disk use, at most LOOK_AGAIN_S seconds old, or None if the directory cannot be read."""
         async with self._turn:
             if time.monotonic() - self._looked_at >= LOOK_AGAIN_S:
                 self._seen = await asyncio.to_thread(_look, self._home)

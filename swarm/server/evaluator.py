@@ -1,8 +1,8 @@
-"""The evaluator that a server brings itself, for jobs with an `eval_env`: `swarm eval --follow` in its own process.
+"""The server's own evaluator, for jobs with an `eval_env`: a child process that runs `swarm eval --follow`.
 
-Place in the flow: commands.py starts one with a run and ends it with the run. Its scores come in over HTTP, as those of
-any other evaluator. A job may name bundled environments and those that whoever started the server offers: no job makes
-a server run other code.
+Place in the flow: commands.py starts an evaluator with a run and ends it with the run. It reports scores over HTTP, as
+any other evaluator does. A job may name a bundled environment, or one that the server was started with (`eval_envs`).
+So no job can make a server run other code.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ MAX_PAUSE_S = 60.0
 
 
 def environment_of(job: TrainJob, config: ServerConfig) -> str | None:
-    """What the server scores the job on. Raises JobInvalid, naming what there is, for what this server does not
-    offer."""
+    """Return the environment that the server evaluates the job on, or None without an `eval_env`.
+
+    Raise JobInvalid for an environment that this server does not offer.
+    """
     if job.eval_env is None:
         return None
     offered = dict(each.split("=", 1) for each in config.eval_envs)
@@ -52,8 +54,11 @@ def environment_of(job: TrainJob, config: ServerConfig) -> str | None:
 
 
 def evaluator_of(run: Run, job: TrainJob, config: ServerConfig, url: str) -> Evaluator | None:
-    """None where evaluators come from elsewhere; also where a server that goes on with a job offers less than the one
-    before it."""
+    """Return the evaluator of a run, or None if the job has no `eval_env`.
+
+    Also return None if the server does not offer the environment. This happens when a restarted server, which resumes
+    the job, offers fewer environments than before.
+    """
     try:
         environment = environment_of(job, config)
     except JobInvalid as error:
@@ -68,7 +73,7 @@ def evaluator_of(run: Run, job: TrainJob, config: ServerConfig, url: str) -> Eva
 
 @dataclass(slots=True)
 class Evaluator:
-    """Runs its command while there is something to score, and again when that ends otherwise."""
+    """A command that runs whenever a score is due, and is restarted when it fails."""
 
     command: list[str]
     evaluations: Evaluations
@@ -77,7 +82,10 @@ class Evaluator:
     log: Path
 
     async def run_forever(self) -> None:
-        """Until cancelled. The supervisor of the process is gone then, and the kernel ends the process behind it."""
+        """Run the command whenever a score is due, until cancelled.
+
+        After a failure, wait before the next attempt: FIRST_PAUSE_S seconds at first, then longer up to MAX_PAUSE_S.
+        """
         pause_s = FIRST_PAUSE_S
         while True:
             await self.evaluations.until_wanted()
@@ -96,7 +104,7 @@ class Evaluator:
                 await asyncio.sleep(POLL_S)
             return code
         finally:
-            # Not asked to end: its episodes are the server's, which gives them up, and it would wait for the server.
+            # Killed, because on a polite request it would wait for this server, which gives up its episodes anyway.
             with suppress(ProcessLookupError):
                 os.kill(child.pid, signal.SIGKILL)
             child.stop()
@@ -112,7 +120,7 @@ class Evaluator:
 
 
 def _environment_variables(config: ServerConfig) -> dict[str, str]:
-    """Those of the server, with the least token that is enough."""
+    """Return the environment variables of the server, with only the least powerful token that is enough."""
     tokens = {"SWARM_TOKEN": config.token, "SWARM_ROLLOUT_TOKEN": config.rollout_token, "SWARM_OBSERVER_TOKEN": None}
     variables = {name: value for name, value in os.environ.items() if name not in tokens}
     if config.rollout_token is not None:

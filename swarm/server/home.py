@@ -1,8 +1,8 @@
-"""The home of a server, whose ledger is opened only if it belongs there, or set aside with all that depends on it.
+"""The home of a server, its directory with the ledger and the runs. A ledger opens only if it agrees with the runs.
 
-Place in the flow: http.py opens a home by this; `swarm restore` and `swarm doctor` ask the same questions. The ledger
-itself finds out whether it is sound. Here it is held against the run folders beside it, which outlive a ledger that is
-gone together with its control file. Knows nothing of episodes.
+Place in the flow: http.py opens a home with this module; `swarm restore` and `swarm doctor` make the same checks. The
+ledger itself checks whether it is damaged. This module compares it with the run folders beside it. They reveal a lost
+ledger even if its control file is lost too. It knows nothing of episodes.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def ledger_of(home: Path) -> Path:
 
 
 def open_home(home: Path, *, is_new_wanted: bool = False) -> Ledger:
-    """Open the ledger of a home, or a new one where there was none.
+    """Open the ledger of a home, or create one if the home is empty.
 
-    If `is_new_wanted` and the present ledger is refused, that one is set aside with its runs. Raise LedgerInUse,
-    LedgerDamaged, LedgerError, or BadRequest if a new one is wanted and the present one is sound.
+    With `is_new_wanted`, set a damaged ledger aside with its runs and create a new one. Raise LedgerInUse,
+    LedgerDamaged and LedgerError. Raise BadRequest if a new ledger is wanted but the present one is undamaged.
     """
     path = ledger_of(home)
     lock = hold_lock(path)
@@ -55,11 +55,10 @@ def open_home(home: Path, *, is_new_wanted: bool = False) -> Ledger:
 
 
 def set_aside(home: Path, others: Iterable[str] = ()) -> Path | None:
-    """Move the content of a home to a folder of it, which is a home itself. Return the folder, or None if there was
-    nothing.
+    """Move the content of a home to a new folder inside it, and return the folder. Return None if there was nothing.
 
-    Moved are the ledger with its control file, all runs, and what else has one of the names in `others`. The caller
-    holds the lock. Raise OSError.
+    The new folder is a home itself. It gets the ledger, the control file, all runs, and the entries named in `others`.
+    The caller must hold the lock of the ledger. Raise OSError.
     """
     path = ledger_of(home)
     copies = [each for each in home.glob(f"{path.name}*") if each.suffix != ".lock"]
@@ -69,7 +68,7 @@ def set_aside(home: Path, others: Iterable[str] = ()) -> Path | None:
         return None
     place = home / f"{SET_ASIDE}-{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 1_000_000:06d}"
     place.mkdir()
-    # The control file goes last: until then it says that the ledger is missing.
+    # The control file moves last: after a crash in between, it reveals that the ledger is missing.
     for each in sorted({*copies, *folders}, key=lambda each: each == control_path(path)):
         each.rename(place / each.name)
     logger.warning("what was in %s is in %s now", home, place)
@@ -77,7 +76,7 @@ def set_aside(home: Path, others: Iterable[str] = ()) -> Path | None:
 
 
 def inspect_home(home: Path, limit_s: float | None) -> Inspected:
-    """Look at ledger and runs of a home without opening them, and leave no file behind.
+    """Inspect the ledger and the runs of a home without changing them or leaving files behind.
 
     Raise LedgerDamaged, LedgerError, sqlite3.Error, OSError.
     """
@@ -102,8 +101,10 @@ def _set_aside_unless_sound(home: Path) -> None:
 
 
 def _require_to_fit(home: Path) -> None:
-    """Raise LedgerDamaged if the ledger, which is sound or not there, does not know a run of the home, or ends before a
-    run does."""
+    """Raise LedgerDamaged unless the ledger knows each run of the home and each step that has a checkpoint.
+
+    A ledger that exists must have passed its own check before.
+    """
     runs = runs_of(home)
     path = ledger_of(home)
     if not runs:
@@ -124,7 +125,7 @@ def _require_to_fit(home: Path) -> None:
 
 
 def _steps_of_runs(home: Path) -> Mapping[Path, int]:
-    """Return the last step on record of each run, by the folder where it belongs."""
+    """Return the last recorded step of each run, by the folder of the run."""
     with closing(open_unchanged(ledger_of(home))) as connection:
         found: dict[Path, int] = {}
         for job_id, resolved in connection.execute("SELECT job_id, resolved FROM jobs").fetchall():

@@ -1,7 +1,7 @@
-"""Runs one server process: bind, open the ledger, serve until told to stop, close in order.
+"""The server process: bind the port, open the ledger, serve until a stop, and close everything in order.
 
-Place in the flow: called by the CLI. Everything about HTTP's transport and signals is here; the app and the engine do
-not know how they are served.
+Place in the flow: the CLI calls it. The module owns sockets, HTTP transport and signals. The app and the engine do not
+know how they are served. The module knows nothing of routes, episodes or training.
 """
 
 from __future__ import annotations
@@ -38,16 +38,19 @@ logger = logging.getLogger(__name__)
 GRACE_S = 5
 BACKLOG = 2048
 MAX_CONNECTIONS = 50_000
-"""Further ones are refused with 503. Also bounded by the files that the process may open."""
+"""Limit of open connections; the server answers further ones with 503. The limit of open files may lower it."""
 
 RESERVED_FILES = 200
 
 OnResume = Callable[[TrainJob, int], None]
-"""Takes the job that goes on and how many of its steps are done."""
+"""A function that gets the resumed job and the number of its finished steps."""
 
 
 class HttpServer(uvicorn.Server):
-    """Calls `on_shutdown` before it waits for what is in progress: a stream without an end would use up the grace."""
+    """A uvicorn server that calls `on_shutdown` before it waits for requests in progress.
+
+    Without that call, an endless event stream would use up the whole grace period.
+    """
 
     def __init__(self, config: uvicorn.Config, on_shutdown: Callable[[], None]) -> None:
         super().__init__(config)
@@ -55,7 +58,7 @@ class HttpServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
-        """Leave the signals to `serve`: uvicorn raises them again, which ends the process before anything is closed."""
+        """Leave the signals to `serve`. uvicorn would raise them again and so end the process before it has closed."""
         yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -63,7 +66,7 @@ class HttpServer(uvicorn.Server):
         await super().shutdown(sockets)
 
     async def hang_up(self) -> None:
-        """End the connections that outlived the shutdown, or that a cancelled server has left."""
+        """Close the connections that are still open after a shutdown or a cancellation."""
         for connection in list(self.server_state.connections):
             connection.transport.abort()
         await asyncio.sleep(0)
@@ -76,9 +79,9 @@ class PortInUse(SwarmError):
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A bound listening socket, so that a taken port is known before anything is built. Raises PortInUse."""
+    """Return a bound socket, so that a taken port is known before anything is built. Raise PortInUse."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio turns Nagle's delay off only for sockets that name their protocol: else every answer takes 40 ms more.
+    # asyncio disables Nagle's algorithm only for sockets that name their protocol. It would delay each answer by 40 ms.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -104,14 +107,15 @@ async def serve(
     new_ledger: bool = False,
     build_backends: Callable[[ServerConfig, Path], Backends] | None = None,
 ) -> signal.Signals | None:
-    """Serve until SIGINT, SIGTERM or the shutdown route. `announce` gets the URL once requests are answered.
+    """Serve until SIGINT, SIGTERM or the shutdown route, close everything, and return the signal, if there was one.
 
-    Returns the signal that ended it, if one did, with everything closed.
+    `announce` gets the URL once the server answers requests. With `resume`, the server resumes the job that was
+    interrupted in this home, unless another `job` is given. `on_resume` gets the resumed job before the announcement.
+    `new_ledger` sets a damaged ledger aside and starts a new one. `build_backends` replaces `Backends` and gets the
+    same arguments.
 
-    With `resume` the job that was interrupted in this home goes on, unless another `job` is given; `on_resume` gets it
-    before the announcement. `new_ledger` sets a ledger aside that cannot be gone on with. `build_backends` stands for
-    `Backends`, whose arguments it gets. Raises PortInUse, LedgerError (another server on the same home), JobInvalid;
-    EngineFailure if the `job` cannot be served.
+    Raise PortInUse, LedgerError (also if another server uses the home), JobInvalid, and EngineFailure if the `job`
+    cannot be served.
     """
     with (
         contextlib.closing(bind(config.host, config.port)) as listener,
@@ -167,7 +171,7 @@ async def _serve(
     _on_signals(lambda number: (received.append(number), http.handle_exit(number, None)))
     try:
         await server.lease.restore()
-        # Before the first request, which may be of an episode that outlived the server before this one.
+        # Before the first request, which may belong to an episode of the previous server process.
         await _take_up(server, job, resume, on_resume)
         serving = asyncio.create_task(http.serve(sockets=[listener]), name="http")
         while not http.started and not serving.done():
@@ -185,14 +189,14 @@ async def _serve(
 
 
 def _on_signals(receive: Callable[[signal.Signals], object]) -> None:
-    """Have SIGINT and SIGTERM received by the running loop; a server in a thread gets none."""
+    """Let the running event loop receive SIGINT and SIGTERM. A server outside the main thread gets no signals."""
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, receive, number)
 
 
 async def _take_up(server: SwarmServer, job: TrainJob | None, resume: bool, on_resume: OnResume | None) -> None:
-    """Go on with the interrupted job, unless it is another than the one given, which is then begun."""
+    """Resume the interrupted job. If a different `job` is given, start that one instead."""
     if resume and await server.resume(job):
         interrupted = server.job
         if interrupted is not None and on_resume is not None:
@@ -203,8 +207,10 @@ async def _take_up(server: SwarmServer, job: TrainJob | None, resume: bool, on_r
 
 
 class _FirstBoot:
-    """Ends a server whose job, given with its start, cannot be served: nobody else would learn of it. What fails later
-    waits for a person."""
+    """The end of a server that cannot serve the job it was started with.
+
+    Otherwise nobody would notice the failure. After a later failure the server stays up and waits for a person.
+    """
 
     def __init__(self, server: SwarmServer, http: HttpServer) -> None:
         self.failure: str | None = None
@@ -230,7 +236,10 @@ async def _watch_shutdown(server: SwarmServer, http: uvicorn.Server) -> None:
 
 
 def _max_connections() -> int:
-    """As many as there can be open files, less those that the ledger, the model and the worker need."""
+    """Return the number of files the process may open, less those for the ledger, the model and the worker.
+
+    The result is at most MAX_CONNECTIONS. The soft limit of open files is raised to the hard limit first.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard and hard != resource.RLIM_INFINITY:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,8 +1,8 @@
-"""The model that a run begins with, where it goes on from the weights of an earlier run.
+"""The initial weights of a run that starts from the weights of an earlier run.
 
-Place in the flow: build.py asks before it builds the backend of such a run. The earlier run is on record, so that its
-weights can be made again whenever they are missing: its engine is started, brought to the step, and writes them into
-the directory of the new run, which then needs the earlier one no more.
+Place in the flow: build.py calls it before it builds the backend of a run. The ledger has the earlier run, so missing
+weights can be recomputed. The module starts the earlier run's engine, recovers it at the step, and saves the weights to
+the directory of the new run. From then on, the new run does not need the earlier one. It knows no tensors.
 """
 
 from __future__ import annotations
@@ -26,13 +26,16 @@ from swarm.trainer.recovery import ReadBatch, Recovery
 logger = logging.getLogger(__name__)
 
 NOT_OF_A_MODEL = frozenset({"manifest.json", "trainer_state.pt"})
-"""Files of a checkpoint that only the run it is of goes on from; directories hold the shards of such."""
+"""Files of a checkpoint that are not part of a model. Only the run itself resumes from them.
+
+Directories in a checkpoint hold shards of such files.
+"""
 END_TIMEOUT_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class InitialWeights:
-    """`checkpoints_of` says where those of a run lie."""
+    """The weights that runs begin with. `checkpoints_of` returns the checkpoints of a run."""
 
     config: ServerConfig
     ledger: Ledger
@@ -41,10 +44,10 @@ class InitialWeights:
     checkpoints_of: Callable[[TrainJob, JobRow], RunCheckpoints]
 
     async def job_for_engine(self, job: TrainJob, row: JobRow) -> TrainJob:
-        """The resolved job as its engine is to have it: its model is the directory of the weights it begins with.
+        """Return the resolved job for the engine.
 
-        Raises EngineFailure if the weights of the earlier run cannot be made again, CheckpointError if they cannot be
-        written.
+        If the job starts from an earlier run, the returned model is the directory with the weights of that run. Raise
+        EngineFailure if the earlier run's weights cannot be recomputed, CheckpointError if they cannot be written.
         """
         resolved = job.resolve()
         if row.origin_job_id is None or row.origin_step is None or resolved.engine == "fake":
@@ -90,7 +93,7 @@ class InitialWeights:
 
 
 def _keep_model(draft: Path, place: Path) -> None:
-    """What is left of a checkpoint is a model, which takes its place as a whole."""
+    """Reduce the checkpoint `draft` to a model, and rename it to `place` in one step. Raise CheckpointError."""
     try:
         for path in draft.iterdir():
             if path.is_dir():

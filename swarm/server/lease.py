@@ -1,7 +1,8 @@
-"""The lease of a server: one study at a time, alive by its renewals, and longer-lived than the server's process.
+"""The lease of a server, which gives one study at a time the use of the server.
 
-Place in the flow: commands.py hands its methods to the control API. It knows nothing of jobs: programs, and people who
-command the server by hand, need no lease.
+Place in the flow: commands.py passes the lease to the control API. A study renews its lease before it expires. The
+lease survives a restart of the server. Programs and people who send commands by hand need no lease. The module knows
+nothing of jobs.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from swarm.schemas import LeaseRequest, LeaseView
 
 
 class ServerLease:
-    """At most one lease. Used from one event loop."""
+    """The present lease of a server, if there is one. It is used from one event loop."""
 
     def __init__(self, ledger: Ledger, clock: Callable[[], float] = time.monotonic) -> None:
         self._ledger = ledger
@@ -27,18 +28,18 @@ class ServerLease:
         self._changing = asyncio.Lock()
 
     async def restore(self) -> None:
-        """What the process before knew: its holder gets its whole time again to find the server."""
+        """Load the lease of the previous server process. Its holder gets the full time again to find the server."""
         self._row = await self._ledger.lease()
         if self._row is not None:
             self._ends_at = self._clock() + self._row.ttl_s
 
     def view(self) -> LeaseView | None:
-        """None once it has run out."""
+        """Return the lease, or None if there is none or it has expired."""
         row, left_s = self._row, self._ends_at - self._clock()
         return None if row is None or left_s <= 0 else _view(row, left_s)
 
     async def take(self, wanted: LeaseRequest) -> LeaseView:
-        """Take it or renew it. Raises ServerLeased, naming the holder, while somebody else has it."""
+        """Take or renew the lease. Raise ServerLeased, which names the holder, while another study has the lease."""
         async with self._changing:
             row = self._row
             if row is None or (row.study_id, row.holder) != (wanted.study_id, wanted.holder):
@@ -57,14 +58,14 @@ class ServerLease:
             return _view(row, wanted.ttl_s)
 
     async def release(self) -> None:
-        """Nobody uses the server any more. Idempotent."""
+        """End the lease. A second call does nothing."""
         async with self._changing:
             row, self._row = self._row, None
             if row is not None:
                 await self._ledger.end_lease(row.fence)
 
     def check(self, fence: int) -> None:
-        """Raises LeaseLost unless `fence` is that of the newest lease, run out or not."""
+        """Raise LeaseLost unless `fence` is the number of the newest lease, even if that lease has expired."""
         row = self._row
         if row is None or row.fence != fence:
             present = self.view()

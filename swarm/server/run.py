@@ -1,8 +1,8 @@
-"""One run of one job: its engine boots, trains, and is restarted when it dies, until the run ends.
+"""A run of a job: its engine boots, trains, and is restarted after a crash, until the run ends.
 
-Place in the flow: commands.py makes one per start of the engine and hands its service to the gateway. Pool, running
-episodes and service live as long as the run; the engine behind them may come and go. It knows nothing of HTTP, or of
-which job runs next.
+Place in the flow: commands.py creates a run for each start of the engine, and the gateway uses its service. The pool,
+the running episodes and the service live as long as the run. The engine behind them may be replaced. The module knows
+nothing of HTTP, or of the next job.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from swarm.types import EpisodeType
 logger = logging.getLogger(__name__)
 
 MAX_RESTARTS = 3
-"""An engine that dies more often without a finished step in between has a fault that no new process mends."""
+"""Restarts without a finished step in between. After more of them, another restart would not help either."""
 
 END_TIMEOUT_S = 20.0
 ABORTED_TOGETHER = 500
-"""Writes handed to the ledger at once: it commits them in one group."""
+"""Episodes that are aborted at the same time. The ledger commits their writes together."""
 
 REWOUND = "weights_rewound"
 
 
 @dataclass(slots=True)
 class Run:
-    """`carry_on` runs until it is cancelled, or raises the error that ended the run.
+    """A run of a job. `carry_on` executes it until it is cancelled, or raises the error that ended the run.
 
-    `recoveries` counts the deaths of engine or server that this job has survived. `fail` ends the run from outside of
-    `carry_on`. `crashed_at` is when a crashed server began to come back, in seconds of the monotonic clock.
+    `recoveries` counts the crashes of engine or server that this job has survived. `fail` ends the run from outside of
+    `carry_on`. `crashed_at` is when the present recovery from a crash began, in seconds of the monotonic clock.
     """
 
     config: ServerConfig
@@ -68,15 +68,15 @@ class Run:
         return self.service.episodes
 
     async def carry_on(self) -> None:
-        """Serve and train, on one engine after another. The state is BOOTING when this is called.
+        """Serve and train, and restart the engine whenever it dies. The state must be BOOTING at the call.
 
-        Raises EngineFailure or LedgerError when the run cannot go on.
+        Raise EngineFailure or LedgerError when the run cannot continue.
         """
         while True:
             recovered = await self._bring_up()
             if self.crashed_at is not None:
                 await self._record_recovery(recovered, time.monotonic() - self.crashed_at)
-                # Told once it is on record: the next server would tell a smaller number else.
+                # Counted only after it is recorded. Otherwise the next server process would report a smaller number.
                 self.recoveries += 1
             await self.loop.rest()
             reason = await self._train_until_death()
@@ -90,25 +90,25 @@ class Run:
         return self.loop.job
 
     async def extend(self, job: TrainJob) -> None:
-        """Go on to the end of `job`: the one as given, with more `total_steps`."""
+        """Train up to the end of `job`, which is the job as given with more `total_steps`."""
         self.job.extend(job)
         await self.loop.look_again()
 
     async def change(self, settings: Mapping[str, Any], at_step: int | None, expected_revision: int | None) -> None:
-        """Change settings from a step on; durable on return. Raises as `RunningJob.change`."""
+        """Change settings from a step on. The change is durable on return. Raise the errors of `RunningJob.change`."""
         await self.job.change(settings, at_step=at_step, expected_revision=expected_revision)
         await self.loop.look_again()
 
     async def export(self) -> Path:
-        """Write a checkpoint that is kept. Raises IllegalTransition while a batch is in work, CheckpointError."""
+        """Save a checkpoint that is kept. Raise IllegalTransition while a batch is trained, and CheckpointError."""
         async with self.loop.between_batches(EngineState.EXPORTING):
             return await self.loop.save(kept=True, is_asked=True)
 
     async def load(self, step: int) -> None:
-        """Go back to the weights of an earlier step, for good: what was trained since counts as rewound.
+        """Go back to the weights of an earlier step. The later steps are undone and counted as rewound.
 
-        Running train episodes are aborted, for their tokens are of weights that no longer exist. Raises NotFound for a
-        step that was not reached yet, IllegalTransition while a batch is in work.
+        Running train episodes are aborted, because the weights that sampled their tokens no longer exist. Raise
+        NotFound for a step that was not reached yet, IllegalTransition while a batch is trained, and CheckpointError.
         """
         present = self.lifecycle.weights
         if step > present.step:
@@ -132,7 +132,7 @@ class Run:
                 raise
 
     async def close(self, reason: str | None) -> None:
-        """Free the engine. With a `reason` running episodes are aborted; without, they wait for the next server."""
+        """Free the engine. With a `reason`, abort running episodes; without one, the next server continues them."""
         self.loop.evaluations.close()
         if reason is not None:
             await self.episodes.close(reason)
@@ -144,7 +144,7 @@ class Run:
             await self.backend.end()
 
     async def _bring_up(self) -> Recovered:
-        """Start the engine with the weights of the last trained step; once more if it dies meanwhile."""
+        """Start the engine with the weights of the last trained step. Try again if it dies meanwhile."""
         while True:
             try:
                 await self._start_engine()
@@ -178,11 +178,11 @@ class Run:
         try:
             await self.ledger.record_event("engine.recovered", detail)
         except LedgerUnwritable as error:
-            # An engine that serves is worth more than the note that it does.
+            # The engine serves again, and a missing record is no reason to stop it.
             logger.error("the recovery could not be recorded: %s", error.message)
 
     async def _train_until_death(self) -> str:
-        """Why the engine died. Raises what the training loop raises, unless that is the death itself."""
+        """Train until the engine dies, and return the reason. Raise any other error of the training loop."""
         training = asyncio.create_task(self.loop.run(), name="training loop")
         death = asyncio.create_task(self.backend.died(), name="engine watch")
         try:
@@ -201,13 +201,13 @@ class Run:
             await asyncio.gather(training, death, return_exceptions=True)
 
     async def _leave_service(self, reason: str) -> None:
-        # An export or load in progress fails with the engine and gives the turn back.
+        # An export or load in progress fails together with the engine, and then releases `turn`.
         async with asyncio.timeout(END_TIMEOUT_S), self.loop.turn:
             if self.lifecycle.state is not EngineState.BOOTING:
                 await self.lifecycle.move(EngineState.BOOTING, reason)
 
     def _count_death(self, reason: str) -> None:
-        """Raises EngineFailure if new engines do not help."""
+        """Count a crash of the engine. Raise EngineFailure after more than MAX_RESTARTS without a finished step."""
         step = self.lifecycle.weights.step
         self._deaths = self._deaths + 1 if step == self._step_at_death else 1
         self._step_at_death = step

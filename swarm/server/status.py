@@ -1,6 +1,6 @@
-"""The status of a server and its job: snapshots of its parts, as the control API shows them.
+"""The status of a server and its job, as the control API shows them.
 
-Place in the flow: called by commands.py. It only reads.
+Place in the flow: commands.py calls it for each request. The module only reads the parts of a run, and changes nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ RUNNING_SHOWN = 50
 def build_status(
     job: TrainJob | None, run: Run | None, lifecycle: EngineLifecycle, failures: dict[str, int], started_at: float
 ) -> Status:
-    """`failures` counts untrained episodes by reason; `started_at` is in seconds since the epoch."""
+    """Return a snapshot of the server.
+
+    `failures` counts untrained episodes by reason. `started_at` is in seconds since the epoch.
+    """
     weights = lifecycle.weights
     if run is not None:
         job = run.job.at(weights.step + 1)

@@ -1,4 +1,4 @@
-"""The command `swarm`. Its parts load on first use: an install without extras has none of what they need."""
+"""The command `swarm`. Its parts load on first use, because an install without extras lacks their dependencies."""
 
 from __future__ import annotations
 

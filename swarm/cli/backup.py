@@ -1,7 +1,7 @@
-"""`swarm backup | restore`: a copy of all that a server needs to go on, and the way back from it.
+"""The commands `swarm backup` and `swarm restore`, which copy a server's home and put the copy back.
 
-Place in the flow: commands.py takes the commands in. They work on the files of a home; a backup may be made while a
-server runs there.
+Place in the flow: commands.py registers the commands. They work on the files of a home. A backup may be made while a
+server runs there. The module only parses options and prints; swarm/server/backup.py does the work.
 """
 
 from __future__ import annotations

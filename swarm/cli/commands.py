@@ -1,10 +1,11 @@
-"""`swarm start | status | overwatch | stop | eval | doctor`: the server and its state from a terminal.
+"""The commands that start, watch, check and stop a server: `swarm start | status | overwatch | stop | doctor`.
 
-Place in the flow: top of the package. Arguments are parsed before anything heavy is imported; data goes to stdout,
-messages to stderr, and every failure to one line with a documented exit code.
+Place in the flow: top of the package. The module also registers the commands of the other modules. Arguments are parsed
+before anything heavy is imported. Data goes to stdout and messages to stderr. Every failure is one line and a
+documented exit code.
 
-Tokens come from the environment alone, where other users of the machine cannot read them: SWARM_TOKEN (commander),
-SWARM_ROLLOUT_TOKEN and SWARM_OBSERVER_TOKEN. A command uses the one with the least rights that is enough for it.
+Tokens come from environment variables only, which other users of the machine cannot read: SWARM_TOKEN (commander),
+SWARM_ROLLOUT_TOKEN and SWARM_OBSERVER_TOKEN. A command uses the token with the fewest rights that is enough for it.
 """
 
 from __future__ import annotations
@@ -138,13 +139,14 @@ def start(
                 )
             )
         if ended_by is not None:
-            # With everything closed it ends as whoever sent the signal expects. uvloop keeps its handlers set.
+            # Everything is closed, so the process now dies by the signal, as its sender expects. uvloop has left its
+            # own handlers in place, so the default handler is set first.
             signal.signal(ended_by, signal.SIG_DFL if ended_by is signal.SIGTERM else signal.default_int_handler)
             signal.raise_signal(ended_by)
 
 
 class _Announcement:
-    """What a server says of itself once it serves; the job it goes on with is known by then."""
+    """The output of `swarm start` once the server answers requests. It names the job that the server resumes."""
 
     def __init__(self, home: Path, *, as_json: bool, has_job: bool) -> None:
         self._home = home
@@ -174,7 +176,7 @@ def _name_of(job: TrainJob) -> str:
 
 
 def _resume_line(job: TrainJob, steps: int, home: Path) -> str:
-    """What a server goes on with, and how to begin without it."""
+    """Return a line about the job that a server resumes, and how to start without it."""
     anew = f"to begin without it: swarm start --home {shlex.quote(str(home))} --no-resume"
     if job.total_steps is not None and steps >= job.total_steps:
         return (
@@ -313,5 +315,5 @@ def _configure_logging(verbose: bool) -> None:
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
-    # One line for each call to a sampler says nothing that the server's own lines do not.
+    # httpx logs one line per call to a sampler, which adds nothing to the server's own log.
     logging.getLogger("httpx").setLevel(logging.WARNING)

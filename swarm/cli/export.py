@@ -1,7 +1,7 @@
-"""`swarm export`: the weights of a run as a folder that transformers and vLLM load.
+"""The command `swarm export`, which writes the weights of a run as a folder that transformers and vLLM can load.
 
-Place in the flow: commands.py takes the command in. It works on the files of a home, with or without a server running
-on it. Nothing heavy is imported before the checkpoint that is meant is found.
+Place in the flow: commands.py registers the command. It works on the files of a home, whether or not a server runs
+there. Heavy imports wait until the checkpoint is found. The module does not know how weights are converted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How a command fails: one line on stderr and a documented exit code.
+"""The failure of a command: one line on stderr and a documented exit code.
 
-Place in the flow: around the body of every command. The codes are the table of docs/operations.md: 0 done, 1 failure,
-2 wrong usage or a bad job, 3 not found, 4 not authorized, 5 server unreachable, 6 no sandbox, 74 a record is gone or
+Place in the flow: around the body of every command. The codes are those of docs/operations.md: 0 done, 1 failure,
+2 wrong usage or a bad job, 3 not found, 4 not authorized, 5 server unreachable, 6 no sandbox, 74 a record is lost or
 damaged, 75 temporary (port or directory in use, engine not ready: try again), 130 interrupted.
 """
 
@@ -27,7 +27,7 @@ from swarm.errors import (
 
 
 def exit_code(error: SwarmError) -> int:
-    """The documented exit code of a failure."""
+    """Return the documented exit code of a failure."""
     by_class: tuple[tuple[type[SwarmError], int], ...] = (
         (BadRequest, 2),
         (NotFound, 3),

@@ -1,6 +1,7 @@
-"""`swarm gc`: room on the disk from what nothing needs any more.
+"""The command `swarm gc`, which frees disk space by removing data that a server no longer needs.
 
-Place in the flow: commands.py takes the command in. It works on the files of a home while no server runs there.
+Place in the flow: commands.py registers the command. It works on the files of a home while no server runs there. The
+module only parses options and prints; swarm/server/cleanup.py does the work.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A held-out score for people and for programs, and how many tasks it takes for one to say something.
+"""The held-out score: its text, its figures, and the number of tasks that it needs to be meaningful.
 
-Place in the flow: `swarm eval` and `swarm train` print it; `swarm train` keeps the one of the untrained weights on
-record.
+Place in the flow: `swarm eval` and `swarm train` print scores. `swarm train` also records the score of the untrained
+weights. The module does not know how episodes are run.
 """
 
 from __future__ import annotations
@@ -21,15 +21,18 @@ if TYPE_CHECKING:
     from swarm.tasks import Split
 
 FEW_TASKS = 30
-"""Of fewer the interval is so wide that hardly any training shows."""
+"""With fewer tasks, the confidence interval is too wide to show the effect of most trainings."""
 TOO_FEW_TASKS = 10
-"""Of fewer nothing can be said: the interval of 4 in 9 goes from 0.19 to 0.73."""
+"""With fewer tasks, a score is meaningless: the 95 % interval of 4 successes in 9 is 0.19 to 0.73."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldOutScore:
-    """The mean of `n` rewards with its standard error and its 95 % interval, None where that cannot be known.
-    `failures` are attempts that are not among the `n`; `broken` are those among them that the program broke."""
+    """The mean of `n` rewards with its standard error and its 95 % interval. Unknown values are None.
+
+    `failures` counts attempts without a reward, which are not among the `n`. `broken` counts the attempts among the `n`
+    that failed by a fault of the program.
+    """
 
     mean: float | None
     stderr: float | None
@@ -41,7 +44,7 @@ class HeldOutScore:
 
     @property
     def text(self) -> str:
-        """The score in one line; that there is none if nothing was scored."""
+        """The score in one line."""
         if self.mean is None:
             return "no score"
         counted = f"n={self.n}" + (f", {self.broken} of them broken by the program" if self.broken else "")
@@ -61,7 +64,7 @@ def score_of(evaluation: Evaluation) -> HeldOutScore:
 
 
 def score_on_record(view: EvaluationView) -> HeldOutScore:
-    """What a server knows of a score that was brought to it."""
+    """Return the score that an evaluator reported to a server."""
     if view.mean is None or view.scored is None:
         return HeldOutScore(None, None, None, None, view.scored or 0, view.failures or 0)
     ends = _known(interval_on_record(view.mean, view.stderr, view.successes or 0, view.scored))
@@ -69,14 +72,14 @@ def score_on_record(view: EvaluationView) -> HeldOutScore:
 
 
 def mean_of(evaluation: Evaluation) -> float:
-    """Raises EngineFailure if nothing was scored."""
+    """Return the mean reward of an evaluation. Raise EngineFailure if no episode was scored."""
     if evaluation.mean is None:
         raise EngineFailure(f"no episode was scored; the first failure: {evaluation.failures[0].error}")
     return evaluation.mean
 
 
 def count_tasks(environment: Environment, split: Split, episodes: int) -> int:
-    """How many tasks a score of so many episodes is of. Raises BadRequest where there is none to attempt."""
+    """Return how many tasks the split has, at most `episodes`. Raise BadRequest if it has none."""
     found = sum(1 for _ in islice(environment.tasks(split), episodes))
     if not found:
         raise BadRequest(f"{environment.name} has no task in its split {split}: nothing can be scored", param="env")
@@ -84,7 +87,7 @@ def count_tasks(environment: Environment, split: Split, episodes: int) -> int:
 
 
 def warning_of(tasks: int) -> str | None:
-    """What has to be said of a score of so few tasks; None if there are enough."""
+    """Return a warning about a score from too few tasks, or None if there are enough."""
     if tasks >= FEW_TASKS:
         return None
     low, high = interval([1.0] * (tasks // 2) + [0.0] * (tasks - tasks // 2))

@@ -1,6 +1,7 @@
-"""`swarm job`: the job of a server, and changes of it while it runs.
+"""The command `swarm job`, which shows the job of a server and changes it while it runs.
 
-Place in the flow: commands.py takes the command in. The job goes to stdout, what is wrong to stderr.
+Place in the flow: commands.py registers the command. The job goes to stdout and errors go to stderr. The module does
+not know which settings can change; the server checks that.
 """
 
 from __future__ import annotations
@@ -52,7 +53,10 @@ def show_or_change(
 
 
 def parse_settings(words: Sequence[str]) -> dict[str, Any]:
-    """Values as a job.yaml has them, and numbers like 3e-4. Raises BadRequest for what is not NAME=VALUE."""
+    """Return the settings by name. Raise BadRequest for a word that is not NAME=VALUE.
+
+    Values are read as in a job.yaml. In addition, words like 3e-4 are numbers.
+    """
     import yaml
 
     settings: dict[str, Any] = {}
@@ -69,7 +73,7 @@ def parse_settings(words: Sequence[str]) -> dict[str, Any]:
 
 
 def describe(view: JobView) -> str:
-    """The job as it was given, and what was changed since, a line each."""
+    """Return the job as it was given and its later changes, one setting or change per line."""
     if view.job is None:
         return "no job: a client sends one, or `swarm start --job job.yaml`"
     lines = [f"{name}: {value}" for name, value in view.job.items()] or ["every setting is at its default"]
@@ -84,7 +88,7 @@ def _listed(settings: Mapping[str, Any]) -> str:
 
 
 def _number(text: str) -> float | None:
-    """What YAML takes for a word, because it wants a dot before the exponent."""
+    """Return a number like 3e-4, which YAML reads as a string because it has no dot. Return None for other text."""
     if "e" not in text.lower():
         return None
     try:

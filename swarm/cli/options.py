@@ -1,6 +1,7 @@
-"""What several commands read from their options: a split, a program, a home, a server that serves a model.
+"""Options that several commands share: a split, a program, the home of a server, the folder of a training.
 
-Place in the flow: beside the commands, which ask here before they begin anything.
+Place in the flow: beside the commands, which resolve and check their options here first. The module does not know what
+the commands do.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ if TYPE_CHECKING:
 
 
 DEFAULT_URL = "http://127.0.0.1:10086"
-"""The address of a server that was started on this machine without a port of its own."""
+"""The address of a server that was started on this machine with the default host and port."""
 
 
 def split_named(name: str) -> Split:
-    """Raises BadRequest for a split that there is not."""
+    """Return the split of this name. Raise BadRequest for an unknown name."""
     from swarm.tasks import Split
 
     if name not in set(Split):
@@ -31,8 +32,10 @@ def split_named(name: str) -> Split:
 
 
 def program_of(path: Path | None, environment: str) -> Program:
-    """The program of a file; without one, that of the environment's folder, or else the plain one. Raises
-    EnvironmentInvalid for a file that is none."""
+    """Return the program of a file, else the program of the environment's folder, else the plain program.
+
+    Raise EnvironmentInvalid for a file that is not a program.
+    """
     from swarm.program import load_program
     from swarm.program.base import PLAIN
 
@@ -41,21 +44,24 @@ def program_of(path: Path | None, environment: str) -> Program:
 
 
 def program_file(path: Path | None, environment: str) -> Path | None:
-    """The file that was named, or else that of the environment's folder; None for the plain program."""
+    """Return the given path, else the program of the environment's folder, else None for the plain program."""
     from swarm.environments.registry import agent_of
 
     return path or agent_of(environment)
 
 
 def home_named(home: Path | None) -> Path:
-    """The directory of a server: the option, else $SWARM_HOME/swarm, else runs/swarm."""
+    """Return the home of a server: the option, else $SWARM_HOME/swarm, else runs/swarm."""
     from swarm.config import ServerConfig, home_from_environment
 
     return home or home_from_environment() or ServerConfig().home
 
 
 def training_folder(name: str) -> Path:
-    """The directory of a training: in $SWARM_HOME/train, else in runs/train, under its name."""
+    """Return the folder of a training: $SWARM_HOME/train/NAME, else runs/train/NAME.
+
+    Raise BadRequest for a name without letters and digits.
+    """
     folder = re.sub(r"[^\w.-]+", "-", name).strip(".")
     if not folder:
         raise BadRequest(f"--name {name}: a training is named by letters or digits", param="name")
@@ -63,7 +69,7 @@ def training_folder(name: str) -> Path:
 
 
 def require_model(client: SwarmClient) -> None:
-    """Raises EngineNotReady if the server serves no model and nothing is under way to change that."""
+    """Raise EngineNotReady if the server serves no model and is not about to."""
     status = client.status()
     if status.state in {"OFFLINE", "FAILED"}:
         reason = f": {status.reason}" if status.reason else ""

@@ -1,7 +1,8 @@
-"""The server that a command speaks to: the one it was given, or one that lives as long as the command.
+"""The server that a command uses: a given one, or the command's own, which runs as long as the command.
 
-Place in the flow: `swarm train` and `swarm env check` open one. A server of a command's own is a child process
-(swarm.processes), so that it ends however the command does. This module knows nothing of jobs or episodes.
+Place in the flow: `swarm train` and `swarm env check` open a server here. The command's own server is a child process
+(swarm.processes). So it ends with the command, even if the command is killed. The module knows nothing of jobs or
+episodes.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ if TYPE_CHECKING:
     from swarm.processes.child import Child
 
 START_TIMEOUT_S = 120.0
-"""A cold start imports the web stack from disk, on a busy machine slowly."""
+"""Time limit for the start. On a busy machine, the first import of the web stack from disk is slow."""
 STOP_TIMEOUT_S = 60.0
-"""What a server may take to free its model before it is ended less gently."""
+"""Time that a server has to free its model before it is killed."""
 ORPHAN_TIMEOUT_S = 30.0
-"""What the server of a command that was killed may take to end: its supervisor sees to it within seconds."""
+"""Time that a server has to end after its command was killed. Its supervisor normally ends it within seconds."""
 POLL_S = 0.1
 ANNOUNCEMENT = "stdout.log"
 
 
 @contextmanager
 def server_at(url: str | None, home: Path) -> Generator[str]:
-    """Yield the address of the server that was named, or of one with its files in `home` that runs until this is left.
+    """Yield `url`, or without one the address of a new server that runs in `home` until the context ends.
 
-    Raise EngineFailure if that server does not start, LedgerInUse if another one runs there.
+    Raise EngineFailure if the new server does not start, LedgerInUse if another server runs in `home`.
     """
     if url is not None:
         yield url
@@ -66,9 +67,9 @@ def server_at(url: str | None, home: Path) -> Generator[str]:
 
 
 def await_former_server(home: Path) -> None:
-    """Wait until the server of a command that was killed has let go of its home.
+    """Wait until the server of a killed command has released its home.
 
-    Raise LedgerInUse for a server that no command has started for itself, at once, and for one that does not end.
+    Raise LedgerInUse at once if no command started the server for itself, or after a while if the server does not end.
     """
     from swarm.config import LEDGER
     from swarm.errors import LedgerInUse
@@ -97,12 +98,12 @@ def _is_own(home: Path) -> bool:
     except FileNotFoundError:
         return False
     except (OSError, ValueError, KeyError, TypeError):
-        # Killed before it could say who it is.
+        # The server was killed before it wrote its whole announcement.
         return True
 
 
 def _end(child: Child, pid: int) -> None:
-    """Give the server the time that it needs. A stopped child gets seconds, and a large model may take longer."""
+    """End the server and wait up to STOP_TIMEOUT_S. `Child.stop` waits only seconds, too short for a large model."""
     if child.poll() is None:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)

@@ -1,6 +1,7 @@
-"""`swarm eval`: a held-out score of what a server serves; once, or at every step that a job is due for it.
+"""The command `swarm eval`, which measures the held-out score of served weights once, or whenever the job asks.
 
-Place in the flow: commands.py takes the command in. Scores go to stdout, hints to stderr.
+Place in the flow: commands.py registers the command. Scores go to stdout and hints go to stderr. The module does not
+know how episodes are run and graded.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
 
 EPISODES = 200
 END_S = 60.0
-"""What an evaluator takes to end once nothing is due any more."""
+"""Time that an evaluator has to end after the last score."""
 PATIENCE_S = 120.0
-"""How long an evaluator waits for a server that was there: one that was killed is started again by somebody."""
+"""Time that an evaluator waits for a server that has disappeared. A killed server is usually started again."""
 
 
 def evaluate(
@@ -64,7 +65,7 @@ def evaluate(
 
         chosen, chosen_split = program_of(program, env), split_named(split)
         addresses, token = servers_named("--url", url or [DEFAULT_URL]), token_of("rollout", "commander")
-        # Evaluators of one job are told apart by their names.
+        # The server distinguishes the evaluators of a job by these ids.
         client_id = f"swarm-eval/{own_name()}" if follow else "swarm-eval"
         patience = {"timeout": PATIENCE_S} if follow else {}
         with (
@@ -85,11 +86,10 @@ def evaluate(
 
 @contextmanager
 def evaluator_beside(job: TrainJob, env: str, program: Path | None, url: str, directory: Path) -> Generator[None]:
-    """Run a `swarm eval --follow` beside whoever trains the job, if the job asks for scores and names nobody who brings
-    them.
+    """Run `swarm eval --follow` during a training if the job has `eval_every` but no `eval_env`.
 
-    When the training is done it gets the time to score the last step. It writes into `evaluator.log` in the directory.
-    Raise EngineFailure if that file cannot be written.
+    After the training, the evaluator gets time to score the last step. Its output goes to `evaluator.log` in the
+    directory. Raise EngineFailure if that file cannot be written.
     """
     if not job.eval_every or job.eval_env is not None:
         yield
@@ -106,7 +106,7 @@ def evaluator_beside(job: TrainJob, env: str, program: Path | None, url: str, di
         raise EngineFailure(f"the evaluator of this run cannot use {directory}: {error.strerror}") from error
     try:
         yield
-        # It ends once the last step is scored, or was given up by the server.
+        # The evaluator ends once the last step is scored or the server gives that score up.
         child.wait(job.eval_timeout_s + END_S)
     finally:
         child.stop()
@@ -114,7 +114,7 @@ def evaluator_beside(job: TrainJob, env: str, program: Path | None, url: str, di
 
 @dataclass(frozen=True, slots=True)
 class _Scorer:
-    """Held-out tasks, and how many of them are attempted in what way."""
+    """A way to score held-out tasks. `score` gets the number of episodes."""
 
     task: str
     split: str
@@ -154,7 +154,7 @@ def _score_once(scorer: _Scorer, episodes: int, *, as_json: bool) -> None:
 
 
 def _follow(client: SwarmClient, scorer: _Scorer, episodes: int | None, *, as_json: bool) -> None:
-    """Score at every step that is due. Raise BadRequest if the job never asks for a score."""
+    """Score whenever the job is due for it, until the job ends. Raise BadRequest if the job never asks for a score."""
     from swarm.client import follow_evaluations
 
     job = client.job()

@@ -1,7 +1,7 @@
-"""`swarm skills list | show | install`: what comes with the package for coding agents.
+"""The commands `swarm skills list | show | install`: the skill files that the package ships for coding agents.
 
-Place in the flow: a group of commands that commands.py takes in. It knows where each coding agent looks for skills;
-swarm.skills reads and copies them. Data goes to stdout, messages to stderr.
+Place in the flow: commands.py registers this group of commands. The module knows where each coding agent looks for
+skills; swarm.skills reads and copies them. Data goes to stdout and messages go to stderr.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def install(
 
 
 def _directories(*, claude: bool, codex: bool, named: list[Path], user: bool) -> list[Path]:
-    """Raises BadRequest if no place is named, or one that is the same for all projects is asked for twice."""
+    """Return the directories to install into. Raise BadRequest without one, or if --user and --dir are combined."""
     if not (claude or codex or named):
         raise BadRequest("for whom? --claude, --codex, or --dir DIRECTORY")
     if user and named:

@@ -1,6 +1,6 @@
-"""The token that a command shows a server: from the environment alone, where other users of the machine cannot read it.
+"""The token that a command sends to a server. It comes from environment variables, which other users cannot read.
 
-Place in the flow: every command that speaks to a server asks here, for the one with the least rights that is enough.
+Place in the flow: every command that calls a server asks here for the token with the fewest rights that is enough.
 """
 
 from __future__ import annotations
@@ -9,6 +9,6 @@ import os
 
 
 def token_of(*roles: str) -> str | None:
-    """The token of the first of these roles that the environment holds."""
+    """Return the token of the first of these roles that has one, or None."""
     variables = {"commander": "SWARM_TOKEN", "rollout": "SWARM_ROLLOUT_TOKEN", "observer": "SWARM_OBSERVER_TOKEN"}
     return next((token for role in roles if (token := os.environ.get(variables[role]))), None)

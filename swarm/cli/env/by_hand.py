@@ -1,6 +1,6 @@
-"""A person as the agent: lines of input are its replies.
+"""A person as the agent, whose lines of input are the replies.
 
-Place in the flow: `swarm env play` without a model. It reads from a terminal or from a pipe alike. This module knows
+Place in the flow: `swarm env play` uses it when no model plays. Input comes from a terminal or a pipe. The module knows
 nothing of graders, models or how messages are shown.
 
     a line             a reply
@@ -32,8 +32,11 @@ HINT_OF_SOLUTION = "/solution shows a right one"
 
 @dataclass(frozen=True, slots=True)
 class Hand:
-    """`read` gives the next line, prompted for by a label, None at the end of input. `tell` is heard by the person
-    alone."""
+    """A person who plays an episode.
+
+    `read` takes a prompt and returns the next line, or None at the end of input. `tell` shows a text to the person
+    only. `solution` returns a right reply, if there is one.
+    """
 
     read: Callable[[str], str | None]
     tell: Callable[[str], None]
@@ -90,20 +93,20 @@ def tool_name(tool: ToolSpec) -> str:
 
 
 def tool_signature(tool: ToolSpec) -> str:
-    """The tool as it is called: `/call NAME {"argument": ...}`."""
+    """Return the line that calls the tool, such as `/call NAME {"argument": ...}`."""
     properties: dict[str, Any] = tool.get("function", {}).get("parameters", {}).get("properties", {})
     arguments = ", ".join(f"{json.dumps(name)}: ..." for name in properties)
     return f"/call {tool_name(tool)} {{{arguments}}}"
 
 
 def read_line(prompt: str) -> str | None:
-    """The next line of standard input, None at its end. On a terminal it is prompted for and can be edited.
+    """Return the next line of standard input, or None at its end. On a terminal, show the prompt and allow editing.
 
-    Raises BadRequest for what is no text.
+    Raise BadRequest if the input is not text.
     """
     try:
         if sys.stdin.isatty() and sys.stdout.isatty():
-            # Where it can be imported, arrow keys edit the line.
+            # The import alone makes the arrow keys edit the line. Some platforms lack the module.
             with suppress(ImportError):
                 __import__("readline")
             return input(prompt)

@@ -1,6 +1,7 @@
-"""`swarm env list | init | check | play`: environments from a terminal.
+"""The commands `swarm env list | init | check | play`, which work on environments from a terminal.
 
-Place in the flow: a group of commands that commands.py takes in. Data goes to stdout, messages to stderr.
+Place in the flow: commands.py registers this group of commands. Data goes to stdout and messages go to stderr. The
+module does not know how an environment is checked or played.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ def check(
                 tell(result)
             if url is None and train_model is None:
                 typer.echo(NOT_MEASURED, err=True)
-            # Without any train task the checks have failed already, and there is nothing to play.
+            # Without any train task, the checks have failed already and there is nothing to play.
             elif next(environment.tasks(Split.TRAIN), None) is not None:
                 with _model(url, train_model) as client:
                     base = measure_base_score(client, environment, chosen, episodes=episodes, max_workers=workers)
@@ -130,7 +131,7 @@ def _refuse_contradictions(url: str | None, train_model: str | None, program: Pa
 
 @contextmanager
 def _model(url: str | None, train_model: str | None) -> Generator[SwarmClient]:
-    """A client of the server that was named, or of one that serves the model until this is left."""
+    """Yield a client of the server at `url`, or of a new server that serves `train_model` until the context ends."""
     from swarm.client import SwarmClient
     from swarm.job import TrainJob
 

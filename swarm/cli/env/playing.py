@@ -1,7 +1,8 @@
-"""`swarm env play`: one task, by hand or by a served model, with every message and the grade.
+"""The command `swarm env play`: an episode of one task, by hand or by a served model, with all messages and the grade.
 
-Place in the flow: environments.py takes the command in. Messages and the grade go to stdout, hints to stderr; with
---json all of these go to stderr, and one JSON object to stdout.
+Place in the flow: environments.py registers the command. Messages and the grade go to stdout and hints go to stderr.
+With --json, all of these go to stderr, and one JSON object goes to stdout. The module does not know how an attempt is
+graded.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
     from swarm.types import Message
 
 COLUMN = 11
-"""Where text begins, beyond the longest role."""
+"""The column where text begins, to the right of the longest role."""
 SEARCHED = 100_000
-"""Tasks among which one is looked for by its id: some environments make them without end."""
+"""Tasks that the search for an id looks at. Some environments generate tasks without end."""
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -74,7 +75,7 @@ def play(
 
 
 def _find(environment: Environment, split: Split, number: int, task_id: str | None, seed: int) -> EnvironmentTask:
-    """Raises NotFound if there is no such task."""
+    """Return the task with this number or id. Raise NotFound if there is none."""
     tasks, count = environment.tasks(split, seed), 0
     for count, item in enumerate(tasks if task_id is None else islice(tasks, SEARCHED), 1):
         if (count > number) if task_id is None else (item.task.task_id == task_id):
@@ -118,7 +119,7 @@ def _by_model(
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """Messages as they come, one below the other. `hides_own` leaves out what a person has just typed in sight."""
+    """A printer of messages, one below the other. `hides_own` skips replies that the person has just typed."""
 
     err: bool
     hides_own: bool
@@ -141,7 +142,7 @@ class _Table:
 
 
 def _row(label: str, text: str) -> str:
-    """The text beside a label. What a terminal would take for a command is shown as its code."""
+    """Return the text beside a label. Show control characters as codes, so that the terminal does not obey them."""
     shown = CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
     return f"{label:{COLUMN}}" + shown.replace("\n", "\n" + " " * COLUMN)
 

@@ -1,8 +1,8 @@
-"""`swarm train`: a program on an environment, from the base score to the trained one, in one command.
+"""The command `swarm train`, which trains a program on an environment and scores it before and after.
 
-Place in the flow: commands.py takes the command in. A training is its job, its environment and its program: the same
-three go on where they were (training_folder.py), anything else is refused by name. Progress goes to stderr, figures to
-stdout.
+Place in the flow: commands.py registers the command. A training is its job, its environment and its program. If all
+three are the same as before, the training resumes (training_run.py). If one differs, the command refuses and names it.
+Progress goes to stderr and figures go to stdout. The module does not know how episodes are run.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ if TYPE_CHECKING:
 
 STEPS = 60
 MODEL_OF_OWN_TASKS = "micro"
-"""nano knows the bundled tasks in one wording each; this one reads ordinary sentences."""
+"""The default model for environments that are not bundled. It reads ordinary sentences.
+
+nano only knows the bundled tasks, in one wording each.
+"""
 
 
 def train(
@@ -118,8 +121,11 @@ def train(
 
 @dataclass(frozen=True, slots=True)
 class _Training:
-    """What the command was asked for. `env` and `file` are the environment and the program as they were named, `tasks`
-    is how many held-out ones each score is of."""
+    """The parsed arguments of the command.
+
+    `env` and `file` are the environment and the program as the user named them. `tasks` is the number of held-out tasks
+    of each score. `workers` is the number of concurrent episodes.
+    """
 
     env: str
     environment: Environment
@@ -133,9 +139,9 @@ class _Training:
     def carry_out(
         self, folder: TrainingFolder, wanted: TrainingRecord, url: str | None, *, fresh: bool
     ) -> dict[str, Any]:
-        """Train from where the training is to its end; the figures of all of it.
+        """Train from the present step to the end, and return the figures of the whole training.
 
-        Raises Conflict if the folder or the server has another training.
+        Raise Conflict if the folder or the server has another training.
         """
         from swarm.cli.train.training_run import start_run, take_up
         from swarm.client import SwarmClient
@@ -181,15 +187,17 @@ class _Training:
 
 
 class _Scores:
-    """The held-out scores of one run: told on stderr as they come, kept for the figures with the step they are of."""
+    """The held-out scores of a run. Each is printed to stderr at once and kept with its step for the figures."""
 
     def __init__(self, client: SwarmClient, training: _Training) -> None:
         self._client, self._training = client, training
         self._kept: list[tuple[int | None, HeldOutScore]] = []
 
     def base(self, folder: TrainingFolder, record: TrainingRecord, step: int) -> HeldOutScore | None:
-        """The score before the first step: the one on record, or else measured and put on record; None if that is not
-        possible any more. Raises EngineFailure if nothing was scored."""
+        """Return the score before the first step. Measure and record it if the record has none.
+
+        Return None if steps were trained before it was measured. Raise EngineFailure if no episode was scored.
+        """
         if record.base_score is not None:
             _tell("before", f"{record.base_score.text}, on record")
             self._kept.append((0, record.base_score))
@@ -205,7 +213,10 @@ class _Scores:
         return score
 
     def measure(self, when: str) -> tuple[int | None, HeldOutScore]:
-        """The score of now, and of which step it is. Raises EngineFailure if nothing was scored."""
+        """Return the step and the score of the present weights. Raise EngineFailure if no episode was scored.
+
+        The step is None if the weights changed during the measurement.
+        """
         from swarm.program.evaluation import score_at_rest
 
         found = score_at_rest(self._client, self._evaluate)
@@ -216,7 +227,7 @@ class _Scores:
         return found.step, score
 
     def gate(self, every: int) -> Callable[[int], int]:
-        """What `train` asks before each chunk, so that every so many steps are scored."""
+        """Return a gate for `train`, which calls it before each chunk of tasks. It scores every `every` steps."""
         from swarm.program.evaluation import PeriodicEvaluation
 
         batch_size = self._training.job.batch_size
@@ -231,7 +242,7 @@ class _Scores:
         score = score_of(found.evaluation)
         self._kept.append((found.step, score))
         step = "while others train" if found.step is None else f"at step {found.step}"
-        # A score that cannot be had is no reason to give the training up.
+        # A failed score is no reason to stop the training.
         reason = f"none: {found.evaluation.failures[0].error}" if score.mean is None else score.text
         typer.echo(f"held-out score {step}: {reason}", err=True)
 
@@ -243,7 +254,10 @@ class _Scores:
 
 
 def _changes(client: SwarmClient) -> list[dict[str, Any]]:
-    """The settings that were changed while the job ran, told on stderr: the figures are not those of the job alone."""
+    """Return the settings that changed while the job ran, and print them to stderr.
+
+    They are shown because the figures then belong to the job with these changes, not to the job alone.
+    """
     changes = client.job().changes
     for change in changes:
         settings = ", ".join(f"{name} {value}" for name, value in change.settings.items())
@@ -252,7 +266,7 @@ def _changes(client: SwarmClient) -> list[dict[str, Any]]:
 
 
 def _merged(measured: list[dict[str, Any]], recorded: list[EvaluationView]) -> list[dict[str, Any]]:
-    """The scores of this command, and of other steps those that the job's `eval_every` brought; by step."""
+    """Return all scores by step. This command's own scores take precedence over those that the server recorded."""
     known = {score["step"] for score in measured}
     others = [
         {"step": each.step, **score_on_record(each).figures()}
@@ -265,7 +279,7 @@ def _merged(measured: list[dict[str, Any]], recorded: list[EvaluationView]) -> l
 def _job_of(
     path: Path | None, env: str, environment: str, *, model: str | None, name: str | None, seed: int | None
 ) -> TrainJob:
-    """The job of the file with what was named beside it; what neither names follows from the environment."""
+    """Return the job of the file with the options applied. The environment decides what neither of them sets."""
     from swarm.environments.registry import is_bundled
     from swarm.job import TrainJob, build_job
 
@@ -281,7 +295,7 @@ def _job_of(
 
 
 def _count_tasks(environment: Environment, episodes: int, *, few_tasks: bool) -> int:
-    """How many held-out tasks a score is of. Raises BadRequest where they are too few, unless `few_tasks`."""
+    """Return the number of held-out tasks of a score. Raise BadRequest if it is too small, unless `few_tasks`."""
     from swarm.tasks import Split
 
     tasks = count_tasks(environment, Split.VALIDATION, episodes)

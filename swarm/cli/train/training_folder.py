@@ -1,7 +1,7 @@
-"""The folder of a training: its record, its lock for one process at a time, and how an old one is set aside.
+"""The folder of a training: its record, its lock for one process at a time, and the way an old one is set aside.
 
-Place in the flow: `swarm train` opens one before it starts a server or asks one. training_record.py finds what differs,
-and here it is said. This module knows nothing of jobs and scores.
+Place in the flow: `swarm train` opens the folder before it starts or calls a server. training_record.py finds the
+differences between trainings, and this module reports them. It knows nothing of jobs and scores.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ LOCK = "training.lock"
 
 
 class TrainingFolder:
-    """A folder that this process has for itself. Use it through `open_folder`.
+    """A training's folder that only this process uses. Open it with `open_folder`.
 
-    `beside` is the option that would give another training a folder of its own. `former` is the key of the training
-    whose place this one takes.
+    `beside` is the command-line option that would put another training into a new folder. `former` is the key of the
+    training that this one replaces.
     """
 
     def __init__(self, directory: Path, beside: str, former: str | None = None) -> None:
@@ -42,8 +42,7 @@ class TrainingFolder:
         return self.directory / RECORD
 
     def read(self) -> TrainingRecord | None:
-        """Return the training of this folder, or None if there is none. Raise Conflict for a record that cannot be
-        read."""
+        """Return the training of this folder, or None if there is none. Raise Conflict for an unreadable record."""
         try:
             return TrainingRecord.model_validate_json(self._path.read_bytes())
         except FileNotFoundError:
@@ -53,10 +52,7 @@ class TrainingFolder:
             raise self.refusal(f"{self._path} cannot be read: {reason}") from error
 
     def write(self, record: TrainingRecord) -> None:
-        """Put the record in the place of the one before, as a whole or not at all. It is durable on return.
-
-        Raise LedgerError if it cannot be written.
-        """
+        """Replace the record atomically. The new record is durable on return. Raise LedgerError on failure."""
         draft = self._path.with_suffix(".json.new")
         try:
             with draft.open("w", encoding="utf-8") as file:
@@ -69,17 +65,17 @@ class TrainingFolder:
             raise LedgerError(f"{self._path} cannot be written: {error.strerror}") from error
 
     def require_same(self, known: TrainingRecord, wanted: TrainingRecord) -> None:
-        """Raise Conflict, which says in one line what differs and the ways on, unless both are the same training."""
+        """Raise Conflict if the trainings differ. Its message names the differences and the ways to continue."""
         if found := differences(known, wanted):
             raise self.refusal(f"{self.directory} is another training: {'; '.join(found)}")
 
     def require_no_ledger(self) -> None:
-        """Raise Conflict for a folder with the ledger of a server and without the record of a training."""
+        """Raise Conflict if the folder has a server's ledger, in which case the training's record is missing."""
         if (self.directory / LEDGER).exists():
             raise self.refusal(f"{self.directory} holds the ledger of a server, and no training is on record there")
 
     def refusal(self, what: str) -> Conflict:
-        """Return the error that says what is wrong with the folder and how to begin another training."""
+        """Return an error with this description of the problem, and with the ways to begin another training."""
         return Conflict(
             f"{what}. Begin another one beside it with {self.beside}, or in its place with --fresh, which keeps what is"
             f" there as {free_name(self.directory, '.')}"
@@ -88,9 +84,9 @@ class TrainingFolder:
 
 @contextmanager
 def open_folder(directory: Path, beside: str, *, fresh: bool = False) -> Generator[TrainingFolder]:
-    """Yield the folder for this process alone. With `fresh`, set aside what was there and yield an empty one.
+    """Yield the folder for exclusive use. With `fresh`, set its content aside and yield an empty folder.
 
-    Raise Unavailable while another process trains there, LedgerError for a folder that cannot be used.
+    Raise Unavailable while another process trains there, LedgerError if the folder cannot be used.
     """
     with _locked(directory, beside):
         if not fresh or not any((directory / name).exists() for name in (RECORD, LEDGER)):
@@ -109,8 +105,7 @@ def open_folder(directory: Path, beside: str, *, fresh: bool = False) -> Generat
 
 
 def _key_of(folder: TrainingFolder) -> str | None:
-    """Return the key of a folder's training. Return None for a record that cannot be read, so that it can still be set
-    aside."""
+    """Return the key of a folder's training. Return None for an unreadable record, which can still be set aside."""
     with suppress(Conflict):
         known = folder.read()
         return None if known is None else known.key
@@ -140,7 +135,7 @@ def _locked(directory: Path, beside: str) -> Generator[None]:
 
 
 def free_name(directory: Path, mark: str, first: int = 1) -> Path:
-    """Return the first unused path made of the folder's name, the mark and a number."""
+    """Return the first unused path that consists of the folder's name, the mark and a number."""
     number = first
     while (free := directory.with_name(f"{directory.name}{mark}{number}")).exists():
         number += 1

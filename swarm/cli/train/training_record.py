@@ -1,7 +1,7 @@
-"""What a training is: its job, its environment and its program by their digests, and the score before its first step.
+"""The record of a training: its job, the digests of its environment and program, and its base score.
 
-Place in the flow: `swarm train` compares what it is asked for with the record in the training's folder
-(training_folder.py), and goes on only where all three are the same. This module knows nothing of servers.
+Place in the flow: `swarm train` compares its arguments with the record in the training's folder (training_folder.py).
+It resumes only if job, environment and program are all the same. The module knows nothing of servers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from swarm.job import LR_OF_BUNDLED_MODELS, TrainJob
 PLAIN_NAME = "plain"
 READ_WHOLE_BYTES = 32 * 2**20
 END_BYTES = 2**20
-"""Of a larger file of a model so much at either end is read: a training changes all of its weights."""
+"""Bytes of a large model file that its digest reads at each end. A training changes all weights, so this is enough."""
 SHOWN_FILES = 3
 SHOWN_CHARACTERS = 60
 
@@ -34,7 +34,10 @@ class _Part(BaseModel):
 
 
 class EnvironmentOnRecord(_Part):
-    """`name` is as it was given. `files` are digests by name: they say what in a user's environment has changed."""
+    """The environment of a training, with the name that the user gave.
+
+    `files` has a digest for each file of a user's environment. They show which file has changed.
+    """
 
     name: str
     digest: str
@@ -47,9 +50,11 @@ class ProgramOnRecord(_Part):
 
 
 class TrainingRecord(_Part):
-    """`key` is what the training's run was launched under on its server. `model_files` is the digest of a model in a
-    directory; None for a bundled one, and for one that lies on another machine. `base_score` is None until it has been
-    measured, which is before anything is trained."""
+    """A training as it is recorded in its folder.
+
+    `key` is the launch key of its run on the server. `model_files` is the digest of a model directory. It is None for a
+    bundled model or a model on another machine. `base_score` is measured before the first step, and None until then.
+    """
 
     key: str
     job: TrainJob
@@ -60,7 +65,7 @@ class TrainingRecord(_Part):
 
 
 def new_record(job: TrainJob, name: str, environment: Environment, program: Path | None) -> TrainingRecord:
-    """The training of a job on the environment of this name, by the program of a file or else the plain one."""
+    """Return the record of a new training. Without a `program`, it uses the plain program."""
     files = {known_as: _digest(path.read_bytes()) for known_as, path in files_of(name).items()}
     source = PLAIN_NAME.encode() if program is None else program.read_bytes()
     return TrainingRecord(
@@ -73,7 +78,10 @@ def new_record(job: TrainJob, name: str, environment: Environment, program: Path
 
 
 def differences(known: TrainingRecord, wanted: TrainingRecord) -> list[str]:
-    """What makes `wanted` another training, in words; nothing if it is the same, which may have more `total_steps`."""
+    """Return the differences that make `wanted` another training, in words.
+
+    A larger `total_steps` is no difference, unless the learning rate has a schedule.
+    """
     found: list[str] = []
     if known.environment.digest != wanted.environment.digest:
         found += _differences_of_environment(known.environment, wanted.environment)
@@ -94,7 +102,7 @@ def _differences_of_job(known: TrainJob, wanted: TrainJob) -> list[str]:
         for name in TrainJob.model_fields
         if before[name] != now[name] and not (name == "total_steps" and _is_longer(before[name], now[name]))
     ]
-    # More steps alone are another training where the learning rate is planned for their number.
+    # If nothing else differs, the learning rate has a schedule over `total_steps`, so more steps change every step.
     return found or [
         f"total_steps {before['total_steps']} -> {now['total_steps']}, which changes the learning rate of every step"
     ]
@@ -106,7 +114,7 @@ def _is_longer(before: int | None, now: int | None) -> bool:
 
 def _differences_of_environment(known: EnvironmentOnRecord, wanted: EnvironmentOnRecord) -> list[str]:
     found = [] if known.name == wanted.name else [f"environment {known.name} -> {wanted.name}"]
-    # Between one of files and one without, the names say it all.
+    # If only one of the environments has files, the difference of the names is enough.
     names = sorted(known.files.keys() | wanted.files.keys()) if known.files and wanted.files else []
     changed = [name for name in names if known.files.get(name) != wanted.files.get(name)]
     found += [_change_of(name, known.files, wanted.files) for name in changed[:SHOWN_FILES]]

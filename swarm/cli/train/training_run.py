@@ -1,8 +1,8 @@
-"""The run of a training on its server: begun under the training's key, or gone on with.
+"""The run of a training on its server, which is launched under the training's key or resumed.
 
-Place in the flow: `swarm train` comes here with the folder of a training. What is asked for has to agree with the
-record there, and the record with what the server knows. Nothing is begun in the place of a run that was trained, unless
-that is asked for. This module knows nothing of environments and programs.
+Place in the flow: `swarm train` calls it with the folder of a training. The arguments must agree with the record in the
+folder, and the record with the server. A run that was trained is replaced only if the user asks for that. The module
+knows nothing of environments and programs.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ UNDER_WAY = frozenset({"running", "done"})
 
 
 def take_up(folder: TrainingFolder, wanted: TrainingRecord, *, has_own_server: bool) -> TrainingRecord:
-    """The training to go on with, or `wanted` where there is none in which anything was measured.
+    """Return the recorded training if it is the same as `wanted`. Return `wanted` if the folder has no other training.
 
-    Raises Conflict if there is another one.
+    A different training without a base score has no results, and `wanted` replaces it. Raise Conflict for a different
+    training with results.
     """
     known = folder.read()
     if known is None and has_own_server:
         folder.require_no_ledger()
     if known is not None and known.base_score is None and differences(known, wanted):
-        # It came to nothing, such as by a model that could not be loaded: there is no result to confuse this one with.
-        # Whether the server agrees is not known yet: until then its record stays.
+        # The recorded training failed early, for example because its model did not load. So it has no results to keep.
+        # Its record stays until the server has agreed to the new training.
         folder.former = known.key
         return wanted
     if known is None:
@@ -45,9 +46,9 @@ def take_up(folder: TrainingFolder, wanted: TrainingRecord, *, has_own_server: b
 def start_run(
     client: SwarmClient, folder: TrainingFolder, record: TrainingRecord, job: TrainJob, *, fresh: bool
 ) -> Status:
-    """Wait until the run of this training is served; its status says at which step.
+    """Launch or resume the run of this training, wait until it is served, and return the server's status.
 
-    Raises Conflict if the server has no such run, or another one; EngineFailure if it cannot serve it.
+    Raise Conflict if the server lacks the run or has another one, EngineFailure if it cannot serve the run.
     """
     if folder.former is not None:
         _end_former(client, folder, folder.former, fresh=fresh)
@@ -63,14 +64,14 @@ def start_run(
         )
     with _without_advice():
         status = client.auto_sync_train_config_and_start_engine(job)
-    # Only now are more steps agreed with the server.
+    # Written only now, because the server has just agreed to a possibly larger number of steps.
     folder.write(record)
     return status
 
 
 @contextmanager
 def _without_advice() -> Generator[None]:
-    """Leave out what the client library logs of a job that is complete: it is advice for programs."""
+    """Silence the client library's log about a complete job, because its advice is for programs."""
     log = logging.getLogger(calls.__name__)
     log.disabled = True
     try:
@@ -80,7 +81,7 @@ def _without_advice() -> Generator[None]:
 
 
 def _end_former(client: SwarmClient, folder: TrainingFolder, key: str, *, fresh: bool) -> None:
-    """Free the server of the run whose place is taken. Raises Conflict if it was trained and nobody asked for that."""
+    """Stop the run that is being replaced. Raise Conflict if it has trained steps, unless `fresh`."""
     launched = client.find_launch(key)
     if launched is None or launched.outcome == "replaced":
         return
@@ -91,7 +92,7 @@ def _end_former(client: SwarmClient, folder: TrainingFolder, key: str, *, fresh:
 
 
 def _launch(client: SwarmClient, key: str, job: TrainJob) -> None:
-    """Begin the run. One that the server began by itself with this very job, and nobody has used, makes room."""
+    """Launch the run. Stop an unused run that the server itself has started with the same job, if there is one."""
     try:
         client.launch(key, job)
     except LaunchConflict as error:

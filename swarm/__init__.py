@@ -1,6 +1,6 @@
-"""Reinforcement learning for LLM agents as a service: the public names.
+"""The public names of the service for reinforcement learning of LLM agents.
 
-Place in the flow: what users import. Names load on first use, so that `import swarm` costs nothing and a client on a
+Place in the flow: users import from here. Each name loads on first use. So `import swarm` is fast, and a client on a
 laptop never loads the server.
 """
 

@@ -1,7 +1,7 @@
-"""What verl's advantage estimators and policy losses need of a job: which engine serves which, and with which settings.
+"""The requirements of verl's advantage estimators and policy losses: the engines and the settings that each needs.
 
-Place in the flow: TrainJob asks here when it is read, and the docs show the tables. Names are verl's. It knows nothing
-of tensors, and nothing of how an estimator or a loss is computed.
+Place in the flow: TrainJob checks itself here when it is read, and the docs show the tables. All names are verl's. The
+module knows nothing of tensors, and nothing of how an estimator or a loss is computed.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ REJECTIONS: Final = (
     "token_k1", "token_k2", "token_k3", "seq_sum_k1", "seq_sum_k2", "seq_sum_k3", "seq_mean_k1", "seq_mean_k2",
     "seq_mean_k3", "seq_max_k2", "seq_max_k3",
 )  # fmt: skip
-"""Criteria of `rollout_rs`, by verl's names: what is measured of a token or sequence, and by which divergence."""
+"""Criteria of `rollout_rs`, by verl's names. Each names a token or sequence statistic and a divergence."""
 
 Engine = Literal["local", "verl"]
 
 CRITIC_ALGORITHM: Final = "gae"
-"""The estimator that has a critic."""
+"""The only estimator that has a critic."""
 CRITIC_SETTINGS: Final = ("lam", "critic_lr", "critic_warmup", "cliprange_value")
-"""What only that one reads."""
+"""The settings that only the estimator with a critic reads."""
 
 GREEDY_ALGORITHM: Final = "remax"
-"""The estimator that compares the episodes of a group with a greedy one among them."""
+"""The estimator whose groups contain one greedy episode, which is the baseline of the others."""
 
 _NO_SQUARES: Final = (
     "it needs the squared probabilities of all tokens, which verl's v1 trainer does not ask its actor for: set engine"
@@ -42,12 +42,14 @@ UNSERVED_BY_ENGINE: Final[Mapping[tuple[str, Engine], str]] = MappingProxyType(
         ("tir_optimal_token_baseline", "verl"): _NO_SQUARES,
     }
 )
-"""Estimators that one of the engines does not serve: why not, and what to do."""
+"""The estimators that an engine does not support, each with the reason and the way out."""
 
 
 def check_algorithm(job: TrainJob) -> None:
-    """Raises ValueError, which names the setting, for an estimator or loss that lacks a setting it needs, and for a
-    setting that nothing would read."""
+    """Raise ValueError if the estimator or the loss lacks a setting that it needs, or if nothing would read a setting.
+
+    Also raise ValueError if the engine does not support the estimator. The message names the setting.
+    """
     if job.chosen_engine != "fake" and (why := UNSERVED_BY_ENGINE.get((job.algorithm, job.chosen_engine))):
         raise ValueError(f"algorithm {job.algorithm}: {why}")
     for problem in (*_of_critic(job), *_of_remax(job), *_of_gdpo(job), *_of_dro(job), *_of_bypass(job)):
@@ -55,7 +57,10 @@ def check_algorithm(job: TrainJob) -> None:
 
 
 def bypass_settings(job: TrainJob) -> dict[str, Any]:
-    """What the loss bypass_mode reads of a resolved job, by the field names of verl's RolloutCorrectionConfig."""
+    """Return the settings of the loss bypass_mode, by the field names of verl's RolloutCorrectionConfig.
+
+    The job must be resolved.
+    """
     return {
         "rollout_is": None if job.rollout_is == "off" else job.rollout_is,
         "rollout_is_threshold": job.rollout_is_threshold,
@@ -149,7 +154,10 @@ def _of_rejection(rollout_rs: str, threshold: str) -> Iterator[str]:
 
 
 def _is_bound(text: str, *, is_ratio: bool) -> bool:
-    """Ratios have two bounds; of a single one, the lower is its reciprocal."""
+    """Return whether the text is a valid bound.
+
+    A ratio has a lower and an upper bound, written LOW_HIGH. If only one is given, the lower bound is its reciprocal.
+    """
     numbers = _numbers(text.split("_", 1) if is_ratio else [text])
     if not numbers or min(numbers) <= 0:
         return False
@@ -158,7 +166,7 @@ def _is_bound(text: str, *, is_ratio: bool) -> bool:
 
 
 def _numbers(parts: Sequence[str]) -> list[float]:
-    """No numbers at all if one of the parts is none that is finite."""
+    """Return the parts as numbers, or an empty list unless all of them are finite numbers."""
     try:
         # Python reads 0.5_2 as 0.52.
         numbers = [float(part.replace("_", "?")) for part in parts]

@@ -117,7 +117,7 @@ class ServerConfig(DescribedModel):
         A flag that is None counts as not given. The variable of a setting is its name in capitals after `SWARM_`.
         SWARM_HOME is the parent of the server's directory. SWARM_PEERS and SWARM_EVAL_ENVS are separated by commas.
         Host and port have no variable: if a service is called swarm, Kubernetes sets SWARM_PORT to a URL in every
-        container. Raises JobInvalid.
+        container. Raise JobInvalid for an invalid configuration.
         """
         names = cls.model_fields.keys() - {"host", "port"}
         given = {name: os.environ.get(f"SWARM_{name.upper()}") for name in names}
@@ -137,7 +137,7 @@ class ServerConfig(DescribedModel):
 def base_url(address: str) -> str:
     """Return the address of a server in canonical form, without a slash at the end.
 
-    `host:port` alone gets the scheme http. Raises ValueError unless the address is http or https with a host, and
+    `host:port` alone gets the scheme http. Raise ValueError unless the address is http or https with a host, and
     without user, query and fragment.
     """
     address = complete_address(address)

@@ -1,7 +1,7 @@
-"""Settings that describe themselves: the docstring under each field is its description in the JSON schema.
+"""A base class for settings, which puts the docstring under each field into the JSON schema as its description.
 
-Place in the flow: base of the job's and the server's settings. pydantic can do the same, but reads the source when a
-class is made, so that every process that imports it would pay for what only documentation and planners ask for.
+Place in the flow: base of the job's and the server's settings. pydantic has an option for this, but it reads the source
+code whenever the class is created. Here the source is read only when documentation or a planner asks for the schema.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class DescribedModel(BaseModel):
 
 
 def _docstrings_of(model: type[BaseModel]) -> dict[str, str]:
-    """By field, the string that stands alone under it in the source of the class."""
+    """Return the string that follows each field in the source of the class, by field."""
     [definition] = ast.parse(textwrap.dedent(inspect.getsource(model))).body
     assert isinstance(definition, ast.ClassDef)
     found: dict[str, str] = {}

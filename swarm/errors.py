@@ -1,8 +1,8 @@
-"""Every failure the service names, as one tree; each class has a stable `code` that crosses the wire.
+"""The errors of the service, as one tree. Each class has a stable `code`, which HTTP responses contain.
 
     SwarmError
     ├── BadRequest                  the caller must change the request
-    │   ├── UnknownParameter        a documented parameter that cannot be honoured, or a value out of range
+    │   ├── UnknownParameter        a documented parameter that is not supported, or a value out of range
     │   ├── ContextLengthExceeded   prompt plus completion do not fit the model
     │   ├── JobInvalid              a TrainJob that cannot be run
     │   └── EnvironmentInvalid      an environment or a program that cannot be used as it is
@@ -34,8 +34,8 @@
     │   └── LedgerUnwritable        see above
     └── ServerUnreachable           client side only: no answer from the server
 
-Domain code raises these; the gateway alone maps `code` to an HTTP status and the client maps it back to the same
-class. This module knows nothing of HTTP statuses.
+Place in the flow: all parts of the server raise these errors. Only the gateway maps a `code` to an HTTP status, and the
+client maps the code back to the same class. This module knows nothing of HTTP statuses.
 """
 
 from __future__ import annotations
@@ -46,7 +46,11 @@ from typing import ClassVar
 
 
 class SwarmError(Exception):
-    """Base of the tree. `message` is one line: what is wrong and what to do about it."""
+    """The base of all errors.
+
+    `message` says in one line what is wrong and what to do. `param` is the name of the wrong parameter, if there is
+    one.
+    """
 
     code: ClassVar[str] = "internal_error"
 
@@ -183,7 +187,7 @@ class LedgerDamaged(LedgerError):
 
     @classmethod
     def of(cls, path: Path, state: str, loss: str) -> LedgerDamaged:
-        """Say what is wrong with the ledger at `path`, what that costs, and the two ways on."""
+        """Return an error about the ledger at `path`. It names the `state`, the `loss` and the ways to continue."""
         home, finding = shlex.quote(str(path.parent)), f"{path} {state}; {loss}"
         return cls(
             f"{finding}: put a backup back (swarm restore BACKUP --home {home}), or set the old files aside and begin"
@@ -201,7 +205,7 @@ class ServerUnreachable(SwarmError):
 
 
 def error_class(code: str) -> type[SwarmError]:
-    """The class with this `code`; `SwarmError` itself for a code of a newer server."""
+    """Return the class with this `code`, or `SwarmError` for an unknown code, such as one of a newer server."""
     pending: list[type[SwarmError]] = [SwarmError]
     while pending:
         candidate = pending.pop()

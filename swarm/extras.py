@@ -1,6 +1,6 @@
-"""The extras of this distribution and their modules, so that a command can name the extra of a missing module.
+"""The extras of this distribution and their modules, by which a command names the extra of a missing module.
 
-Place in the flow: the entry points of the commands use it. It imports nothing of the project.
+Place in the flow: the entry points of the commands use this module. It imports nothing of the project.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""TrainJob: everything that a training run can be told, checked when it is read.
+"""The job of a training run, `TrainJob`, with all its settings and their checks.
 
-Place in the flow: the edge, where a job comes from a client, a file or the ledger. It knows nothing of how a setting is
-carried out; whether an engine can honour a job is checked by that engine.
+Place in the flow: the edge, where a job comes from a client, a file or the ledger. The module does not know how a
+setting is put into effect. Each engine itself checks whether it supports a job.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from swarm.schemas import Identifier, StopRule
 from swarm.spelling import with_hints
 
 BUNDLED_MODEL = "nano"
-"""The model of a job that names none."""
+"""The default model of a job."""
 LR_OF_BUNDLED_MODELS: Mapping[str, float] = MappingProxyType({BUNDLED_MODEL: 3e-3, "micro": 1e-3})
-"""By the names of the models that are bundled."""
+"""Default learning rates of the bundled models, by model name."""
 LR_DEFAULT = 1e-6
-"""verl's default; the bundled models are four orders of magnitude smaller than what that suits."""
+"""Default learning rate of all other models, which is verl's. It suits models 10,000 times as large as the bundled."""
 CRITIC_LR_DEFAULT = 1e-5
-"""verl's default of a critic's learning rate."""
+"""Default learning rate of a critic, which is verl's."""
 
 AdvantageEstimator = Literal[
     "grpo", "grpo_vectorized", "grpo_passk", "reinforce_plus_plus", "reinforce_plus_plus_baseline",
     "rloo", "rloo_vectorized", "opo", "gpg", "gae", "optimal_token_baseline", "tir_optimal_token_baseline",
     "gdpo", "remax",
 ]  # fmt: skip
-"""verl's names. swarm/algorithms.py says which engine serves which."""
+"""Advantage estimators, by verl's names. swarm/algorithms.py says which engine supports which."""
 
 PolicyLoss = Literal[
     "vanilla", "gspo", "cispo", "dppo_tv", "dppo_kl", "sapo", "gpg", "clip_cov", "kl_cov", "geo_mean", "dro",
@@ -53,21 +53,21 @@ LossAggregation = Literal[
     "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
 ]
 RolloutIS = Literal["off", "token", "sequence"]
-"""Truncated importance sampling against the policy that sampled a token, verl's rollout correction. Left out, it is
-"token" when `max_staleness` allows older policies, else "off"."""
+"""Level of truncated importance sampling, which corrects for the policy that sampled a token. verl calls it rollout
+correction. The default is "token" if `max_staleness` allows older policies, else "off"."""
 Sampler = Literal["auto", "local", "vllm"]
-"""What samples beside the local trainer: the worker that trains, or vLLM in processes of its own."""
+"""The sampler of the local engine: "local" is the worker process that trains, "vllm" is vLLM in separate processes."""
 ToolParser = Literal["auto", "hermes", "llama3_json", "mistral"]
 ReasoningParser = Literal["auto", "none", "think", "mistral"]
-"""How the model writes tool calls, and its reasoning before a reply; "auto" is what its chat template shows, or else
-its vocabulary."""
+"""Formats in which a model writes tool calls, and its reasoning before a reply. "auto" finds the format in the chat
+template, or else in the vocabulary."""
 GROUP_TIMEOUT_S = 30.0
-"""Longer than a client takes to make a failed attempt again; others wait for the group meanwhile."""
+"""Default of `group_timeout_s`. A client repeats a failed attempt within this time. Others wait for the group."""
 STALL_TIMEOUT_S = 300.0
-"""Longer than somebody takes to mend a client and start it again: a batch that lacks groups is worth that."""
+"""Default of `stall_timeout_s`. Within this time a person can fix and restart a client and so complete the batch."""
 EVAL_TIMEOUT_S = 300.0
-"""Longer than somebody takes to start an evaluator, and than it takes to score some hundred short episodes; well below
-the time that clients wait to begin an episode."""
+"""Default of `eval_timeout_s`. It is enough to start an evaluator and to score some hundred short episodes. It is well
+below the time that clients wait to begin an episode."""
 LoraTargets = Literal["all-linear"] | list[Annotated[str, Field(min_length=1, max_length=200)]]
 LRScheduler = Literal["constant", "linear", "cosine"]
 KLKind = Literal["k1", "abs", "k2", "mse", "k3", "low_var_kl"]
@@ -77,7 +77,7 @@ AGGREGATION_BY_LOSS: dict[str, LossAggregation] = {
     "sapo": "seq-mean-token-mean",
     "geo_mean": "seq-mean-token-mean",
 }
-"""verl aggregates these its own way, whatever `loss_agg_mode` says."""
+"""Aggregation of the losses for which verl ignores `loss_agg_mode`."""
 
 
 class TrainJob(DescribedModel):
@@ -320,19 +320,19 @@ class TrainJob(DescribedModel):
 
     @property
     def chosen_engine(self) -> Literal["local", "verl", "fake"]:
-        """`engine`, or what `auto` stands for."""
+        """The engine of the job. `auto` is local for up to one GPU, and verl beyond."""
         if self.engine == "auto":
             return "local" if self.n_gpu <= 1 else "verl"
         return self.engine
 
     @property
     def _known_sampler(self) -> Sampler:
-        """`sampler`, or what `auto` stands for where that is known without the server: on the CPU."""
+        """The sampler of the job. `auto` becomes local on the CPU. On a GPU only the server can decide it."""
         is_on_cpu = self.chosen_engine == "local" and not self.n_gpu
         return "local" if self.sampler == "auto" and is_on_cpu else self.sampler
 
     def resolve(self) -> TrainJob:
-        """The same job with every automatic value filled in that no server has to decide."""
+        """Return the job with all default values filled in, except those that only a server can decide."""
         lr = self.lr
         if lr is None:
             lr = LR_OF_BUNDLED_MODELS.get(self.model, LR_DEFAULT)
@@ -352,12 +352,12 @@ class TrainJob(DescribedModel):
 
     @property
     def has_critic(self) -> bool:
-        """Whether a model beside the policy says what each token is worth."""
+        """Whether the job also trains a critic, a second model that estimates the value of each token."""
         return self.algorithm == CRITIC_ALGORITHM
 
     @property
     def has_greedy(self) -> bool:
-        """Whether one episode of each group is greedy, and what the others are compared with."""
+        """Whether each group has one greedy episode, which is the baseline of the others."""
         return self.algorithm == GREEDY_ALGORITHM
 
     @property
@@ -378,18 +378,20 @@ class TrainJob(DescribedModel):
 
     @property
     def has_proximal_policy(self) -> bool:
-        """Whether a resolved job compares the policy with the one at the start of the step, corrected by `rollout_is`,
-        rather than with the one that sampled."""
+        """Whether a resolved job takes the policy at the start of a step as the reference of the importance ratio.
+
+        `rollout_is` then corrects for the policy that sampled. Otherwise that policy is the reference itself.
+        """
         return self.rollout_is != "off" and self.policy_loss != "bypass_mode"
 
     def means(self, other: TrainJob) -> bool:
-        """Whether both ask for the same, whatever they leave to defaults."""
+        """Return whether both jobs have the same settings once all defaults are filled in."""
         return self.resolve() == other.resolve()
 
     def extends(self, earlier: TrainJob) -> bool:
-        """Whether this is the `earlier` job with more `total_steps`, so that it goes on from where that one is.
+        """Return whether this is the `earlier` job with more `total_steps`, so that its run can continue.
 
-        A learning rate that goes down is made for its `total_steps`: it has no longer version.
+        A job whose learning rate decays cannot be extended, because `total_steps` changes the rate of every step.
         """
         if earlier.total_steps is None or (self.total_steps is not None and self.total_steps <= earlier.total_steps):
             return False
@@ -398,18 +400,18 @@ class TrainJob(DescribedModel):
 
     @property
     def has_schedule(self) -> bool:
-        """Whether the learning rate goes down towards `total_steps`."""
+        """Whether the learning rate decays towards `total_steps`."""
         return self.lr_scheduler_type != "constant" or _has_schedule(self.verl)
 
     def dump_job_as_yaml(self, path: str | Path) -> Path:
-        """Write the job, without values left at their defaults."""
+        """Write the job to a YAML file, without the settings that have their defaults, and return the path."""
         target = Path(path)
         target.write_text(yaml.safe_dump(self.model_dump(mode="json", exclude_defaults=True), sort_keys=False))
         return target
 
     @classmethod
     def build_job_from_yaml(cls, path: str | Path) -> TrainJob:
-        """Raises JobInvalid with one line for a missing file, malformed YAML, an unknown key or a bad value."""
+        """Return the job of a YAML file. Raise JobInvalid if the file is missing, not YAML or not a valid job."""
         return build_job(_read_yaml(Path(path)), source=str(path))
 
 
@@ -424,7 +426,10 @@ def _has_schedule(settings: Mapping[str, Any]) -> bool:
 
 
 def build_job(data: object, *, source: str = "job") -> TrainJob:
-    """A checked TrainJob from parsed data. Raises JobInvalid naming the first wrong field."""
+    """Return a checked job from parsed data. Raise JobInvalid, which names the first wrong field.
+
+    `source` begins the message and says where the data came from.
+    """
     if not isinstance(data, dict):
         raise JobInvalid(f"{source}: expected a mapping of settings, got {type(data).__name__}")
     try:
@@ -434,7 +439,7 @@ def build_job(data: object, *, source: str = "job") -> TrainJob:
 
 
 def check_mixture(mixture: Mapping[str, float]) -> None:
-    """Raises ValueError unless the shares are positive and sum to 1 (within 1e-6, as 1/3 is written)."""
+    """Raise ValueError unless the shares are positive and sum to 1 within 1e-6, because 1/3 is written rounded."""
     if not mixture or any(not share > 0 for share in mixture.values()):
         raise ValueError("mixture: every data source needs a share above 0")
     if abs(sum(mixture.values()) - 1) > 1e-6:
@@ -452,13 +457,13 @@ def _read_yaml(path: Path) -> object:
 
 
 def first_location(error: ValidationError) -> str | None:
-    """Where the first wrong value stands, as `a.b.0`; None for the whole."""
+    """Return the location of the first wrong value, such as `a.b.0`, or None if the data as a whole is wrong."""
     location = error.errors(include_url=False)[0]["loc"]
     return ".".join(str(part) for part in location) or None
 
 
 def first_line(error: ValidationError) -> str:
-    """What is wrong with the first wrong value, without the value of a token."""
+    """Return what is wrong with the first wrong value. The value of a token is left out, as it is a secret."""
     first = error.errors(include_url=False)[0]
     where = first_location(error)
     what = first["msg"].removeprefix("Value error, ")

@@ -1,7 +1,7 @@
-"""Where a model's files lie, and which token ids end its completions, without loading any weights.
+"""The directory of a model, its tokenizer, and the token ids that end its completions.
 
-Place in the flow: read by both engines and by the worker before a model is loaded. Works from the files alone; knows
-no tensors and never opens a network connection.
+Place in the flow: the engines and the worker call it before they load a model. It reads small files only and loads no
+weights. It knows no tensors and never opens a network connection.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -21,15 +21,18 @@ from swarm.job import BUNDLED_MODEL, LR_OF_BUNDLED_MODELS
 BUNDLED_DIRECTORIES: Mapping[str, Path] = MappingProxyType(
     {name: Path(__file__).parent / name / "model" for name in LR_OF_BUNDLED_MODELS}
 )
-"""Where the bundled models lie, by name."""
+"""The directories of the bundled models, by name."""
 BUNDLED_DIRECTORY = BUNDLED_DIRECTORIES[BUNDLED_MODEL]
 
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".index.json")
-"""Files of a model's directory that hold its weights, or say in which files they are."""
+"""Suffixes of the files in a model's directory that contain weights or list the files with weights."""
 
 
 def resolve_model(name_or_path: str) -> Path:
-    """The directory of a model: a bundled one by its name, any other by path. Raises EngineFailure if unusable."""
+    """Return the directory of a model, given the name of a bundled model or a path.
+
+    Raise EngineFailure if the directory or one of its files is missing.
+    """
     directory = BUNDLED_DIRECTORIES.get(name_or_path) or Path(name_or_path).expanduser().resolve()
     if not directory.is_dir():
         raise EngineFailure(
@@ -43,7 +46,7 @@ def resolve_model(name_or_path: str) -> Path:
 
 
 def read_tokenizer(directory: Path) -> Tokenizer:
-    """The tokenizer of a model directory. Raises EngineFailure if its file is broken."""
+    """Return the tokenizer of a model directory. Raise EngineFailure if its file is invalid."""
     path = directory / "tokenizer.json"
     try:
         tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
@@ -53,7 +56,10 @@ def read_tokenizer(directory: Path) -> Tokenizer:
 
 
 def read_stop_ids(directory: Path, tokenizer: Tokenizer) -> frozenset[int]:
-    """Ids that end every completion of this model: those of generation_config.json, else config.json, and eos."""
+    """Return the ids that end each completion of the model.
+
+    They are the ids in generation_config.json, else in config.json, and the id of the tokenizer's `eos_token`.
+    """
     ids: set[int] = set()
     for name in ("generation_config.json", "config.json"):
         declared = _read_json(directory / name).get("eos_token_id")

@@ -1,7 +1,7 @@
-"""What a sampler must do: token ids in, token ids and logprobs out.
+"""The protocol of an engine, which samples: token ids in, token ids and logprobs out.
 
-Place in the flow: the gateway calls `generate`, server/commands.py starts and stops. Implemented by `fake` and `local`;
-an engine knows nothing of messages, episodes or rewards.
+Place in the flow: rollout calls `generate`, and swarm/server/run.py starts and stops the engine. The backends implement
+the protocol. An engine knows nothing of messages, episodes or rewards.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from swarm.types import SamplingParams, TokenDelta
 
 
 class EngineLost(EngineFailure):
-    """The process behind engine and trainer is gone, with the weights and all that was under way.
+    """The process of engine and trainer died. Its weights and all requests in progress are lost.
 
-    The same request succeeds once the engine was started again and its weights are restored.
+    The same request succeeds after the engine has been restarted and its weights restored.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """Facts of a started engine. `context_length` bounds prompt plus completion, in tokens."""
+    """Facts about a started engine. `context_length` limits prompt plus completion, in tokens."""
 
     model: str
     tokenizer_path: str
@@ -33,18 +33,18 @@ class EngineInfo:
 
 
 class Engine(Protocol):
-    """A started model. Implementations are used from one asyncio event loop."""
+    """An engine with one model. It is used from one asyncio event loop."""
 
     async def start(self) -> EngineInfo:
-        """Load the model, weight version 0; what was loaded before is given up, its generations end with `abort`.
+        """Load the model at weight version 0. A previously loaded model is dropped, and its completions are aborted.
 
-        Raises EngineFailure with the reason (a wrong path, a model that cannot be served), EngineLost if the process
-        dies meanwhile.
+        Raise EngineFailure with the reason, such as a wrong path or an unsupported model. Raise EngineLost if the
+        process dies meanwhile.
         """
         ...
 
     async def stop(self) -> None:
-        """Free everything; running generations end with finish reason `abort`. Idempotent."""
+        """Free all resources. Running completions end with finish reason `abort`. A second call does nothing."""
         ...
 
     def generate(
@@ -52,7 +52,7 @@ class Engine(Protocol):
     ) -> AsyncGenerator[TokenDelta, None]:
         """Sample one completion. Closing the generator early aborts the request within one decoding step.
 
-        While weights change, the generator pauses and goes on with the new version. Raises ContextLengthExceeded if the
-        prompt leaves no room for one token, EngineLost if the engine dies.
+        While weights change, the generator pauses; it continues with the new version. Raise ContextLengthExceeded if
+        not even one token fits after the prompt, EngineLost if the engine dies.
         """
         ...

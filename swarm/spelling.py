@@ -1,7 +1,7 @@
-"""What a person probably meant who named a setting that there is not.
+"""Hints at the name that a user probably meant by an unknown setting.
 
-Place in the flow: bottom of the package; config.py and schemas say it where they refuse a name. A hint is all it is:
-nothing is ever read under another name than its own.
+Place in the flow: bottom of the package. job.py and the schemas add the hints when they refuse an unknown name. The
+module only suggests names: no setting is ever accepted under another name.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 UNKNOWN = "extra_forbidden"
-"""pydantic's type of the error, which the one with a hint keeps."""
+"""pydantic's type of the error for an unknown setting. The error with a hint has the same type."""
 
 NAMES_ELSEWHERE: Mapping[str, str] = MappingProxyType(
     {
@@ -32,18 +32,18 @@ NAMES_ELSEWHERE: Mapping[str, str] = MappingProxyType(
         "warmup_steps": "lr_warmup_steps",
     }
 )
-"""What other trainers call the same thing, which is spelled too differently to be found."""
+"""Names of settings in other trainers that are too different for a spelling match, with the names here."""
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
-    """`: did you mean 'x'?`, or nothing if no known name is close."""
+    """Return a hint such as `: did you mean 'x'?`, or an empty string if no known name is similar."""
     elsewhere = NAMES_ELSEWHERE.get(name)
     close = [elsewhere] if elsewhere in known else difflib.get_close_matches(name, known, n=1)
     return f": did you mean {close[0]!r}?" if close else ""
 
 
 def with_hints(error: ValidationError, model: type[BaseModel]) -> ValidationError:
-    """The same error, with a hint at each setting of `model` that is unknown."""
+    """Return the same error with a hint at each unknown setting of `model`."""
     details = [_with_hint(detail, model) for detail in error.errors(include_url=False)]
     return ValidationError.from_exception_data(error.title, details)
 
@@ -53,6 +53,6 @@ def _with_hint(detail: Any, model: type[BaseModel]) -> InitErrorDetails:
     kind, message = detail["type"], detail["msg"]
     if kind == UNKNOWN and len(location) == 1:
         message = f"unknown setting{did_you_mean(str(location[0]), model.model_fields)}"
-    # Any other message is taken over as it stands: braces in it are no placeholders.
+    # The message is passed as a value, because pydantic would read braces in it as placeholders.
     shown = PydanticCustomError(kind, "{message}", {"message": message})
     return InitErrorDetails(type=shown, loc=location, input=detail["input"])

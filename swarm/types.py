@@ -1,10 +1,10 @@
-"""What flows through the service: frozen dataclasses, no behaviour beyond derived values.
+"""The data that flows through the service, as frozen dataclasses without behaviour.
 
-Place in the flow: bottom of the package. The gateway makes a `Turn` of every model call, the tracker makes `Sample`s of
-an episode's turns, the batch makes a `TrainBatch` of finished episodes, the trainer answers with a `StepReport` and the
-engine serves the next `weight_version`. This module knows nothing of HTTP, storage, tensors or tokenizers.
+Place in the flow: bottom of the package. Each model call becomes a `Turn`. The tracker turns the turns of an episode
+into `Sample`s. The batch collects finished episodes into a `TrainBatch`. The trainer returns a `StepReport`, and the
+engine serves the next `WeightVersion`. The module knows nothing of HTTP, storage, tensors or tokenizers.
 
-Array suffixes: fields named `*_T` are aligned with one another, one entry per token of the same sequence.
+Fields named `*_T` have one entry per token of the same sequence, so that they are aligned with one another.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ToolSpec = Mapping[str, Any]
 
 
 DEFAULT_DATA_SOURCE = "default"
-"""The source of tasks whose client names none."""
+"""The data source of tasks that name none."""
 
 
 class EpisodeType(StrEnum):
@@ -53,11 +53,11 @@ class ForkReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One problem to attempt. Episodes of the same `task_id` form the group whose rewards are compared.
+    """A problem to attempt. Episodes with the same `task_id` form a group, whose rewards are compared.
 
-    Without a `task_id` a task is named by its content (query, metadata, data source): equal tasks are one group, in
-    every process. `dataclasses.replace` keeps the name; pass `task_id=""` for that of the new content. `data_source`
-    names the kind of task, the unit of a mixture's quotas.
+    Without a `task_id`, the id is a digest of query, metadata and data source. So equal tasks form one group, in every
+    process. `dataclasses.replace` keeps the id; pass `task_id=""` for an id of the new content. `data_source` names the
+    kind of task, to which a mixture assigns a share of each batch.
     """
 
     main_query: str
@@ -73,12 +73,11 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class WorkflowOutput:
-    """What an agent reports at the end of an episode: a finite scalar reward, and whether it solved the task.
+    """The result of an episode: a finite reward, and whether the agent solved the task.
 
-    `turn_rewards` are extra rewards of single turns, one per recorded turn in order. The return of turn t is `reward`
-    plus the turn rewards from t on. `rewards` are by name what a job of algorithm gdpo learns from, instead of
-    `reward`. `replies` are the texts of the graded assistant messages, of which the server says how much the model
-    wrote.
+    `turn_rewards` are additional rewards, one per recorded turn in order. The return of turn t is `reward` plus the
+    turn rewards from t on. `rewards` are named rewards; algorithm gdpo learns from them instead of from `reward`.
+    `replies` are the texts of the graded assistant messages. The server reports how much of them the model wrote.
     """
 
     reward: float
@@ -90,11 +89,11 @@ class WorkflowOutput:
 
 
 class GrammarKind(StrEnum):
-    """What `Grammar.text` is: a JSON schema, a regular expression, or a grammar in llguidance's Lark.
+    """The kind of a grammar: any JSON object, a JSON schema, a regular expression, or llguidance's variant of Lark.
 
-    Without text, `JSON_OBJECT` is any object. A schema says what stands between the tokens of JSON in llguidance's
-    options, as `"x-guidance": {"whitespace_flexible": false, "item_separator": ",", "key_separator": ":"}`; one that
-    does not lets blanks come there.
+    `JSON_OBJECT` needs no text. By default, whitespace is allowed between the tokens of JSON. A schema can restrict it
+    with llguidance's option
+    `"x-guidance": {"whitespace_flexible": false, "item_separator": ",", "key_separator": ":"}`.
     """
 
     JSON_OBJECT = "json_object"
@@ -105,7 +104,7 @@ class GrammarKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """The language that the text of a completion must be a sentence of, its end token left aside."""
+    """A grammar that the text of a completion must match. The end token is not part of the text."""
 
     kind: GrammarKind
     text: str = ""
@@ -113,16 +112,24 @@ class Grammar:
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How to sample one completion. `top_k` 0 means off; `seed` None means unseeded.
+    """The parameters for sampling one completion. `top_k` 0 means off; `seed` None means unseeded.
 
-    `stop_token_ids` end the completion and are part of it; a `stop` string ends it when the decoded text contains it.
-    Neither does so before `min_tokens`. With `ignore_eos` the model's own end tokens are tokens like any other.
+    A token of `stop_token_ids` ends the completion and is part of it. A `stop` string ends the completion when the
+    decoded text contains it. Neither applies before `min_tokens`. With `ignore_eos`, the model's own end tokens do not
+    end the completion.
 
-    Logits are changed in this order: `grammar` forbids tokens; `logit_bias` adds to a token's logit; the logit of a
-    token that prompt or completion holds is divided by `repetition_penalty` where positive, multiplied elsewhere;
-    `frequency_penalty` is subtracted as often as the completion holds the token, `presence_penalty` once. Then come
-    `temperature`, `min_p` (tokens less likely than this share of the likeliest are dropped), `top_k` and `top_p`.
-    `top_logprobs` asks for so many of the likeliest tokens beside each sampled one.
+    Logits are changed in this order:
+
+    1. `grammar` forbids tokens.
+    2. `logit_bias` is added to the logit of a token.
+    3. `repetition_penalty` applies to tokens in prompt or completion. It divides a positive logit, and multiplies any
+       other.
+    4. `frequency_penalty` is subtracted once per occurrence of the token in the completion.
+    5. `presence_penalty` is subtracted once if the token occurs in the completion.
+    6. `temperature` divides the logits.
+    7. `min_p` drops tokens whose probability is below this share of the highest one. Then `top_k` and `top_p` apply.
+
+    `top_logprobs` is the number of most likely tokens to report for each sampled token.
     """
 
     max_tokens: int
@@ -144,16 +151,17 @@ class SamplingParams:
 
 
 TokenLogprobs = tuple[tuple[int, float], ...]
-"""Tokens with their natural log-probabilities, likeliest first."""
+"""Token ids with their natural log-probabilities, the most likely first."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenDelta:
     """A piece of a completion, in sampling order. `finish_reason` is set on the last piece only.
 
-    `logprobs_T` are natural logs under the actual sampling distribution: of the changed logits, after temperature,
-    min-p, top-k and top-p. At temperature 0 they are those at temperature 1, nothing dropped. `top_logprobs_T` is None
-    unless it was asked for; it is of the same distribution and leaves out tokens of probability 0.
+    `logprobs_T` are natural log-probabilities under the actual sampling distribution. This is the distribution after
+    all changes of the logits, temperature, min-p, top-k and top-p. At temperature 0 they are the values at temperature
+    1, before any token is dropped. `top_logprobs_T` is from the same distribution, without tokens of probability 0. It
+    is None unless it was requested.
     """
 
     token_ids_T: tuple[int, ...]
@@ -165,21 +173,21 @@ class TokenDelta:
 
 @dataclass(frozen=True, slots=True)
 class TextPart:
-    """A piece of what the model says to the caller."""
+    """A piece of the text of a reply."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningPart:
-    """A piece of what the model says to itself, without the marks around it."""
+    """A piece of the model's reasoning before its reply, without the marks that enclose the reasoning."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCallPart:
-    """A whole tool call. `arguments` is the JSON text of an object, as the model wrote it."""
+    """A complete tool call. `arguments` is a JSON object as text, exactly as the model wrote it."""
 
     call_id: str
     name: str
@@ -190,7 +198,7 @@ ReplyPart = TextPart | ReasoningPart | ToolCallPart
 
 
 class ToolMode(StrEnum):
-    """Whether a reply may call tools: not at all, as the model likes, or at least once."""
+    """Whether a reply may call tools: never, if the model decides so, or at least once."""
 
     NONE = "none"
     AUTO = "auto"
@@ -199,9 +207,10 @@ class ToolMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
-    """`names` are the tools that may be called, all if empty; they bind only where the mode is `REQUIRED`.
+    """The tools that a reply may call.
 
-    Without `parallel` a reply holds one call at most.
+    `names` lists the allowed tools, and an empty tuple allows all. The list applies only in mode `REQUIRED`. Without
+    `parallel`, a reply has at most one call.
     """
 
     mode: ToolMode = ToolMode.AUTO
@@ -211,14 +220,14 @@ class ToolChoice:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One completion of a model call, exactly as sampled. Produced by the gateway, kept by tracker and ledger.
+    """One completion of a model call, exactly as sampled. The tracker and the ledger record it.
 
-    `parent` is the index of the earlier turn whose prompt and completion this prompt extends exactly; without one,
-    `fork_reason` says why. `prompt_ids` holds the whole prompt.
+    `prompt_ids` is the whole prompt. `parent` is the index of an earlier turn: the prompt begins with exactly its
+    prompt and completion. Without such a turn, `parent` is None and `fork_reason` gives the reason.
 
-    `call_id` is shared by the choices of one logical call, `choice` tells them apart; `request_sha256` identifies what
-    was asked, and `attempt` is how often the client had asked before. `withheld` says why the turn is not trained
-    although it was finished; None otherwise.
+    The choices of one call share a `call_id` and differ in `choice`. `request_sha256` identifies the content of the
+    request. `attempt` counts earlier requests for the same call. `withheld` is the reason why a finished turn is not
+    trained, or None.
     """
 
     episode_id: str
@@ -245,9 +254,10 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class ConstrainedTurn:
-    """What a turn was sampled under. `stop_token_ids` could end it, besides the end tokens that the model itself names.
+    """The constraints under which a turn was sampled.
 
-    Together with the turn's tokens this says which tokens could have stood in the place of each.
+    `stop_token_ids` could end the turn, in addition to the model's own end tokens. From the constraints and the turn's
+    tokens follows the set of allowed tokens at each position.
     """
 
     index: int
@@ -257,15 +267,15 @@ class ConstrainedTurn:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One training sequence cut from an episode's token tree. All `*_T` fields have the length of `token_ids_T`.
+    """One training sequence from an episode's token tree. All `*_T` fields have the length of `token_ids_T`.
 
-    `loss_mask_T` is True on tokens that this sample trains; each sampled token of an episode is True in exactly one
-    sample. Where it is False, `logprobs_T` is 0.0 and `weight_versions_T` and `turn_indices_T` are -1.
-    `temperatures_T` is what a token's logits were divided by: 1.0 for greedy tokens, as for their logprobs, and for
-    tokens that are not trained.
+    `loss_mask_T` is True for the tokens that this sample trains. Each sampled token of an episode is True in exactly
+    one sample. Where the mask is False, `logprobs_T` is 0.0, and `weight_versions_T` and `turn_indices_T` are -1.
+    `temperatures_T` is the temperature of each token. It is 1.0 for greedy tokens, as in their logprobs, and for tokens
+    that are not trained.
 
-    A turn's tokens stand in one piece, all trained by the same sample. `constrained_turns` are those of the trained
-    turns whose tokens were drawn under a grammar: their probabilities are among the tokens it allowed.
+    The tokens of a turn are contiguous, and one sample trains all of them. `constrained_turns` lists the trained turns
+    that were sampled under a grammar. Their logprobs are normalised over the tokens that the grammar allowed.
     """
 
     episode_id: str
@@ -284,9 +294,9 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class FinishedEpisode:
-    """An ended train episode with its samples, ready for admission to a batch. Times are seconds since the epoch.
+    """A finished train episode with its samples, ready for a batch. `ended_at` is in seconds since the epoch.
 
-    One that `is_greedy` was sampled at temperature 0: it is what others are compared with, and is not trained itself.
+    A greedy episode (`is_greedy`) was sampled at temperature 0. It is the baseline of its group and is not trained.
     """
 
     episode_id: str
@@ -308,8 +318,10 @@ class FinishedEpisode:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The surviving episodes of one task in one batch. `greedy` is the one that algorithm remax compares them with; it
-    belongs to the batch and is not trained."""
+    """The episodes of one task in one batch, without the failed ones.
+
+    `greedy` is the baseline episode of algorithm remax. It belongs to the batch but is not trained.
+    """
 
     task_id: str
     episodes: tuple[FinishedEpisode, ...]
@@ -317,15 +329,15 @@ class Group:
 
     @property
     def members(self) -> tuple[FinishedEpisode, ...]:
-        """All of them, the greedy one last."""
+        """All episodes of the group, with the greedy one last."""
         return self.episodes if self.greedy is None else (*self.episodes, self.greedy)
 
 
 @dataclass(frozen=True, slots=True)
 class TrainBatch:
-    """A sealed batch: what one optimizer step (of one or more minibatches) learns from.
+    """A complete batch, from which one training step of one or more minibatches learns.
 
-    `settings` is what it is trained with where that differs from the job as the run was given it.
+    `settings` are the settings of this step that differ from the job as the run was given it.
     """
 
     batch_id: str
@@ -335,18 +347,18 @@ class TrainBatch:
 
     @property
     def episodes(self) -> tuple[FinishedEpisode, ...]:
-        """Those that are trained."""
+        """The trained episodes, group by group."""
         return tuple(episode for group in self.groups for episode in group.episodes)
 
     @property
     def members(self) -> tuple[FinishedEpisode, ...]:
-        """All that belong to the batch, group by group."""
+        """All episodes of the batch, including the greedy ones, group by group."""
         return tuple(episode for group in self.groups for episode in group.members)
 
 
 @dataclass(frozen=True, slots=True)
 class WeightVersion:
-    """A published set of weights. Version 0 is the base model; every finished step publishes the next."""
+    """A published set of weights. Version 0 is the base model, and each finished step publishes the next version."""
 
     version: int
     step: int
@@ -355,7 +367,7 @@ class WeightVersion:
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What the trainer learned in one step. `advantages` maps episode id to the mean advantage of its tokens."""
+    """The result of one training step. `advantages` maps each episode id to the mean advantage of its tokens."""
 
     batch_id: str
     step: int

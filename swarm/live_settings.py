@@ -114,7 +114,7 @@ class JobChange:
 class JobTimeline:
     """A job and the changes of its run, each with the step at which it takes effect.
 
-    Of two changes at the same step, the one with the higher revision wins. Raises JobInvalid if a change makes the job
+    Of two changes at the same step, the one with the higher revision wins. Raise JobInvalid if a change makes the job
     of a step invalid.
     """
 

@@ -64,8 +64,10 @@ def back_up(home: Path, target: Path) -> Saved:
     """Write a backup of a home to `target`, which appears only once it is complete and checked.
 
     The check reads the copied ledger again and compares each checkpoint with its manifest. For a large file, a manifest
-    records only the size. Raise NotFound if the home has no ledger, BadRequest if `target` is not new or empty,
-    LedgerDamaged if the home's ledger is damaged, and LedgerError if the disk fails.
+    records only the size.
+
+    Raise NotFound if the home has no ledger, and BadRequest if `target` is not new or empty. Raise LedgerDamaged if the
+    home's ledger is damaged, and LedgerError if the disk fails.
     """
     path = ledger_of(home)
     with _disk_errors(home):

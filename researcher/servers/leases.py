@@ -20,7 +20,7 @@ from swarm.processes.child import is_dead, own_name
 from swarm.schemas import LeaseRequest, LeaseView
 
 TTL_S = 60.0
-"""Long enough for a laptop that is suspended briefly; the lease of a dead process on the same host is replaced at once."""
+"""Seconds of a lease: long enough for a brief suspend. A dead process on the same host is replaced at once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,7 +140,10 @@ class ServerChange:
 
 
 class ServerPool:
-    """The slots of a study. Only the graph's thread uses the pool; one background thread per slot looks after its server."""
+    """The slots of a study.
+
+    Only the graph's thread uses the pool; one background thread per slot looks after its server.
+    """
 
     def __init__(
         self,
@@ -255,7 +258,10 @@ class ServerPool:
         return None
 
     def take_at(self, url: str | None) -> Slot | None:
-        """Take the free slot of the named server at `url`, whether or not it answers, and return it; None if there is none."""
+        """Take the free slot of the named server at `url` and return it; None if there is none.
+
+        The server need not answer.
+        """
         slot = next((slot for slot in self._slots if slot.url == url and slot.is_free and not slot.is_local), None)
         return None if slot is None else self.claim(slot)
 

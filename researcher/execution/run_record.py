@@ -43,14 +43,14 @@ class HeldOut:
 
 @dataclass(frozen=True, slots=True)
 class RunMark:
-    """The start of a run's record: the event of its job's start, and the time of that event in seconds since the epoch."""
+    """The start of a run's record: the event of its job's start, and that event's time in seconds since the epoch."""
 
     event_id: int
     at: float
 
 
 def mark_begin(client: SwarmClient, job: Mapping[str, Any]) -> RunMark:
-    """Return the mark of a run whose job has been started. Raises RunRejected if the server has no record of the start."""
+    """Return the mark of a run whose job has been started. Raises RunRejected if the server has no record of it."""
     name = job.get("experiment_name")
     started = [
         event

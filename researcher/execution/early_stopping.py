@@ -65,8 +65,8 @@ class Limits:
     """The limits beyond which a run is ended early.
 
     stall_s: seconds without a step. None: the engine's default, or STALL_FACTOR times the slowest step.
-    overrun_s: seconds for the whole run. None: the engine's default, or OVERRUN_FACTOR times the estimate from the pace of
-    the first PACE_STEPS steps.
+    overrun_s: seconds for the whole run. None: the engine's default, or OVERRUN_FACTOR times the estimate from the pace
+    of the first PACE_STEPS steps.
     dead_steps: steps in a row without any reward. At 128 episodes a step, no skill that rare can be learned.
     collapse_*: over `window` steps the mean reward fell below `fraction` of the best such window, itself at least
     `floor`.
@@ -77,9 +77,9 @@ class Limits:
     the task likewise unsolved. The policy has settled on one answer.
     outage_s: the least time for which a run waits for a server that does not answer, before it goes to another one. A
     run that has worked for longer waits as long as it has worked.
-    gap_*: from the first `window` steps to the last ones the training reward rose by at least `rise` standard deviations
-    of an episode's reward, while the success rate fell by at least `fall`. The program's reward is then learned at the
-    cost of the task.
+    gap_*: from the first `window` steps to the last ones the training reward rose by at least `rise` standard
+    deviations of an episode's reward, while the success rate fell by at least `fall`. The program's reward is then
+    learned at the cost of the task.
     """
 
     stall_s: float | None = None

@@ -168,7 +168,7 @@ def trained_on(experiment: Experiment, charter: Charter) -> str:
 
 
 def find_held_out(trained: Environment, judged: Environment, splits: Sequence[str], most: int) -> str | None:
-    """Return a question of a held-out split of `judged` that is among the train tasks of `trained`; None if there is none.
+    """Return a held-out question of `judged` that is among the train tasks of `trained`; None if there is none.
 
     The first `LOOKED_AT` train tasks and the first `most` tasks of each held-out split are compared.
     """

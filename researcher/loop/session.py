@@ -266,10 +266,9 @@ class _Worker:
         return token
 
     def _take_down(self, deps: Deps) -> None:
-        """Take the parts down in an order that lets each end in peace.
+        """Take the parts down in order, servers first and rows last.
 
-        Servers end first, so that background work ends by itself. Rows are written last, once nothing else writes any
-        more.
+        Background work ends by itself once the servers are gone. After that nothing else writes rows.
         """
         self.background.request_stop()
         deps.pool.stop()

@@ -81,7 +81,7 @@ class Webhook:
         on_failure: Callable[[str], None],
         retry_after_s: tuple[float, ...] = RETRY_AFTER_S,
     ) -> None:
-        """Create a webhook; `on_failure` gets one line, without the URL's path, for news that could not be delivered."""
+        """Create a webhook; `on_failure` gets one line, without the URL's path, for news that was not delivered."""
         self._url = url
         self._store = store
         self._study_id = study_id

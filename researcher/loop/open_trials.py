@@ -32,7 +32,7 @@ class OpenTrials:
         self._unfinished: list[tuple[Experiment, int]] = []
 
     def of_plan(self, plan: Plan) -> Iterator[Trial]:
-        """Yield the open trials in the order of `list_trials`, as the database has them now.
+        """Return the open trials in the order of `list_trials`, as the database has them now.
 
         Rows written meanwhile count from the next call on.
         """

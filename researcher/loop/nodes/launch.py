@@ -44,7 +44,7 @@ def launch(deps: Deps, state: ResearchState) -> ResearchState:
 
 
 def open_trials(deps: Deps, state: ResearchState) -> Iterator[Trial]:
-    """Yield the open trials of the plan, or those of the pilot while the number of runs is not chosen."""
+    """Return the open trials of the plan, or those of the pilot while the number of runs is not chosen."""
     planned, charter = planned_iteration(deps.log, state), deps.log.charter()
     if needs_design(charter, planned):
         pilot = pilot_trials(deps, charter, planned)

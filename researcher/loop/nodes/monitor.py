@@ -1,4 +1,4 @@
-"""Monitor: one brief look at every run in progress: copy its curves, notice its end, stop it if it is not worth going on."""
+"""Monitor: one brief look at every run in progress: copy its curves, notice its end, stop it if it is hopeless."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def _store(deps: Deps, planned: Plan) -> None:
         )
         for arm in item.arms:
             hypothesis_of.setdefault(arm, stored.id)
-    # Parents come first, because their arms refer to them by id.
+    # Parents come first, because the other arms refer to them by id.
     for arm in sorted(planned.arms, key=lambda arm: not arm.is_baseline):
         parent = deps.store.find_experiment(deps.study_id, arm.parent) if arm.parent else None
         deps.store.create_experiment(

@@ -95,18 +95,18 @@ class ProgramSetting(BaseModel):
 class StudySettings(BaseModel):
     """The settings that a study was started with; stored with it, so that `resume` needs only its id.
 
-    Question: the fields from `kind` to `equal` are the question, from flags or from the topic. `not_studied` are the words
-    of the topic that `assume` left out.
+    Question: the fields from `kind` to `equal` are the question, from flags or from the topic. `not_studied` are the
+    words of the topic that `assume` left out.
 
-    Environment: `task` is a bundled environment, `env` any other one. `train_envs` are environments to train on, if these
-    differ.
+    Environment: `task` is a bundled environment, `env` any other one. `train_envs` are environments to train on, if
+    these differ.
 
     Job and attempts: `job` has the settings that every arm starts from. `attempt_calls` and `attempt_tokens` limit the
-    inference of each attempt, for all arms alike; None means no limit. In other fields None leaves the choice to the topic
-    and the planner.
+    inference of each attempt, for all arms alike; None means no limit. In other fields None leaves the choice to the
+    topic and the planner.
 
-    Servers: if `servers` is empty, the study starts `parallel` own servers. With less than `min_free_gb` (10^9 bytes) of
-    free space nothing is launched.
+    Servers: if `servers` is empty, the study starts `parallel` own servers. With less than `min_free_gb` (10^9 bytes)
+    of free space nothing is launched.
 
     Language model: `llm_price` is in dollars per million tokens, for input and output. After `llm_patience` minutes
     without an answer of the language model, `on_llm_outage` chooses what happens to the study.
@@ -486,7 +486,7 @@ def _check_engine(job: Mapping[str, Any]) -> None:
 
 
 def sandbox_of(settings: StudySettings) -> Sandbox | None:
-    """Return the sandbox that code of a language model needs; None for the `rules` planner. Raises SandboxUnavailable."""
+    """Return the sandbox for code of a language model; None for the `rules` planner. Raises SandboxUnavailable."""
     return None if settings.brain == "rules" else choose_sandbox(settings.unsafe_no_sandbox)
 
 

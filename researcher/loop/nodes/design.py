@@ -32,7 +32,7 @@ MAX_STUDIES = 200
 def design(deps: Deps, state: ResearchState) -> ResearchState:
     """Choose the sample size of the first plan.
 
-    Raises Underpowered if the study cannot reach the power it needs, unless a person accepted that.
+    Raises Underpowered if the study cannot reach the power it needs, unless a person chose the seeds or accepted that.
     """
     charter, planned = deps.charter(), planned_iteration(deps.log, state)
     goal = charter.sample_size

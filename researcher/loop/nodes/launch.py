@@ -24,7 +24,7 @@ def launch(deps: Deps, state: ResearchState) -> ResearchState:
     for trial in open_trials(deps, state):
         slot = deps.pool.take(trial.failed_on)
         if slot is None and deps.pool.is_any_answering:
-            # The next trial may have failed on other servers, so it may find one.
+            # The next trial avoids other servers than this one, so it may find a free server.
             continue
         try:
             # Another attempt at a trial that was paid for is free.

@@ -69,13 +69,16 @@ _OF_RUN = [
     "training_cost",
 ]
 _OF_SCORE = ["phase", "split", "metric", "weight_version", "episodes", "successes", "mean", "stderr", "evaluator_hash"]
-"""The fields of a score that are copied unchanged."""
+"""The fields of an arm, of a run and of a score that are copied unchanged."""
 _KEPT_IDS = ("checkpoint", CHECKPOINTS, PRUNED)
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The differences of a fork from its parent study; None means no difference. `seeds` are runs per arm of the next plan."""
+    """The differences of a fork from its parent study; None means no difference.
+
+    `seeds` are runs per arm of the next plan.
+    """
 
     topic: str | None = None
     seeds: int | None = None
@@ -268,7 +271,10 @@ class _Copy:
                 )
 
     def _copy_analyses(self, analyses: Sequence[IterationDocument]) -> None:
-        """Copy the analyses, and record their verdicts as they were then: later decisions may have disqualified arms."""
+        """Copy the analyses and record their verdicts as they were then.
+
+        A later decision may have disqualified an arm since.
+        """
         log, charter = StudyLog(self.source, self.parent_id), StudyLog(self.target, self.study_id).charter()
         judged: list[Analysis] = []
         for item in analyses:

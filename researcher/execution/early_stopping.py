@@ -77,7 +77,7 @@ class Limits:
     the task likewise unsolved. The policy has settled on one answer.
     outage_s: the least time for which a run waits for a server that does not answer, before it goes to another one. A
     run that has worked for longer waits as long as it has worked.
-    gap_*: from the first `window` steps to the last ones the training reward rose by at least `rise` standard
+    gap_*: from the first to the last `window` steps the training reward rose by at least `rise` standard
     deviations of an episode's reward, while the success rate fell by at least `fall`. The program's reward is then
     learned at the cost of the task.
     """
@@ -100,8 +100,8 @@ class Limits:
     def learned_from(self, healthy: Iterable[Sequence[StepMetrics]]) -> Limits:
         """Return limits that are wider where healthy runs came close to these; each run is given as its steps in order.
 
-        The baseline shows how late the first reward may come in its environment, for how long steps may teach nothing,
-        and how far one step may move the policy.
+        The baseline shows how late the first reward may come and for how long steps may teach nothing. It also shows
+        how far one step may move the policy.
         """
         limits = self
         for steps in healthy:

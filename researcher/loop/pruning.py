@@ -40,7 +40,7 @@ def prune(deps: Deps) -> int:
 
 
 def has_space(deps: Deps, *, every_s: float = 0.0) -> bool:
-    """Return whether the disk has room for another run, looked at no more often than `every_s`.
+    """Return whether the disk has space for another run, looked at no more often than `every_s`.
 
     If it has none, checkpoints are pruned. If that is not enough, the study records once that it waits.
     """

@@ -1,4 +1,4 @@
-"""Faults of a study's environment and sandbox, told apart from failures of its arms.
+"""Faults of a study's environment and sandbox, separated from failures of its arms.
 
 Place in the flow: session.py checks before any server is started, and the graph between its nodes. check and monitor
 ask before they say that a program failed. The errors raised here end the study's work for now. No arm gets the blame,

@@ -113,7 +113,7 @@ class Webhook:
             while (news := self._pending.get()) is not None:
                 try:
                     self._deliver(client, news)
-                except Exception as error:  # noqa: BLE001 - the boundary: news that cannot be told never ends a study
+                except Exception as error:  # noqa: BLE001 - the boundary: undelivered news never ends a study
                     self._give_up(news, error)
 
     def _deliver(self, client: httpx.Client, news: News) -> None:

@@ -23,8 +23,8 @@ POLL_S = 0.1
 def launch_once(client: SwarmClient, run: Run, job: Mapping[str, Any], project: str, boot_timeout_s: float) -> None:
     """Start the run's job under its key, unless the server has started it before; return while the engine boots.
 
-    Raises RunBroken if the engine failed, RunRejected if the run's program began another run in its place, RunLost if
-    another run took its place, ServerInUse if the server works for another project than `project`.
+    Raises RunBroken if the engine failed. Raises RunRejected if the run's program began another run in its place,
+    RunLost if any other run took its place. Raises ServerInUse if the server works for another project than `project`.
     """
     key = run.idempotency_key
     try:

@@ -6,7 +6,8 @@ knows nothing of servers or models.
 
 Time comes from a monotonic clock. Wall clock is the time in which a researcher process works on the study, waiting
 included. The hours between a crash and its resume are not charged. A run costs time and GPU-hours from its launch until
-it has a score or has ended without one, but only while a process works on the study. A limit of None is no limit.
+it has a score or has ended without one. Time in which no process works on the study is not charged to a run either. A
+limit of None is no limit.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ TIME_LIMITS: Mapping[str, TimeLimits] = MappingProxyType(
 )
 """Default limits by engine; the longest ones are for a cluster, which first loads a large model onto its GPUs.
 
-A run that is slower than its limit is measured by the time of its own steps instead.
+A run whose own steps are slow gets longer limits.
 """
 
 
@@ -64,15 +64,16 @@ A run that is slower than its limit is measured by the time of its own steps ins
 class Limits:
     """The limits beyond which a run is ended early.
 
-    stall_s: seconds without a step. None: the engine's default, or STALL_FACTOR times the slowest step.
-    overrun_s: seconds for the whole run. None: the engine's default, or OVERRUN_FACTOR times the estimate from the pace
-    of the first PACE_STEPS steps.
+    stall_s: seconds without a step. None: the engine's default or STALL_FACTOR times the slowest step, if that is
+    longer.
+    overrun_s: seconds for the whole run. None: the engine's default or, if longer, OVERRUN_FACTOR times the estimate
+    from the pace of the first PACE_STEPS steps.
     dead_steps: steps in a row without any reward. At 128 episodes a step, no skill that rare can be learned.
     collapse_*: over `window` steps the mean reward fell below `fraction` of the best such window, itself at least
     `floor`.
     kl_limit: the largest absolute KL divergence of one step.
-    silent_*: over so many steps at least this share of all groups had equal rewards, while at most `solved` of the
-    episodes are successes. Nothing is learned any more, and the task is not learned yet.
+    silent_*: over so many steps the rewards were equal in at least this share of all groups, while at most `solved` of
+    the episodes are successes. Nothing is learned any more, and the task is not learned yet.
     entropy_fraction: over `silent_steps` the entropy stayed below this fraction of its mean in the first window, with
     the task likewise unsolved. The policy has settled on one answer.
     outage_s: the least time for which a run waits for a server that does not answer, before it goes to another one. A

@@ -1,4 +1,6 @@
-"""The swarm servers of a study, own ones or named ones: which of them answer, and which are free.
+"""The swarm servers of a study: which of them answer, and which are free.
+
+A study has either own servers on this machine, or named servers, which a person started and named.
 
 Place in the flow: launch takes a free slot for each run, and evaluate gives it back. One thread per server renews the
 study's lease there, which also shows whether the server answers. A server that does not answer is probed at growing
@@ -156,7 +158,7 @@ class ServerPool:
         max_out_s: float | None = None,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        """Build slots for the servers at `urls`, or for `local` own servers with their files under `home`.
+        """Build slots for the named servers at `urls`, or for `local` own servers with their files under `home`.
 
         With `own_token`, own servers refuse requests without it. `on_change` is called from another thread whenever a
         server goes away or comes back.

@@ -13,7 +13,7 @@ from researcher.types import Charter, FrameRequest, JudgedBy
 from swarm.environments.registry import is_bundled
 
 SPREAD_OF_EFFECT = 0.5
-"""The effect on the spread that stands for one on scores: runs of one arm differ less than arms do."""
+"""The factor from an effect on scores to one on their spread: runs of one arm differ less than arms do."""
 
 
 def frame(deps: Deps, state: ResearchState, request: FrameRequest) -> ResearchState:

@@ -1,6 +1,7 @@
-"""Work that takes longer than a node may: booting engines and measuring scores, each in a thread of its own.
+"""Background threads for work that takes longer than a node may: booting engines and measuring scores.
 
-Place in the flow: launch and evaluate submit, monitor waits and collects. This module knows nothing of what is done.
+Place in the flow: launch and evaluate submit tasks, monitor waits and collects them. This module knows nothing of what
+the tasks do.
 """
 
 from __future__ import annotations
@@ -14,18 +15,18 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 CHECK_S = 0.2
-"""How soon a call is left when the work should end."""
+"""Seconds between two looks at whether a call should be left."""
 
 
 class Drained(BaseException):
     """Raised inside background work once the study is asked to stop.
 
-    Not an Exception: what repeats failed attempts must not repeat this one.
+    It is not an Exception, so that code that repeats failed attempts does not repeat this one.
     """
 
 
 class BackgroundTasks:
-    """Background tasks by key. `stop` is the request, shared with the work itself, to end early."""
+    """Background tasks by key; `stop` asks the running tasks to end early."""
 
     def __init__(self, workers: int) -> None:
         self.stop = threading.Event()
@@ -39,20 +40,20 @@ class BackgroundTasks:
         future.add_done_callback(lambda _: self._changed.set())
 
     def take(self, key: str) -> Future[Any] | None:
-        """The task of this key if it has ended, which forgets it; None while it runs or if there is none."""
+        """Return the task of this key and forget it, if it has ended; None while it runs or if there is none."""
         future = self._tasks.get(key)
         if future is None or not future.done():
             return None
         return self._tasks.pop(key)
 
     def abandon(self, key: str, on_result: Callable[[Any], None]) -> None:
-        """Forget a task; if it comes to a result after all, `on_result` gets that, in the task's thread."""
+        """Forget a task; if it still returns a result, call `on_result` with the result in the task's thread."""
         future = self._tasks.pop(key, None)
         if future is not None and not future.cancel():
             future.add_done_callback(lambda done: _hand_over(done, on_result))
 
     def wait(self, timeout_s: float) -> None:
-        """Until a task ends, `wake` is called, or the time is over."""
+        """Wait until a task ends, `wake` is called, or the time is over."""
         self._changed.wait(timeout_s)
         self._changed.clear()
 
@@ -70,18 +71,21 @@ class BackgroundTasks:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def check(self) -> None:
-        """Raises Drained if the work should end."""
+        """Raise Drained if the work should end."""
         if self.stop.is_set():
             raise Drained
 
     def sleep(self, seconds: float) -> None:
-        """Raises Drained as soon as the work should end."""
+        """Sleep for so many seconds. Raises Drained as soon as the work should end."""
         if self.stop.wait(seconds):
             raise Drained
 
     def carry(self, call: Callable[[], T], limit_s: float) -> T:
-        """What `call` gives. Raises Drained as soon as the work should end, TimeoutError after `limit_s`; the call is
-        then left to itself, in a thread that keeps no process from ending."""
+        """Return the result of `call`, which runs in a daemon thread.
+
+        Raises Drained as soon as the work should end, TimeoutError after `limit_s`. The call is then left to itself,
+        and does not keep the process from ending.
+        """
         deadline = time.monotonic() + limit_s
         future: Future[T] = Future()
         threading.Thread(target=_settle, args=(future, call), name="call", daemon=True).start()

@@ -1,7 +1,7 @@
-"""Tells from a run's curves that it is not worth going on, and says why in one sentence.
+"""Early stopping of runs: finds in a run's curves that it is not worth going on, and says why in one sentence.
 
-Place in the flow: monitor feeds it every finished step and acts on a diagnosis; the sentence goes to the next plan. It
-knows nothing of servers, clients or the database.
+Place in the flow: monitor passes in every finished step and acts on a diagnosis; the sentence goes to the next plan.
+This module knows nothing of servers, clients or the database.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from types import MappingProxyType
 from typing import Any
 
 STALL = "stall"
-"""Kind of the diagnosis of a run without a step for too long."""
+"""Kind of the diagnosis of a run that has made no step for too long."""
 REWARD, SPREAD = "critic/score/mean", "critic/score/std"
 SUCCESS = "batch/success_rate"
-"""Share of the batch's episodes that the environment calls solved, whatever reward they are trained on."""
+"""Share of the batch's episodes that the environment counts as solved, whatever their reward in training."""
 ENTROPY, KL = "actor/entropy", "actor/ppo_kl"
 GROUPS, SILENT_GROUPS = "rollout/groups", "rollout/groups_zero_advantage"
-"""How many groups a batch has, and how many of them nothing can be learned from."""
+"""The number of groups in a batch, and of those whose advantages are all zero, which teach nothing."""
 WATCHED = (REWARD, SUCCESS, ENTROPY, KL, GROUPS, SILENT_GROUPS)
 _CONTEXT = (ENTROPY, KL, "actor/grad_norm")
 
 
 STALL_FACTOR = 10
-"""So many times as long as the slowest step so far is no slow step any more."""
+"""A step that takes so many times as long as the slowest step so far counts as stalled."""
 OVERRUN_FACTOR = 3
-"""Responses grow while a model learns, and steps with them; not to so many times the time of the first ones."""
+"""Responses grow while a model learns, and steps get slower, but not by this factor over the first ones."""
 PACE_STEPS = 5
-"""Steps that say how long a run should take."""
+"""The number of first steps from which the time of the whole run is estimated."""
 MARGIN = 2
-"""A limit is at least so many times what runs that went well have shown."""
+"""A limit is at least so many times the largest value in runs that went well."""
 
 StepMetrics = Mapping[str, float | None]
 
 
 @dataclass(frozen=True, slots=True)
 class TimeLimits:
-    """What is granted to any run on an engine, in seconds: to serve its model, its first step, and the whole of it."""
+    """The default time limits of a run on an engine, in seconds: for its boot, its first step, and the whole run."""
 
     boot_s: float
     step_s: float
@@ -54,28 +54,33 @@ TIME_LIMITS: Mapping[str, TimeLimits] = MappingProxyType(
         "verl": TimeLimits(1800.0, 3600.0, 48 * 3600.0),
     }
 )
-"""By engine: a cluster loads a model of many gigabytes onto its GPUs first. Beyond these limits, what the steps of the
-run itself took decides."""
+"""Default limits by engine; the longest ones are for a cluster, which first loads a large model onto its GPUs.
+
+A run whose own steps are slow gets longer limits.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When to give a run up.
+    """The limits beyond which a run is ended early.
 
-    stall_s: without a step for so long. None: what the engine is granted, or STALL_FACTOR times the slowest step.
-    overrun_s: not done after so long. None: what the engine is granted, or OVERRUN_FACTOR times what the pace of the
-    first PACE_STEPS steps gives for the whole run.
-    dead_steps: a dozen batches without one success; at 128 episodes a step no skill is that rare and still learnable.
-    collapse_*: over `window` steps the reward fell below `fraction` of the best such window, itself at least `floor`.
-    silent_*: over so many steps at least this share of all groups had rewards without a difference, while no more than
-    `solved` of the episodes are successes: nothing is learned any more, and the task is not learned yet.
-    entropy_fraction: over `silent_steps` the entropy stayed below this fraction of what it was in the first window,
-    likewise unsolved: the policy has settled on one answer.
-    outage_s: for at least so long, and for as long as it has worked, a run waits for a server that does not answer
-    before it goes to another one.
-    gap_*: from the first `window` steps to the last the training reward rose by at least `rise` standard deviations of
-    an episode's reward, while the success rate fell by at least `fall`: the program's reward is learned at the cost of
-    the task.
+    stall_s: seconds without a step. None: the engine's default or STALL_FACTOR times the slowest step, if that is
+    longer.
+    overrun_s: seconds for the whole run. None: the engine's default or, if longer, OVERRUN_FACTOR times the estimate
+    from the pace of the first PACE_STEPS steps.
+    dead_steps: steps in a row without any reward. At 128 episodes a step, no skill that rare can be learned.
+    collapse_*: over `window` steps the mean reward fell below `fraction` of the best such window, itself at least
+    `floor`.
+    kl_limit: the largest absolute KL divergence of one step.
+    silent_*: over so many steps the rewards were equal in at least this share of all groups, while at most `solved` of
+    the episodes are successes. Nothing is learned any more, and the task is not learned yet.
+    entropy_fraction: over `silent_steps` the entropy stayed below this fraction of its mean in the first window, with
+    the task likewise unsolved. The policy has settled on one answer.
+    outage_s: the least time for which a run waits for a server that does not answer, before it goes to another one. A
+    run that has worked for longer waits as long as it has worked.
+    gap_*: from the first to the last `window` steps the training reward rose by at least `rise` standard
+    deviations of an episode's reward, while the success rate fell by at least `fall`. The program's reward is then
+    learned at the cost of the task.
     """
 
     stall_s: float | None = None
@@ -94,10 +99,10 @@ class Limits:
     outage_s: float = 60.0
 
     def learned_from(self, healthy: Iterable[Sequence[StepMetrics]]) -> Limits:
-        """Wider where runs that went well came close to these limits; each run is its steps in order.
+        """Return limits that are wider where healthy runs came close to these; each run is given as its steps in order.
 
-        A study's own baseline shows how late the first reward may come on its environment, for how long steps may teach
-        nothing, and how far one step may move the policy.
+        The baseline shows how late the first reward may come and for how long steps may teach nothing. It also shows
+        how far one step may move the policy.
         """
         limits = self
         for steps in healthy:
@@ -116,7 +121,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """`is_scored`: what was learned up to here is the arm's outcome. `is_retried`: the system failed, not the arm."""
+    """A reason to end a run early.
+
+    `is_scored`: the weights trained so far are scored as the arm's result. `is_retried`: the system failed, not the
+    arm, so another attempt follows.
+    """
 
     kind: str
     sentence: str
@@ -124,17 +133,23 @@ class Diagnosis:
     is_retried: bool
 
     def as_recorded(self) -> dict[str, Any]:
-        """What the row of a run that was ended by it says."""
+        """Return the form in which the row of a run stores it."""
         return {"kind": self.kind, "sentence": self.sentence, "is_retried": self.is_retried}
 
     @classmethod
     def on_record(cls, recorded: Mapping[str, Any]) -> Diagnosis:
-        """That of a run whose training was ended to be scored: no other is on record before the run is over."""
+        """Return the diagnosis of a run whose training was ended in order to be scored.
+
+        Only such a diagnosis is stored before its run is over.
+        """
         return cls(str(recorded["kind"]), str(recorded["sentence"]), is_scored=True, is_retried=False)
 
 
 class EarlyStopping:
-    """One run of `total_steps` on an engine, from `begin` on. Steps come in rising order."""
+    """The early stopping of one run of `total_steps` on an engine, from `begin` on.
+
+    Steps are passed in rising order.
+    """
 
     def __init__(
         self, limits: Limits, engine: str, total_steps: int, *, clock: Callable[[], float] = time.monotonic
@@ -154,22 +169,22 @@ class EarlyStopping:
         self._step = 0
 
     def restore(self, steps: Sequence[tuple[int, StepMetrics]]) -> None:
-        """What an earlier process has seen of the run: nobody knows how long its steps took."""
+        """Take in the steps that an earlier process has seen; their durations are unknown."""
         for step, metrics in steps:
             self._note(step, metrics)
 
     def begin(self) -> None:
-        """Training begins now: what came before, such as loading a large model, is not counted."""
+        """Start the clocks: the time before, such as that of loading a large model, does not count."""
         self._started = self._last_step_at = self._clock()
         self._paused_at = None
 
     def pause(self) -> None:
-        """Nobody knows what the run does until `resume`: its server does not answer. Idempotent."""
+        """Stop the clocks until `resume`, while the server does not answer. Idempotent."""
         if self._paused_at is None:
             self._paused_at = self._clock()
 
     def resume(self) -> None:
-        """The time since `pause` is counted neither as training nor as standing still."""
+        """Start the clocks again; the time since `pause` counts neither as training nor as a stall."""
         if self._paused_at is None:
             return
         away = self._clock() - self._paused_at
@@ -193,7 +208,7 @@ class EarlyStopping:
             self._rewards.append(reward)
 
     def diagnose(self) -> Diagnosis | None:
-        """The first reason to stop; None if the run may go on."""
+        """Return the first reason to stop; None if the run may go on."""
         return (
             self._not_finite()
             or self._dead()
@@ -285,13 +300,13 @@ class EarlyStopping:
         return Diagnosis("reward_gap", sentence, is_scored=True, is_retried=False)
 
     def _recent(self, value_of: Callable[[StepMetrics], float | None]) -> list[float]:
-        """The values of the last `silent_steps` steps; none unless all of them have one."""
+        """Return the values of the last `silent_steps` steps; an empty list unless all of these steps have one."""
         values = [value_of(step) for step in self._steps[-self._limits.silent_steps :]]
         known = [value for value in values if value is not None]
         return known if len(known) == len(values) == self._limits.silent_steps else []
 
     def _is_solved(self) -> bool:
-        """Whether there is nothing left to learn; by the reward where nobody says what is a success."""
+        """Return whether there is nothing left to learn, by the success rate or else by the reward."""
         last = self._steps[-self._limits.window :]
         rate = _mean(last, SUCCESS)
         rate = _mean(last, REWARD) if rate is None else rate
@@ -334,7 +349,7 @@ def _mean(steps: Sequence[StepMetrics], name: str) -> float | None:
 
 
 def _longest(steps: Iterable[StepMetrics], is_so: Callable[[StepMetrics], bool]) -> int:
-    """The longest stretch of steps of which something holds."""
+    """Return the length of the longest run of consecutive steps for which `is_so` holds."""
     longest = present = 0
     for step in steps:
         present = present + 1 if is_so(step) else 0

@@ -1,8 +1,8 @@
 """The environments of a study: the one that its arms are judged on, and others that arms train on.
 
-Place in the flow: session.py owns them; the evaluator measures on one, and the command of a run gets `reference`. A
-bundled environment is opened wherever it is used; any other has a process of its own, whose socket for programs gives
-out train tasks alone. This module knows nothing of runs or scores.
+Place in the flow: session.py owns them. The evaluator measures on one, and the command of a run gets `reference`. A
+bundled environment is opened wherever it is used. Any other environment has a process of its own, whose socket for
+programs serves train tasks only. This module knows nothing of runs or scores.
 """
 
 from __future__ import annotations
@@ -30,13 +30,16 @@ from swarm.tasks import Split
 
 LOOKED_AT = 2000
 SUSPICIOUS = 3
-"""So many calls in a row that the environment failed, without one right grade in between, and it is looked at."""
+"""Failed calls in a row, without a correct grade in between, after which an environment is examined."""
 RESTS_S = (0.5, 2.0)
-"""Before it is looked at once more."""
+"""Seconds to wait before each repeated examination."""
 
 
 class StudyEnvironments:
-    """Used by many threads; each is opened when it is first asked for, all are closed with the study's work."""
+    """Environments by name, safe to use from many threads.
+
+    Each is opened at its first use, and all are closed together.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -44,17 +47,20 @@ class StudyEnvironments:
         self._opened: dict[str, _Opened] = {}
 
     def open(self, name: str) -> Environment:
-        """The environment of this name. Raises EnvironmentBroken or SandboxUnavailable if it cannot be used."""
+        """Return the environment of this name. Raises EnvironmentBroken or SandboxUnavailable if it cannot be used."""
         return self._open(name).environment
 
     def reference(self, name: str) -> str:
-        """What the command of a run is given as its environment: it leads to train tasks alone."""
+        """Return the reference by which the command of a run reaches the environment; it leads to train tasks only."""
         process = self._open(name).process
         return name if process is None else f"{SOCKET_PREFIX}{process.train_socket}"
 
     def examine(self, name: str, digest: str = "") -> None:
-        """Grade a few replies that no program has a part in. Raises EnvironmentBroken if one of them cannot be, or if
-        the digest is another one than `digest`; SandboxUnavailable if the grader has no sandbox to run programs in."""
+        """Grade a few fixed replies, in which no program has a part.
+
+        Raises EnvironmentBroken if a reply cannot be graded, or if the environment's digest is not `digest`. Raises
+        SandboxUnavailable if the grader has no sandbox to run programs in.
+        """
         environment = self._open(name).environment
         if digest not in ("", environment.digest):
             raise EnvironmentBroken(
@@ -69,13 +75,13 @@ class StudyEnvironments:
             raise EnvironmentBroken(f"{error} (`swarm env check {shlex.quote(name)}` looks at it)") from error
 
     def check(self) -> None:
-        """Examine each whose calls of late have all failed. Raises EnvironmentBroken, SandboxUnavailable."""
+        """Examine each environment whose last calls have all failed. Raises EnvironmentBroken, SandboxUnavailable."""
         for name, record in self._records():
             if record.failures >= SUSPICIOUS:
                 self.examine(name)
 
     def failed_since(self, moment: float) -> str:
-        """Why one of them failed last, since a moment in monotonic seconds; empty if none did."""
+        """Return why an environment failed since `moment` (monotonic seconds); empty if none did."""
         return next((record.reason for _, record in self._records() if record.failed_at >= moment), "")
 
     def _records(self) -> list[tuple[str, CallRecord]]:
@@ -112,7 +118,10 @@ class _Opened:
 
 
 def _examine_patiently(environment: Environment) -> None:
-    """What asks somebody else, such as a judge, may have met a moment in which that does not answer."""
+    """Examine an environment several times before it counts as broken.
+
+    An environment that asks another service, such as a judge, may fail for a moment only.
+    """
     for rest_s in (*RESTS_S, None):
         began = time.monotonic()
         try:
@@ -125,7 +134,10 @@ def _examine_patiently(environment: Environment) -> None:
 
 
 def examine(environment: Environment) -> None:
-    """The same for one environment. One that drives its own agent grades nothing else, and is left alone."""
+    """Grade a few fixed replies in one environment. Raises EnvironmentBroken or SandboxUnavailable.
+
+    An environment that drives its own agent grades nothing else, so it is left alone.
+    """
     if isinstance(environment, DrivenEnvironment):
         return
     for split in (Split.TRAIN, Split.VALIDATION):
@@ -142,7 +154,7 @@ def examine(environment: Environment) -> None:
 
 
 def _replies(environment: Environment, item: EnvironmentTask) -> Iterator[tuple[str, str]]:
-    """Such as models give, each with what it is called; the right one too where it is known."""
+    """Yield replies as models may give them, each after its description; the correct one too if it is known."""
     solution = environment.solution(item)
     if solution is not None:
         yield "the right reply", solution
@@ -156,16 +168,21 @@ def trained_on(experiment: Experiment, charter: Charter) -> str:
 
 
 def find_held_out(trained: Environment, judged: Environment, splits: Sequence[str], most: int) -> str | None:
-    """A question that is among the first `LOOKED_AT` train tasks of one environment and among the first `most` of a
-    held-out split of the other; None if there is none."""
+    """Return a held-out question of `judged` that is among the train tasks of `trained`; None if there is none.
+
+    The first `LOOKED_AT` train tasks and the first `most` tasks of each held-out split are compared.
+    """
     held_out = {item.task.main_query for split in splits for item in islice(judged.tasks(Split(split)), most)}
     questions = (item.task.main_query for item in islice(trained.tasks(Split.TRAIN), LOOKED_AT))
     return next((question for question in questions if question in held_out), None)
 
 
 def look_at(name: str, option: str = "--env") -> StudiedEnvironment:
-    """What planners are told of an environment. Raises TopicInvalid for one that cannot be used, SandboxUnavailable for
-    one whose grader runs programs where there is no sandbox."""
+    """Return the description of an environment that planners get.
+
+    Raises TopicInvalid for an environment that cannot be used, SandboxUnavailable if its grader runs programs and there
+    is no sandbox.
+    """
     try:
         with open_environment(name) as environment:
             return StudiedEnvironment(name, environment.name, environment.description, environment.digest)
@@ -176,7 +193,7 @@ def look_at(name: str, option: str = "--env") -> StudiedEnvironment:
 
 
 def name_environments(references: Sequence[str]) -> dict[str, str]:
-    """What each is called in a study: its options where these alone are different, else its source and options."""
+    """Return a name for each reference: its options if only these differ, else its source and options."""
     sources = {reference.partition("?")[0] for reference in references}
     named: dict[str, str] = {}
     for reference in references:
@@ -189,5 +206,5 @@ def name_environments(references: Sequence[str]) -> dict[str, str]:
 
 
 def count_tasks(environment: Environment, split: str, most: int) -> int:
-    """How many tasks a split has, counted up to `most`."""
+    """Return how many tasks a split has, counted up to `most`."""
     return sum(1 for _ in islice(environment.tasks(Split(split)), most))

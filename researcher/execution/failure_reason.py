@@ -1,7 +1,7 @@
-"""Why something failed, in one line: of a traceback, what was raised; the rest stands in the log.
+"""The reason of a failure in one line: of a traceback only the error; the rest is in the log.
 
-Place in the flow: the monitor shortens what programs and servers say before it is stored. The report, which also shows
-what was stored at length, does so again. This module knows nothing of runs.
+Place in the flow: the monitor shortens the output of programs and servers before it is stored. The report shortens it
+again, because some of what is stored is long. This module knows nothing of runs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 MAX_CHARS = 600
 _TRACEBACK = "Traceback (most recent call last)"
 _BEGIN = re.compile(r"(?:\|\s*)?Traceback \(most recent call last\):?")
-# What is raised stands at the start of a line or, in text that lost its lines, after the code of the last frame.
+# The error is at the start of a line or, in text without line breaks, after the code of the last frame.
 _RAISED = re.compile(
     r"(?:^|[\s|])((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt|Exit|Warning|Failure|Invalid|Broken|"
     r"Rejected|Unavailable|Stop\w*))(?=:\s|\s*$|\s*\|)"
@@ -19,7 +19,7 @@ _RAISED = re.compile(
 
 
 def in_one_line(text: str) -> str:
-    """Return `text` on one line. A traceback in it becomes the error that it ends with; what stood before is kept."""
+    """Return `text` on one line; a traceback in it becomes its error, and the text before it stays."""
     if _TRACEBACK not in text:
         return " ".join(text.split())[:MAX_CHARS]
     begin = _BEGIN.search(text)

@@ -1,10 +1,10 @@
-"""Whether an arm's job may be given to a server, and is what the arm's name says it is.
+"""Whether an arm's job may be given to a server, and agrees with the arm's name.
 
-It has to be a job at all, and to name no code or file that no person named.
+It must be a valid job, and must not name code or files that no person named.
 
-Place in the flow: preflight.py asks it among the stages of a check. A server reads the model's directory and, with the
-verl engine, imports what some settings name, as the user who runs it; so what of this kind an arm's job says must be
-what the person who began the study said. This module knows nothing of programs.
+Place in the flow: preflight.py asks it among the stages of a check. A server reads the model's directory. With the verl
+engine it also imports what some settings name, with the rights of its user. So settings of this kind must be those of
+the person who began the study. This module knows nothing of programs.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _NAMES_CODE = re.compile(
     r"(^|_)(path|paths|dir|directory|file|files|lib|cls|class|classes|function|module|modules|command|entrypoint|env"
     r"|env_vars|working_dir|url|address|host|plugin|plugins|import|hook|hooks|code|script)$|external|trust_remote"
 )
-"""The last part of a setting's name that stands for code, a file or a place."""
+"""Matches the last part of a setting's name if the setting stands for code, a file or a place."""
 _WORD = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9_.+-]{0,63}")
-"""A choice among names, as most settings that are no number are."""
+"""Matches a plain word, which is the value of most settings that are not numbers."""
 _PROMISE = re.compile(r"(?<![\w.])([a-z_]+)=([^\s,]+?)(?=$|[\s,]|\+[a-z_])")
-"""A setting and its value in the name of an arm; a plus sign may join two of them."""
+"""Matches a setting and its value in the name of an arm; a plus sign may join two of them."""
 
 
 def check_job(job: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[Problem, ...]:
-    """`given` is what a person said of every arm's job."""
+    """Return the problems of a job; `given` are the settings that a person fixed for every arm."""
     try:
         checked = build_job(dict(job))
     except JobInvalid as error:
@@ -43,7 +43,7 @@ def check_job(job: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[Problem
 
 
 def why_not_carried_out(job: Mapping[str, Any]) -> str | None:
-    """Return what of a job no study can carry out, though a server would take it; None where there is nothing."""
+    """Return why no study can carry out a job that a server would accept; None if there is no reason."""
     if job.get("algorithm") == "gdpo":
         return "algorithm gdpo learns from rewards by name, and a program of a study gives one: choose another"
     if job.get("verl") and TrainJob.model_construct(**job).chosen_engine != "verl":
@@ -52,7 +52,7 @@ def why_not_carried_out(job: Mapping[str, Any]) -> str | None:
 
 
 def contradict_name(name: str, job: Mapping[str, Any]) -> str | None:
-    """Where a name gives a setting, as in "lr=0.01", that the job has otherwise; None if it says nothing wrong."""
+    """Return how a name, as in "lr=0.01", contradicts the job; None if it does not."""
     own = build_job(dict(job)).resolve()
     for setting, value in _PROMISE.findall(name):
         if setting not in TrainJob.model_fields:
@@ -60,7 +60,7 @@ def contradict_name(name: str, job: Mapping[str, Any]) -> str | None:
         try:
             promised = getattr(build_job({**job, setting: value}).resolve(), setting)
         except JobInvalid:
-            # What is no value of the setting promises nothing.
+            # The name uses a value that the setting cannot have, so it states nothing about the setting.
             continue
         if promised != getattr(own, setting):
             return f"its name says {setting}={value}, and its job has {setting} {getattr(own, setting)}"
@@ -83,8 +83,7 @@ def _objections(model: str, verl: Mapping[str, Any], given: Mapping[str, Any]) -
 
 
 def _leaves(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Every setting that is none of further settings, under its dotted name; elements of lists under that of the
-    list."""
+    """Yield every innermost setting with its dotted name; elements of a list have the name of the list."""
     for name, value in settings.items():
         yield from _leaves_of(f"{above}{name}".lstrip("+"), value)
 

@@ -1,8 +1,8 @@
-"""What becomes of runs whose researcher ended: gone on with where their server still has them, else begun anew.
+"""The runs that an ended researcher process left behind: taken up again where a server has them, else begun anew.
 
-Place in the flow: session.py calls `reconcile` before the graph goes on, and `leave` when it stops early. The key that
-a run was launched under tells what its server made of it, whatever this database has heard. This module knows nothing
-of how runs are measured or judged.
+Place in the flow: session.py calls `reconcile` before the graph goes on, and `leave` when it stops early. A server
+reports under a run's key what became of the run, even where the database does not know. This module knows nothing of
+how runs are measured or judged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ INTERRUPTED = "interrupted: the researcher ended before the run did"
 
 
 def reconcile(deps: Deps) -> None:
-    """Every run that is not over gets a home or an end. Finished ones are never touched."""
+    """Take up every run that is not over, or end it; finished runs stay untouched."""
     for trial in list_all_trials(deps.store, deps.study_id):
         for run in trial.runs:
             if run.status.is_over or run.status is RunStatus.PLANNED:
@@ -34,14 +34,14 @@ def reconcile(deps: Deps) -> None:
 
 
 def end_clients(deps: Deps) -> None:
-    """End the clients of all runs under way."""
+    """End the clients of all runs in progress."""
     for active in deps.active_runs:
         if active.child is not None:
             active.child.stop()
 
 
 def leave(deps: Deps, reason: str, *, is_for_good: bool) -> None:
-    """What becomes of the runs under way: they wait where their servers have them, unless the study has ended."""
+    """Leave the runs in progress waiting on their servers; end those on own servers if the study has ended."""
     for active in deps.active_runs:
         run = deps.store.get_run(active.run_id)
         if is_for_good and active.slot.is_local:
@@ -52,7 +52,7 @@ def leave(deps: Deps, reason: str, *, is_for_good: bool) -> None:
 
 
 def settle(deps: Deps, name: str, run: Run, reason: str) -> None:
-    """The end of a run that cannot go on: finished if its score is in, else stopped."""
+    """End a run that cannot go on: as finished if its score is stored, else as stopped."""
     if run.status.is_over or run.status is RunStatus.PLANNED:
         return
     split = deps.log.charter().search_split
@@ -64,8 +64,11 @@ def settle(deps: Deps, name: str, run: Run, reason: str) -> None:
 
 
 def _take_up(deps: Deps, trial: Trial, run: Run) -> bool:
-    """Whether the run goes on: on the server that has it, or once that answers; and as a new launch of the same attempt
-    if that server never heard of it."""
+    """Return whether the run goes on.
+
+    It goes on where a server has it, or may have it once the server answers. A launch that the server never received is
+    made again as the same attempt.
+    """
     slot, launched = _find_home(deps, run)
     if slot is None:
         return False
@@ -81,7 +84,7 @@ def _take_up(deps: Deps, trial: Trial, run: Run) -> bool:
             deps.pool.give_back(slot)
             return False
     active = begin(deps, trial, deps.store.update_run(run.id, server_url=slot.url), slot, phase=phase)
-    # Other work begins by itself.
+    # Work in the other phases starts by itself.
     active.is_waiting = active.is_waiting or phase is Phase.ENDING
     return True
 
@@ -93,8 +96,11 @@ def _phase_of(run: Run) -> Phase:
 
 
 def _find_home(deps: Deps, run: Run) -> tuple[Slot | None, LaunchView | None]:
-    """The server of the run, now taken, and what it knows of it. Own servers come back under other addresses: the one
-    that knows the run's key has it, and if none does, any of them may have it."""
+    """Take the slot of the server that has the run, and return it with the server's record of the launch.
+
+    Own servers come back at other addresses. The one that knows the run's key has it; if none does, any of them will
+    do.
+    """
     own = deps.pool.free_own()
     for slot in own:
         if (launched := _look_up(deps, slot, run)) is not None:

@@ -1,8 +1,9 @@
-"""Whether a program may be launched: what can be found wrong with it without a real run.
+"""The checks of a program before its launch: finds what is wrong with it without a real run.
 
-Place in the flow: between `write_program` and `launch`. Stages: parse, lint, imports, job, functions, and preflight,
-which feeds one training step to a swarm server with the fake engine. This is hygiene: it saves runs and gives a planner
-something to repair; what keeps the host safe is the sandbox. It knows nothing of planners, studies or the database.
+Place in the flow: between `write_program` and `launch`. The stages are parse, lint, imports, job, functions, and
+preflight. Preflight sends one training step to a swarm server with the fake engine. The checks save runs and give a
+planner something to repair; they do not protect the host, which the sandbox does. This module knows nothing of
+planners, studies or the database.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ MAX_CODE_CHARS = 40_000
 LAST_LINES = 8
 MAX_MESSAGE_CHARS = 1200
 
-# What is wrong whatever the style: syntax, broken formats and comparisons, misplaced statements, undefined names.
+# Errors in any style: syntax, broken formats and comparisons, misplaced statements, undefined names.
 LINT_RULES = "E9,F5,F6,F7,F82"
 
 SWARM_MODULES = frozenset({"swarm", "swarm.program", "swarm.tasks", "swarm.errors", "swarm.types"})
@@ -72,11 +73,14 @@ def check_program(
 ) -> tuple[Problem, ...]:
     """Return all problems of the first stage that has any; empty if the program may run.
 
-    `job` are the arm's settings, `given_job` those that a person set in it; preflight (skipped without
-    `preflight_url`) runs them at the smallest size on the fake engine of that server, which `token` opens, in a folder
-    of its own below `workdir`, and takes the server for itself while it lasts. A program trains on `environment`. What
-    a person wrote may import what it likes. Raises ServerProblem if the server goes away, which says nothing of the
-    program.
+    `job` are the arm's settings, and `given_job` those of them that a person set. The program trains on `environment`.
+    Code that a person wrote may import anything.
+
+    The preflight stage runs the job at the smallest size on the fake engine of the server at `preflight_url`, with
+    `token`. It works in a temporary folder below `workdir`, and nothing else may use the server meanwhile. Without
+    `preflight_url` the stage is skipped.
+
+    Raises ServerProblem if the server goes away, which says nothing about the program.
     """
     problems = _check_parse(program.code)
     if problems:
@@ -106,14 +110,14 @@ def _check_parse(code: str) -> tuple[Problem, ...]:
 
 
 def _check_functions(code: str) -> tuple[Problem, ...]:
-    """Return a problem for code that is driven by nobody but itself: it would hold the token of its server."""
+    """Return a problem for code without any function to call: a script would need the token of its server."""
     if is_program(code):
         return ()
     return (Problem("functions", "the file has none of the functions agent, reward and schedule at its top level"),)
 
 
 def _check_lint(code: str) -> tuple[Problem, ...]:
-    """Return ruff's findings; without ruff, none: the compiler and the preflight remain."""
+    """Return ruff's findings; none without ruff, since the compiler and the preflight remain."""
     try:
         from ruff.__main__ import find_ruff_bin
     except ImportError:
@@ -121,7 +125,7 @@ def _check_lint(code: str) -> tuple[Problem, ...]:
     argv = ["check", "--isolated", "--no-cache", "--target-version", "py311"]
     argv += ["--select", LINT_RULES, "--output-format", "json", "--stdin-filename", "program.py", "-"]
     try:
-        # By its own path: `python -m ruff` takes six times as long, most of it to start Python.
+        # Called by its path, because `python -m ruff` takes six times as long, most of it to start Python.
         argv.insert(0, find_ruff_bin())
         done = subprocess.run(argv, input=code, capture_output=True, text=True, timeout=LINT_TIMEOUT_S, check=False)
         findings = json.loads(done.stdout)
@@ -180,7 +184,10 @@ def _object_to_names(module: str, names: list[str], line: int) -> Iterator[str]:
 
 
 def _object_to_held_out(call: ast.Call) -> Iterator[str]:
-    """A program draws from the train split; the evaluator alone scores on the others."""
+    """Yield an objection to each held-out split that a call names.
+
+    A program draws from the train split; only the evaluator scores on the others.
+    """
     if not (isinstance(call.func, ast.Attribute) and call.func.attr in ("tasks", "stream")):
         return
     for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
@@ -192,7 +199,7 @@ def _object_to_held_out(call: ast.Call) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """Where a trial run takes place."""
+    """The sandbox, server and environment of a preflight run."""
 
     sandbox: Sandbox | None
     url: str
@@ -208,7 +215,7 @@ def _check_preflight(program: ArmProgram, job: Mapping[str, Any], workdir: Path,
         tempfile.TemporaryDirectory(prefix="check-", dir=workdir) as name,
         SwarmClient(url, token=trial.token) as server,
     ):
-        # What the program can write is a folder below: it could replace a log of its own by a link to any file.
+        # The program can write only in a folder below. It could replace a log there by a link to any file.
         folder = Path(name).resolve() / "work"
         folder.mkdir()
         (folder / "program.py").write_text(program.code, encoding="utf-8")
@@ -229,7 +236,7 @@ def _check_preflight(program: ArmProgram, job: Mapping[str, Any], workdir: Path,
 
 
 def _smallest(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the same job, one task of two episodes and one step long, without a model."""
+    """Return the settings that reduce a job to one step with one task of at most two episodes, without a model."""
     repeat = min(2, int(job.get("num_repeat", 2)))
     return {
         "engine": "fake", "batch_size": 1, "num_repeat": repeat, "min_group": None, "mini_batch_num": 1,
@@ -238,10 +245,10 @@ def _smallest(job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _run_program(folder: Path, trial: _Trial) -> str:
-    """Return what went wrong with the last words, empty if the job was done.
+    """Return the error with the last lines of output; empty if the job was done.
 
-    What drives the program is ours, and runs its functions in the sandbox. Raises EnvironmentBroken or
-    SandboxUnavailable for what is no fault of the program.
+    The driving process is trusted and runs the program's functions in the sandbox. Raises EnvironmentBroken or
+    SandboxUnavailable for failures that are not the program's fault.
     """
     arguments = ["program.py", "--server", trial.url, "--job", "job.yaml", "--seed", "0", "--env", trial.environment]
     sandboxed = [] if trial.sandbox is None else ["--sandbox"]
@@ -251,7 +258,7 @@ def _run_program(folder: Path, trial: _Trial) -> str:
     try:
         code = _run_bounded(command, folder, log)
         if code == -signal.SIGKILL:
-            # Somebody else may have killed it; what uses up the memory is killed again.
+            # Another process may have killed it. A program that uses up the memory is killed again.
             code = _run_bounded(command, folder, log)
     finally:
         command.cleanup()
@@ -266,7 +273,7 @@ def _run_program(folder: Path, trial: _Trial) -> str:
 
 
 def _run_bounded(command: SandboxedCommand, folder: Path, log: Path) -> int | None:
-    """Return the exit code, or None after the time limit, when the whole process group was killed."""
+    """Return the exit code; None if the whole process group was killed at the time limit."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             command.argv, cwd=folder, env=command.env, stdin=subprocess.DEVNULL, stdout=output,
@@ -288,5 +295,5 @@ def _last_words(log: Path) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip(" \t~^")][-LAST_LINES:]
     if not lines:
         return "it printed nothing"
-    # What went wrong stands in the last line of a traceback, where in those before.
+    # The last line of a traceback has the error, the lines before it the place.
     return " | ".join([lines[-1], *lines[:-1]])[:MAX_MESSAGE_CHARS]

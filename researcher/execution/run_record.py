@@ -1,8 +1,8 @@
-"""Whether the record of a run's server is that of an honest run: what happened there while the run's program trained.
+"""A check of the record that a server has of a run: whether the run was honest while its program trained.
 
-Place in the flow: evaluator.py marks the record when a run begins and reads it before the run is scored. The server's
-ledger is the witness: its events for commands, its train episodes for who trained on what. This module knows nothing of
-scores, arms or the database.
+Place in the flow: evaluator.py marks the record when a run begins, and reads it before the run is scored. The evidence
+is the server's ledger: its events for commands, its train episodes for who trained on what. This module knows nothing
+of scores, arms or the database.
 """
 
 from __future__ import annotations
@@ -18,22 +18,24 @@ from swarm.schemas import EpisodeView, EventView
 
 MAX_EPISODES = 100_000
 MAX_READ_EPISODES = 256
-"""How many of a run's train episodes have their messages read, evenly spread over the run: a program that trains on
-held-out questions does so throughout."""
+"""The most train episodes of a run whose messages are read, spread evenly over the run.
+
+A program that trains on held-out questions does so throughout, so a sample is enough.
+"""
 LOADED = "loaded by command"
 ENDED_AT = "ended_at"
-"""Where in a run's external ids the step stands with which the study ended its job."""
+"""Key in a run's external ids: the step with which the study ended the run's job."""
 ENDED_BY = "ended_by"
-"""Where the diagnosis stands for which the study ends the job, until that of the run is settled."""
+"""Key in a run's external ids: the diagnosis for which the study ends the job, until the run is over."""
 
 
 class RunRejected(ResearchError):
-    """This run is not what its arm says it is: it has no score and no further attempt."""
+    """A run that is not what its arm claims: it gets no score and no further attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """Tasks that no train episode may be of: their ids, and their questions."""
+    """The tasks that no train episode may use: their ids, and their questions."""
 
     task_ids: frozenset[str]
     questions: frozenset[str]
@@ -41,15 +43,14 @@ class HeldOut:
 
 @dataclass(frozen=True, slots=True)
 class RunMark:
-    """Where a run's record begins: the event of its job's start, and the time of that, in seconds since the epoch, for
-    people."""
+    """The start of a run's record: the event of its job's start, and that event's time in seconds since the epoch."""
 
     event_id: int
     at: float
 
 
 def mark_begin(client: SwarmClient, job: Mapping[str, Any]) -> RunMark:
-    """Call it once the run's job has been started. Raises RunRejected if the server does not know of that."""
+    """Return the mark of a run whose job has been started. Raises RunRejected if the server has no record of it."""
     name = job.get("experiment_name")
     started = [
         event
@@ -64,10 +65,10 @@ def mark_begin(client: SwarmClient, job: Mapping[str, Any]) -> RunMark:
 def check_record(
     client: SwarmClient, mark: RunMark, held_out: HeldOut, run: str, *, ended_at: int | None = None
 ) -> None:
-    """Raise RunRejected, naming what happened, unless the record is that of an honest run.
+    """Raise RunRejected, naming the reason, unless the record is that of an honest run.
 
-    Train episodes are all to be those of `run`. The study itself has ended the job with the step `ended_at`, if there
-    is one.
+    All train episodes must belong to `run`. `ended_at` is the step with which the study itself ended the job, if it
+    did.
     """
     events = client.past_events(mark.event_id - 1)
     if not events or events[0].event_id != mark.event_id:
@@ -91,16 +92,16 @@ def check_record(
 
 
 def _episodes_of(client: SwarmClient, started: EventView) -> list[EpisodeView]:
-    """Return the train episodes of the job that this event began; one of an unknown job counts as one of these.
+    """Return the train episodes of the job that this event started, and those whose job is unknown.
 
-    Times would not tell them from earlier ones, for a clock may have been set back.
+    The job id is compared and not the time, because a clock may have been set back.
     """
     listed = client.episodes(limit=MAX_EPISODES, episode_type="train")
     return [episode for episode in listed if episode.job_id in (started.detail.get("job_id"), None)]
 
 
 def _offence_of(event: EventView, ended_at: int | None) -> str | None:
-    """Say what a command of somebody else's did to the run; None for what a run does by itself."""
+    """Return how a command from outside changed the run; None for an event of the run itself."""
     detail = event.detail
     match event.kind:
         case "job.changed" if ended_at is not None and _is_end(detail.get("settings"), ended_at):
@@ -120,9 +121,9 @@ def _offence_of(event: EventView, ended_at: int | None) -> str | None:
 
 
 def _is_end(settings: object, ended_at: int) -> bool:
-    """Say whether the study ended the job so, or would have.
+    """Return whether the settings are those with which the study ended the job, or would have ended it.
 
-    A server that went away meanwhile may come back at an earlier step, and is asked again.
+    A server that was away meanwhile may resume at an earlier step, and then gets the command again.
     """
     match settings:
         case {"total_steps": int(steps), **others}:
@@ -137,7 +138,7 @@ def _spread(episodes: Sequence[EpisodeView]) -> Iterator[EpisodeView]:
 
 
 def _asked(client: SwarmClient, episode: EpisodeView, questions: frozenset[str]) -> str | None:
-    """Return a held-out question that was put to the model as a message, or as lines of one."""
+    """Return a held-out question that the model got as a message, or as whole lines of one; None if there is none."""
     if not episode.turns:
         return None
     for turn in client.episode(episode.episode_id).turns:
@@ -158,6 +159,6 @@ def _text_of(message: Mapping[str, Any]) -> str:
 
 
 def held_out_of(questions: Mapping[str, str]) -> HeldOut:
-    """Return what no train episode may be of, from the questions by task id."""
+    """Return the held-out tasks from their questions by task id."""
     plain = (_text_of({"content": question}) for question in questions.values())
     return HeldOut(frozenset(questions), frozenset(question for question in plain if question))

@@ -1,8 +1,7 @@
-"""Which runs a plan still needs: trials of arm and seed, their attempts and their names.
+"""The runs that a plan still needs: trials of an arm and a seed, their attempts and their names.
 
-Place in the flow: launch takes open trials, analyze reads finished ones, orphaned_runs.py sorts out what a
-crash left behind.
-Every answer is computed from the rows of the database, so it is the same in every process.
+Place in the flow: launch takes open trials, analyze reads finished ones, orphaned_runs.py takes up those that a crash
+left behind. Every answer is computed from the rows of the database, so it is the same in every process.
 """
 
 from __future__ import annotations
@@ -20,32 +19,39 @@ from researcher.types import Plan
 from swarm.job import build_job
 
 TRAINING_SECONDS = "training/seconds"
-"""Metric of a step: seconds from the end of the step before it, or from when the program was started, to its end. It
-holds the episodes and the update, and no evaluation."""
+"""Metric of a step: seconds from the end of the step before it, or from the start of the program, to its own end.
+
+It includes the episodes and the update, and no evaluation.
+"""
 MAX_SERVERS = 2
-"""A failure of the system on so many servers, each of which answered, is no fault of a server."""
+"""A trial that fails on so many servers, each of which answered, does not fail because of a server."""
 MAX_ON_ONE_SERVER = 4
-"""The same where there is no other server to try."""
+"""The same limit for failures on one server, where there is no other to try."""
 MAX_LOSSES = 10
-"""Servers that go away under every attempt at the same run may go away because of it."""
+"""A run may be the cause if so many attempts at it lost their server."""
 FAILURE = "failure"
-"""Kind of the diagnosis of a run that the system broke in any other way. Another attempt follows."""
+"""Kind of the diagnosis of a run that the system broke in any other way; another attempt follows."""
 SERVER_LOST = "server_lost"
-"""Kind of the diagnosis of a run whose server went away: it says nothing of the run and is no failure of it."""
+"""Kind of the diagnosis of a run whose server went away, which is no failure of the run."""
 
 ENVIRONMENT = "environment"
-"""Kind of the diagnosis of a run that ended because the environment failed: it says nothing of the arm."""
+"""Kind of the diagnosis of a run that ended because the environment failed, which says nothing about the arm."""
 PROGRAM = "program"
 """Kind of the diagnosis of a run that its own program ended."""
 UNSCORED = "unscored"
-"""Kind of the diagnosis of a run whose score the system broke for good. Training it anew would let chance choose."""
+"""Kind of the diagnosis of a run that has no score because the system failed for good.
+
+The run is not trained again, because chance would then choose between the two trainings.
+"""
 OWN_DOING = frozenset({"not_finite", "overrun", "collapse", "kl_divergence", PROGRAM, "rejected"})
-"""Kinds of diagnoses by which an arm fails, not the system that runs it. Such a run is never trained again: an arm that
-could have another try by failing would choose among its runs."""
+"""Kinds of diagnosis by which the arm fails, and not the system.
+
+Such a run is never trained again, because an arm could then choose among its runs by failing.
+"""
 
 
 BUDGET = "budget"
-"""Kind of the diagnosis of a run that was stopped because the study could not pay for it any longer."""
+"""Kind of the diagnosis of a run that was stopped because the study could no longer pay for it."""
 
 
 class TrialState(StrEnum):
@@ -87,12 +93,12 @@ class Trial:
 
     @property
     def _own_failures(self) -> list[Run]:
-        """Those by its own doing. One is enough to give the trial up."""
+        """The attempts that failed through the arm itself. One is enough to give the trial up."""
         return [run for run in self._failures if _kind(run) in OWN_DOING]
 
     @property
     def _system_failures(self) -> list[Run]:
-        """Those of the system, once there are so many that it is more than one server's fault."""
+        """The attempts that failed through the system; empty until there are too many to blame one server."""
         failed = [run for run in self._failures if _kind(run) not in OWN_DOING]
         is_final = any(not is_retried(run) for run in failed)
         on = Counter(run.server_url for run in failed)
@@ -101,7 +107,7 @@ class Trial:
 
     @property
     def failed_on(self) -> frozenset[str]:
-        """Addresses of the servers on which an attempt failed."""
+        """The addresses of the servers on which an attempt failed."""
         return frozenset(run.server_url for run in self._failures if run.server_url is not None)
 
     @property
@@ -110,16 +116,16 @@ class Trial:
 
     @property
     def attempt(self) -> int:
-        """Number of the next launch: a claimed one that never began, or a new one."""
+        """The number of the next launch: that of a claimed run that never began, or a new one."""
         if self.runs and self.runs[-1].status is RunStatus.PLANNED:
             return self.runs[-1].attempt
         return max((run.attempt for run in self.runs), default=0) + 1
 
     @property
     def own_failure(self) -> str:
-        """How the arm failed by its own doing, ended early or without a score; empty if it did not.
+        """The kinds of failure by which the arm itself failed, ended early or without a score; empty if it did not.
 
-        Where it was given up because the system failed, nobody knows what the arm would have done.
+        If the trial was given up because the system failed, nobody knows what the arm would have done.
         """
         if self.finished is not None:
             kinds = {_kind(self.finished)}
@@ -131,20 +137,20 @@ class Trial:
 
     @property
     def budget_stop(self) -> str:
-        """What is said of a trial whose last attempt the budget stopped and that no other has followed; else empty."""
+        """The reason for which the budget stopped the last attempt; empty if it did not."""
         last = self.runs[-1] if self.runs else None
         is_stopped = last is not None and last.status is RunStatus.STOPPED and _kind(last) == BUDGET
         return last.exit_reason or BUDGET if last is not None and is_stopped else ""
 
     @property
     def failure(self) -> str:
-        """Why it was given up, for people."""
+        """The reason, for people, why the trial was given up."""
         reasons = [run.exit_reason or "no reason recorded" for run in self._failures or self._losses]
         return reasons[-1] if reasons else "never run"
 
 
 def is_retried(run: Run) -> bool:
-    """Whether this failure was the system's, so that another attempt makes sense."""
+    """Return whether the system caused this failure, so that another attempt makes sense."""
     return bool((run.diagnosis or {}).get("is_retried", True))
 
 
@@ -153,7 +159,10 @@ def _kind(run: Run) -> str:
 
 
 def list_trials(store: ExperimentStore, study_id: str, plan: Plan) -> list[Trial]:
-    """Every arm of the plan that may run, with every seed; seed by seed, so that a cut leaves whole blocks."""
+    """Return a trial for every ready arm of the plan with every seed.
+
+    They are in order of the seeds, so that an early end leaves whole blocks of arms.
+    """
     by_name = {experiment.name: experiment for experiment in store.list_experiments(study_id)}
     wanted = [by_name[arm.name] for arm in plan.arms if arm.name in by_name]
     ready = [experiment for experiment in wanted if experiment.status is ExperimentStatus.READY]
@@ -166,30 +175,30 @@ def list_trials(store: ExperimentStore, study_id: str, plan: Plan) -> list[Trial
 
 
 def list_all_trials(store: ExperimentStore, study_id: str) -> list[Trial]:
-    """Every arm and seed that was ever claimed."""
+    """Return every trial that was ever claimed."""
     experiments = {experiment.id: experiment for experiment in store.list_experiments(study_id)}
     runs = _group(store.list_runs(study_id=study_id))
     return [Trial(experiments[key[0]], key[1], tuple(attempts)) for key, attempts in sorted(runs.items())]
 
 
 def run_key(study_id: str, arm: str, seed: int, attempt: int) -> str:
-    """The idempotency key of one attempt, known before the launch and the same in every process."""
+    """Return the idempotency key of one attempt, known before the launch and the same in every process."""
     return f"{study_id}/{trial_key(arm, seed)}/{attempt}"
 
 
 def trial_key(arm: str, seed: int) -> str:
-    """Under which the budget is charged for a trial, once for all attempts at it."""
+    """Return the key under which the budget charges a trial, once for all its attempts."""
     return f"{arm}/{seed}"
 
 
 def job_of(study_id: str, experiment: Experiment, seed: int, attempt: int) -> dict[str, Any]:
-    """The arm's settings with what only the evaluator sets: names and seed."""
+    """Return the arm's settings with names and seed, which only the evaluator sets."""
     name = f"{study_id}/{plain_name(experiment.name)}/seed-{seed}/attempt-{attempt}"
     return {**experiment.job, "project_name": PROJECT, "experiment_name": name[-200:], "seed": seed}
 
 
 def plain_name(name: str) -> str:
-    """A name for folders and servers: letters, digits and `_ . + -`."""
+    """Return a name for folders and servers, of letters, digits and `_ . + -`."""
     return re.sub(r"[^\w.+-]+", "_", name, flags=re.ASCII)[:80] or "arm"
 
 

@@ -1,7 +1,7 @@
-"""The share of a run: the tokens or seconds of training that end it, where the charter compares arms at these.
+"""The share of a run: the tokens or seconds of training that end it, if the charter compares arms at equal shares.
 
-Place in the flow: the evaluator gives the options to the process that trains, and monitor asks whether a program that
-has ended by itself has had its share. This module knows no servers and no scores.
+Place in the flow: the evaluator passes the options to the process that trains. Monitor asks whether a program that
+ended by itself has used its share. This module knows nothing of servers or scores.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ from researcher.types import Charter, ComparedAt
 
 
 def ends_at_a_share(charter: Charter) -> bool:
-    """Whether a run ends by itself, with the step that reaches its share."""
+    """Return whether a run ends by itself, with the step that reaches its share."""
     return charter.compared_at in (ComparedAt.TOKENS, ComparedAt.TIME)
 
 
 def share_options(charter: Charter, store: ExperimentStore, run_id: str) -> tuple[str, ...]:
-    """The options of `python -m swarm.program` that end a run at its share. What it has trained before it is taken up
-    again counts: a server knows the tokens, and the seconds are in the database."""
+    """Return the options of `python -m swarm.program` that end a run at its share.
+
+    Training before an interruption counts: the server knows the tokens, and the database has the seconds.
+    """
     if charter.compared_at == ComparedAt.TOKENS:
         return ("--until-tokens", str(charter.amount))
     if charter.compared_at == ComparedAt.TIME:

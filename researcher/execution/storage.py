@@ -1,10 +1,9 @@
-"""The storage that a study writes on: how much of it is free, and the wait while it is full or a database is locked.
+"""The storage that a study writes to: its free space, and the wait while it is full or a database is locked.
 
-Place in the flow: launch asks for the free space before each run, monitor looks again from time to time. Where
-something could not be stored, session.py begins its work anew once `await_storage` returns, as after a crash; monitor,
-evaluate and checkpoint_scores have work in the background done again that met such an error, for it says nothing of a
-run. Only this machine's disks are looked at: a server that somebody else started watches its own. This module removes
-nothing.
+Place in the flow: launch asks for the free space before each run, and monitor looks again from time to time. After a
+failed write, session.py calls `await_storage` and then begins its work anew, as after a crash. monitor, evaluate and
+checkpoint_scores repeat background work that met such an error, because the error says nothing about the run. Only this
+machine's disks are looked at; a named server watches its own. This module removes nothing.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ GB = 10**9
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
 PATIENCE_S = 86_400.0
-"""A day: what is not mended by then needs a person, who resumes the study."""
+"""Seconds of a day: storage that still fails by then needs a person, who resumes the study."""
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def free_bytes(path: Path) -> int:
-    """What the file system of a path has left for this user; of one that does not exist yet, its nearest folder."""
+    """Return the bytes that this user may still write at a path, or at its nearest existing parent."""
     place = path.absolute()
     while not place.exists():
         place = place.parent
@@ -42,7 +41,7 @@ def free_bytes(path: Path) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FreeSpace:
-    """The fullest of the file systems of a study: `path` lies on it, `free` and `limit` are in bytes."""
+    """The space of the fullest of a study's file systems: `path` lies on it, `free` and `limit` are in bytes."""
 
     path: Path
     free: int
@@ -58,10 +57,10 @@ class FreeSpace:
 
 @dataclass(slots=True)
 class DiskGuard:
-    """Looks at the file systems of `places`; below `limit` bytes a study launches nothing. 0 is no limit.
+    """A guard of the file systems of `places`: below `limit` bytes a study launches nothing. 0 means no limit.
 
-    `is_waiting` is set while the study has been told that the disk is low; `looked_at` is when that was looked at last,
-    in seconds of the monotonic clock.
+    `is_waiting` is set once the study has reported that the disk is low. `looked_at` is the time of the last look in
+    monotonic seconds.
     """
 
     places: Sequence[Path]
@@ -71,13 +70,13 @@ class DiskGuard:
     looked_at: float = 0.0
 
     def look(self) -> FreeSpace:
-        """Raises OSError."""
+        """Return the space of the fullest file system. Raises OSError."""
         free, path = min((self.measure(place), os.fspath(place)) for place in self.places)
         return FreeSpace(Path(path), free, self.limit)
 
 
 def is_storage_outage(error: BaseException) -> bool:
-    """Whether nothing is wrong but that something could not be written or read now."""
+    """Return whether an error only says that something could not be written or read now."""
     if isinstance(error, StoreUnavailable):
         return error.may_pass
     # The checkpoints of the loop are in a database of their own, which LangGraph's saver writes.
@@ -87,7 +86,7 @@ def is_storage_outage(error: BaseException) -> bool:
 def await_storage(
     try_to_store: Callable[[], object], error: BaseException, *, sleep: Callable[[float], None] = time.sleep
 ) -> float:
-    """Return, once `try_to_store` raises no storage outage, for how many seconds that took; `error` was the first.
+    """Wait until `try_to_store` raises no storage outage, and return the seconds waited; `error` was the first outage.
 
     Raises what `try_to_store` raises: any other error at once, an outage once it has lasted for PATIENCE_S.
     """

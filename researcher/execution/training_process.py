@@ -1,7 +1,7 @@
 """The process that trains a run: its folder, its command, its log.
 
-Place in the flow: the evaluator starts it once the base weights are scored; monitor watches it and ends it. What the
-program's own functions may do is decided by the process that drives them. This module knows no scores and no database.
+Place in the flow: the evaluator starts it once the base weights are scored; monitor watches and ends it. The process
+that drives the program's functions decides what they may do. This module knows nothing of scores or the database.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from swarm.sandbox.sandbox import plain_command
 
 
 def bound_options(charter: Charter) -> tuple[str, ...]:
-    """Return the limits of a charter on each attempt as options of the program's command."""
+    """Return the charter's limits on each attempt as options of the program's command."""
     limits = {"--attempt-calls": charter.attempt_calls, "--attempt-tokens": charter.attempt_tokens}
     return tuple(word for name, limit in limits.items() if limit is not None for word in (name, str(limit)))
 
@@ -39,13 +39,14 @@ def start_training(
     until: tuple[str, ...] = (),
     bounds: tuple[str, ...] = (),
 ) -> Child:
-    """Train `code` by a job on the server at `url`, in an absolute folder of its own; `environment` is a reference.
+    """Start the process that trains `code` by a job on the server at `url`, and return it.
 
-    The program's functions run in the sandbox if `is_sandboxed`. `until` are options that end the training before the
-    job's steps do (shares.py), `bounds` those that bound each attempt.
+    `folder` is an absolute path of the run's own, and `environment` is a reference. The program's functions run in the
+    sandbox if `is_sandboxed`. `until` are options that end the training before the job's last step (shares.py).
+    `bounds` are options that limit each attempt.
     """
-    # The program may write where it runs, so the log and the files on record lie outside: a link planted in their place
-    # would make the researcher read or overwrite what it points to.
+    # The program may write where it runs, so the log and the recorded files lie outside. Otherwise a link planted in
+    # their place would make the researcher read or overwrite any file.
     work = folder / "work"
     if work.exists():
         shutil.rmtree(work)
@@ -53,10 +54,10 @@ def start_training(
     for place in (folder, work):
         (place / "program.py").write_text(code, encoding="utf-8")
         (place / "job.yaml").write_text(yaml.safe_dump(dict(job), sort_keys=False), encoding="utf-8")
-    # Only the program's own functions run in the sandbox: what drives them is ours and holds the tokens.
+    # Only the program's own functions run in the sandbox. The process that drives them is trusted and holds the tokens.
     arguments = ["-m", "swarm.program", "program.py", "--server", url, "--job", "job.yaml", "--seed", str(job["seed"])]
     arguments += ["--env", environment, "--run", run_id, *until, *bounds]
-    # The plain agent, which the evaluator plays itself, needs no process.
+    # The plain agent, which the evaluator plays itself, needs no process of its own.
     hosted = [] if code == load("program") else ["--hosted"]
     arguments += ["--sandbox"] if is_sandboxed else hosted
     command = plain_command([sys.executable, *arguments], server_url=url, token=token)

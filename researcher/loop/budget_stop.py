@@ -1,8 +1,9 @@
-"""Stops the runs in training once the time or the GPU-hours of the study are spent.
+"""The stop of runs in training once the study's budget of time or GPU-hours is used up.
 
-Place in the flow: `monitor` asks at the end of every round. A run that is stopped so is no failure of its arm and not
-its result either: it has no score, is named as what it is, and is launched again when the budget is raised. A run that
-has been trained is still scored, which costs less than it did. This module knows no amounts; study/budget.py does.
+Place in the flow: `monitor` asks at the end of every round. A run that is stopped this way is neither a failure nor a
+result of its arm. It has no score, is named as stopped by the budget, and is launched again when the budget is raised.
+A run that has finished training is still scored, because a score costs less than the training did. This module knows no
+amounts; study/budget.py does.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from researcher.loop.outages import stop
 
 
 def stop_over_budget(deps: Deps) -> bool:
-    """Whether the budget is spent; then no run trains any more, and none waits for a server."""
+    """Return whether the budget is used up; if so, stop every run that trains or waits for a server."""
     reason = deps.ledger.find_exhausted()
     if reason is None:
         return False

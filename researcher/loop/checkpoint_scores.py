@@ -1,8 +1,8 @@
-"""Scores of what finished runs have saved: checkpoints go to free servers, as many at a time as there are.
+"""The scores of checkpoints of finished runs, measured on as many free servers as there are.
 
-Place in the flow: final_test scores the test split this way, score_steps what was kept in mid-training. A checkpoint
-lies on the server that wrote it; another one may see the same disk and is asked too. Which checkpoints are scored, and
-what their scores mean, is for those who call.
+Place in the flow: final_test scores the test split with it, score_steps the checkpoints of earlier steps. A checkpoint
+lies on the server that wrote it. Another server may see the same disk, and is asked too. The callers choose the
+checkpoints and know what the scores mean.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from researcher.servers.server_pool import Slot, is_outage
 
 WAIT_S = 1.0
 MAX_FAILURES = 3
-"""A score that fails so often on a server that answers and has the checkpoint cannot be measured."""
+"""Failures on servers that answer and have the checkpoint, after which a score counts as impossible to measure."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointScore:
-    """One score to be measured: `key` is its own among all, `name` is for people. `measure` is given the run and the
-    address of a server."""
+    """One score to be measured: `key` is unique among all, and `name` is for people.
+
+    `measure` is called with the run and the address of a server.
+    """
 
     key: str
     name: str
@@ -33,11 +35,13 @@ class CheckpointScore:
 
 
 def score_checkpoints(deps: Deps, wanted: Sequence[CheckpointScore]) -> None:
-    """Returns when all have a score, or have failed too often, which is noted as a warning. One whose server is out
-    waits for it, unless another server has its checkpoint too, for as long as the study allows a server to be out.
+    """Measure all scores; a score that fails too often is given up with a warning.
 
-    Raises Drained if the study is asked to stop meanwhile, ServerProblem once no server will answer; what has been
-    scored stays scored.
+    A score whose server is out waits for the server, for as long as the study allows an outage, unless another server
+    has the checkpoint too.
+
+    Raises Drained if the study is asked to stop meanwhile, ServerProblem once no server can answer. Scores measured
+    before stay stored.
     """
     pending = [_Pending(score) for score in wanted]
     busy: list[tuple[_Pending, Slot]] = []
@@ -63,14 +67,14 @@ def score_checkpoints(deps: Deps, wanted: Sequence[CheckpointScore]) -> None:
 
 @dataclass(slots=True)
 class _Pending:
-    """A score that is not in yet: how often it failed where its checkpoint lies, and which servers do not have it."""
+    """A score that is still to be measured: its failures so far, and the servers that do not have its checkpoint."""
 
     score: CheckpointScore
     failures: int = 0
     without: set[str] = field(default_factory=set[str])
 
     def find_slot(self, deps: Deps) -> Slot | None:
-        """Its own server if that is free, or another one that may have the checkpoint."""
+        """Return a free server that may have the checkpoint, now taken; None if there is none."""
         slot = deps.pool.take(frozenset(self.without))
         if slot is None or str(slot.url) not in self.without:
             return slot
@@ -82,7 +86,7 @@ class _Pending:
         deps.background.submit(score.key, lambda: score.measure(score.run, url))
 
     def is_lost(self, deps: Deps) -> bool:
-        """Whether nobody will have its checkpoint any more, which is noted."""
+        """Return whether no server will have the checkpoint any more, and log a warning if so."""
         url = self.score.run.server_url
         others = {str(slot.url) for slot in deps.pool.slots if slot.is_answering}
         if not others <= self.without or not deps.pool.is_lost(url):
@@ -91,7 +95,7 @@ class _Pending:
         return True
 
     def goes_on(self, deps: Deps, slot: Slot, error: BaseException) -> bool:
-        """After a failure: whether it is to be tried again. A failed one is noted."""
+        """Return whether to try again after a failure, and log a warning if not."""
         if is_outage(error):
             deps.pool.report_outage(slot, error)
             return True

@@ -1,4 +1,4 @@
-"""What the nodes of one study share: the parts they call, and the runs that are under way in this process.
+"""The shared parts of one study: what its nodes call, and the runs in progress in this process.
 
 Place in the flow: session.py builds it, every node gets it. It knows no order of nodes and decides nothing.
 """
@@ -34,11 +34,15 @@ from swarm.sandbox.sandbox import Sandbox
 
 
 class Phase(StrEnum):
-    """What this process does with a run under way: boot it and score its base; train; end its training before its job
-    is done; trained and to be measured; measure. What is on record of a run is its status, and a phase goes with the
-    statuses in `statuses`: a run that is taken up again is prepared or measured while its row says already that it
-    trains or is evaluated. The moves of a status are those of `RUN_MOVES`, which the store enforces, so no phase can
-    put a run where it may not go."""
+    """The work that this process does for a run in progress.
+
+    PREPARING: boot the engine and score the base weights. TRAINING: train. ENDING: end the training before the job is
+    done. TRAINED: wait to be measured. MEASURING: measure the trained weights.
+
+    The database stores the status of a run, not its phase. Each phase goes with the statuses in `statuses`. A run that
+    is taken up again is prepared or measured while its row already says that it trains or is evaluated. The store
+    enforces the moves between statuses (`RUN_MOVES`), so no phase can cause a forbidden one.
+    """
 
     PREPARING = "preparing"
     TRAINING = "training"
@@ -64,16 +68,20 @@ _STATUSES = MappingProxyType(
 
 @dataclass(slots=True)
 class ActiveRun:
-    """A run that this process works on. `copied_step` is the last step whose metrics are in the database, `copied_at`
-    when it was done, `trains_since` when this process started the run's program, in seconds since the epoch.
+    """A run that this process works on.
 
-    `diagnosis` is set where the run is ended early, and is scored or failed once its training has ended.
+    Progress: `copied_step` is the last step whose metrics are in the database, and `copied_at` is when it was done.
+    `trains_since` is when this process started the run's program. Both times are in seconds since the epoch.
 
-    `began` is when this process took it up, `away_since` when its server was found not to answer, in monotonic seconds;
-    `was_away` says that the server has been away or was started again since the run's program began. Its work is
-    `is_waiting` to be begun again once the server answers, has met so many `outages`, and so often brought an
-    `incomplete` score. Its program was killed so often, `kills`, since its last step. `dropped` tells work in the
-    background that nobody waits for it any more.
+    Early end: `diagnosis` is set once the run is to end early. The run is scored or fails once its training has ended.
+
+    Outages: `began` is when this process took up the run, and `away_since` when its server stopped answering, both in
+    monotonic seconds. `was_away` is set if the server was away or restarted since the run's program began. `is_waiting`
+    is set while the work waits to begin again once the server answers.
+
+    Counts: `outages` since the last progress, `incomplete` scores, and `kills` of the program since its last step.
+
+    `dropped` tells background work that nobody waits for it any more.
     """
 
     run_id: str
@@ -100,17 +108,22 @@ class ActiveRun:
 
     @property
     def last_copied(self) -> int:
-        """The step before the last that is in the database: asked for what came after it, a server tells as well when
-        the last one was done."""
+        """The step before the last one in the database.
+
+        Asked for the steps after it, a server also tells when the last copied step was done.
+        """
         return max(0, self.copied_step - 1)
 
     def is_worth_waiting_s(self, least_s: float) -> float:
-        """To wait as long as the work took that would be lost costs at most twice what knowing the end would have."""
+        """Return for how many seconds to wait for a server before the run begins anew elsewhere.
+
+        A wait as long as the work that would be lost costs at most twice as much as the best choice in hindsight.
+        """
         return max(least_s, time.monotonic() - self.began if self.away_since is None else self.away_since - self.began)
 
 
 class ActiveRuns:
-    """The runs under way, by id. Only the graph's thread touches it."""
+    """The runs in progress, by id. Only the graph's thread uses it."""
 
     def __init__(self) -> None:
         self._runs: dict[str, ActiveRun] = {}
@@ -133,9 +146,12 @@ class ActiveRuns:
 
 @dataclass(frozen=True, slots=True)
 class Deps:
-    """One study's parts. `home` is its folder, `given_job` what a person said of every arm's job, and `asked` the
-    question as a person asked it. `evaluator` needs the charter, so it is made when asked for. `disk` is None where
-    free space is not watched."""
+    """The parts of one study.
+
+    `home` is its folder, `given_job` the settings that a person fixed for every arm's job, and `asked` the question as
+    the person asked it. `evaluator` is a method because it needs the charter. `disk` is None if free space is not
+    watched.
+    """
 
     study_id: str
     store: ExperimentStore
@@ -161,11 +177,11 @@ class Deps:
         object.__setattr__(self, "learned_limits", LearnedLimits(self.store, self.study_id, self.limits))
 
     def charter(self) -> Charter:
-        """The frozen charter with the budget as it is now, for whoever plans or decides."""
+        """Return the frozen charter with the present budget, for planning and decisions."""
         return replace(self.log.charter(), budget=self.ledger.budget)
 
     def evaluator(self, dropped: threading.Event | None = None) -> Evaluator:
-        """Its work ends early once the study is asked to stop, or once `dropped` is set."""
+        """Return an evaluator whose work ends early once the study is asked to stop, or once `dropped` is set."""
         return Evaluator(
             store=self.store,
             charter=self.log.charter(),
@@ -181,7 +197,7 @@ class Deps:
         return EarlyStopping(self.learned_limits.now(), engine_of(experiment.job), total_steps(experiment.job))
 
     def given_to(self, experiment: Experiment) -> dict[str, Any]:
-        """What a person said of the job of one arm."""
+        """Return the settings that a person fixed for the job of one arm."""
         levels = self.asked.levels_of(experiment.factors)
         of_levels = {name: value for level in levels for name, value in level.settings.items()}
         return {**self.given_job, **self.asked.fixed, **of_levels}

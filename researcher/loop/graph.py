@@ -6,10 +6,10 @@
               +------------------------------------------------------------------------------------------------+
                                                                              final_test -> report <------------+ (stop)
 
-Between evaluate and analyze stands `score_steps`, which acts only if the charter asks for scores of earlier steps.
+Between evaluate and analyze comes `score_steps`, which acts only if the charter asks for scores of earlier steps.
 
-Place in the flow: session.py carries it out. LangGraph stores a checkpoint after every node, in a file of the study; a
-node that was cut short begins again from its first line, so every node can be repeated. This module knows nothing of
+Place in the flow: session.py runs the graph. LangGraph stores a checkpoint after every node, in a file of the study. An
+interrupted node begins again from its first line, so every node must be safe to repeat. This module knows nothing of
 what the nodes do.
 """
 
@@ -51,11 +51,11 @@ from researcher.study.changes.continuation import find_continuation
 from researcher.types import FrameRequest
 
 RECURSION_LIMIT = 1_000_000_000
-"""LangGraph counts steps per invocation; a study of weeks takes one every second. The budget is what ends a study."""
+"""LangGraph counts steps per invocation, and a study of weeks takes one every second. Only the budget ends a study."""
 
 KEPT_CHECKPOINTS = 20
 PRUNE_EVERY = 500
-"""Steps. A checkpoint is about a kilobyte, and only the newest is ever read."""
+"""Steps between two prunings. A checkpoint is about a kilobyte, and only the newest is ever read."""
 
 Graph = CompiledStateGraph[ResearchState, None, ResearchState, ResearchState]
 
@@ -98,7 +98,7 @@ def build_graph(deps: Deps, request: FrameRequest, checkpointer: BaseCheckpointS
 
 
 def _guarded(deps: Deps, node: Callable[[ResearchState], ResearchState], state: ResearchState) -> ResearchState:
-    """Carry out a node if the environment still works. Raises EnvironmentBroken, SandboxUnavailable."""
+    """Run a node if the environment still works. Raises EnvironmentBroken, SandboxUnavailable."""
     deps.environments.check()
     return node(state)
 
@@ -110,24 +110,24 @@ def _after_evaluate(deps: Deps, state: ResearchState) -> str:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Say whether an error may have passed a second later.
+    """Return whether an error may be gone a second later.
 
-    LangGraph's own choice retries programming errors and not a busy database.
+    LangGraph's default retries programming errors, and does not retry a busy database.
     """
     return isinstance(error, StoreUnavailable | httpx.TransportError | ConnectionError | sqlite3.OperationalError)
 
 
 def is_finished(snapshot: StateSnapshot) -> bool:
-    """Say whether the graph has come to its end.
+    """Return whether the graph has come to its end.
 
-    `snapshot.next` does not tell: it is empty too when the process was killed after a node's result was stored and
+    `snapshot.next` does not tell: it is also empty if the process was killed after a node's result was stored and
     before the checkpoint that follows it.
     """
     return bool(snapshot.values) and not snapshot.tasks
 
 
 def carry_out(deps: Deps, request: FrameRequest, control: RunControl) -> None:
-    """Begin the study's graph, or go on where it was left, to its end.
+    """Run the study's graph to its end, from its beginning or from where it was left.
 
     Raises GraphDrained at the next node boundary once `control` asks for it, and what a node raises.
     """
@@ -142,7 +142,7 @@ def carry_out(deps: Deps, request: FrameRequest, control: RunControl) -> None:
         elif is_finished(snapshot):
             if snapshot.values["iteration"] >= first:
                 return
-            # After "decide" comes the plan of the iteration that is next.
+            # After "decide", the graph makes the plan of the next iteration.
             graph.update_state(config, {**first_state(deps.study_id), "iteration": first}, as_node="decide")
         start = None if snapshot.values else {**first_state(deps.study_id), "iteration": first}
         stream = graph.stream(
@@ -154,7 +154,7 @@ def carry_out(deps: Deps, request: FrameRequest, control: RunControl) -> None:
 
 
 def _is_cut_short(deps: Deps, snapshot: StateSnapshot) -> bool:
-    """Say whether the budget ended the work on the present plan; a new process looks whether there is more of it."""
+    """Return whether the budget ended the work on the present plan, so that a new process may go on with it."""
     if not snapshot.values or not snapshot.values["is_spent"]:
         return False
     charter = deps.store.find_charter(deps.study_id)
@@ -162,7 +162,7 @@ def _is_cut_short(deps: Deps, snapshot: StateSnapshot) -> bool:
 
 
 def _reopen(graph: Graph, config: RunnableConfig, deps: Deps, snapshot: StateSnapshot) -> None:
-    """Go back to the launches of the present plan, or to planning where there is no plan yet."""
+    """Go back to the launches of the present plan, or to planning if there is no plan yet."""
     is_planned = deps.log.find_plan(snapshot.values["iteration"]) is not None
     values = {**snapshot.values, "is_spent": False, "is_halted": False}
     graph.update_state(config, values, as_node="design" if is_planned else "decide")
@@ -171,12 +171,12 @@ def _reopen(graph: Graph, config: RunnableConfig, deps: Deps, snapshot: StateSna
 @contextmanager
 def _open_checkpoints(path: Path) -> Generator[tuple[sqlite3.Connection, SqliteSaver]]:
     with closing(sqlite3.connect(path, check_same_thread=False)) as connection:
-        # No type of the state is outside msgpack's own: anything else in the file is not ours and is not built.
+        # The state has only types of msgpack itself. Anything else in the file is foreign and is not built.
         yield connection, SqliteSaver(connection, serde=JsonPlusSerializer(allowed_msgpack_modules=None))
 
 
 def prune(connection: sqlite3.Connection, saver: SqliteSaver) -> None:
-    """Forget all but the newest checkpoints; the saver has no call for it."""
+    """Delete all but the newest checkpoints, for which the saver has no call."""
     newest = f"SELECT checkpoint_id FROM checkpoints ORDER BY checkpoint_id DESC LIMIT {KEPT_CHECKPOINTS}"
     with saver.lock:
         for table in ("writes", "checkpoints"):

@@ -1,6 +1,6 @@
-"""The limits of runs as a study's own baseline has widened them, learned from each of its runs once.
+"""The limits of runs, widened by the healthy runs of a study's own baseline.
 
-Place in the flow: `launch` asks for them whenever a run begins. What they mean is told in execution/early_stopping.py.
+Place in the flow: `launch` asks for them whenever a run begins. execution/early_stopping.py explains them.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from researcher.execution.early_stopping import WATCHED, Limits
 
 
 class LearnedLimits:
-    """The limits of one study, computed from the rows of the database. A finished run is read once, for it stays as it
-    is. Only the graph's thread touches this."""
+    """The limits of one study, computed from the rows of the database.
+
+    A finished run never changes, so it is read once. Only the graph's thread uses this.
+    """
 
     def __init__(self, store: ExperimentStore, study_id: str, limits: Limits) -> None:
         self._store = store
@@ -22,7 +24,10 @@ class LearnedLimits:
         self._learned: set[str] = set()
 
     def now(self) -> Limits:
-        """With the finished runs of the baseline so far; one that was ended early teaches nothing."""
+        """Return the limits, widened by the finished runs of the baseline so far.
+
+        A run that was ended early teaches nothing.
+        """
         changes = self._store.list_changes(self._study_id, after=self._revision)
         self._revision = changes.revision
         self._baseline.update(arm.id for arm in changes.experiments if arm.is_baseline)

@@ -1,8 +1,7 @@
-"""Which trials of a plan are open, at a cost that does not grow with the study: each look reads the rows that are new.
+"""The open trials of a plan, at a cost that does not grow with the study: each look reads only new rows.
 
-Place in the flow: `launch` asks at every round of the loop. Every answer follows from the rows of the database, as that
-of `list_trials` does, and is the same; only the rows that nobody has written since the last look are not read again. Of
-a trial that is over nothing is kept but that it is.
+Place in the flow: `launch` asks at every round of the loop. Every answer follows from the rows of the database and
+equals that of `list_trials`, but unchanged rows are not read again. Of a trial that is over only this fact is kept.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from researcher.execution.runs import Trial, TrialState
 from researcher.types import Plan
 
 TrialKey = tuple[str, int]
-"""Id of an arm, and a seed."""
+"""The id of an arm, and a seed."""
 
 _OVER = (TrialState.FINISHED, TrialState.GIVEN_UP)
 
 
 class OpenTrials:
-    """The open trials of one study. Only the graph's thread touches this."""
+    """The open trials of one study. Only the graph's thread uses this."""
 
     def __init__(self, store: ExperimentStore, study_id: str) -> None:
         self._store = store
@@ -33,8 +32,10 @@ class OpenTrials:
         self._unfinished: list[tuple[Experiment, int]] = []
 
     def of_plan(self, plan: Plan) -> Iterator[Trial]:
-        """In the order of `list_trials`, as the database has them now; what is written meanwhile counts from the next
-        call on."""
+        """Return the open trials in the order of `list_trials`, as the database has them now.
+
+        Rows written meanwhile count from the next call on.
+        """
         self._refresh()
         wanted = (plan.iteration, plan.seeds, tuple(arm.name for arm in plan.arms))
         if wanted != self._plan:
@@ -73,11 +74,11 @@ class OpenTrials:
             self._unfinished = [pair for pair in self._unfinished if (pair[0].id, pair[1]) not in self._over]
 
     def _settle(self, arm: Experiment, seed: int) -> bool:
-        """Sort a trial whose runs have changed; returns whether it was over and is no more."""
+        """Sort a trial whose runs have changed; return whether it was over and is open again."""
         key = (arm.id, seed)
         was_over = key in self._over
         if was_over:
-            # Its other runs were forgotten.
+            # The runs of a trial that is over are not kept, so they are read again.
             self._runs[key] = {run.id: run for run in self._store.list_runs(experiment_id=arm.id, seed=seed)}
         if self._trial(arm, seed).state in _OVER:
             self._over.add(key)

@@ -1,7 +1,7 @@
-"""Servers that go away and come back: what a person is told of it, and what becomes of the runs that they have.
+"""Servers that go away and come back: the events about them, and what happens to their runs.
 
-Place in the flow: monitor and evaluate ask here before they look at a run; checkpoint_scores tells of servers too.
-Which servers answer is known to the pool (servers/server_pool.py).
+Place in the flow: monitor and evaluate ask here before they look at a run; checkpoint_scores reports servers too. The
+pool (servers/server_pool.py) knows which servers answer.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from researcher.loop.deps import ActiveRun, Deps
 from swarm.processes.child import Child
 
 OUTAGE_WAIT_S = 30.0
-"""How long a round is while no server answers; it ends as soon as one comes back."""
+"""The length of a round while no server answers; it ends as soon as one comes back."""
 MAX_OUTAGES = 20
-"""A run under which servers fail so often, and which never gets on meanwhile, is begun anew elsewhere."""
+"""A run with so many outages and no progress between them begins anew elsewhere."""
 
 
 def wait_a_round(deps: Deps, usual_s: float) -> None:
-    """Wait for something to happen: `usual_s` at most while a server answers."""
+    """Wait until something happens, but at most `usual_s` while a server answers."""
     deps.background.wait(usual_s if deps.pool.is_any_answering else OUTAGE_WAIT_S)
 
 
 def note_servers(deps: Deps) -> None:
-    """One event for each server that went or came back since this was last called, and one if none is left."""
+    """Record an event for each server that went or came back since the last call, and one if none is left."""
     changes = deps.pool.take_changes()
     answering = sum(slot.is_answering for slot in deps.pool.slots)
     count = f"{answering} of {len(deps.pool.slots)} servers answer"
@@ -40,8 +40,10 @@ def note_servers(deps: Deps) -> None:
 
 
 def is_out(deps: Deps, active: ActiveRun) -> bool:
-    """Whether nothing can be done for a run because its server does not answer. One that has waited long enough leaves
-    it, if another server answers."""
+    """Return whether nothing can be done for a run because its server does not answer.
+
+    A run that has waited long enough leaves its server, if another one answers.
+    """
     if active.slot.is_answering:
         if active.away_since is not None:
             active.away_since, active.was_away = None, True
@@ -57,7 +59,7 @@ def is_out(deps: Deps, active: ActiveRun) -> bool:
 
 
 def set_back(deps: Deps, active: ActiveRun, error: BaseException) -> None:
-    """Work for a run met an outage: it is begun again once the server answers."""
+    """Record that work for a run met an outage; the work begins again once the server answers."""
     deps.pool.report_outage(active.slot, error)
     active.outages += 1
     active.is_waiting = True
@@ -66,14 +68,17 @@ def set_back(deps: Deps, active: ActiveRun, error: BaseException) -> None:
 
 
 def lose(deps: Deps, active: ActiveRun, reason: str) -> None:
-    """Give a run up with its server: it says nothing of the arm, and another attempt is made."""
+    """Give up a run together with its server, which says nothing about the arm; another attempt follows."""
     reason = in_one_line(reason)
     stop(deps, active, SERVER_LOST, reason, event="run.lost", said=f"is begun anew: {reason}")
 
 
 def stop(deps: Deps, active: ActiveRun, kind: str, reason: str, *, event: str, said: str) -> None:
-    """Leave a run for a reason that is no failure of its arm, with an event that says so. One that was being ended by
-    its own doing has failed by that: another attempt would let the arm choose among its runs."""
+    """End a run for a reason that is no failure of its arm, and record an event.
+
+    A run that was being ended by the arm's own doing counts as failed: another attempt would let the arm choose among
+    its runs.
+    """
     found, status = {"kind": kind, "sentence": reason, "is_retried": True}, RunStatus.STOPPED
     if active.diagnosis is not None and active.diagnosis.kind in OWN_DOING:
         found, status = active.diagnosis.as_recorded(), RunStatus.FAILED
@@ -84,7 +89,7 @@ def stop(deps: Deps, active: ActiveRun, kind: str, reason: str, *, event: str, s
 
 
 def drop(deps: Deps, active: ActiveRun) -> None:
-    """Leave a run to itself, whatever is done for it at the moment; its server is free."""
+    """Leave a run, whatever background work it has, and free its server."""
     active.dropped.set()
     if active.child is not None:
         active.child.stop()

@@ -1,9 +1,9 @@
-"""Which checkpoints of a study something still needs, and what becomes of the others.
+"""The checkpoints that a study still needs, and the removal of the others.
 
 Place in the flow: evaluate prunes when a run is over, launch and monitor when the disk is low, session.py once the
-study is finished. A checkpoint is needed until the scores that are taken from it are in: those in mid-training, and
-that of the final test, which any arm may yet come to that is not clearly worse than the baseline. A repeat of a run is
-trained from the base model and needs none. Files of servers that somebody else started are left alone.
+study is finished. A checkpoint is needed until the scores that are taken from it are stored: those of earlier steps,
+and that of the final test. Any arm that is not clearly worse than the baseline may reach the final test. A repeat of a
+run is trained from the base model and needs no checkpoint. Files of named servers stay as they are.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MB = 10**6
 
 
 def prune(deps: Deps) -> int:
-    """Remove what nothing needs any more while the study goes on; returns the bytes that have become free."""
+    """Remove the checkpoints that nothing needs any more while the study goes on; return the bytes freed."""
     needed = _kept_for_scores(deps)
     if deps.kept_checkpoints is KeptCheckpoints.BEST:
         needed |= {checkpoint for run in _runs_of_best(deps) if (checkpoint := checkpoint_of(run))}
@@ -40,8 +40,10 @@ def prune(deps: Deps) -> int:
 
 
 def has_space(deps: Deps, *, every_s: float = 0.0) -> bool:
-    """Whether the disk has room for another run, looked at no more often than `every_s`. Where it has none, what can be
-    pruned is, and the study says once that it waits."""
+    """Return whether the disk has space for another run, looked at no more often than `every_s`.
+
+    If it has none, checkpoints are pruned. If that is not enough, the study records once that it waits.
+    """
     disk = deps.disk
     if disk is None or not disk.limit:
         return True
@@ -62,7 +64,7 @@ def has_space(deps: Deps, *, every_s: float = 0.0) -> bool:
 
 
 def prune_finished(deps: Deps) -> None:
-    """Leave of a finished study, whose own servers are stopped, what its settings say."""
+    """Remove the checkpoints of a finished study that its settings do not keep; its own servers must be stopped."""
     best = _runs_of_best(deps)
     kept = {checkpoint for run in best if (checkpoint := checkpoint_of(run))}
     needed = kept if deps.kept_checkpoints is KeptCheckpoints.BEST else set[Path]()
@@ -81,7 +83,7 @@ def prune_finished(deps: Deps) -> None:
 
 
 def checkpoint_of(run: Run) -> Path | None:
-    """Where the weights of a run that was scored lie, or lay."""
+    """Return the path of a run's final weights, even if they were removed since; None for a run without any."""
     path = run.external_ids.get("checkpoint")
     return Path(path).resolve() if path else None
 
@@ -108,7 +110,10 @@ def _kept_for_scores(deps: Deps) -> set[Path]:
 
 
 def _scores_from_checkpoints(deps: Deps, *, has_steps: bool) -> set[tuple[str, str]]:
-    """Run and phase of each. Scores hold the rewards of their episodes, so no more of them are read than there must."""
+    """Return the run and the phase of each stored score that is taken from a checkpoint.
+
+    Scores hold the rewards of their episodes, so no more of them are read than necessary.
+    """
     stored = deps.store.find_charter(deps.study_id)
     if has_steps:
         found = deps.store.list_evaluations(study_id=deps.study_id)
@@ -120,7 +125,7 @@ def _scores_from_checkpoints(deps: Deps, *, has_steps: bool) -> set[tuple[str, s
 
 
 def _runs_of_best(deps: Deps) -> list[Run]:
-    """The finished runs of the arm that leads: of those that were kept if any was."""
+    """Return the finished runs of the leading arm, among the arms that were kept if there are any."""
     analyses = deps.log.history().analyses
     if not analyses or not analyses[-1].ranking:
         return []
@@ -133,7 +138,7 @@ def _runs_of_best(deps: Deps) -> list[Run]:
 
 
 def _all_if_asked(deps: Deps) -> set[Path]:
-    """All checkpoints that there are, where the settings say to keep them."""
+    """Return all checkpoints if the settings say to keep them, else none."""
     if deps.kept_checkpoints is not KeptCheckpoints.ALL:
         return set()
     return {path.resolve() for path in _servers(deps).glob("*/*/*/run-*/checkpoints/step-*")}
@@ -144,7 +149,7 @@ def _servers(deps: Deps) -> Path:
 
 
 def _record(deps: Deps, removed: Removed, why: str) -> None:
-    """Each run says which of its checkpoints are gone; what lay there for a restart alone is not told."""
+    """Record in each run which of its checkpoints were removed; recovery files are not recorded."""
     if removed.freed:
         logger.info("%.1f MB of the files of servers are removed", removed.freed / MB)
     gone = {str(path) for path in removed.checkpoints}

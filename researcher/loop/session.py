@@ -1,7 +1,7 @@
-"""One process's work on one study: puts the parts together, carries the study on, takes the parts down again.
+"""The work of one process on one study: it builds the parts, runs the study, and takes the parts down again.
 
-Place in the flow: the CLI calls `work_on` from its main thread. graph.py decides what happens in between; this
-module knows nothing of nodes.
+Place in the flow: the CLI calls `work_on` from its main thread. graph.py decides what happens in between; this module
+knows nothing of nodes.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ from swarm.sandbox.sandbox import Sandbox
 logger = logging.getLogger(__name__)
 
 LEAST_SPACE = 10 * 2**20
-"""Bytes that a study wants before it begins again on a disk that was full."""
+"""Bytes that must be free before a study begins again on a disk that was full."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How the work of this process on a study ended. `signal` is the one that ended it, if any."""
+    """The end of this process's work on a study; `signal` is the signal that ended it, if any."""
 
     study: Study
     signal: int | None = None
@@ -76,12 +76,14 @@ def work_on(
     min_free_gb: float | None = None,
     measure_space: Callable[[Path], int] = free_bytes,
 ) -> Outcome:
-    """Carry a study on to its end, or until a signal or a request drains it. Call from the main thread.
+    """Run a study to its end, or until a signal or a request drains it. Call from the main thread.
 
-    `budget` are new limits by name of the setting, such as max_runs. A study that is over is left as it is, unless they
-    reopen it. `min_free_gb` stands in for what the settings say. While nothing can be stored, because the disk is full
-    or the database locked, the work rests, and goes on afterwards as after a crash. Raises StudyBusy while another
-    process works on it, TopicInvalid for limits that cannot be; whatever ends it early is stored as its status.
+    `budget` holds new limits by name of the setting, such as max_runs. A study that is over stays as it is, unless they
+    reopen it. `min_free_gb` replaces that of the settings. While nothing can be stored, because the disk is full or the
+    database is locked, the work waits. It then begins anew, as after a crash.
+
+    Raises StudyBusy while another process works on the study, TopicInvalid for impossible limits. Whatever ends the
+    work early is stored as the study's status.
     """
     is_begun = False
     while True:
@@ -107,7 +109,7 @@ def work_on(
 
 
 def _note_wait(store: ExperimentStore, study_id: str, home: Path, measure_space: Callable[[Path], int]) -> None:
-    """Raises StoreUnavailable or OSError while that does not succeed."""
+    """Record that the study had to wait. Raises StoreUnavailable or OSError while that does not succeed."""
     if measure_space(home) < LEAST_SPACE:
         raise OSError(errno.ENOSPC, f"no space is left at {home}")
     store.append_event(study_id, "store.waiting", "The study could not be stored for a while; its work begins anew.")
@@ -115,8 +117,10 @@ def _note_wait(store: ExperimentStore, study_id: str, home: Path, measure_space:
 
 @dataclass(slots=True)
 class _Worker:
-    """The life of one process's work on one study. `is_begun` says that the study is set running already: from then on
-    its status is a request of somebody else's."""
+    """The work of one process on one study.
+
+    `is_begun` is set once this process has set the study running. From then on any other status is a request to end.
+    """
 
     store: ExperimentStore
     study: Study
@@ -138,7 +142,7 @@ class _Worker:
 
     @property
     def resume(self) -> str:
-        """What to type to go on."""
+        """The command that resumes the study."""
         return resume_command(self.store, self.study.id, self.home)
 
     def run(self) -> Outcome:
@@ -161,7 +165,7 @@ class _Worker:
 
     @contextmanager
     def _log(self, store: ExperimentStore) -> Generator[StudyLog]:
-        """The study's events, which a webhook is told if there is one."""
+        """Yield the study's log, connected to the webhook if there is one."""
         if self.settings.webhook is None:
             yield StudyLog(store, self.study.id)
             return
@@ -192,7 +196,10 @@ class _Worker:
             self._record_end(store, log)
 
     def _record_end(self, store: ExperimentStore, log: StudyLog) -> None:
-        """The report node has said how it ended and why, unless it ran in an earlier process."""
+        """Record the end of the study.
+
+        The report node has stored status and reason, unless it ran in an earlier process.
+        """
         study = store.get_study(self.study.id)
         if study.status is StudyStatus.RUNNING:
             ending = judge_ending(store, study.id, is_spent=is_cut_short(store, study.id))
@@ -232,7 +239,7 @@ class _Worker:
         )
         unpack_ledgers(deps.home / "servers")
         try:
-            # What cannot be studied, or not be graded, is said before any server is started.
+            # These checks come first, so that an impossible study is refused before any server is started.
             frame(deps, first_state(self.study.id), request)
             examine_environment(deps)
             pool.start()
@@ -246,7 +253,10 @@ class _Worker:
             prune_finished(deps)
 
     def _own_token(self) -> str | None:
-        """Foreign programs reach the address of their server: without a token they could command it."""
+        """Write and return a token for the own servers; None if no foreign program runs.
+
+        Foreign programs can reach their server, and could command it if it had no token.
+        """
         if self.sandbox is None:
             return None
         token, path = secrets.token_urlsafe(32), self.folder / "servers.token"
@@ -256,7 +266,10 @@ class _Worker:
         return token
 
     def _take_down(self, deps: Deps) -> None:
-        """Servers first: work in the background then ends by itself. Rows last: nothing writes any more."""
+        """Take the parts down in order, servers first and rows last.
+
+        Background work ends by itself once the servers are gone. After that nothing else writes rows.
+        """
         self.background.request_stop()
         deps.pool.stop()
         self.background.join()
@@ -288,7 +301,7 @@ class _Worker:
 
     @contextmanager
     def _drain_on_signals(self) -> Generator[None]:
-        """The first signal drains, the second ends the process at once; its children end with it."""
+        """Drain at the first signal; end the process at once at the second, its children with it."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -308,7 +321,7 @@ class _Worker:
 
 
 def _record_failure(log: StudyLog, reason: str, folder: Path) -> None:
-    """Status, event and report of a study that ends before its time; one that was never framed has no report."""
+    """Store status, event and report of a study that failed early; without a charter there is no report."""
     reason = " ".join(reason.split())[:1000]
     try:
         log.store.set_study_status(log.study_id, StudyStatus.FAILED, reason)
@@ -322,10 +335,10 @@ def _record_failure(log: StudyLog, reason: str, folder: Path) -> None:
 def _build_planner(
     settings: StudySettings, request: FrameRequest, log: StudyLog, ledger: BudgetLedger, background: BackgroundTasks
 ) -> Planner:
-    """Raises PlannerError where the language model is not named or has no key."""
+    """Return the planner of the settings. Raises PlannerError if the language model has no name or no key."""
     if settings.brain == "rules":
         return rules_brain(settings)
-    # Imported when needed: most studies have no language model, and its SDK takes a second to load.
+    # Imported here because most studies have no language model, and its SDK takes a second to load.
     from researcher.planner.build import build_language_planner
 
     return build_language_planner(settings, request, log, ledger, background)

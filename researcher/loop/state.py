@@ -1,7 +1,7 @@
-"""What the graph remembers between its nodes: a position, never results.
+"""The state that the graph keeps between its nodes: a position, never results.
 
-Place in the flow: LangGraph stores this after every node; everything else is in the database of studies, under ids that
-can be found from here. Kept this small, because each step's checkpoint holds all of it.
+Place in the flow: LangGraph stores it after every node. Everything else is in the database of studies, under ids that
+can be derived from this state. The state is small because each checkpoint of the graph holds all of it.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from typing import TypedDict
 
 
 class ResearchState(TypedDict):
-    """`iteration` is the plan being worked on. `polls` counts rounds of monitoring.
+    """The position of a study in the graph.
 
-    `is_spent` is set once the budget forbids another launch, `is_halted` once no further plan is to be made.
+    `iteration` is the number of the present plan, from 0. `polls` counts rounds of monitoring. `is_spent` is set once
+    the budget forbids another launch, `is_halted` once no further plan is to be made.
     """
 
     study_id: str

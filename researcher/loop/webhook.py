@@ -1,8 +1,8 @@
-"""News of a study to a URL that a person named: one POST of JSON for each thing that a person may want to act on.
+"""News of a study for a webhook: one POST of JSON for each event that a person may want to act on.
 
-Place in the flow: StudyLog tells it each event; session.py opens it with the study's work and closes it at its end. The
-POST is made in a thread of its own, so a receiver that is slow or gone costs a study nothing: what could not be
-delivered is an event of the study. docs/operations.md has the schema. This module decides nothing about a study.
+Place in the flow: StudyLog passes each event to it; session.py opens it with the study's work and closes it at its end.
+A thread of its own sends the POSTs, so a slow or missing receiver does not delay the study. News that could not be
+delivered becomes an event of the study. docs/operations.md has the schema. This module decides nothing about a study.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ NEWS: Mapping[str, str] = MappingProxyType(
         "disk.low": "disk_low",
     }
 )
-"""What is told, by the kind of the event of the study that it goes by."""
+"""The name of the news by the kind of the study's event; other kinds are not sent."""
 
 TIMEOUT_S = 5.0
 RETRY_AFTER_S = (1.0, 5.0, 30.0)
 CLOSE_LIMIT_S = 20.0
-"""How long the end of the work on a study waits for what is still to be told; each is then tried once."""
+"""Seconds for which the end of the work waits for pending news; each is then tried once."""
 
 FAILED = "webhook.failed"
 MASK = "***"
@@ -53,7 +53,7 @@ _SHORTEST_SECRET = 8
 
 
 class NotDelivered(Exception):
-    """One attempt failed; `is_final` if another one would make no difference."""
+    """A failed attempt to deliver news; `is_final` if another attempt would make no difference."""
 
     def __init__(self, message: str, *, is_final: bool) -> None:
         super().__init__(message)
@@ -62,7 +62,7 @@ class NotDelivered(Exception):
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """One thing to tell, since `at` (seconds since the epoch)."""
+    """One piece of news; `at` is its time in seconds since the epoch."""
 
     event: str
     message: str
@@ -70,7 +70,7 @@ class News:
 
 
 class Webhook:
-    """Tells one URL the news of one study, in order. Redirects are not followed."""
+    """A webhook that sends the news of one study to one URL, in order. Redirects are not followed."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Webhook:
         on_failure: Callable[[str], None],
         retry_after_s: tuple[float, ...] = RETRY_AFTER_S,
     ) -> None:
-        """`on_failure` is given one line, without the URL's path, for news that could not be delivered."""
+        """Create a webhook; `on_failure` gets one line, without the URL's path, for news that was not delivered."""
         self._url = url
         self._store = store
         self._study_id = study_id
@@ -103,7 +103,7 @@ class Webhook:
             logger.warning("the webhook does not answer: what is left is not told")
 
     def tell(self, kind: str, message: str) -> None:
-        """An event of the study; most kinds are no news. Returns at once."""
+        """Queue the news of an event, if its kind is news. Returns at once."""
         if kind in NEWS:
             self._pending.put(News(NEWS[kind], message, time.time()))
 
@@ -113,11 +113,11 @@ class Webhook:
             while (news := self._pending.get()) is not None:
                 try:
                     self._deliver(client, news)
-                except Exception as error:  # noqa: BLE001 - the boundary: news that cannot be told never ends a study
+                except Exception as error:  # noqa: BLE001 - the boundary: undelivered news never ends a study
                     self._give_up(news, error)
 
     def _deliver(self, client: httpx.Client, news: News) -> None:
-        """Raises NotDelivered after the last attempt, StoreError."""
+        """Send one piece of news, with retries. Raises NotDelivered after the last attempt, StoreError."""
         body = without_secrets(describe(self._store, self._study_id, news))
         for wait_s in (*self._retry_after_s, None):
             try:
@@ -138,7 +138,7 @@ class Webhook:
 
 
 def describe(store: ExperimentStore, study_id: str, news: News) -> dict[str, Any]:
-    """The body of a POST; docs/operations.md says what each field is. Raises StoreError."""
+    """Return the body of a POST; docs/operations.md explains its fields. Raises StoreError."""
     study = store.get_study(study_id)
     reports = {item.kind: item.path for item in store.list_artifacts(study_id)}
     try:
@@ -163,7 +163,10 @@ def describe(store: ExperimentStore, study_id: str, news: News) -> dict[str, Any
 
 
 def without_secrets(value: Any) -> Any:
-    """A JSON document in which no text has the value of a variable that is named as a secret is."""
+    """Return a JSON document with every secret masked.
+
+    A secret is the value of an environment variable with KEY, TOKEN, PASSWORD or SECRET in its name.
+    """
     secrets = [
         text
         for name, text in os.environ.items()

@@ -1,7 +1,8 @@
-"""Whether a server is to be used: a circuit breaker, closed while it answers, open once it does not.
+"""A circuit breaker for one server: closed while the server answers, open once it does not.
 
-Place in the flow: each server of a study has one. What asks the server reports to it; the pool reads it before it gives
-the server a run, and probes it when it is due. It knows nothing of HTTP.
+Place in the flow: each server of a study has one breaker. Whoever sends a request reports the result to it. The server
+pool reads it before it gives the server a run, and probes the server when a probe is due. This module knows nothing of
+HTTP.
 """
 
 from __future__ import annotations
@@ -13,11 +14,15 @@ from enum import StrEnum
 
 FIRST_INTERVAL_S = 1.0
 LONGEST_INTERVAL_S = 60.0
-"""A server that was away for days is noticed within this time once it is back."""
+"""The longest time between two probes, so that a server is noticed within it even after days of absence."""
 
 
 class BreakerState(StrEnum):
-    """CLOSED: it answers. OPEN: it does not, and is left alone until a probe is due. HALF_OPEN: it is being probed."""
+    """The state of a circuit breaker.
+
+    CLOSED: the server answers. OPEN: it does not, and nobody asks it until a probe is due. HALF_OPEN: a probe is under
+    way.
+    """
 
     CLOSED = "closed"
     OPEN = "open"
@@ -25,7 +30,7 @@ class BreakerState(StrEnum):
 
 
 class CircuitBreaker:
-    """Any number of threads. `clock` is in seconds."""
+    """A thread-safe circuit breaker; `clock` returns seconds."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -34,7 +39,7 @@ class CircuitBreaker:
         self._interval_s = FIRST_INTERVAL_S
         self._opened_at = self._failed_at = 0.0
         self.reason = ""
-        """What the last failure was."""
+        """The reason of the last failure."""
 
     @property
     def state(self) -> BreakerState:
@@ -45,13 +50,16 @@ class CircuitBreaker:
         return self._state is BreakerState.CLOSED
 
     def out_s(self) -> float:
-        """For how long it has not been closed."""
+        """Return for how many seconds the breaker has not been closed."""
         with self._lock:
             return 0.0 if self.is_closed else self._clock() - self._opened_at
 
     def fail(self, reason: str) -> bool:
-        """It did not answer. A failed probe doubles the time to the next one; what is heard of an open one changes
-        only the reason. Returns whether this has opened it."""
+        """Record that the server did not answer, and return whether this opened the breaker.
+
+        A failed probe doubles the time to the next one. A failure reported while the breaker is open changes only the
+        reason.
+        """
         with self._lock:
             was, self.reason = self._state, reason
             if was is BreakerState.OPEN:
@@ -65,13 +73,13 @@ class CircuitBreaker:
             return was is BreakerState.CLOSED
 
     def succeed(self) -> bool:
-        """It answered. Returns whether this has closed it."""
+        """Record that the server answered, and return whether this closed the breaker."""
         with self._lock:
             was, self._state = self._state, BreakerState.CLOSED
             return was is not BreakerState.CLOSED
 
     def begin_probe(self) -> bool:
-        """Whether a probe is due; it is half-open then, until the probe's result is reported."""
+        """Return whether a probe is due; if so, the breaker is half-open until the result of the probe is reported."""
         with self._lock:
             if self._state is not BreakerState.OPEN or self._clock() < self._failed_at + self._interval_s:
                 return False
@@ -79,7 +87,7 @@ class CircuitBreaker:
             return True
 
     def due_in_s(self) -> float:
-        """Until the next probe; 0 if it is due, or if none is needed."""
+        """Return the seconds until the next probe; 0 if it is due, or if none is needed."""
         with self._lock:
             if self._state is not BreakerState.OPEN:
                 return 0.0

@@ -1,7 +1,7 @@
-"""Whether a program fails most of its attempts before the first step, so that its run need not wait for a limit.
+"""A check for programs that fail most of their attempts before the first step, so that such a run ends early.
 
-Place in the flow: monitor asks while no step is done. The server's record of the train episodes tells why each was
-given up; what the server, the environment or the network broke does not count. This module knows nothing of scores.
+Place in the flow: monitor asks while no step is done. The server records why it gave up each train episode. Failures of
+the server, the environment or the network do not count. This module knows nothing of scores.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from swarm.job import build_job
 from swarm.schemas import Status
 
 MAX_SHARE = 0.5
-"""Of the attempts for the first batch."""
+"""The largest share of failed attempts that a run may have before its first step."""
 MAX_READ = 10_000
 
 
 def diagnose_attempts(client: SwarmClient, status: Status, job: Mapping[str, Any]) -> Diagnosis | None:
-    """A diagnosis once as many attempts have failed as a batch has, and more than MAX_SHARE of all.
+    """Return a diagnosis once a batch's worth of attempts, and more than MAX_SHARE of all, have failed.
 
     Raises SwarmError.
     """

@@ -1,8 +1,8 @@
-"""The end of a run's training before its job is done: its server trains nothing more, and says what it has trained.
+"""The early end of a run's training: the server trains no further step and returns the record of what it trained.
 
-Place in the flow: monitor has it done, in the background, for every run that it ends. A job that is ended keeps its
-weights served, so that they can be scored; one whose weights nobody scores is stopped. This module knows nothing of
-scores or of why a run ends.
+Place in the flow: monitor calls it in the background for every run that it ends. `end_job` keeps the weights served, so
+that they can be scored. `stop_job` frees the engine of a run that nobody scores. This module knows nothing of scores or
+of why a run ends.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_RUNNING = 10_000
 
 @dataclass(frozen=True, slots=True)
 class EndedTraining:
-    """The last step that was trained, and what the server has on record of the steps that were asked for."""
+    """The last trained step, and the metrics that the server has of the steps asked for."""
 
     step: int
     points: tuple[MetricPointView, ...]
@@ -36,12 +36,13 @@ class EndedTraining:
 def end_job(
     client: SwarmClient, child: Child | None, after_step: int, *, wait_s: float, check_stop: Callable[[], None]
 ) -> EndedTraining:
-    """Have the server's job end with the step that is done, or in work, and its program end; metrics come from the step
-    after `after_step` on. A second call finds it done.
+    """End the server's job with the step that is done or in progress, and end its program.
+
+    The result holds the metrics of the steps after `after_step`. A second call changes nothing.
 
     Raises RunBroken if the engine fails or no step was done, SwarmError, and what `check_stop` raises.
     """
-    # First of all, so that what the program still sends cannot make another step.
+    # This comes first, so that requests that the program still sends cannot complete another step.
     _end_with_present_step(client, _looks(client, wait_s, check_stop))
     if child is not None:
         child.stop()
@@ -61,7 +62,10 @@ def stop_job(client: SwarmClient, child: Child | None, after_step: int) -> Ended
 
 
 def free_engine(client: SwarmClient) -> None:
-    """Stop an engine that nobody needs any more. What is in the way of that is logged: the next launch stops it too."""
+    """Stop an engine that nobody needs any more.
+
+    An error is only logged: the next launch on the server stops the engine too.
+    """
     try:
         client.stop_engine()
     except SwarmError as error:
@@ -69,8 +73,10 @@ def free_engine(client: SwarmClient) -> None:
 
 
 def _looks(client: SwarmClient, wait_s: float, check_stop: Callable[[], None]) -> Iterator[str]:
-    """The state of the engine at each look, until its job is complete. Raises RunBroken once the engine has failed or
-    takes longer than `wait_s`."""
+    """Yield the state of the engine at each look, until its job is complete.
+
+    Raises RunBroken once the engine has failed or takes longer than `wait_s`.
+    """
     deadline = time.monotonic() + wait_s
     while (status := client.status()).state != "COMPLETE":
         check_stop()
@@ -83,7 +89,7 @@ def _looks(client: SwarmClient, wait_s: float, check_stop: Callable[[], None]) -
 def _end_with_present_step(client: SwarmClient, looks: Iterable[str]) -> None:
     for state in looks:
         if state == "BOOTING":
-            # After an outage: what it goes on with is not known yet.
+            # After an outage the server does not know yet with which step it goes on.
             continue
         filling = client.job().filling
         if filling is None or filling < 2:
@@ -91,7 +97,7 @@ def _end_with_present_step(client: SwarmClient, looks: Iterable[str]) -> None:
         try:
             client.change_job({"total_steps": filling - 1})
         except BadRequest:
-            # Another batch may have been sealed in between.
+            # Another batch may have been completed in between.
             if client.job().filling == filling:
                 raise
         else:
@@ -99,7 +105,7 @@ def _end_with_present_step(client: SwarmClient, looks: Iterable[str]) -> None:
 
 
 def _abort_train_episodes(client: SwarmClient) -> None:
-    """Nobody goes on with them; a batch that is about to be trained would wait for their end."""
+    """Abort the running train episodes: nobody continues them, and the next batch would wait for their end."""
     for episode in client.episodes(limit=MAX_RUNNING, state="running", episode_type="train"):
         with suppress(EpisodeEnded):
             client.abort_episode(episode.episode_id)

@@ -1,7 +1,7 @@
-"""A run gets its engine on a server, once: asked again under its key, the server goes on with what it has.
+"""The launch of a run on a server, under a key: a server that is asked again goes on with the run that it has.
 
-Place in the flow: the evaluator calls it before a run's base weights and before its trained ones are scored. This
-module knows nothing of scores or programs.
+Place in the flow: the evaluator calls it before a run's base weights are scored, and before its trained weights are.
+This module knows nothing of scores or programs.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ POLL_S = 0.1
 
 
 def launch_once(client: SwarmClient, run: Run, job: Mapping[str, Any], project: str, boot_timeout_s: float) -> None:
-    """Start the run's job under its key, unless the server has done so before; returns while it boots.
+    """Start the run's job under its key, unless the server has started it before; return while the engine boots.
 
-    Raises RunBroken if its engine failed, RunRejected if its program began another run in its place, RunLost if
-    somebody else's run took its place, ServerInUse if the server works for another project than `project`.
+    Raises RunBroken if the engine failed. Raises RunRejected if the run's program began another run in its place,
+    RunLost if any other run took its place. Raises ServerInUse if the server works for another project than `project`.
     """
     key = run.idempotency_key
     try:
@@ -32,7 +32,7 @@ def launch_once(client: SwarmClient, run: Run, job: Mapping[str, Any], project: 
     except LaunchConflict as conflict:
         if client.status().project_name != project:
             raise ServerInUse(f"{client.url}: {conflict.message}") from conflict
-        # The server is this study's alone, and this run's until it is over: what runs there was left behind.
+        # The study holds the lease and gave the server to this run, so any other job there was left behind.
         client.stop_engine()
         launched = client.launch(key, job)
     match launched.outcome:
@@ -48,7 +48,10 @@ def launch_once(client: SwarmClient, run: Run, job: Mapping[str, Any], project: 
 
 
 def await_serving(client: SwarmClient, wait_s: float, check_stop: Callable[[], None]) -> Status:
-    """Raises RunBroken if the engine fails, or does not serve after `wait_s`, and what `check_stop` raises."""
+    """Return the server's status once its engine serves the model.
+
+    Raises RunBroken if the engine fails or does not serve within `wait_s` seconds, and what `check_stop` raises.
+    """
     deadline = time.monotonic() + wait_s
     while (status := client.status()).state in ("BOOTING", "FAILED", "OFFLINE"):
         check_stop()
@@ -62,8 +65,10 @@ def await_serving(client: SwarmClient, wait_s: float, check_stop: Callable[[], N
 
 
 def is_replaced(client: SwarmClient, run: Run, boot_timeout_s: float) -> bool:
-    """Whether the server has another run by now; one whose engine was stopped is brought back. Raises RunLost if the
-    server knows nothing of it."""
+    """Return whether the server has another run by now; start the engine again if it was stopped.
+
+    Raises RunLost if the server knows nothing of the run.
+    """
     launched = client.find_launch(run.idempotency_key)
     if launched is None:
         raise RunLost(f"{client.url} has no record of it any more")
@@ -73,9 +78,9 @@ def is_replaced(client: SwarmClient, run: Run, boot_timeout_s: float) -> bool:
 
 
 def refuse_own_successor(client: SwarmClient, run: Run) -> None:
-    """Refuse a run whose place was taken by one that bears its name. Raises RunRejected.
+    """Raise RunRejected if a job with this run's own name has taken its place.
 
-    Names are given once per attempt, so only the program of the run can have started that one.
+    A name is given once per attempt, so only the program of the run can have started that job.
     """
     if client.status().experiment_name == run.job["experiment_name"]:
         raise RunRejected("its program restarted the job on the server: a score would not be the arm's")

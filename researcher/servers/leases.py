@@ -1,7 +1,9 @@
-"""The lease that a study has on each server it uses: kept by the server itself, so that no second database hides it.
+"""The lease that a study has on each of its servers.
 
-Place in the flow: servers/server_pool.py takes and renews it with every look at a server. This module knows nothing of
-runs.
+The server itself stores the lease, so that studies of two databases cannot use one server without noticing.
+
+Place in the flow: servers/server_pool.py takes and renews the lease with every look at a server. This module knows
+nothing of runs.
 """
 
 from __future__ import annotations
@@ -18,18 +20,24 @@ from swarm.processes.child import is_dead, own_name
 from swarm.schemas import LeaseRequest, LeaseView
 
 TTL_S = 60.0
-"""Bridges a suspended laptop's hiccup; a dead owner on the same host is replaced at once."""
+"""Seconds of a lease: long enough for a brief suspend. A dead process on the same host is replaced at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseHolder:
-    """Who asks: this process, for one study of one database. Whoever has it holds the lease of that study."""
+    """The identity under which this process asks for leases: one study of one database.
+
+    Any process with this identity holds the leases of that study.
+    """
 
     study_id: str
     database: str = ""
 
     def take(self, client: SwarmClient) -> LeaseView:
-        """Take the server's lease or renew it. Raises ServerInUse, naming the study and its host, SwarmError."""
+        """Take the server's lease, or renew it.
+
+        Raises ServerInUse, naming the other study and its host, and SwarmError.
+        """
         try:
             return client.take_lease(self._request())
         except ServerLeased as refusal:
@@ -50,14 +58,14 @@ class LeaseHolder:
         )
 
     def _may_replace(self, present: LeaseView) -> bool:
-        """Its process is known to be gone; or it is an earlier one of this very study, whose own lease is ours now."""
+        """Return whether the present holder is dead, or is an earlier process of this very study."""
         is_same_place = "://" in self.database or present.host == socket.gethostname()
         is_same_study = (present.study_id, present.database) == (self.study_id, self.database)
         return is_dead(present.holder) or (bool(self.database) and is_same_study and is_same_place)
 
 
 def refuse_if_used(client: SwarmClient, present: LeaseView | None) -> None:
-    """Raises ServerInUse if another study, whose process is not known to be gone, has the server."""
+    """Raise ServerInUse if another study uses the server and its process is not known to be dead."""
     if present is not None and not is_dead(present.holder):
         raise ServerInUse(
             f"server {client.url} is used by study {present.study_id} of {present.host} (process {present.pid}): wait "
@@ -66,5 +74,5 @@ def refuse_if_used(client: SwarmClient, present: LeaseView | None) -> None:
 
 
 def name_database(location: str) -> str:
-    """A database by its full path, or by its URL."""
+    """Return the URL of a database, or its full path if it has no URL."""
     return location if "://" in location else str(Path(location).resolve())

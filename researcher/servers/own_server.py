@@ -1,7 +1,7 @@
-"""One swarm server of our own: a child process with its files in a folder, at the address that it had before.
+"""One swarm server of the study's own: a child process with its files in a folder, at its earlier address if possible.
 
-Place in the flow: servers/server_pool.py starts one for each of its own slots, and again when it has ended. A job that
-its end has interrupted goes on by itself. This module knows nothing of studies.
+Place in the flow: servers/server_pool.py starts one for each of its own slots, and again when it has ended. The new
+process resumes an interrupted job by itself. This module knows nothing of studies.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from swarm.processes.announcement import NoAnnouncement, await_announcement
 from swarm.processes.child import Child, server_environment
 
 START_TIMEOUT_S = 60.0
-"""A cold start imports the web stack from disk; far above the seconds that takes on a busy laptop."""
+"""Far above the seconds that a cold start takes on a busy laptop, where it imports the web stack from disk."""
 
 _PORT_TAKEN = "cannot listen on"
 
@@ -23,8 +23,11 @@ _PORT_TAKEN = "cannot listen on"
 def start_own_server(
     folder: Path, before: str | None, token: str | None, max_threads: int | None = None
 ) -> tuple[Child, str]:
-    """Its process and its address: that of `before`, if its port is still free. It obeys nobody without `token`, if
-    there is one, and a large model takes at most `max_threads`. Raises ServerProblem if it does not come up."""
+    """Start a server and return its process and its address, which is `before` if that port is still free.
+
+    With a `token`, the server refuses requests without it. A large model uses at most `max_threads`. Raises
+    ServerProblem if the server does not start.
+    """
     port = urlsplit(before).port if before else None
     try:
         return _start(folder, port or 0, token, max_threads)
@@ -39,7 +42,7 @@ def _start(folder: Path, port: int, token: str | None, max_threads: int | None) 
     out, errors = folder / "stdout.log", folder / "stderr.log"
     out.unlink(missing_ok=True)
     argv = [sys.executable, "-m", "swarm.cli", "start", "--port", str(port), "--home", str(folder), "--json"]
-    # A token meant for other servers would lock us out of our own.
+    # The environment may hold a token meant for other servers, which would lock us out of our own.
     environment = server_environment()
     if token is not None:
         environment["SWARM_TOKEN"] = token

@@ -1,9 +1,9 @@
-"""The files that own servers of a study leave behind: which of them are no longer needed, and how they are made small.
+"""The files that a study's own servers leave behind: removal of those no longer needed, and compression of the rest.
 
-Place in the flow: loop/pruning.py decides which checkpoints a study still needs and has the others removed here. A
-server keeps its runs in PROJECT/NAME/run-NNNN of its home, and its record in the ledger. A run has `checkpoints/` that
-were asked for and `recovery/` for a restart after a crash. This module knows nothing of scores, arms or the database of
-studies.
+Place in the flow: loop/pruning.py decides which checkpoints a study still needs, and removes the others with this
+module. A server keeps its runs in PROJECT/NAME/run-NNNN of its home, and its record in the ledger. In a run,
+`checkpoints/` holds the checkpoints that were asked for, `recovery/` those for a restart after a crash. This module
+knows nothing of scores, arms or the database of studies.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from swarm.config import LEDGER
 logger = logging.getLogger(__name__)
 
 OPTIMIZER_STATE = "trainer_state.pt"
-"""The part of a checkpoint that goes on training needs and serving does not; two thirds of its size."""
+"""The part of a checkpoint that is needed to resume training but not to serve; two thirds of its size."""
 
 PACKED = f"{LEDGER}.xz"
 _RUN = re.compile(r"run-(\d+)")
@@ -33,16 +33,16 @@ _CHECKPOINT = re.compile(r"step-\d+")
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """Removed checkpoints, and how many bytes have become free. Those of recovery files are included."""
+    """The checkpoints that were removed, and the bytes freed, including those of recovery files."""
 
     checkpoints: tuple[Path, ...]
     freed: int
 
 
 def remove_checkpoints(servers: Path, needed: Set[Path], *, are_stopped: bool) -> Removed:
-    """Remove what no server under `servers` goes back to, except the checkpoints `needed`.
+    """Remove recovery files and checkpoints below `servers`, except the checkpoints `needed`.
 
-    While servers run, the newest run of each stays as it is: its engine may have to start again from there.
+    Unless the servers are stopped, the newest run of each stays as it is: its engine may have to restart from there.
     """
     removed: list[Path] = []
     freed = 0
@@ -57,7 +57,7 @@ def remove_checkpoints(servers: Path, needed: Set[Path], *, are_stopped: bool) -
 
 
 def remove_optimizer_state(checkpoint: Path) -> int:
-    """Remove all of a checkpoint but the weights. Return the bytes that have become free."""
+    """Remove the optimizer state of a checkpoint and return the bytes freed; the weights stay."""
     state = checkpoint / OPTIMIZER_STATE
     size = _size(state)
     state.unlink(missing_ok=True)
@@ -65,7 +65,7 @@ def remove_optimizer_state(checkpoint: Path) -> int:
 
 
 def pack_ledgers(servers: Path) -> int:
-    """Compress the records of servers that are stopped. Return the bytes that have become free.
+    """Compress the ledgers of stopped servers and return the bytes freed.
 
     `unpack_ledgers` and `xz --decompress` undo it.
     """
@@ -90,7 +90,7 @@ def pack_ledgers(servers: Path) -> int:
 
 
 def unpack_ledgers(servers: Path) -> None:
-    """Give servers that are to start again their records back."""
+    """Decompress the ledgers of servers that are to start again."""
     for packed in sorted(servers.glob(f"*/{PACKED}")):
         draft = packed.with_name(f".{LEDGER}")
         with lzma.open(packed) as source, draft.open("wb") as target:

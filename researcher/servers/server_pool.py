@@ -1,9 +1,11 @@
-"""The swarm servers of a study: its own on this machine, or those a person named; which of them answer, and are free.
+"""The swarm servers of a study: which of them answer, and which are free.
 
-Place in the flow: launch takes a free slot for each run, evaluate gives it back. A thread for each server renews the
-study's lease there, which tells as well whether it answers; one that does not is left alone, probed at growing
-intervals, and used again once it is back. Own servers are children (swarm.processes): they end with the researcher, and
-are started again when they end before. This module knows nothing of arms, runs or scores.
+A study has either own servers on this machine, or named servers, which a person started and named.
+
+Place in the flow: launch takes a free slot for each run, and evaluate gives it back. One thread per server renews the
+study's lease there, which also shows whether the server answers. A server that does not answer is probed at growing
+intervals and used again once it answers. Own servers are child processes (swarm.processes): they end with the
+researcher, and are restarted if they end before. This module knows nothing of arms, runs or scores.
 """
 
 from __future__ import annotations
@@ -34,24 +36,26 @@ PROBE_TIMEOUT_S = 3.0
 POLL_TIMEOUT_S = 10.0
 BEAT_S = 5.0
 MAX_FAILED_BOOTS = 4
-"""An own server that fails to start so often in a row will not start by itself."""
+"""Failed starts in a row after which an own server counts as broken."""
 LONGEST_REST_S = 60.0
 
 PROJECT = "research"
-"""Project name of every job the researcher runs; a server busy with another one is somebody else's."""
+"""Project name of every job of the researcher; a server busy with another project belongs to somebody else."""
 
 _IDLE = frozenset({"OFFLINE", "FAILED"})
 _OUTAGES = (ServerUnreachable, Unavailable, LeaseLost, LedgerError, ServerInUse)
 
 
 def is_outage(error: BaseException) -> bool:
-    """Whether an error says nothing of the run that met it, only that its server cannot be used now."""
+    """Return whether an error only says that a server cannot be used now, and nothing about the run that met it."""
     return isinstance(error, _OUTAGES)
 
 
 def connect(url: str, token: str | None, *, timeout_s: float = POLL_TIMEOUT_S, lease: int | None = None) -> SwarmClient:
-    """A client for one server; `lease` is the fence that its commands are given under. Raises ServerProblem for what is
-    no address."""
+    """Return a client for one server; its commands carry the fence `lease`.
+
+    Raises ServerProblem if `url` is not an address.
+    """
     try:
         return SwarmClient(url, token=token, client_id="researcher", timeout=timeout_s, lease=lease)
     except SwarmError as error:
@@ -59,13 +63,15 @@ def connect(url: str, token: str | None, *, timeout_s: float = POLL_TIMEOUT_S, l
 
 
 def foreign_token() -> str | None:
-    """The token of servers that somebody else started, from SWARM_TOKEN."""
+    """Return the token of servers that somebody else started, from SWARM_TOKEN."""
     return os.environ.get("SWARM_TOKEN")
 
 
 def check_servers(urls: Sequence[str]) -> None:
-    """Those that answer are free for us, and at least one does. Raises ServerProblem naming the first that is not, and
-    ServerInUse if that is for another study."""
+    """Check that at least one server answers and that all that answer are free.
+
+    Raises ServerProblem, naming the first server that is not free, or ServerInUse if another study uses it.
+    """
     silent: list[ServerProblem] = []
     for url in urls:
         try:
@@ -77,7 +83,7 @@ def check_servers(urls: Sequence[str]) -> None:
 
 
 def _check_server(url: str) -> None:
-    """Raises ServerProblem for one that is not free, ServerUnreachable for one that does not answer."""
+    """Raise ServerProblem for a server that is not free, ServerUnreachable for one that does not answer."""
     with connect(url, foreign_token(), timeout_s=PROBE_TIMEOUT_S) as client:
         try:
             status = client.status()
@@ -95,11 +101,13 @@ def _check_server(url: str) -> None:
 
 @dataclass(slots=True)
 class Slot:
-    """One place to train. `child` is None for a server that somebody else started; `url` is None until it is up, and
-    stays when it is started again. `fence` is that of the study's lease.
+    """One place to train.
 
-    `failed_boots` counts those of an own server since it last ran, `failures` those of runs since one went well, for
-    which the server rests until `rests_until`.
+    `child` is None for a server that somebody else started. `url` is None until an own server has started for the first
+    time. `fence` is that of the study's lease.
+
+    `failed_boots` counts the failed starts of an own server in a row. `failures` counts the failed runs in a row. After
+    those the server gets no run until `rests_until`.
     """
 
     index: int
@@ -125,7 +133,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class ServerChange:
-    """A server that does not answer any more, and why; or one that answers again, after so many seconds."""
+    """A change of one server: it stopped answering for a `reason`, or answers again after `out_s` seconds."""
 
     name: str
     is_back: bool
@@ -134,7 +142,10 @@ class ServerChange:
 
 
 class ServerPool:
-    """Slots of a study. Used by the graph's thread; each slot is looked after by a thread of its own."""
+    """The slots of a study.
+
+    Only the graph's thread uses the pool; one background thread per slot looks after its server.
+    """
 
     def __init__(
         self,
@@ -147,8 +158,11 @@ class ServerPool:
         max_out_s: float | None = None,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        """Either the servers at `urls`, or `local` own ones with their files under `home`. Own ones obey nobody without
-        `own_token`, if there is one. `on_change` is called from another thread when a server goes or comes back."""
+        """Build slots for the named servers at `urls`, or for `local` own servers with their files under `home`.
+
+        With `own_token`, own servers refuse requests without it. `on_change` is called from another thread whenever a
+        server goes away or comes back.
+        """
         self._home = home
         self._holder = holder
         self._own_token = own_token
@@ -170,20 +184,22 @@ class ServerPool:
         return any(slot.is_answering for slot in self._slots)
 
     def token_of(self, url: str) -> str | None:
-        """What opens the server at `url`: our own token for our own servers, SWARM_TOKEN for those of others."""
+        """Return the token for the server at `url`: the own token for own servers, SWARM_TOKEN for others."""
         slot = self._at(url)
         return self._own_token if slot is not None and slot.is_local else foreign_token()
 
     def connect(self, url: str) -> SwarmClient:
-        """A client whose commands are given under the study's lease. Raises ServerProblem for what is no address."""
+        """Return a client whose commands carry the study's lease. Raises ServerProblem if `url` is not an address."""
         slot = self._at(url)
         return connect(url, self.token_of(url), lease=None if slot is None else slot.fence)
 
     def start(self) -> None:
-        """Start the own servers, all at once, or look at those of others, and take the lease of each.
+        """Start the own servers, all at once, or check the named ones, and take the lease of each.
 
-        Own ones get several attempts, for each may have a run; one of others that does not answer is waited for later.
-        Raises ServerProblem if no own one comes up, or if one of others is not free for us.
+        Own servers get several attempts, since each can take a run. A named server that does not answer is probed
+        later.
+
+        Raises ServerProblem if no own server starts, or if a named server is not free for this study.
         """
         for slot in self._slots:
             if not slot.is_local and slot.url is not None:
@@ -208,7 +224,7 @@ class ServerPool:
             thread.start()
 
     def stop(self) -> None:
-        """Give the leases back and end the own servers; servers of others are left as they are."""
+        """Release the leases and end the own servers; named servers stay as they are."""
         self._ended.set()
         for slot in self._slots:
             slot.woken.set()
@@ -218,7 +234,7 @@ class ServerPool:
             list(pool.map(self._leave, self._slots))
 
     def check(self) -> None:
-        """Raises ServerProblem if no server will answer any more, or none has for longer than the study allows."""
+        """Raise ServerProblem if no server can answer any more, or none has for longer than the study allows."""
         own = self._own()
         if own and all(slot.failed_boots >= MAX_FAILED_BOOTS for slot in own):
             raise ServerProblem(f"no own server starts, {MAX_FAILED_BOOTS} times in a row: {own[0].breaker.reason}")
@@ -230,8 +246,10 @@ class ServerPool:
             )
 
     def take(self, avoid: frozenset[str] = frozenset()) -> Slot | None:
-        """A free slot whose server answers, now taken; None if there is none. Servers in `avoid` are taken only if no
-        other one answers. Raises ServerProblem as `check` does."""
+        """Take a free slot whose server answers, and return it; None if there is none.
+
+        Servers in `avoid` are taken only if no other server answers. Raises ServerProblem as `check` does.
+        """
         self.check()
         answering = [slot for slot in self._slots if slot.is_answering]
         wanted = [slot for slot in answering if slot.url not in avoid] or answering
@@ -242,17 +260,19 @@ class ServerPool:
         return None
 
     def take_at(self, url: str | None) -> Slot | None:
-        """The free slot of the server of others at `url`, now taken, whether or not it answers; None if there is
-        none."""
+        """Take the free slot of the named server at `url` and return it; None if there is none.
+
+        The server need not answer.
+        """
         slot = next((slot for slot in self._slots if slot.url == url and slot.is_free and not slot.is_local), None)
         return None if slot is None else self.claim(slot)
 
     def free_own(self) -> list[Slot]:
-        """The free slots of own servers that answer."""
+        """Return the free slots of own servers that answer."""
         return [slot for slot in self._own() if slot.is_free and slot.is_answering]
 
     def claim(self, slot: Slot) -> Slot:
-        """Take this free slot."""
+        """Mark this free slot as taken and return it."""
         slot.is_free = False
         return slot
 
@@ -260,27 +280,30 @@ class ServerPool:
         slot.is_free = True
 
     def has_other(self, slot: Slot) -> bool:
-        """Whether another server answers."""
+        """Return whether another server answers."""
         return any(other.is_answering for other in self._slots if other is not slot)
 
     def is_lost(self, url: str | None) -> bool:
-        """Whether the server at `url` has not answered for longer than the study allows."""
+        """Return whether the server at `url` has not answered for longer than the study allows."""
         slot = None if url is None else self._at(url)
         return slot is not None and self._max_out_s is not None and slot.breaker.out_s() > self._max_out_s
 
     def report_outage(self, slot: Slot, error: BaseException) -> None:
-        """Somebody found that its server cannot be used now."""
+        """Record that the slot's server cannot be used now, as a caller has found."""
         self._fail(slot, str(error) or type(error).__name__)
         slot.woken.set()
 
     def report_run(self, slot: Slot, *, is_well: bool) -> None:
-        """How a run on it ended; a server on which one after the other fails gets the next one later and later."""
+        """Record how a run on this slot ended.
+
+        Each further failure in a row doubles the rest before the server gets its next run.
+        """
         slot.failures = 0 if is_well else slot.failures + 1
         rest_s = min(2.0 ** (slot.failures - 1), LONGEST_REST_S) if slot.failures else 0.0
         slot.rests_until = time.monotonic() + rest_s
 
     def take_changes(self) -> list[ServerChange]:
-        """What became of servers since this was last asked, oldest first."""
+        """Return the changes of servers since the last call, oldest first."""
         return [self._changes.popleft() for _ in range(len(self._changes))]
 
     def _own(self) -> list[Slot]:
@@ -293,12 +316,12 @@ class ServerPool:
         try:
             _check_server(url)
         except ServerInUse:
-            # The lease tells more: it may be one that an earlier process of this study has left.
+            # The lease may be one that an earlier process of this study left, which may be taken over.
             with connect(url, foreign_token(), timeout_s=PROBE_TIMEOUT_S) as client, suppress(SwarmError):
                 self._holder.take(client)
 
     def _keep(self, slot: Slot) -> None:
-        """Look at a server until the study ends."""
+        """Look at a server again and again until the study ends."""
         while not self._ended.is_set():
             slot.woken.wait(BEAT_S if slot.breaker.is_closed else slot.breaker.due_in_s())
             slot.woken.clear()
@@ -306,7 +329,7 @@ class ServerPool:
                 self._look(slot)
 
     def _look(self, slot: Slot) -> None:
-        """Start an own server that does not run, renew the lease, and note whether that worked."""
+        """Start an own server that does not run, renew the lease, and record whether that worked."""
         try:
             if slot.is_local and (slot.child is None or slot.child.poll() is not None):
                 self._start_own(slot)
@@ -321,7 +344,7 @@ class ServerPool:
                 self._note(ServerChange(slot.name, is_back=True, out_s=out_s))
 
     def _start_own(self, slot: Slot) -> None:
-        """Raises ServerProblem."""
+        """Start the slot's own server. Raises ServerProblem."""
         if slot.child is not None:
             code = slot.child.poll()
             slot.child.stop()
@@ -337,7 +360,7 @@ class ServerPool:
         slot.failed_boots = 0
 
     def _max_threads(self) -> int | None:
-        """Own servers share the cores of this machine; one has them for itself."""
+        """Return the share of this machine's cores for each own server; None if there is only one."""
         own = len(self._own())
         return max(1, usable_cores() // own) if own > 1 else None
 

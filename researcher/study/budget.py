@@ -1,13 +1,13 @@
-"""The budget of a study: what it has spent, and the refusal to begin, or to go on with, what it cannot pay.
+"""The budget of a study: what it has used, and the refusal of runs and calls that it cannot pay for.
 
 Place in the flow: `launch` asks before every run, `monitor` while runs train, and the `llm` planner before every call;
-each charges what it used. The entries live in the database, so a resumed study goes on with the same account. This
-module knows nothing of servers or models.
+each charges what it used. The entries are in the database, so a resumed study continues the same account. This module
+knows nothing of servers or models.
 
-Time is measured by a clock that no correction moves. Wall clock is the time in which a researcher process has worked on
-the study, waiting included; the hours between a crash and its resume are not charged. A run costs time and GPU-hours
-from its launch until its score is in or it has ended without one; what it does while no process works on the study is
-not charged either. A limit of None is no limit.
+Time comes from a monotonic clock. Wall clock is the time in which a researcher process works on the study, waiting
+included. The hours between a crash and its resume are not charged. A run costs time and GPU-hours from its launch until
+it has a score or has ended without one. Time in which no process works on the study is not charged to a run either. A
+limit of None is no limit.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ from researcher.types import Budget
 
 @dataclass(frozen=True, slots=True)
 class BudgetLine:
-    """One kind of spending: `name` is its option without the `max`, `spent` and `limit` are in `unit`; a limit of None
-    is no limit."""
+    """One kind of spending, as shown to people.
+
+    `name` is its option without the `max`. The amount used and the `limit` are in `unit`; a limit of None is no limit.
+    """
 
     name: str
     unit: str
@@ -36,7 +38,7 @@ class BudgetLine:
 
     @property
     def in_words(self) -> str:
-        """Such as "3 of 8 runs"."""
+        """The line as text, such as "3 of 8 runs"."""
         of_limit = "" if self.limit is None else f" of {self.limit:,g}"
         return f"{self.spent:,.4g}{of_limit} {self.unit}"
 
@@ -56,9 +58,9 @@ class _RunningRun:
 
 
 class BudgetLedger:
-    """The account of one study, kept by the one process that works on it. Methods may be called from any thread.
+    """The account of one study, kept by the one process that works on it. Thread-safe.
 
-    What is spent is known without a look at the database, so that it can be asked on every round of monitoring.
+    The amounts used are known without a query, so that every round of monitoring can ask for them.
     """
 
     def __init__(
@@ -88,25 +90,25 @@ class BudgetLedger:
             self._charged[kind, key] = amount
 
     def begin_run(self, run_id: str, gpus: int) -> None:
-        """From now on the run costs time, and that of its GPUs."""
+        """Start to charge the run's time, and that of its GPUs."""
         with self._lock:
             self._running[run_id] = _RunningRun(self._clock(), gpus)
 
     def end_run(self, run_id: str) -> None:
-        """Charge what the run has cost in this process. Without effect for one that costs nothing any more."""
+        """Charge what the run has cost in this process, and stop charging it. Idempotent."""
         with self._lock:
             for charge in self._cost_of(run_id, self._clock()):
                 self.charge(charge.kind, charge.amount, charge.key, run_id=charge.run_id)
             self._running.pop(run_id, None)
 
     def charge_time(self) -> None:
-        """Bring the time of this process and of its runs up to date; called on every heartbeat of the study."""
+        """Charge the time of this process and of its runs up to now; called on every heartbeat of the study."""
         with self._lock:
             for charge in self._uncharged():
                 self.charge(charge.kind, charge.amount, charge.key, run_id=charge.run_id)
 
     def spent(self) -> dict[BudgetKind, float]:
-        """All that was spent up to now, by kind; a kind without a charge is 0."""
+        """Return all amounts used up to now, by kind; a kind without a charge is 0."""
         with self._lock:
             spent = {kind: self._total.get(kind, 0.0) for kind in BudgetKind}
             for charge in self._uncharged():
@@ -114,7 +116,7 @@ class BudgetLedger:
             return spent
 
     def find_exhausted(self) -> str | None:
-        """Why no run may go on and none may begin: the time or the GPU-hours are spent. None while there are some."""
+        """Return why no run may go on or begin, if the time or the GPU-hours are used up; else None."""
         try:
             self._ensure_time(self.spent())
         except BudgetExceeded as error:
@@ -122,7 +124,7 @@ class BudgetLedger:
         return None
 
     def ensure_can_launch(self, runs: int = 1) -> None:
-        """Raises BudgetExceeded if `runs` more runs, or any more time, would go over the budget."""
+        """Raise BudgetExceeded if `runs` more runs, or any more time, would exceed the budget."""
         spent = self.spent()
         self._ensure_time(spent)
         limit = self.budget.max_runs
@@ -133,7 +135,7 @@ class BudgetLedger:
             )
 
     def ensure_can_call_llm(self, tokens: int = 0, usd: float = 0.0) -> None:
-        """Raises BudgetExceeded if a call of up to `tokens` tokens and `usd` dollars would go over the budget."""
+        """Raise BudgetExceeded if a call of up to `tokens` tokens and `usd` dollars would exceed the budget."""
         spent = self.spent()
         self._ensure_time(spent)
         used, limit = spent[BudgetKind.LLM_TOKENS], self.budget.max_llm_tokens
@@ -163,7 +165,7 @@ class BudgetLedger:
             )
 
     def _uncharged(self) -> Iterator[_Charge]:
-        """What the time of this process comes to by now; charging it again replaces what was charged before."""
+        """Yield charges for the time of this process up to now; each replaces the earlier charge of its key."""
         now = self._clock()
         yield _Charge(BudgetKind.WALL_CLOCK_S, self._session, max(0.0, now - self._started))
         for run_id in tuple(self._running):
@@ -172,7 +174,7 @@ class BudgetLedger:
     def _cost_of(self, run_id: str, now: float) -> Iterator[_Charge]:
         if (run := self._running.get(run_id)) is None:
             return
-        # A run that another process goes on with is charged there under another key.
+        # Another process that continues the run charges it under another key.
         key, seconds = f"{run_id}/{self._session}", max(0.0, now - run.started)
         yield _Charge(BudgetKind.WORKING_S, key, seconds, run_id)
         if run.gpus:
@@ -180,7 +182,7 @@ class BudgetLedger:
 
 
 def present_budget(settings: Mapping[str, Any], frozen: Budget) -> Budget:
-    """The budget that the settings of a study give; the charter's, where a study has no settings on record."""
+    """Return the budget in a study's settings; the charter's, if the study has no settings on record."""
     if "max_runs" not in settings:
         return frozen
     hours = settings.get("max_hours")
@@ -194,7 +196,7 @@ def present_budget(settings: Mapping[str, Any], frozen: Budget) -> Budget:
 
 
 def budget_lines(settings: Mapping[str, Any], spent: Mapping[BudgetKind, float]) -> tuple[BudgetLine, ...]:
-    """Every kind of spending with a limit in the settings of a study, or with an amount."""
+    """Return every kind of spending that has a limit in a study's settings, or an amount."""
     lines = (
         BudgetLine("runs", "runs", spent[BudgetKind.RUNS], settings.get("max_runs")),
         BudgetLine("hours", "hours of work", spent[BudgetKind.WALL_CLOCK_S] / 3600, settings.get("max_hours")),

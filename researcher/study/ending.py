@@ -1,7 +1,7 @@
-"""How a study ends: with something found, or failed, and then why, in the words of its status and its report.
+"""The ending of a study, finished or failed, with its reason in words for status and report.
 
-Place in the flow: the report node asks once nothing is left to do, the commands ask whether anything is. All of it
-follows from the database. This module judges no arm: what was compared is for the findings to say.
+Place in the flow: the report node asks once nothing is left to do; the commands ask whether anything is left. All of it
+follows from the database. This module judges no arm, as the findings do that.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The status of a study at its end, and why in one line."""
+    """The status of a study at its end, and the reason in one line."""
 
     status: StudyStatus
     reason: str
 
 
 def judge_ending(store: ExperimentStore, study_id: str, *, is_spent: bool) -> Ending:
-    """Say whether a study is finished or has failed.
+    """Return whether a study is finished or has failed, with the reason.
 
-    It is finished where arms were compared, or where the one arm there is has a score. Without a final score that was
-    measured there is no result, whatever the charter makes a failed run count as.
+    It is finished if arms were compared, or if its only arm has a score. Without a measured final score there is no
+    result, whatever score the charter gives to failed runs.
     """
     arms, runs = store.list_experiments(study_id), store.list_runs(study_id=study_id)
     scored = _scored(store, study_id, runs)
@@ -59,16 +59,16 @@ def judge_ending(store: ExperimentStore, study_id: str, *, is_spent: bool) -> En
 
 
 def headline(study: Study) -> str:
-    """Return what a report says first of a study that failed; empty for any other."""
+    """Return the first sentence of the report on a study that failed; empty for any other."""
     if study.status is not StudyStatus.FAILED:
         return ""
     return f"The study failed: {(study.status_reason or 'no reason is on record').rstrip('.')}."
 
 
 def is_over(store: ExperimentStore, study: Study) -> bool:
-    """Say whether going on with a study would do nothing, because it has come to its end since it was last extended.
+    """Return whether a study has come to its end since it was last extended, so that nothing is left to do.
 
-    One that failed before its end goes on, and so does one that the budget ended.
+    A study that failed before its end can go on, and so can one that the budget ended.
     """
     if study.status is StudyStatus.FINISHED:
         return True
@@ -79,7 +79,7 @@ def is_over(store: ExperimentStore, study: Study) -> bool:
 
 
 def reopen(store: ExperimentStore, study_id: str, reason: str | None = None) -> Study:
-    """Set a study running, and note which of its rows were changed since it ended: its next digest holds them."""
+    """Set a study running, and record which of its rows changed since it ended; the next digest includes them."""
     if (ended := store.find_digest(study_id)) is not None:
         for table, what in ended.compare(store.compute_digest(study_id)).items():
             store.append_event(study_id, ROWS_CHANGED, f"{table}: {what}", severity=Severity.WARNING)
@@ -104,7 +104,7 @@ def _is_anything_compared(store: ExperimentStore, study_id: str) -> bool:
 
 
 def _why_not(arms: Sequence[Experiment], runs: Sequence[Run]) -> str:
-    """Say how many runs and arms have no score by which cause, and the most common reason on record."""
+    """Return how many runs and arms have no score by cause, and the most common reason on record."""
     ended = [run for run in runs if run.status in (RunStatus.FAILED, RunStatus.STOPPED)]
     causes = Counter(_cause(run) for run in ended)
     rejected = [arm for arm in arms if arm.status is ExperimentStatus.INVALID]

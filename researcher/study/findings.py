@@ -1,7 +1,7 @@
-"""What analyses leave in the database for people and for later studies: findings on arms, verdicts on hypotheses.
+"""The findings on arms and the verdicts on hypotheses, stored for people and for later studies.
 
-Place in the flow: the analyze node writes them here once the judge has spoken, and a fork writes them from the analyses
-that it takes over, so that it has them as they stood then. This module judges nothing.
+Place in the flow: the analyze node stores them once the judge has decided. A fork derives them from the analyses that
+it copies, as they were at that time. This module judges nothing.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ def record_verdicts(
     iteration: int,
     ruled_out: Mapping[str, str],
 ) -> None:
-    """Those of the last analysis, which is that of `iteration`; the earlier ones stand as they were recorded, but for
-    what they say of arms that are `ruled_out` since, with the reasons."""
+    """Store the findings and verdicts of the last analysis, which is that of `iteration`.
+
+    Earlier ones stay as they are, except those on arms in `ruled_out`, which gives the reasons by arm.
+    """
     arms = {item.name: item for item in store.list_experiments(study_id)}
     for comparison in {(item.arm, item.iteration): item for each in analyses for item in each.comparisons}.values():
         if comparison.iteration == iteration or comparison.arm in ruled_out:

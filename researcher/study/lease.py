@@ -1,7 +1,7 @@
-"""The right to work on a study: one process at a time, alive by its heartbeat, replaceable once dead.
+"""The lease of a study: one process at a time may work on it, alive by its heartbeat, replaceable once dead.
 
-Place in the flow: loop/session.py holds a `StudyLease` around the graph. LangGraph itself lets two processes resume the
-same thread. This module knows nothing of what is done in the meantime.
+Place in the flow: loop/session.py keeps a `StudyLease` while the graph runs, because LangGraph would let two processes
+resume the same thread. This module knows nothing of the work in the meantime.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from swarm.processes.child import is_dead, own_name
 logger = logging.getLogger(__name__)
 
 TTL_S = 60.0
-"""Bridges a suspended laptop's hiccup; a dead owner on the same host is noticed at once."""
+"""Seconds of a lease: long enough for a brief suspend. A dead process on the same host is noticed at once."""
 
 HEARTBEAT_S = 5.0
 
 
 class StudyLease:
-    """The lease of a study, with its heartbeat; servers keep leases of their own (servers/leases.py).
+    """The lease of a study, with its heartbeat; servers have leases of their own (servers/leases.py).
 
     `store` refuses every write once another process has taken over the study.
     """
@@ -38,7 +38,7 @@ class StudyLease:
         on_lost: Callable[[], None],
         heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
-        """Raises StudyBusy while another living process works on the study."""
+        """Acquire the lease. Raises StudyBusy while another living process works on the study."""
         self._store = store
         self._on_beat = on_beat
         self._on_lost = on_lost
@@ -67,7 +67,7 @@ class StudyLease:
                 self._on_lost()
                 return
             except StoreError as error:
-                # The next beat may get through; until the lease runs out nobody else can take over.
+                # The next heartbeat may succeed, and nobody else can take over until the lease runs out.
                 logger.warning("no heartbeat: %s", error)
 
 

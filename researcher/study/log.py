@@ -1,7 +1,7 @@
-"""What the loop keeps of its own thinking: charter, plans and analyses as JSON, in and out of the database.
+"""The log of a study: its events, and its charter, plans and analyses as JSON, in and out of the database.
 
-Place in the flow: nodes write and read these here, so that a process that takes over a study knows what the one before
-it planned. This module knows nothing of graphs, servers or planners.
+Place in the flow: nodes write and read them here, so that a process that takes over a study knows what the earlier one
+planned. This module knows nothing of graphs, servers or planners.
 """
 
 from __future__ import annotations
@@ -23,32 +23,31 @@ logger = logging.getLogger(__name__)
 DIAGNOSED, EXTENDED = "run.diagnosed", "study.extended"
 
 DISQUALIFIED = "disqualified"
-"""In the details of a decision: the arms that it rules out, with the reasons."""
+"""Key in the details of a decision: the arms that it disqualifies, with the reasons."""
 AUTOMATIC = "study"
-"""The author of a decision that no planner took: there was nothing left to choose."""
+"""The author of a decision that no planner made, because nothing was left to choose."""
 JUDGED = "judged"
-"""In the details of a decision that rules arms out: the analysis that it was taken on, which is made again without
-them."""
+"""Key in the details of a decision that disqualifies arms: its analysis, which is then made again without them."""
 BUDGET_SPENT = "budget_spent"
-"""In the details of a decision: whether nobody took it, because the budget left nothing to decide."""
+"""Key in the details of a decision: whether an exhausted budget made it."""
 
 _NUMBERS = (
     *("mean", "difference", "ci_low", "ci_high", "half_width", "p", "p_adjusted", "correlation", "unseen_failures"),
 )
-"""What may be NaN."""
+"""Fields that may be NaN."""
 _PARTS = ("agent_gain", "training_gain")
-"""The parts of a comparison whose numbers may all be NaN."""
+"""The parts of a comparison in which every number may be NaN."""
 _CHARTER, _PLAN = TypeAdapter(Charter), TypeAdapter(Plan)
 _ANALYSIS, _CLAIM = TypeAdapter(Analysis), TypeAdapter(Claim)
 
 
 class StudyLog:
-    """The events of one study."""
+    """The events and documents of one study."""
 
     def __init__(
         self, store: ExperimentStore, study_id: str, *, on_note: Callable[[str, str], None] | None = None
     ) -> None:
-        """`on_note` is told the kind and the message of each event once it is stored."""
+        """Open the log; `on_note` is called with kind and message of each event once it is stored."""
         self.store = store
         self.study_id = study_id
         self._on_note = on_note
@@ -62,7 +61,7 @@ class StudyLog:
         run_id: str | None = None,
         severity: Severity = Severity.INFO,
     ) -> None:
-        """One line for people; `kind` is its stable name. The log file gets it too."""
+        """Record an event and log it; `message` is one line for people, and `kind` is its stable name."""
         logger.info("%s: %s", kind, message)
         self.store.append_event(self.study_id, kind, message, severity=severity, run_id=run_id)
         if self._on_note is not None:
@@ -72,12 +71,12 @@ class StudyLog:
         self.note(kind, message, run_id=run_id, severity=Severity.WARNING)
 
     def charter(self) -> Charter:
-        """Raises ResearchError for a study that was never framed."""
+        """Return the frozen charter. Raises ResearchError for a study that was never framed."""
         if self._charter is None:
             stored = self.store.find_charter(self.study_id)
             if stored is None:
                 raise ResearchError(f"study {self.study_id} has no charter yet")
-            # It is frozen, for good.
+            # A frozen charter never changes.
             self._charter = charter_from_json(stored.document)
         return self._charter
 
@@ -98,9 +97,9 @@ class StudyLog:
         return None if stored is None else analysis_from_json(stored.document)
 
     def disqualified(self, until: int | None = None) -> dict[str, str]:
-        """Return the arms that decisions have ruled out, with the reasons: all, or those up to an iteration.
+        """Return the disqualified arms with their reasons, from all decisions or from those up to an iteration.
 
-        The first reason stands, and nothing takes an arm back in.
+        The first reason stays, and no decision takes an arm back in.
         """
         ruled_out: dict[str, str] = {}
         for decision in self.store.list_decisions(self.study_id):
@@ -109,7 +108,7 @@ class StudyLog:
         return ruled_out
 
     def history(self) -> History:
-        """Plans and analyses of this study by iteration, and what the monitor found wrong."""
+        """Return plans and analyses of this study by iteration, the monitor's diagnoses, and the number of runs."""
         analyses = self.store.list_analyses(self.study_id)
         diagnoses = self.store.list_events(self.study_id, kind=DIAGNOSED, limit=None)
         return History(
@@ -124,8 +123,10 @@ class StudyLog:
 
 
 def to_json(value: Any) -> dict[str, Any]:
-    """A charter, plan, analysis or claim. JSON knows no NaN (an interval of one seed): null stands for it. Keys become
-    text."""
+    """Return a charter, plan, analysis or claim as JSON.
+
+    NaN, such as the interval of one seed, becomes null. Keys become text.
+    """
     return to_jsonable_python(value, inf_nan_mode="null", fallback=dict)
 
 
@@ -156,5 +157,5 @@ def _with_nan(item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_null(part: Mapping[str, Any]) -> dict[str, Any]:
-    """The same without its null entries, so that the defaults of the type stand for them: they are NaN."""
+    """Return the part without its null entries, so that the type's defaults, which are NaN, apply."""
     return {name: value for name, value in part.items() if value is not None}

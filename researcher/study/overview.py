@@ -1,7 +1,7 @@
-"""A study as it stands, for people: its runs with step, reward and scores, and how much of the plans is done.
+"""The present state of a study for people: its runs with step, reward and scores, and its progress.
 
 Place in the flow: progress.py shows snapshots, the CLI prints them as JSON. All of it is read from the database. A
-`SnapshotReader` that is asked again reads only what is new. This module draws nothing.
+`SnapshotReader` reads only new rows after its first snapshot. This module draws nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _OVER = (TrialState.FINISHED, TrialState.GIVEN_UP)
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """One run as shown: step, last train reward and the evaluator's scores; None where there is none yet."""
+    """One run as shown: step, last train reward and the evaluator's scores; None for a value that is not there yet."""
 
     run_id: str
     arm: str
@@ -53,10 +53,11 @@ class RunView:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """`done` of the `planned` trials (an arm with a seed, whatever the attempts) are over: with a score, or given up.
+    """The state of a study at `now`.
 
-    `seconds_left` is what the plans so far still need, from how long runs took; None until the first has finished, and
-    while no process works on the study.
+    A trial is an arm with a seed, whatever its attempts. `done` of the `planned` trials are over: with a score, or
+    given up. `seconds_left` is an estimate for the plans so far, from the duration of finished runs. It is None until
+    the first run has finished, and while no process works on the study.
     """
 
     study: Study
@@ -81,7 +82,7 @@ class Snapshot:
 
     @property
     def progress(self) -> str:
-        """For people, such as "3 of 12 runs done, about 4 min left"; empty while nothing is planned."""
+        """The progress as text, such as "3 of 12 runs done, about 4 min left"; empty while nothing is planned."""
         if not self.planned:
             return ""
         left = "" if self.seconds_left is None else f", about {format_duration(self.seconds_left)} left"
@@ -89,13 +90,13 @@ class Snapshot:
 
 
 def take_snapshot(store: ExperimentStore, study_id: str) -> Snapshot:
-    """The study as the database has it now."""
+    """Return the study as the database has it now."""
     return SnapshotReader(store, study_id).read()
 
 
 @dataclass(frozen=True, slots=True)
 class _Progress:
-    """Trials done and planned, how long finished runs took in the mean, and when those under way were claimed."""
+    """Trials done and planned, the mean duration of finished runs, and the claim times of runs in progress."""
 
     done: int = 0
     planned: int = 0
@@ -104,7 +105,7 @@ class _Progress:
 
 
 class SnapshotReader:
-    """Snapshots of one study; each reads the rows that were written since the one before. For one thread."""
+    """A reader of snapshots of one study; each reads only rows written since the last one. Not thread-safe."""
 
     def __init__(self, store: ExperimentStore, study_id: str) -> None:
         self._store = store
@@ -117,7 +118,7 @@ class SnapshotReader:
         self._progress = _Progress()
 
     def read(self) -> Snapshot:
-        """Raises what the store raises."""
+        """Return a snapshot. Raises what the store raises."""
         changes = self._store.list_changes(self._study_id, after=self._revision)
         if changes.experiments or changes.plans or changes.runs:
             self._take_in(changes)
@@ -166,7 +167,7 @@ class SnapshotReader:
         )
 
     def _measure(self) -> _Progress:
-        """An arm that could not be run is no longer planned."""
+        """Return the progress; an arm that cannot run no longer counts as planned."""
         invalid = {arm.name for arm in self._arms.values() if arm.status is ExperimentStatus.INVALID}
         claimed: dict[tuple[str, int], list[Run]] = {}
         for run in self._runs.values():
@@ -175,7 +176,7 @@ class SnapshotReader:
         wanted = {key for key in planned if key[0] not in invalid} | claimed.keys()
         trials = [Trial(self._arms[runs[0].experiment_id], runs[0].seed, tuple(runs)) for runs in claimed.values()]
         done = sum(trial.state in _OVER for trial in trials)
-        # The clock may have been put back since.
+        # The clock may have been set back since, so no duration is below 0.
         took = [max(0.0, run.finished_at - run.created_at) for run in self._finished() if run.finished_at]
         active = [run.created_at for run in self._runs.values() if _is_under_way(run)]
         return _Progress(done, len(wanted), fmean(took) if took else None, tuple(active))
@@ -202,7 +203,7 @@ def _seconds_left(progress: _Progress, now: float) -> float | None:
 
 
 def describe_silence(work: StudyWork, now: float) -> str:
-    """One line for people on a study that is to go on and that nobody works on; empty for any other."""
+    """Return one line for people if no process works on a study that should go on; else an empty text."""
     if work.silent_since is None:
         return ""
     since = datetime.fromtimestamp(work.silent_since)

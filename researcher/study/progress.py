@@ -1,7 +1,7 @@
-"""What a person sees of a study at work: a live table on a terminal, one line per event elsewhere.
+"""The progress of a study at work, as a person sees it: a live table on a terminal, else one line per event.
 
-Place in the flow: the CLI runs a `Follower` beside the work and shows snapshots for status and watch. All of it is read
-from the database. This module knows nothing of graphs, servers or brains.
+Place in the flow: the CLI runs a `Follower` beside the work, and shows snapshots for status and watch. All of it is
+read from the database. This module knows nothing of graphs, servers or planners.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from researcher.study.requests import work_of
 
 REFRESH_S = 1.0
 PLAIN_EVERY_S = 15.0
-"""How often a log gets a line on the runs under way: often enough to see life, rarely enough to read later."""
+"""Seconds between two lines about the runs in progress, in output that is not a terminal."""
 
 SILENT_LOOKS = 3
 SHOWN_EVENTS = 8
@@ -35,7 +35,7 @@ _STUDY_STYLES = {StudyStatus.FAILED: "red", StudyStatus.PAUSED: "yellow", StudyS
 
 
 def render(snapshot: Snapshot, events: tuple[Event, ...] = ()) -> RenderableType:
-    """A study as a table of its newest runs, with the last events below."""
+    """Return a study as a table of its newest runs, with the last events below."""
     study = snapshot.study
     until = study.finished_at or snapshot.now
     title = Text(f"{study.id}  {study.status}  {until - study.created_at:.0f} s\n", style="bold")
@@ -66,8 +66,10 @@ def render(snapshot: Snapshot, events: tuple[Event, ...] = ()) -> RenderableType
 
 
 def await_end(store: ExperimentStore, study_id: str) -> StudyWork:
-    """Wait until no process works on a study, and return what is known of it then. A process that could not store
-    anything for a while takes its study up anew, so silence counts only once it lasts."""
+    """Wait until no process works on a study, and return its state of work.
+
+    A process that failed to write for a while begins the study anew, so silence counts only once it lasts.
+    """
     silent = 0
     while True:
         work = work_of(store, store.get_study(study_id))
@@ -78,7 +80,7 @@ def await_end(store: ExperimentStore, study_id: str) -> StudyWork:
 
 
 class Follower:
-    """Shows a study while a block runs: live if `console` is a terminal, else one line per new event."""
+    """A display of a study while a block runs: live if `console` is a terminal, else one line per new event."""
 
     def __init__(self, store: ExperimentStore, study_id: str, console: Console) -> None:
         self._store = store
@@ -121,7 +123,7 @@ class Follower:
         try:
             snapshot = self._reader.read()
         except StoreError:
-            # Shown with the next round, like events.
+            # The runs are shown in the next round, like events.
             return
         if snapshot.progress:
             self._print(f"{_clock(time.time())}  {snapshot.progress}")
@@ -148,7 +150,7 @@ class Follower:
         try:
             events = self._store.list_events(self._study_id, after_id=self._last_id)
         except StoreError:
-            # Shown with the next refresh; the work itself reports what is wrong with the database.
+            # Events are shown at the next refresh. The work itself reports errors of the database.
             return []
         if events:
             self._last_id = events[-1].id

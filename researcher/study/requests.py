@@ -1,6 +1,6 @@
-"""A study from outside: begin one, find one, ask one to stop, say how to go on with one.
+"""Requests about a study from outside: to begin, find, pause, stop or resume one.
 
-Place in the flow: the CLI calls these; session.py does the work. It loads no graph.
+Place in the flow: the CLI calls these functions; session.py does the work. This module does not load the graph.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from swarm.processes.child import is_dead
 
 
 def create_study(store: ExperimentStore, topic: str, settings: StudySettings) -> Study:
-    """Store a study that `check_study` has passed, with the flags that its topic stands for. Raises TopicInvalid."""
+    """Store a study that `check_study` has passed, completed from its topic. Raises TopicInvalid."""
     if not settings.is_asked:
         settings = complete_from_topic(topic, settings)
     return store.create_study(topic.strip(), brain=settings.brain, settings=settings.model_dump(mode="json"))
 
 
 def find_study(store: ExperimentStore, study_id: str) -> Study:
-    """Raises StudyNotFound."""
+    """Return a study by its id. Raises StudyNotFound."""
     try:
         return store.get_study(study_id)
     except NotFound as error:
@@ -33,7 +33,7 @@ def find_study(store: ExperimentStore, study_id: str) -> Study:
 
 
 def ask_to_end(store: ExperimentStore, study_id: str, status: StudyStatus) -> Study:
-    """Pause or stop a study. A process that works on it sees this at its next heartbeat and drains."""
+    """Pause or stop a study; a process that works on it notices at its next heartbeat and drains."""
     study = find_study(store, study_id)
     if study.status not in (StudyStatus.RUNNING, StudyStatus.PAUSED):
         raise ResearchError(f"study {study_id} is {study.status} already")
@@ -41,25 +41,30 @@ def ask_to_end(store: ExperimentStore, study_id: str, status: StudyStatus) -> St
 
 
 def work_of(store: ExperimentStore, study: Study) -> StudyWork:
-    """Whether a process works on the study. One of this host that was killed is known to be gone at once, one of
-    another host once its lease has run out."""
+    """Return whether a process works on the study.
+
+    A killed process of this host is noticed at once, one of another host once its lease has run out.
+    """
     return find_work(store, study, is_gone=is_dead)
 
 
 def resume_command(store: ExperimentStore, study_id: str, home: Path) -> str:
-    """What to type to go on with a study, wherever its home and its database are."""
+    """Return the command that resumes a study, with its home and its database."""
     database = None if _is_in(store, home) else store.location
     return f"researcher resume {study_id}{home_option(home)}{database_option(database)}"
 
 
 def _is_in(store: ExperimentStore, home: Path) -> bool:
-    """Whether a store is the one that a home has where no other is named."""
+    """Return whether a store is the default database of a home."""
     location = store.location
     return "://" not in location and Path(location).resolve() == (home / DATABASE).resolve()
 
 
 def database_option(location: str | None) -> str:
-    """As part of a command that is shown: without a password, for which the server asks PGPASSWORD or ~/.pgpass."""
+    """Return the option for a database in a command that is shown; empty without a location.
+
+    The password is left out, because the server takes it from PGPASSWORD or ~/.pgpass.
+    """
     if location is None:
         return ""
     server = urlsplit(location).netloc

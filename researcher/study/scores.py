@@ -1,8 +1,8 @@
-"""The scores of a study as the judge takes them: every run that counts, those that failed by their own doing included.
+"""The scores of a study as the judge gets them: every run that counts, including those that failed by themselves.
 
-Place in the flow: `analyze` and the report read them here, from the database alone. A run that diverged, gave numbers
-that are not finite, overran, cheated, or whose program crashed for good is a result, and scored as the charter says; a
-run that was lost to the system stays missing, with the reason by name. This module judges nothing.
+Place in the flow: `analyze` and the report read them here, from the database alone. Some failed runs are results: those
+that diverged, gave non-finite numbers, overran, cheated, or whose program crashed for good. The charter defines their
+score. A run that the system lost stays missing, with the reason by name. This module judges nothing.
 """
 
 from __future__ import annotations
@@ -29,17 +29,16 @@ from researcher.types import Charter, JudgedBy, Plan, ScoredRun
 
 T = TypeVar("T")
 Scores = dict[tuple[str, str], EvaluationSummary]
-"""By run and phase."""
+"""Evaluations by run and phase."""
 FEWEST_FOR_SPREAD = 3
 
 
 @dataclass(frozen=True, slots=True)
 class StudyScores:
-    """By arm, in the order of the arms: the runs by seed, and the reasons of what has no score.
+    """The runs of each arm by seed, in the order of the arms, and the reasons for missing scores.
 
-    `missing` are the seeds that ended without one. `cut_off` are those that the end of the budget found under way, with
-    no later run of the arm to show that they were overtaken; they count as runs that never began. `rejected` are the
-    arms that never ran.
+    `missing` are the seeds that ended without a score. `cut_off` are those that the budget ended in progress. No later
+    run of the arm has overtaken them, so they count as never begun. `rejected` are the arms that never ran.
     """
 
     runs: Mapping[str, Runs]
@@ -49,7 +48,7 @@ class StudyScores:
 
     @property
     def reasons(self) -> dict[str, tuple[str, ...]]:
-        """Why an arm lacks scores, for people."""
+        """The reasons, for people, why an arm lacks scores."""
         without = {
             arm: {**self.missing.get(arm, {}), **self.cut_off.get(arm, {})} for arm in (*self.missing, *self.cut_off)
         }
@@ -77,7 +76,7 @@ def read_scores(store: ExperimentStore, study_id: str, charter: Charter) -> Stud
 
 
 def _spread(runs: Mapping[int, ScoredRun]) -> dict[int, ScoredRun]:
-    """The runs of an arm by their distance from its median; none where two runs are too few to have one."""
+    """Return the runs of an arm with their distance from its median; empty for fewer than FEWEST_FOR_SPREAD runs."""
     if len(runs) < FEWEST_FOR_SPREAD:
         return {}
     distances = spread_of([JudgedNumber(run.score, run.noise) for run in runs.values()])
@@ -110,7 +109,7 @@ def _score_trials(
                 trial,
                 ScoredRun(
                     *(run_id, given.value, given.noise),
-                    # A difference between a count of steps and a score would say nothing.
+                    # A difference between a number of steps and a score would have no meaning.
                     base=base.mean if base is not None and charter.judged_by.is_score else None,
                     failure=trial.own_failure,
                     base_noise=_noise(charter, base) if base is not None and charter.judged_by.is_score else None,
@@ -124,10 +123,10 @@ def _base_of(trial: Trial, measured: Scores) -> EvaluationSummary | None:
 
 
 def _retries_of(trial: Trial) -> tuple[str, ...]:
-    """Why the run was trained again, after attempts that failed once their training had begun.
+    """Return the reasons of earlier attempts that failed after their training had begun.
 
-    A server that went away, a spent budget and a pause stop an attempt, which is no failure of it. Of a run that is
-    scored as failed nothing is hidden.
+    A lost server, an exhausted budget and a pause stop an attempt, which is not a failure. A run that is scored as
+    failed has no retries, because its failure is reported.
     """
     if trial.finished is None:
         return ()
@@ -141,10 +140,10 @@ def _retries_of(trial: Trial) -> tuple[str, ...]:
 def _sort_out(
     unscored: Iterable[Trial], trials: Iterable[Trial]
 ) -> tuple[dict[str, dict[int, str]], dict[str, dict[int, str]]]:
-    """The reasons of trials that ended without a score, and of those that the end of the budget cut off.
+    """Return the reasons of trials that ended without a score, and of those that the end of the budget cut off.
 
-    A program may hold a run back that it does not like until the budget is spent. Then a run of the same arm that was
-    begun later has finished before it.
+    A program may delay a run that it does not like until the budget is used up. Then a later run of the same arm has
+    finished before it, and the delayed run counts as missing.
     """
     scored_since = {
         trial.experiment.name: trial.runs[0].created_at
@@ -164,7 +163,7 @@ def _sort_out(
 
 
 def read_sealed(store: ExperimentStore, study_id: str, charter: Charter) -> Mapping[str, Runs]:
-    """The scores on the sealed split by arm and seed; empty before it was opened."""
+    """Return the scores on the sealed split by arm and seed; empty before it was opened."""
     arms = {item.id: item.name for item in store.list_experiments(study_id)}
     scored = {run.id: run for run in store.list_runs(study_id=study_id)}
     sealed: dict[str, dict[int, ScoredRun]] = {}
@@ -177,11 +176,10 @@ def read_sealed(store: ExperimentStore, study_id: str, charter: Charter) -> Mapp
 def choose_for_plan(
     plan: Plan, earlier: Iterable[Plan], by_arm: Mapping[str, Mapping[int, T]]
 ) -> dict[str, dict[int, T]]:
-    """Return what the arms of a plan are judged by, of what each has by seed.
+    """Return the entries by seed that the arms of a plan are judged by.
 
-    That is all of it if the plan pools runs, else what it has with seeds that no plan before had.
-
-    A plan that repeats an arm without a new seed is judged by what that arm has with the plan's seeds.
+    If the plan pools runs, these are all entries of an arm, else those with seeds that no earlier plan used. An arm
+    without a new seed is judged by its entries with the plan's seeds.
     """
     before: dict[str, set[int]] = {}
     for each in earlier:
@@ -204,7 +202,7 @@ def _by_run(evaluations: Iterable[EvaluationSummary]) -> dict[str, list[Evaluati
 
 
 def _judge_by(charter: Charter, final: EvaluationSummary, curve: Sequence[ScoredStep]) -> JudgedNumber:
-    """The number that a finished run is judged by; its final score where its curve has no other point."""
+    """Return the number that a finished run is judged by; its final score if its curve has no other point."""
     found: JudgedNumber | None = None
     match charter.judged_by:
         case JudgedBy.AREA:
@@ -219,13 +217,16 @@ def _judge_by(charter: Charter, final: EvaluationSummary, curve: Sequence[Scored
 
 
 def _count_steps(charter: Charter, curve: Sequence[ScoredStep]) -> JudgedNumber:
-    """The steps to the charter's level; all that a run has where it never reaches the level."""
+    """Return the steps up to the charter's level; all steps of the run if it never reaches the level."""
     assert charter.judged_level is not None, "the settings of a study ask for it"
     return steps_to(curve, charter.judged_level) or JudgedNumber(float(charter.job["total_steps"]), 0.0)
 
 
 def _judge_failed(charter: Charter, failed: JudgedNumber | None, curve: Sequence[ScoredStep]) -> JudgedNumber | None:
-    """The number of a run that failed: as if it had never reached a level, and no better than its lowest score."""
+    """Return the number that a failed run is judged by.
+
+    It counts as if it had never reached a level, and as no better than its lowest score.
+    """
     if charter.judged_by is JudgedBy.STEPS_TO:
         return JudgedNumber(float(charter.job["total_steps"]), 0.0)
     lowest = lowest_of(curve, charter.sign) if charter.judged_by is JudgedBy.WORST else None
@@ -237,7 +238,7 @@ def _judge_failed(charter: Charter, failed: JudgedNumber | None, curve: Sequence
 def _score_of_failed(
     charter: Charter, base: EvaluationSummary | None, others: Iterable[EvaluationSummary | None], worst: float | None
 ) -> JudgedNumber | None:
-    """The final score that a failed run counts with, and its noise; None if there is nothing to go by."""
+    """Return the final score that a failed run counts with, and its noise; None if there is no basis for one."""
     if charter.failed_score == "base":
         if base is not None:
             return JudgedNumber(base.mean, _noise(charter, base))

@@ -1,7 +1,7 @@
-"""How a study is begun: its settings, and everything about them that can be checked before a run.
+"""The settings of a study, and every check of them that is possible before a run.
 
-Place in the flow: the CLI asks here first and session.py carries out what was found sound. It loads neither the graph
-nor the database, so that a wrong setting is answered at once.
+Place in the flow: the CLI asks here first, and session.py carries out settings that passed. This module loads neither
+the graph nor the database, so that a wrong setting is answered at once.
 """
 
 from __future__ import annotations
@@ -58,14 +58,16 @@ from swarm.sandbox.sandbox import Sandbox, choose_sandbox
 from swarm.tasks import TASK_FAMILIES
 
 MAX_OF_ATTEMPT = 2**31 - 1
-"""What a server takes as the limit of an episode."""
+"""The largest limit of an episode that a server accepts."""
 VLLM_LIMIT_S = 120.0
-"""On a busy machine an interpreter with many packages takes its time to answer."""
+"""Seconds for an interpreter with many packages to answer on a busy machine."""
 
 
 class KeptCheckpoints(StrEnum):
-    """Which checkpoints of its own servers a study keeps beyond the scores that are taken from them: all, the weights
-    of the best arm, or none."""
+    """The checkpoints of its own servers that a study keeps once their scores are taken.
+
+    ALL: all. BEST: the weights of the best arm. NONE: none.
+    """
 
     ALL = "all"
     BEST = "best"
@@ -73,7 +75,7 @@ class KeptCheckpoints(StrEnum):
 
 
 class ForkOrigin(BaseModel):
-    """The study that another one was forked from, and the decision after which."""
+    """The study that another one was forked from, and the decision after which it was forked."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -82,7 +84,7 @@ class ForkOrigin(BaseModel):
 
 
 class ProgramSetting(BaseModel):
-    """A program as it was when the study began: what happens to its file later changes nothing."""
+    """A program as it was when the study began; later changes of its file have no effect."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -91,17 +93,25 @@ class ProgramSetting(BaseModel):
 
 
 class StudySettings(BaseModel):
-    """How a study was started; stored with it, so that `resume` needs nothing but its id.
+    """The settings that a study was started with; stored with it, so that `resume` needs only its id.
 
-    `kind` to `equal` are the question, as flags say it or as the topic was read; `not_studied` are the words of the
-    topic that `assume` left out. `task` is a bundled environment, `env` any other one; `train_envs` are those to train
-    on where they are others.
-    `job` holds the settings that every arm starts from. `attempt_calls` and `attempt_tokens` bound the inference of
-    each attempt of all arms alike; None leaves it unbounded. Elsewhere None leaves a choice to the topic and the
-    planner. `servers` empty means `parallel` own servers. `llm_price` is in dollars per million tokens, asked and
-    answered. After `llm_patience` minutes without an answer of the language model, `on_llm_outage` says what becomes of
-    the study. With less than `min_free_gb` (10^9 bytes) of free space nothing is launched. `webhook` is a URL that is
-    told how the study goes.
+    Question: the fields from `kind` to `equal` are the question, from flags or from the topic. `not_studied` are the
+    words of the topic that `assume` left out.
+
+    Environment: `task` is a bundled environment, `env` any other one. `train_envs` are environments to train on, if
+    these differ.
+
+    Job and attempts: `job` has the settings that every arm starts from. `attempt_calls` and `attempt_tokens` limit the
+    inference of each attempt, for all arms alike; None means no limit. In other fields None leaves the choice to the
+    topic and the planner.
+
+    Servers: if `servers` is empty, the study starts `parallel` own servers. With less than `min_free_gb` (10^9 bytes)
+    of free space nothing is launched.
+
+    Language model: `llm_price` is in dollars per million tokens, for input and output. After `llm_patience` minutes
+    without an answer of the language model, `on_llm_outage` chooses what happens to the study.
+
+    News: `webhook` is a URL that gets the news of the study.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -153,7 +163,7 @@ class StudySettings(BaseModel):
     @field_validator("servers")
     @classmethod
     def _addresses_in_full(cls, servers: tuple[str, ...]) -> tuple[str, ...]:
-        """One spelling of a server, for its lease goes by it."""
+        """Return one spelling per server, because leases compare addresses."""
         return tuple(complete_address(url) for url in servers)
 
     @field_validator("webhook")
@@ -174,7 +184,7 @@ class StudySettings(BaseModel):
 
     @property
     def judged_by(self) -> JudgedBy:
-        """What runs are compared by: what a person said, else what the relation asked is about."""
+        """The number that runs are compared by: the metric given by a person, else that of the question."""
         if self.metric is not None:
             return read_metric(self.metric)[0]
         return METRICS_OF.get(self.asked, (JudgedBy.FINAL,))[0]
@@ -196,13 +206,13 @@ class StudySettings(BaseModel):
         return self
 
     def base_job(self) -> dict[str, Any]:
-        """What a person fixed of every arm's job; what nobody fixed is the planner's to choose."""
+        """Return the settings that a person fixed for every arm's job; the planner chooses the others."""
         given = {"engine": self.engine, "model": self.train_model, "n_gpu": self.n_gpu}
         job = {**self.job, **{name: value for name, value in given.items() if value is not None}}
         return {**job, "model": complete_model(job["model"])} if "model" in job else job
 
     def flags(self) -> QuestionFlags:
-        """The question as flags say it."""
+        """Return the question in the form of flags."""
         job = self.base_job()
         return QuestionFlags(
             kind=self.kind,
@@ -219,11 +229,14 @@ class StudySettings(BaseModel):
 
     @property
     def is_asked(self) -> bool:
-        """Whether the settings say what is asked, so that the topic has been read or is a title."""
+        """Whether the settings state the question, so that the topic has been read already or is only a title."""
         return self.flags().name_factors or self.kind is StudyKind.OPTIMIZE
 
     def question(self) -> Question:
-        """What is asked, as data. Raises TopicInvalid; a language model may be left to name the factors."""
+        """Return the question as data. Raises TopicInvalid.
+
+        With a language model the factors may still be unnamed.
+        """
         return build_question(self.flags(), needs_factors=self.brain == "rules")
 
     def request(self, topic: str) -> FrameRequest:
@@ -251,7 +264,7 @@ class StudySettings(BaseModel):
 
 
 def read_metric(text: str) -> tuple[JudgedBy, float | None]:
-    """Return what `--metric` says, with the score that steps are counted to. Raises ValueError."""
+    """Return the metric that `--metric` names, and the score that steps are counted to, if any. Raises ValueError."""
     name, mark, level = text.partition(":")
     if (name == JudgedBy.STEPS_TO) != bool(mark) or name not in list(JudgedBy):
         raise ValueError("choose final, area, steps-to:SCORE, worst or spread")
@@ -267,13 +280,13 @@ def read_metric(text: str) -> tuple[JudgedBy, float | None]:
 
 
 def without_question(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return stored settings without what they say of the question."""
+    """Return stored settings without the fields of the question."""
     asked = {"kind", "asked", "vary", "fix", "baseline", "design", "equal", "not_studied"}
     return {name: value for name, value in values.items() if name not in asked}
 
 
 def read_settings(values: Mapping[str, Any]) -> StudySettings:
-    """Raises TopicInvalid naming the first setting that cannot be."""
+    """Return validated settings. Raises TopicInvalid, naming the first invalid setting."""
     try:
         return StudySettings.model_validate(dict(values))
     except ValidationError as error:
@@ -283,13 +296,13 @@ def read_settings(values: Mapping[str, Any]) -> StudySettings:
 
 
 def read_programs(paths: Sequence[Path], env: str | None) -> list[dict[str, str]]:
-    """Programs as settings; where none is named, that of the environment's folder. Raises TopicInvalid."""
+    """Return programs as settings; without paths, that of the environment's folder. Raises TopicInvalid."""
     own = agent_of(env) if env is not None and not paths else None
     return [read_program(path) for path in ([own] if own else paths)]
 
 
 def read_program(path: Path) -> dict[str, str]:
-    """A program's file as a setting. Raises TopicInvalid for one that cannot be read or is no program."""
+    """Return a program's file as a setting. Raises TopicInvalid if it cannot be read or is not a program."""
     try:
         code = path.read_text(encoding="utf-8")
         has_functions = is_program(code)
@@ -301,7 +314,7 @@ def read_program(path: Path) -> dict[str, str]:
 
 
 def read_job(path: Path) -> dict[str, Any]:
-    """What a job file sets, and nothing that it leaves to the defaults. Raises TopicInvalid."""
+    """Return the settings that a job file states, without any defaults. Raises TopicInvalid."""
     try:
         job = TrainJob.build_job_from_yaml(path)
     except JobInvalid as error:
@@ -311,11 +324,13 @@ def read_job(path: Path) -> dict[str, Any]:
 
 
 def complete_from_topic(topic: str, settings: StudySettings) -> StudySettings:
-    """Return the settings with what the topic says and no flag says otherwise.
+    """Return the settings, completed from the topic where no flag decides otherwise.
 
-    Only the `rules` planner reads topics by itself; a language model is asked later. Where flags name what is compared
-    the topic is a title: it may use any words, and no setting that no flag varies or fixes. Raises TopicNotUnderstood
-    for a topic with words that nothing stands for, TopicInvalid for one that contradicts a flag.
+    Only the `rules` planner reads topics this way; a language model reads the topic later. If flags name what is
+    compared, the topic is a title. A title may use any words, but it may name no setting that flags neither vary nor
+    fix.
+
+    Raises TopicNotUnderstood for a topic with words that match nothing, TopicInvalid for one that contradicts a flag.
     """
     if settings.brain != "rules" or not topic.strip():
         return settings
@@ -337,13 +352,13 @@ def complete_from_topic(topic: str, settings: StudySettings) -> StudySettings:
         said["env"] = f"{path.resolve()}{mark}{options}" if path.exists() else said["env"]
     if "n_gpu" in said and settings.engine is None and "engine" not in settings.job:
         said["engine"] = "auto"
-    # A list of fixed settings is added to, anything else that a flag says stands.
+    # Flags win over the topic, but fixed settings are added up from both.
     fix = (*settings.fix, *said.pop("fix", ()))
     return read_settings({**settings.model_dump(), **said, **given, "fix": fix, "not_studied": unread})
 
 
 def read_request(topic: str, settings: StudySettings) -> FrameRequest:
-    """Return what the `rules` planner frames: the topic as it was read, and the flags. Raises TopicInvalid."""
+    """Return the request that the `rules` planner frames, from the topic and the flags. Raises TopicInvalid."""
     return complete_from_topic(topic, settings).request(topic)
 
 
@@ -354,7 +369,7 @@ def _too_many_gpus(reading: Reading, settings: StudySettings) -> tuple[str, ...]
 
 
 def _count_gpus(settings: StudySettings) -> int | None:
-    """How many GPUs own servers would find; None where runs are on other machines, or on none."""
+    """Return how many GPUs own servers would find; None if runs are on other machines, or use no GPU."""
     on_ray, _ = cluster_from_environment()
     if settings.servers or on_ray is not None or settings.base_job().get("engine") == "fake":
         return None
@@ -362,10 +377,10 @@ def _count_gpus(settings: StudySettings) -> int | None:
 
 
 def check_study(topic: str, settings: StudySettings) -> tuple[str, ...]:
-    """Check everything that can be checked without a run, before anything is stored; return what was understood.
+    """Check everything that can be checked without a run, and return lines that describe the understood question.
 
-    The lines are empty with a language model, which reads the topic later. Raises TopicInvalid, ServerProblem or
-    SandboxUnavailable.
+    Nothing is stored before. With a language model there are no lines, because it reads the topic later. Raises
+    TopicInvalid, ServerProblem or SandboxUnavailable.
     """
     if not topic.strip():
         raise TopicInvalid("the topic is empty: say what to study, such as 'Does group size matter for word reversal?'")
@@ -399,7 +414,7 @@ def check_study(topic: str, settings: StudySettings) -> tuple[str, ...]:
 
 
 def _check_scores(settings: StudySettings) -> None:
-    """What a study scores itself, its job must not ask for. Raises TopicInvalid."""
+    """Check that metric, score settings and job fit together. Raises TopicInvalid."""
     metric = settings.metric or settings.judged_by
     if settings.judged_by.needs_curve and settings.eval_every is None:
         raise TopicInvalid(f"--metric {metric} needs scores in mid-training: give --eval-every N")
@@ -424,9 +439,9 @@ def _check_scores(settings: StudySettings) -> None:
 
 
 def _check_training(arms: Sequence[Arm], named: Sequence[StudiedEnvironment]) -> None:
-    """Open what the arms train on, but for what a flag has named and that was opened. Raises TopicInvalid.
+    """Open the environments that arms train on, except those opened for a flag. Raises TopicInvalid.
 
-    Two environments that are the same would compare a thing with itself.
+    Two equal environments are refused, because the study would compare a thing with itself.
     """
     known = {environment.reference: environment for environment in named}
     names: dict[str, str] = {}
@@ -439,7 +454,7 @@ def _check_training(arms: Sequence[Arm], named: Sequence[StudiedEnvironment]) ->
 
 
 def _check_programs(settings: StudySettings) -> None:
-    """Two programs that are the same under two names would compare a thing with itself. Raises TopicInvalid."""
+    """Raise TopicInvalid for two equal programs, because the study would compare a thing with itself."""
     names: dict[str, str] = {}
     for program in settings.programs:
         if program.code in names:
@@ -448,10 +463,10 @@ def _check_programs(settings: StudySettings) -> None:
 
 
 def _check_model(job: Mapping[str, Any], where: str) -> None:
-    """Our own servers run on this machine, so the model has to be here. Raises TopicInvalid."""
+    """Raise TopicInvalid if the model is not on this machine, where own servers run."""
     if job.get("engine") == "fake" or "model" not in job:
         return
-    # Imported when needed: it loads a tokenizer library.
+    # Imported here because it loads a tokenizer library.
     from swarm.model_path import resolve_model
 
     try:
@@ -461,7 +476,7 @@ def _check_model(job: Mapping[str, Any], where: str) -> None:
 
 
 def _check_engine(job: Mapping[str, Any]) -> None:
-    """What verl needs has to be installed where our own servers run. Raises ServerProblem."""
+    """Raise ServerProblem if the job needs verl and this machine, where own servers run, lacks a part of it."""
     if build_job(dict(job)).chosen_engine != "verl":
         return
     _, vllm_python = cluster_from_environment()
@@ -471,7 +486,7 @@ def _check_engine(job: Mapping[str, Any]) -> None:
 
 
 def sandbox_of(settings: StudySettings) -> Sandbox | None:
-    """Only code of a language model needs one. Raises SandboxUnavailable."""
+    """Return the sandbox for code of a language model; None for the `rules` planner. Raises SandboxUnavailable."""
     return None if settings.brain == "rules" else choose_sandbox(settings.unsafe_no_sandbox)
 
 
@@ -481,7 +496,7 @@ def rules_brain(settings: StudySettings) -> RulesPlanner:
 
 
 def _check_language_model(settings: StudySettings) -> None:
-    """Raises TopicInvalid for what a planner with a language model lacks, or cannot use."""
+    """Raise TopicInvalid for settings that a planner with a language model lacks or cannot use."""
     if settings.train_envs:
         raise TopicInvalid("--train-env names what --brain rules compares: leave it out, or use --brain rules")
     if settings.question().options:

@@ -1,4 +1,4 @@
-"""Analyze: the scores of the plan go to the judge; what it says becomes findings and verdicts on hypotheses."""
+"""Analyze: the judge compares the scores of the plan; the result becomes findings and verdicts on hypotheses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def analyze(deps: Deps, state: ResearchState) -> ResearchState:
 
 
 def judge_study(deps: Deps, charter: Charter, iteration: int) -> Analysis:
-    """The comparisons of the plan of this iteration; those of other arms are taken from the analyses before it."""
+    """Return the comparisons of the plan of this iteration; those of other arms come from earlier analyses."""
     history = deps.log.history()
     plans = [plan for plan in history.plans if plan.iteration <= iteration]
     scores = read_scores(deps.store, deps.study_id, charter)
@@ -38,7 +38,7 @@ def judge_study(deps: Deps, charter: Charter, iteration: int) -> Analysis:
 
 
 def family_of(plans: Sequence[Plan], scores: StudyScores, charter: Charter) -> Family:
-    """The comparisons of the last of the plans, fixed by it whatever has become of its arms."""
+    """Return the family of comparisons of the last plan, which stays fixed whatever happens to its arms."""
     *earlier, plan = plans
     names = {arm.name for arm in plan.arms}
     related = [each for each in earlier if plan.pools_runs and names & _compared(each, charter)]
@@ -56,7 +56,7 @@ def family_of(plans: Sequence[Plan], scores: StudyScores, charter: Charter) -> F
 
 
 def hypothesis_key(iteration: int, index: int) -> str:
-    """The name of a plan's hypothesis in the database."""
+    """Return the name of a plan's hypothesis in the database."""
     return f"h{iteration}.{index}"
 
 

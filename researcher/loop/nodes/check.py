@@ -1,4 +1,4 @@
-"""Check: no arm is launched whose program or job was found wanting; a planner may mend it a few times."""
+"""Check: no arm is launched whose program or job has problems; a planner may repair it a few times."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAX_REPAIRS = 3
 def check(deps: Deps, state: ResearchState) -> ResearchState:
     for arm, experiment in draft_arms(deps, state):
         program = load_arm_program(experiment)
-        # A repeat of a program that passed needs no second trial run: only its job is new.
+        # A program that passed needs no second preflight run, because only the job is new.
         needs_preflight = not _passed_before(deps, program)
         problems = _check_and_repair(deps, arm, experiment, program, needs_preflight=needs_preflight)
         problems = problems or _find_twin(deps, arm) or _find_broken_promise(deps, arm) or _find_leak(deps, experiment)
@@ -42,9 +42,9 @@ def check(deps: Deps, state: ResearchState) -> ResearchState:
 def _check_and_repair(
     deps: Deps, arm: Arm, experiment: Experiment, program: ArmProgram, *, needs_preflight: bool
 ) -> tuple[Problem, ...]:
-    """The problems that remain; empty once the program passes, which is then the one stored.
+    """Return the problems that remain; empty once the program passes. The last repaired program is stored.
 
-    Raises EnvironmentBroken or SandboxUnavailable where a trial run failed for what is no fault of the arm.
+    Raises EnvironmentBroken or SandboxUnavailable if preflight failed through no fault of the arm.
     """
     charter = deps.charter()
     for attempt in range(MAX_REPAIRS + 1):
@@ -65,8 +65,10 @@ def _check_and_repair(
 def _check_on_server(
     deps: Deps, experiment: Experiment, program: ArmProgram, charter: Charter, *, needs_preflight: bool
 ) -> tuple[Problem, ...]:
-    """Until a server has answered from the beginning of the trial run to its end. Raises Drained, ServerProblem, and
-    EnvironmentBroken where the environment fails the baseline."""
+    """Check a program, again and again until one server has answered throughout.
+
+    Raises Drained, ServerProblem, and EnvironmentBroken if the environment fails the baseline.
+    """
     while True:
         slot = _await_slot(deps) if needs_preflight else None
         url = None if slot is None else slot.url
@@ -84,7 +86,7 @@ def _check_on_server(
         except EnvironmentBroken as error:
             if experiment.is_baseline:
                 raise
-            # It may bear all replies but those of this arm, or be this arm's alone.
+            # The environment may fail only on the replies of this arm, or only this arm may use it.
             return (Problem("preflight", f"its environment fails: {error}"),)
         except ServerProblem as error:
             if slot is None:
@@ -96,7 +98,7 @@ def _check_on_server(
 
 
 def _await_slot(deps: Deps) -> Slot | None:
-    """A free server, once one answers; None while those that do have runs."""
+    """Wait until a server answers, and return a free slot; None if all servers that answer have runs."""
     while (slot := deps.pool.take()) is None and not deps.pool.is_any_answering:
         note_servers(deps)
         deps.background.wait(OUTAGE_WAIT_S)
@@ -106,7 +108,7 @@ def _await_slot(deps: Deps) -> Slot | None:
 
 
 def _passed_before(deps: Deps, program: ArmProgram) -> bool:
-    """Whether an arm with exactly this program, ours, is ready already."""
+    """Return whether the program is trusted and an arm with the same code is ready already."""
     return program.trusted and any(
         experiment.status is ExperimentStatus.READY
         and experiment.program_code == program.code
@@ -116,7 +118,7 @@ def _passed_before(deps: Deps, program: ArmProgram) -> bool:
 
 
 def _find_twin(deps: Deps, arm: Arm) -> tuple[Problem, ...]:
-    """An arm that differs in nothing from one that is ready would compare a thing with itself."""
+    """Return a problem if the arm equals a ready one: the study would compare a thing with itself."""
     experiments = deps.store.list_experiments(deps.study_id)
     own = next(item for item in experiments if item.name == arm.name)
     for other in experiments:
@@ -128,8 +130,10 @@ def _find_twin(deps: Deps, arm: Arm) -> tuple[Problem, ...]:
 
 
 def _find_broken_promise(deps: Deps, arm: Arm) -> tuple[Problem, ...]:
-    """An arm whose name gives a setting that its job has not, or whose program is to do something else than another's
-    and is that one's to the last byte, would be reported as what it is not."""
+    """Return a problem if the arm is not what its name or its factors state.
+
+    Its name gives a setting that the job does not have, or its program is to differ from another arm's and is the same.
+    """
     experiments = deps.store.list_experiments(deps.study_id)
     own = next(item for item in experiments if item.name == arm.name)
     if problem := contradict_name(own.name, own.job):
@@ -149,7 +153,7 @@ def _find_broken_promise(deps: Deps, arm: Arm) -> tuple[Problem, ...]:
 
 
 def _find_leak(deps: Deps, experiment: Experiment) -> tuple[Problem, ...]:
-    """Where an arm trains on another environment than it is judged on, that may hold the tasks that judge it."""
+    """Return a problem if the arm's training environment has tasks that the arm is judged by."""
     if experiment.train_environment is None:
         return ()
     charter = deps.log.charter()

@@ -1,7 +1,7 @@
-"""Decide: the planner says whether another plan follows; the budget and a limit on plans have the last word.
+"""Decide: the planner chooses whether another plan follows; the budget and a limit on plans may overrule it.
 
-A planner may rule an arm out, for a reason that no score shows. It takes effect at once: the plan is judged again
-without that arm. Nothing that a planner says makes an arm better.
+A planner may disqualify an arm for a reason that no score shows. This takes effect at once: the plan is judged again
+without that arm. No statement of a planner improves the verdict on an arm.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from researcher.study.log import AUTOMATIC, BUDGET_SPENT, DISQUALIFIED, JUDGED, 
 from researcher.types import Action, Analysis, Charter, Claim, Decision, History
 
 MAX_PLANS = 50
-"""A planner that never stops is stopped here, whatever its budget."""
+"""The most plans of a study, for planners that never stop, whatever the budget."""
 
 
 def decide(deps: Deps, state: ResearchState) -> ResearchState:
@@ -54,7 +54,7 @@ def decide(deps: Deps, state: ResearchState) -> ResearchState:
 
 
 def _ruled_out(deps: Deps, charter: Charter, decision: Decision) -> dict[str, str]:
-    """The arms that this decision rules out: arms of the study other than the baseline, which all others need."""
+    """Return the arms that this decision disqualifies: known ones, except the baseline, which all others need."""
     known = {item.name for item in deps.store.list_experiments(deps.study_id)} - {charter.baseline}
     for arm in decision.disqualified.keys() - known:
         why = "the baseline stays in" if arm == charter.baseline else "the study has no such arm"
@@ -63,7 +63,7 @@ def _ruled_out(deps: Deps, charter: Charter, decision: Decision) -> dict[str, st
 
 
 def _is_reopened(deps: Deps, iteration: int) -> bool:
-    """Whether a spent budget has decided this iteration before, which a raised one takes back."""
+    """Return whether this iteration was decided by an exhausted budget before, which has been raised since."""
     decided = (item for item in deps.store.list_decisions(deps.study_id) if item.iteration == iteration)
     return any(item.details.get(BUDGET_SPENT) for item in decided)
 
@@ -81,7 +81,7 @@ def _interpret(deps: Deps, charter: Charter, analysis: Analysis, history: Histor
 
 
 def _in_words(deps: Deps, claims: tuple[Claim, ...]) -> str:
-    """The claims that the record bears out, as sentences; opinions are not among them."""
+    """Return the claims that the record supports, as sentences, without opinions."""
     checked = check_claims(claims, gather(deps.store, deps.study_id)) if claims else ()
     return " ".join(item.sentence for item in checked if item.sentence and not item.is_opinion)
 

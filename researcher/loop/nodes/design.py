@@ -1,9 +1,9 @@
-"""Design: how many runs each arm of the first plan gets, with the power they have, before the arms are compared.
+"""Design: the number of runs of each arm of the first plan, and their power, chosen before the arms are compared.
 
-Place in the flow: between check and launch. What a run's score varies by comes from earlier studies of the same
-environment and model, or from a pilot: the first runs of the baseline, which `launch` begins alone and which then count
-as the baseline's own. The arms were planned before, so the pilot chooses no arm; and it chooses the number of runs by
-its variance alone, which says nothing about which arm is better.
+Place in the flow: between check and launch. The variance of a run's score comes from earlier studies of the same
+environment and model, or from a pilot. The pilot is the first runs of the baseline: `launch` begins them alone, and
+they later count as the baseline's own. The arms were planned before, so the pilot chooses no arm. It sets the number of
+runs by its variance alone, which does not show which arm is better.
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ from researcher.study.scores import read_scores
 from researcher.types import Charter, Plan, SampleSizeGoal, ScoredRun
 
 ENOUGH_DF = 6
-"""Degrees of freedom of earlier studies that make a pilot needless: three arms of three runs."""
+"""Degrees of freedom of earlier studies that replace a pilot: three arms of three runs."""
 MAX_STUDIES = 200
 
 
 def design(deps: Deps, state: ResearchState) -> ResearchState:
-    """Raises Underpowered where the study is not worth its runs and nobody said to go on."""
+    """Choose the sample size of the first plan.
+
+    Raises Underpowered if the study cannot reach the power it needs, unless a person chose the seeds or accepted that.
+    """
     charter, planned = deps.charter(), planned_iteration(deps.log, state)
     goal = charter.sample_size
     if goal is None or not needs_design(charter, planned):
@@ -59,7 +62,7 @@ def needs_design(charter: Charter, planned: Plan) -> bool:
 
 
 def pilot_trials(deps: Deps, charter: Charter, planned: Plan) -> list[Trial]:
-    """The runs that come first: the baseline with the first seeds; none where the baseline may not run."""
+    """Return the trials that run first: the baseline with the first seeds; none if the baseline may not run."""
     goal = charter.sample_size
     if goal is None:
         return []
@@ -70,7 +73,7 @@ def pilot_trials(deps: Deps, charter: Charter, planned: Plan) -> list[Trial]:
 
 
 def _known_spread(deps: Deps, charter: Charter, planned: Plan, goal: SampleSizeGoal) -> Spread | None:
-    """None while the pilot runs."""
+    """Return the spread of scores; None while the pilot runs."""
     remembered = _remember_spread(deps, charter, planned)
     if remembered is not None:
         return remembered
@@ -86,7 +89,10 @@ def _known_spread(deps: Deps, charter: Charter, planned: Plan, goal: SampleSizeG
 
 
 def _remember_spread(deps: Deps, charter: Charter, planned: Plan) -> Spread | None:
-    """From earlier studies of the same tasks, as many episodes, and jobs with the same model and number of steps."""
+    """Return the spread in earlier studies of the same tasks, number of episodes, model and number of steps.
+
+    None if these have too few degrees of freedom.
+    """
     arms: list[list[ScoredRun]] = []
     studies = 0
     wanted = {_kind_of_job(arm.job) for arm in planned.arms}
@@ -107,7 +113,7 @@ def _remember_spread(deps: Deps, charter: Charter, planned: Plan) -> Spread | No
 
 
 def _is_measured_alike(other: Charter, charter: Charter) -> bool:
-    """Whether runs of two studies vary alike, as far as that is a matter of how they are scored."""
+    """Return whether two studies score their runs the same way, so that the scores vary alike."""
     return all(
         getattr(other, name) == getattr(charter, name)
         for name in ("environment_digest", "eval_episodes", "judged_by", "judged_level", "eval_every")

@@ -1,6 +1,6 @@
-"""Evaluate: what has been trained is scored by the evaluator; what has been scored frees its server.
+"""Evaluate: the evaluator scores runs that have been trained; a run that has been scored frees its server.
 
-Score steps, before the study is analyzed: what finished runs had learned by the steps that the charter names.
+Score steps, before the study is analyzed: finished runs get scores at the steps that the charter names.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ def evaluate(deps: Deps, state: ResearchState) -> ResearchState:
 
 
 def score_steps(deps: Deps, state: ResearchState) -> ResearchState:
-    """Raises Drained if the study is asked to stop meanwhile; what has been scored stays scored."""
+    """Score the checkpoints of earlier steps.
+
+    Raises Drained if the study is asked to stop meanwhile. Scores measured before stay stored.
+    """
     charter = deps.log.charter()
     if not charter.eval_every:
         return state
@@ -71,7 +74,7 @@ def _begin_measuring(deps: Deps, active: ActiveRun) -> None:
 
 
 def _measure(deps: Deps, active: ActiveRun, run: Run, url: str) -> None:
-    """Once its weights are scored, an own server rests: its cores are free for the others."""
+    """Score a run, then stop an own server's engine, so that its cores are free for the others."""
     deps.evaluator(active.dropped).measure(run, url, active.child)
     if active.slot.is_local:
         with deps.pool.connect(url) as client:
@@ -79,7 +82,7 @@ def _measure(deps: Deps, active: ActiveRun, run: Run, url: str) -> None:
 
 
 def _finish(deps: Deps, active: ActiveRun) -> None:
-    """An early end that is the arm's own doing counts with the score of what had been learned."""
+    """Record that a run is finished; after an early end, it counts with the score of the weights so far."""
     ended_at = deps.store.get_run(active.run_id).external_ids.get(ENDED_AT)
     reason, diagnosis = f"all {active.steps} steps done", None
     if ended_at is not None:

@@ -1,7 +1,7 @@
-"""Final test: the winner, the baseline and the runner-up are scored once, on a split that nothing before has touched.
+"""Final test: the winner, the baseline and the runner-up are scored once, on a split that was not used before.
 
-The winner is the best arm that was kept, or the best of all where none was. The runner-up is scored where several arms
-were asked about, and where the winner is the baseline: one arm alone would confirm nothing.
+The winner is the best arm that was kept, or the best of all if none was. The runner-up is scored if the question is
+about several arms, or if the winner is the baseline: one arm alone would confirm nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from researcher.types import Charter, History, Relation, Verdict
 
 
 def final_test(deps: Deps, state: ResearchState) -> ResearchState:
-    """Raises Drained if the study is asked to stop meanwhile; what has been scored stays scored."""
+    """Score the finalists on the test split.
+
+    Raises Drained if the study is asked to stop meanwhile. Scores measured before stay stored.
+    """
     charter = deps.log.charter()
     stored = deps.store.find_charter(deps.study_id)
     if stored is not None and is_test_over(stored, find_continuation(deps.store, deps.study_id)):
@@ -52,8 +55,10 @@ def final_test(deps: Deps, state: ResearchState) -> ResearchState:
 
 
 def choose_finalists(log: StudyLog, charter: Charter) -> list[str]:
-    """Return the arms to score, best first but for the baseline, among those with weights at the end of a training. An
-    arm that was disqualified is not ranked, and so is none of them."""
+    """Return the arms to score, best first and the baseline last, among those with finished runs.
+
+    A disqualified arm is not ranked, so it is never a finalist.
+    """
     history = log.history()
     if not history.analyses:
         return []
@@ -67,7 +72,7 @@ def choose_finalists(log: StudyLog, charter: Charter) -> list[str]:
 
 
 def _is_best_asked(history: History) -> bool:
-    """Whether a hypothesis is about what is best, or several arms are held against the baseline."""
+    """Return whether a hypothesis is about the best arm, or several arms are compared with the baseline."""
     relations = {item.contrast.relation for plan in history.plans for item in plan.hypotheses if item.contrast}
     return Relation.BEST in relations or len({arm.name for plan in history.plans for arm in plan.arms}) > 2
 

@@ -13,7 +13,7 @@ from researcher.types import Charter, FrameRequest, JudgedBy
 from swarm.environments.registry import is_bundled
 
 SPREAD_OF_EFFECT = 0.5
-"""Runs of one arm lie closer together than arms that differ: half of an effect on scores is one on their spread."""
+"""The factor from an effect on scores to one on their spread: runs of one arm differ less than arms do."""
 
 
 def frame(deps: Deps, state: ResearchState, request: FrameRequest) -> ResearchState:
@@ -27,7 +27,7 @@ def frame(deps: Deps, state: ResearchState, request: FrameRequest) -> ResearchSt
 
 
 def _on_environment(deps: Deps, charter: Charter, request: FrameRequest) -> Charter:
-    """The charter with the environment that it is on, and with no more tasks per score than there are."""
+    """Return the charter with its environment, and with at most as many tasks per score as there are."""
     reference = charter.task if request.environment is None else request.environment.reference
     environment = deps.environments.open(reference)
     held_out = count_tasks(environment, charter.search_split, charter.eval_episodes)
@@ -53,7 +53,7 @@ def _on_environment(deps: Deps, charter: Charter, request: FrameRequest) -> Char
 
 
 def _in_units_of_metric(charter: Charter) -> Charter:
-    """The charter with effects in the units of what runs are judged by: a share of all steps, or of a spread."""
+    """Return the charter with its effects in units of the metric: a share of all steps, or of a spread."""
     if charter.judged_by.is_score:
         return charter
     scale = float(charter.job["total_steps"]) if charter.judged_by is JudgedBy.STEPS_TO else SPREAD_OF_EFFECT

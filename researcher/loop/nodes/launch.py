@@ -1,4 +1,4 @@
-"""Launch: open trials of the plan go to free servers; the key of a run is stored before the server hears of it."""
+"""Launch: free servers get open trials of the plan; the key of a run is stored before its server receives it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def launch(deps: Deps, state: ResearchState) -> ResearchState:
     for trial in open_trials(deps, state):
         slot = deps.pool.take(trial.failed_on)
         if slot is None and deps.pool.is_any_answering:
-            # For the next trial another server may do.
+            # The next trial avoids other servers than this one, so it may find a free server.
             continue
         try:
             # Another attempt at a trial that was paid for is free.
@@ -44,7 +44,7 @@ def launch(deps: Deps, state: ResearchState) -> ResearchState:
 
 
 def open_trials(deps: Deps, state: ResearchState) -> Iterator[Trial]:
-    """Those that the plan still needs; while the number of runs is not chosen, those of the pilot."""
+    """Return the open trials of the plan, or those of the pilot while the number of runs is not chosen."""
     planned, charter = planned_iteration(deps.log, state), deps.log.charter()
     if needs_design(charter, planned):
         pilot = pilot_trials(deps, charter, planned)
@@ -57,13 +57,13 @@ def _is_any_open(deps: Deps, state: ResearchState) -> bool:
 
 
 def is_piloted(deps: Deps, state: ResearchState) -> bool:
-    """Whether the runs of the pilot are over, so that the number of runs can be chosen."""
+    """Return whether the runs of the pilot are over, so that the number of runs can be chosen."""
     is_waiting = needs_design(deps.log.charter(), planned_iteration(deps.log, state))
     return is_waiting and not state["is_spent"] and len(deps.active_runs) == 0 and not _is_any_open(deps, state)
 
 
 def has_work(deps: Deps, state: ResearchState) -> bool:
-    """Whether the plan has runs under way, or open ones that may still be launched."""
+    """Return whether the plan has runs in progress, or open ones that may still be launched."""
     return len(deps.active_runs) > 0 or (not state["is_spent"] and _is_any_open(deps, state))
 
 
@@ -77,8 +77,10 @@ def claim(deps: Deps, trial: Trial, slot: Slot) -> None:
 
 
 def begin(deps: Deps, trial: Trial, run: Run, slot: Slot, *, phase: Phase = Phase.PREPARING) -> ActiveRun:
-    """Have a claimed run prepared, or go on with one in a later phase, from what is on record of it; either waits until
-    the slot's server answers."""
+    """Begin a claimed run, or continue one in a later phase from its record, and return it.
+
+    Either waits until the slot's server answers.
+    """
     deps.ledger.charge(BudgetKind.RUNS, 1, trial_key(trial.experiment.name, trial.seed), run_id=run.id)
     steps = total_steps(trial.experiment.job)
     name = trial.name if run.attempt == 1 else f"{trial.name} (attempt {run.attempt})"
@@ -94,7 +96,7 @@ def begin(deps: Deps, trial: Trial, run: Run, slot: Slot, *, phase: Phase = Phas
 
 
 def _restore(deps: Deps, active: ActiveRun, run: Run) -> None:
-    """What an earlier process has seen and decided of a run that is taken up again."""
+    """Restore what an earlier process saw and decided of a run that is taken up again."""
     if (recorded := run.external_ids.get(ENDED_BY)) is not None:
         active.diagnosis = Diagnosis.on_record(recorded)
     steps: dict[int, dict[str, float | None]] = {}
@@ -106,7 +108,7 @@ def _restore(deps: Deps, active: ActiveRun, run: Run) -> None:
 
 
 def prepare(deps: Deps, active: ActiveRun) -> None:
-    """Have a run's engine booted and its program started, in the background, once its server answers."""
+    """Boot a run's engine and start its program, in the background, once its server answers."""
     if not active.slot.is_answering:
         active.is_waiting = True
         return

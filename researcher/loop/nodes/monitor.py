@@ -1,4 +1,4 @@
-"""Monitor: one brief look at every run under way: copy its curves, notice its end, stop what is not worth going on."""
+"""Monitor: one brief look at every run in progress: copy its curves, notice its end, stop it if it is hopeless."""
 
 from __future__ import annotations
 
@@ -38,18 +38,21 @@ from swarm.schemas import MetricPointView
 logger = logging.getLogger(__name__)
 
 POLL_S = 1.0
-"""How long one round waits for something to happen: what a person watching takes for live."""
+"""Seconds for which one round waits for something to happen; short enough to look live."""
 
 LAST_LINES = 5
 MAX_INCOMPLETE = 2
-"""A score that lacks episodes is measured so often again, on a server that answers."""
+"""How often a score that lacks episodes is measured again, on a server that answers."""
 DISK_EVERY_S = 30.0
 MAX_KILLS = 3
 """A program that is killed so often without a step in between uses up something, such as memory."""
 
 
 def monitor(deps: Deps, state: ResearchState) -> ResearchState:
-    """Raises ServerProblem once no server will answer any more, or none has for longer than the study allows."""
+    """Look at every run in progress once.
+
+    Raises ServerProblem once no server can answer any more, or none has for longer than the study allows.
+    """
     wait_a_round(deps, POLL_S)
     note_servers(deps)
     deps.pool.check()
@@ -125,7 +128,7 @@ def _look_at(deps: Deps, active: ActiveRun) -> None:
 
 
 def _attributed(diagnosis: Diagnosis | None, state: str) -> Diagnosis | None:
-    """Blame the program for a run that stands still while its server waits for episodes."""
+    """Blame the program for a run that makes no step while its server waits for episodes."""
     if diagnosis is None or diagnosis.kind != STALL or state != "ROLLING":
         return diagnosis
     sentence = f"{diagnosis.sentence} Its server waits for episodes that its program does not bring."
@@ -133,14 +136,16 @@ def _attributed(diagnosis: Diagnosis | None, state: str) -> Diagnosis | None:
 
 
 def _notice_restart(active: ActiveRun, started_at: float) -> None:
-    """A server that was started again between two looks was away too."""
+    """Record that the server was away if it was restarted between two looks."""
     before, active.server_started_at = active.server_started_at, started_at
     active.was_away = active.was_away or before not in (None, started_at)
 
 
 def _has_lost_its_place(deps: Deps, active: ActiveRun, state: str, code: int | None) -> bool:
-    """After an outage: whether the run had to leave its server, or to be begun again there, through no fault of its
-    own. Its program may not have got over the outage, and the engine may not have been started again."""
+    """Return whether a run had to leave its server after an outage, or to begin again there.
+
+    Its program may not have survived the outage, and the engine may not run again. Neither is the run's fault.
+    """
     assert active.slot.url is not None, "a run in training has a server"
     try:
         with deps.pool.connect(active.slot.url) as client:
@@ -169,11 +174,14 @@ def _has_lost_its_place(deps: Deps, active: ActiveRun, state: str, code: int | N
 
 
 def _copy_curves(deps: Deps, active: ActiveRun, points: Sequence[MetricPointView]) -> None:
-    """Copy what came after the last step that is in the database, which may be among the points to tell its time."""
+    """Copy the metrics of the steps after the last copied one.
+
+    That last step may be among the points too, because its time is needed.
+    """
     values: dict[int, dict[str, float]] = {}
     for point in points:
         if point.step > active.copied_step:
-            # The clock of a server elsewhere may be behind; a step takes no time then, never less.
+            # The clock of another machine may be behind; a step then takes no time, never less.
             since = max((at for at in (active.copied_at, active.trains_since) if at <= point.at), default=point.at)
             values[point.step] = {**point.metrics, TRAINING_SECONDS: point.at - since}
         active.copied_at = point.at
@@ -197,8 +205,8 @@ def _act_on(deps: Deps, active: ActiveRun, diagnosis: Diagnosis | None) -> None:
 
 
 def end_training(deps: Deps, active: ActiveRun) -> None:
-    """Have program and engine train nothing more, in the background; what was diagnosed is on record before."""
-    # Until it is under way: what cannot be stored now is stored in a later round.
+    """End the training of a run in the background; its diagnosis is stored first."""
+    # The run waits until the end has begun: a write that fails now is repeated in a later round.
     active.phase, active.is_waiting = Phase.ENDING, True
     diagnosis = active.diagnosis
     if diagnosis is not None and diagnosis.is_scored:
@@ -222,7 +230,7 @@ def end_training(deps: Deps, active: ActiveRun) -> None:
 
 
 def _leave_training(deps: Deps, active: ActiveRun, task: Future[EndedTraining]) -> None:
-    """The record ends with the weights that there are; these are scored, or the run has failed."""
+    """Pass a run whose training has ended on to its scores, or record that the run has failed."""
     error, diagnosis = task.exception(), active.diagnosis
     active.is_waiting = True
     if error is None:
@@ -236,7 +244,7 @@ def _leave_training(deps: Deps, active: ActiveRun, task: Future[EndedTraining]) 
     elif (step := task.result().step) != active.copied_step:
         end_with(deps, active, RunBroken(f"its server is at step {step} and has a record of {active.copied_step}"))
     elif step >= active.steps:
-        # Its last step was in work already: nothing was cut short.
+        # The last step was in progress already, so nothing was cut short.
         _note_end(deps, active, {ENDED_BY: None})
         active.diagnosis, active.phase, active.is_waiting = None, Phase.TRAINED, False
     else:
@@ -250,7 +258,7 @@ def _note_end(deps: Deps, active: ActiveRun, fact: Mapping[str, Any]) -> None:
 
 
 def end_with(deps: Deps, active: ActiveRun, error: BaseException) -> None:
-    """Background work for a run has raised: what says nothing of the run is done again, all else fails it."""
+    """Handle an error of background work: repeat what says nothing about the run, and fail it for all else."""
     if is_outage(error):
         set_back(deps, active, error)
     elif is_storage_outage(error):
@@ -267,10 +275,12 @@ def end_with(deps: Deps, active: ActiveRun, error: BaseException) -> None:
 
 
 def fail_with(deps: Deps, active: ActiveRun, error: BaseException) -> None:
-    """Record what background work raised; what the system did not foresee is logged with its traceback. Raises
-    EnvironmentBroken, SandboxUnavailable where nothing else could be scored either."""
+    """Record a run as failed by an error of its background work; log unforeseen errors with their traceback.
+
+    Raises EnvironmentBroken, SandboxUnavailable if no other run could be scored either.
+    """
     if isinstance(error, Drained):
-        # The study stops and says itself what becomes of its runs.
+        # The study is stopping, and `leave` records what happens to its runs.
         return
     if not isinstance(error, (SwarmError, ResearchError, OSError)):
         logger.error("%s: unexpected failure", active.name, exc_info=error)
@@ -287,8 +297,10 @@ def fail_with(deps: Deps, active: ActiveRun, error: BaseException) -> None:
 
 
 def fail(deps: Deps, active: ActiveRun, reason: str, *, diagnosis: Diagnosis | None = None) -> None:
-    """The run is over without a score; its server is free, the study goes on. Raises EnvironmentBroken or
-    SandboxUnavailable where that is why."""
+    """Record that a run has ended without a score, and free its server; the study goes on.
+
+    Raises EnvironmentBroken or SandboxUnavailable if one of these is the cause.
+    """
     refuse_to_blame(deps)
     if active.child is not None:
         active.child.stop()

@@ -14,7 +14,7 @@ from researcher.study.changes.continuation import adapt, find_continuation
 from researcher.types import Arm, Charter, History, Plan
 
 EARLIER_FINDINGS = 20
-"""The most findings of other studies that are read: what fits a prompt and a person's patience."""
+"""The most findings of other studies that are read, so that they fit a prompt and a person's patience."""
 
 
 def plan(deps: Deps, state: ResearchState) -> ResearchState:
@@ -36,7 +36,7 @@ def plan(deps: Deps, state: ResearchState) -> ResearchState:
         run = {(item.experiment.name, item.seed) for item in list_all_trials(deps.store, deps.study_id)}
         count = len({(arm.name, seed) for arm in planned.arms for seed in planned.seeds} - run)
         if iteration and (reason := _too_dear(deps, count)):
-            # A plan that is cut in the middle decides nothing, and what is cut short leaves the test split sealed.
+            # A plan that the budget ends halfway decides nothing, and keeps the test split closed.
             deps.log.warn("budget.spent", f"No further plan: {reason}")
             return {**state, "is_halted": True}
         deps.log.write_plan(
@@ -56,12 +56,12 @@ def _too_dear(deps: Deps, runs: int) -> str | None:
 
 
 def _with_checkpoints(arm: Arm, charter: Charter) -> Arm:
-    """What is scored at a step of training has to be kept there."""
+    """Return the arm with the checkpoints that scores at earlier steps need."""
     return replace(arm, job={**arm.job, "save_freq": charter.eval_every}) if charter.eval_every else arm
 
 
 def _adds_runs(deps: Deps, planned: Plan) -> bool:
-    """Whether the plan has a seed that one of its arms, if it may run, has not been run with."""
+    """Return whether one of the plan's arms, if it may run, has not been run with one of its seeds."""
     arms = {item.name: item for item in deps.store.list_experiments(deps.study_id)}
     trials = list_all_trials(deps.store, deps.study_id)
     tried = {(trial.experiment.name, trial.seed) for trial in trials if trial.state is not TrialState.OPEN}
@@ -79,7 +79,7 @@ def _history(deps: Deps, charter: Charter) -> History:
 
 
 def _earlier_findings(deps: Deps, task: str) -> tuple[str, ...]:
-    """What other studies on the same task found, refuted ideas included; newest last."""
+    """Return the findings of other studies on the same task, refuted ideas included; newest last."""
     found: list[str] = []
     tasks: dict[str, bool] = {}
     for finding in deps.store.list_findings():
@@ -94,7 +94,7 @@ def _earlier_findings(deps: Deps, task: str) -> tuple[str, ...]:
 
 
 def _store(deps: Deps, planned: Plan) -> None:
-    """Keyed writes: a repeat after a crash adds nothing."""
+    """Store hypotheses and arms under keys, so that a repeat after a crash adds nothing."""
     hypothesis_of: dict[str, str] = {}
     for index, item in enumerate(planned.hypotheses):
         stored = deps.store.create_hypothesis(
@@ -106,7 +106,7 @@ def _store(deps: Deps, planned: Plan) -> None:
         )
         for arm in item.arms:
             hypothesis_of.setdefault(arm, stored.id)
-    # Parents first, or they could not be referred to.
+    # Parents come first, because the other arms refer to them by id.
     for arm in sorted(planned.arms, key=lambda arm: not arm.is_baseline):
         parent = deps.store.find_experiment(deps.study_id, arm.parent) if arm.parent else None
         deps.store.create_experiment(

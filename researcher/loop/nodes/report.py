@@ -14,7 +14,7 @@ from researcher.study.log import StudyLog
 
 
 def report(deps: Deps, state: ResearchState) -> ResearchState:
-    # First, so that the report does not call a study unfinished that it is the end of.
+    # The status comes first, so that the report does not call its own study unfinished.
     ending = judge_ending(deps.store, deps.study_id, is_spent=state["is_spent"])
     deps.store.set_study_status(deps.study_id, ending.status, ending.reason)
     path = write_report(deps.log, deps.home)
@@ -25,8 +25,10 @@ def report(deps: Deps, state: ResearchState) -> ResearchState:
 
 
 def write_report(log: StudyLog, folder: Path) -> Path:
-    """Write the report of a study below its folder and note its files; returns where the Markdown is. Raises
-    StudyNotFound for a study without a charter."""
+    """Write the report of a study below its folder, record its files, and return the path of the Markdown.
+
+    Raises StudyNotFound for a study without a charter.
+    """
     paths = build_report(log.store, log.study_id, folder / "report")
     for kind, path in (("report.markdown", paths.markdown), ("report.html", paths.html)):
         keep_file(log.store, log.study_id, path, kind)

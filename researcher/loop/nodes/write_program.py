@@ -1,4 +1,4 @@
-"""Write program: the program of every new arm, as a change of its parent's."""
+"""Write program: the program of every new arm, as a change of its parent's program."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def write_program(deps: Deps, state: ResearchState) -> ResearchState:
 
 
 def draft_arms(deps: Deps, state: ResearchState) -> list[tuple[Arm, Experiment]]:
-    """The arms of the present plan that `check` has not decided on yet, parents first."""
+    """Return the arms of the present plan that `check` has not decided on yet, parents first."""
     planned = planned_iteration(deps.log, state)
     pairs = [(arm, deps.store.find_experiment(deps.study_id, arm.name)) for arm in planned.arms]
     drafts = [(arm, found) for arm, found in pairs if found and found.status is ExperimentStatus.DRAFT]
@@ -53,5 +53,5 @@ def load_arm_program(experiment: Experiment) -> ArmProgram:
 
 
 def is_trusted(experiment: Experiment) -> bool:
-    """Only code that is recorded as ours runs without a sandbox."""
+    """Return whether the code is recorded as the package's own, so that it may run without a sandbox."""
     return experiment.author is Author.PACKAGE

@@ -1,8 +1,8 @@
-"""Another budget for a study: what may be asked for, what is recorded, and whether a finished study reopens.
+"""The change of a study's budget: its check, its record, and whether a finished study reopens.
 
-Place in the flow: `resume` is given the new limits; session.py stores them here, under the study's lease, before it
-goes on. The charter keeps the budget that it was frozen with, the settings of the study hold the present one, and an
-event says what was changed into what. This module stops and launches nothing.
+Place in the flow: `resume` gets the new limits. session.py stores them here, under the study's lease, before it goes
+on. The charter keeps the original budget, the settings of the study have the present one, and an event names the old
+and the new limits. This module stops and launches nothing.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _KINDS: Mapping[str, tuple[BudgetKind, float]] = {
     "max_llm_tokens": (BudgetKind.LLM_TOKENS, 1.0),
     "max_llm_usd": (BudgetKind.COST_USD, 1.0),
 }
-"""By setting: what it bounds, and how much of that makes one of its own unit."""
+"""By setting: the kind of spending that it limits, and the units of that kind in one unit of the setting."""
 
 
 def check_change(store: ExperimentStore, study: Study, limits: Mapping[str, float]) -> StudySettings:
-    """The settings of the study with `limits` by name of the setting, such as max_runs.
+    """Return the study's settings with `limits`, by name of the setting, such as max_runs.
 
-    Raises TopicInvalid for a limit below what is spent, and for a finished study that no budget ended.
+    Raises TopicInvalid for a limit below the amount used, and for a finished study that no budget ended.
     """
     settings = read_settings({**study.settings, **limits})
     spent = store.sum_budget(study.id)
@@ -46,7 +46,7 @@ def check_change(store: ExperimentStore, study: Study, limits: Mapping[str, floa
 
 
 def change_budget(store: ExperimentStore, study: Study, limits: Mapping[str, float]) -> StudySettings:
-    """Store the new limits with an event that names old and new ones, and return the settings. Raises TopicInvalid."""
+    """Store the new limits, with an event that names old and new ones, and return the settings. Raises TopicInvalid."""
     settings = check_change(store, study, limits)
     old = {name: study.settings.get(name) for name in limits}
     changed = {name: {"old": old[name], "new": limits[name]} for name in limits if old[name] != limits[name]}
@@ -61,15 +61,17 @@ def change_budget(store: ExperimentStore, study: Study, limits: Mapping[str, flo
 
 
 def is_cut_short(store: ExperimentStore, study_id: str) -> bool:
-    """Whether a study ended for want of budget, with its test split sealed: a raised budget goes on with it, from the
-    checkpoints that it has."""
+    """Return whether the budget ended a study before its test split was opened.
+
+    With a raised budget such a study goes on from its checkpoints.
+    """
     charter = store.find_charter(study_id)
     is_opened = charter is not None and charter.test_opened_at is not None
     return not is_opened and any(item.details.get(BUDGET_SPENT) for item in store.list_decisions(study_id))
 
 
 def check_reopens(store: ExperimentStore, study: Study) -> None:
-    """Raises TopicInvalid unless the budget ended the study before its test split was opened."""
+    """Raise TopicInvalid unless the budget ended the study before its test split was opened."""
     charter = store.find_charter(study.id)
     if charter is not None and charter.test_opened_at is not None:
         raise TopicInvalid(

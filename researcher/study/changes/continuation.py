@@ -1,11 +1,12 @@
-"""How a study goes on past its own end: the plans that a person adds to a finished one, and what alpha allows of them.
+"""The continuation of a finished study: the plans that a person adds, and how much alpha is left for them.
 
-Place in the flow: the CLI asks here, in the foreground, whether a study can be extended and records that it is; the
-graph begins again with the plan that is named, plan and decide keep to what was asked. An event holds the request, so
-it is in the record beside what came of it. This module plans nothing itself.
+Place in the flow: the CLI asks here, in the foreground, whether a study can be extended, and records the request. The
+graph then begins again with the named plan; plan and decide follow the request. An event stores the request, so the
+record has it beside its results. This module makes no plan itself.
 
-The alpha of a plan is fixed by the charter (researcher/judge/judgement.py). A person who extends a study has seen its
-scores, so a number of runs that the person chooses may depend on them: such a plan is judged by its fresh runs alone.
+The charter fixes the alpha of each plan (researcher/judge/judgement.py). A person who extends a study has seen its
+scores, so the number of runs that the person chooses may depend on them. Such a plan is therefore judged by its fresh
+runs alone.
 """
 
 from __future__ import annotations
@@ -34,8 +35,11 @@ NextPlan = Callable[[Charter, History], Plan]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a person asks for: at most `iterations` more plans (None leaves that to the planner), each with `seeds` runs
-    per arm (None leaves that to the plan), with `max_runs` as the budget of the whole study (None leaves it)."""
+    """The request of a person for more plans.
+
+    It asks for at most `iterations` more plans, each with `seeds` runs per arm, under a budget of `max_runs` for the
+    whole study. None leaves `iterations` to the planner, `seeds` to the plan, and the budget as it is.
+    """
 
     iterations: int | None = None
     seeds: int | None = None
@@ -44,7 +48,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """A request, to go on with the plan of `iteration`. `at` is when it was made, in seconds since the epoch."""
+    """A request that takes effect with the plan of `iteration`; `at` is its time in seconds since the epoch."""
 
     iteration: int
     request: Request = Request()
@@ -56,7 +60,7 @@ class Continuation:
 
 
 def find_continuation(store: ExperimentStore, study_id: str) -> Continuation | None:
-    """Return the last request there was; None in most studies."""
+    """Return the last request; None if there is none, as in most studies."""
     events = [event for kind in (EXTENDED, FORKED) for event in store.list_events(study_id, kind=kind, limit=None)]
     if not events:
         return None
@@ -67,10 +71,10 @@ def find_continuation(store: ExperimentStore, study_id: str) -> Continuation | N
 def extend(
     store: ExperimentStore, study: Study, request: Request, next_plan: NextPlan | None, home: Path
 ) -> Continuation:
-    """Take a finished study up again; it is running afterwards, and nobody works on it yet.
+    """Set a finished study running again, though no process works on it yet, and return its continuation.
 
-    `next_plan` is the planner's, where that can be asked beforehand. Raises NothingToExtend for a study that is not
-    finished or whose next plan would compare nothing or go over the budget, AlphaSpent.
+    `next_plan` is the planner's method, if the planner can be asked beforehand. Raises AlphaSpent. Raises
+    NothingToExtend for a study that is not finished, or whose next plan would compare nothing or exceed the budget.
     """
     if study.status is not StudyStatus.FINISHED:
         go_on = f": go on with `{resume_command(store, study.id, home)}`" if not is_over(store, study) else ""
@@ -91,7 +95,7 @@ def extend(
 
 
 def record(store: ExperimentStore, study_id: str, kind: str, message: str, wanted: Continuation) -> None:
-    """Store a request: from now on the study goes on as it asks."""
+    """Store a request; from now on the study follows it."""
     store.append_event(
         study_id, kind, message, payload={"iteration": wanted.iteration, "request": asdict(wanted.request)}
     )
@@ -116,8 +120,7 @@ def check_alpha(charter: Charter, study_id: str, wanted: Continuation) -> None:
 
 
 def check_plan(charter: Charter, history: History, study_id: str, wanted: Continuation, next_plan: NextPlan) -> None:
-    """Raise NothingToExtend where the next plan would compare nothing with the baseline, or its runs would go over the
-    budget."""
+    """Raise NothingToExtend if the next plan would compare nothing with the baseline or exceed the budget."""
     proposed = adapt(next_plan(charter, history), wanted, history)
     if not {arm.name for arm in proposed.arms} - {charter.baseline}:
         raise NothingToExtend(
@@ -135,7 +138,7 @@ def check_plan(charter: Charter, history: History, study_id: str, wanted: Contin
 
 
 def adapt(proposed: Plan, wanted: Continuation | None, history: History) -> Plan:
-    """Return the planner's plan with as many runs per arm as a person asked for, which are fresh and judged alone."""
+    """Return the planner's plan with as many runs per arm as a person asked for; these are fresh and judged alone."""
     seeds = None if wanted is None else wanted.request.seeds
     if wanted is None or seeds in (None, len(proposed.seeds)) or len(history.plans) < wanted.iteration:
         return proposed
@@ -144,12 +147,12 @@ def adapt(proposed: Plan, wanted: Continuation | None, history: History) -> Plan
 
 
 def is_test_over(stored: StoredCharter, wanted: Continuation | None) -> bool:
-    """Say whether the sealed split was opened before a person took the study up again: its scores may be why."""
+    """Return whether the sealed split was opened before the study was extended, perhaps because of its scores."""
     return wanted is not None and stored.test_opened_at is not None and stored.test_opened_at < wanted.at
 
 
 def next_plan_of(study: Study) -> NextPlan | None:
-    """Return how the planner makes the next plan, where it can be asked at once and costs nothing; else None.
+    """Return the planner's method for the next plan, if it can be asked at once and costs nothing; else None.
 
     Raises ResearchError for settings that cannot be read.
     """

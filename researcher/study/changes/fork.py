@@ -1,12 +1,12 @@
-"""A new study that begins with the record of another one up to a decision: its arms, runs, scores and findings.
+"""The fork of a study: a new study that begins with a copy of another one's record up to a decision.
 
-Place in the flow: the CLI calls `fork` in the foreground; the loop then goes on with the plan after that decision. Rows
-are copied under ids of their own, with the times that they had, so that everything that reads or verifies a study works
-on a fork as on any other; each copied run says which run it is of, and none is trained again. The sealed split is
-closed in a fork.
+Place in the flow: the CLI calls `prepare_fork` and `carry_out_fork` in the foreground; the loop then goes on with the
+plan after that decision. The copy has arms, runs, scores and findings, under new ids but with their original times. So
+everything that reads or verifies a study works on a fork too. Each copied run names its original, and none is trained
+again. The sealed split is closed in a fork.
 
-A fork with the same topic has the alpha that the other study's charter leaves after the decision. One with a topic of
-its own asks another question and has alpha of its own; its plans are judged by fresh runs, never by copied ones.
+A fork with the same topic has the alpha that the other study's charter leaves after the decision. A fork with a topic
+of its own asks another question and has its own alpha. Its plans are judged by fresh runs, never by copied ones.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from researcher.study.settings import (
 from researcher.types import Analysis, Charter, History
 
 COPIED_FROM = "copied_from"
-"""Where in a run's external ids the id of the run stands that it is a copy of."""
+"""Key in a run's external ids: the id of the run that it is a copy of."""
 _OF_ARM = ["factors", "job", "program_code", "train_environment", "author", "iteration", "is_baseline", "note"]
 _OF_RUN = [
     "server_url",
@@ -69,14 +69,16 @@ _OF_RUN = [
     "training_cost",
 ]
 _OF_SCORE = ["phase", "split", "metric", "weight_version", "episodes", "successes", "mean", "stderr", "evaluator_hash"]
-"""What is taken over of a row as it is."""
+"""The fields of an arm, of a run and of a score that are copied unchanged."""
 _KEPT_IDS = ("checkpoint", CHECKPOINTS, PRUNED)
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What a fork does otherwise; None is as in the study that it is forked from. `seeds` are runs per arm of the next
-    plan."""
+    """The differences of a fork from its parent study; None means no difference.
+
+    `seeds` are runs per arm of the next plan.
+    """
 
     topic: str | None = None
     seeds: int | None = None
@@ -86,7 +88,7 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """A fork that has been checked: `iteration` is the last one that is copied."""
+    """A fork that passed its checks; `iteration` is the last one that is copied."""
 
     parent: Study
     iteration: int
@@ -100,8 +102,10 @@ class Fork:
 
 
 def prepare_fork(store: ExperimentStore, parent: Study, decision: int, changes: Changes) -> Fork:
-    """Nothing is stored. Raises NothingToExtend for a decision that there is none of or that nothing can follow,
-    AlphaSpent, TopicInvalid."""
+    """Return a checked fork; nothing is stored.
+
+    Raises NothingToExtend for a decision that does not exist or that no plan can follow, AlphaSpent, TopicInvalid.
+    """
     made = [item.iteration for item in store.list_decisions(parent.id)]
     if decision - 1 not in made:
         known = ", ".join(str(iteration + 1) for iteration in made) or "none yet"
@@ -125,8 +129,10 @@ def prepare_fork(store: ExperimentStore, parent: Study, decision: int, changes: 
 
 
 def carry_out_fork(store: ExperimentStore, location: str, fork: Fork) -> Study:
-    """Store the new study with all that it takes over. `location` is that of the store, opened a second time to write
-    rows with the times that they have."""
+    """Store the new study with its copied record, and return it.
+
+    `location` is that of the store, which is opened a second time to write rows with their original times.
+    """
     study = store.create_study(fork.topic, brain=fork.settings.brain, settings=fork.settings.model_dump(mode="json"))
     store.freeze_charter(study.id, to_json(fork.charter))
     clock = _Clock(study.created_at)
@@ -164,7 +170,7 @@ def _until(history: History, decision: int) -> History:
 def _charter(
     store: ExperimentStore, parent: Study, known: Charter, settings: StudySettings, changes: Changes, decision: int
 ) -> Charter:
-    """The charter of the fork: that of its parent, or one with a question of its own on the same baseline."""
+    """Return the charter of the fork: that of its parent, or one with its own question on the same baseline."""
     said = (
         f"The record up to decision {decision} is that of study {parent.id}: its runs were copied and not trained "
         "again, and its verdicts are those of that study."
@@ -198,7 +204,7 @@ def _charter(
 def _check_same_ground(
     store: ExperimentStore, parent: Study, known: Charter, framed: Charter, arms: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    """Raises TopicInvalid where the new topic's arms could not be compared with the copied ones."""
+    """Raise TopicInvalid if the new topic's arms could not be compared with the copied ones."""
     anew = "begin a study of its own for that (researcher start)"
     for name in ("task", "baseline", "compared_at", "amount"):
         was, wanted = getattr(known, name), getattr(framed, name)
@@ -212,7 +218,7 @@ def _check_same_ground(
 
 @dataclass(slots=True)
 class _Clock:
-    """The time of what is being copied."""
+    """A clock that shows the time of the row being copied."""
 
     at: float
 
@@ -222,8 +228,10 @@ class _Clock:
 
 @dataclass(slots=True)
 class _Copy:
-    """The rows of one study under another. `runs` and the like map old ids to new ones, `arms` to what was stored for
-    them."""
+    """A copy of one study's rows into another study.
+
+    `runs` and `hypotheses` map old ids to new ones. `arms` maps old ids to the stored copies.
+    """
 
     source: ExperimentStore
     target: ExperimentStore
@@ -263,7 +271,10 @@ class _Copy:
                 )
 
     def _copy_analyses(self, analyses: Sequence[IterationDocument]) -> None:
-        """With the verdicts that followed from each then: a later decision may have ruled out an arm since."""
+        """Copy the analyses and record their verdicts as they were then.
+
+        A later decision may have disqualified an arm since.
+        """
         log, charter = StudyLog(self.source, self.parent_id), StudyLog(self.target, self.study_id).charter()
         judged: list[Analysis] = []
         for item in analyses:
@@ -344,7 +355,7 @@ class _Copy:
         )
 
     def _renamed(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        """A document with the ids of the copied runs."""
+        """Return a document with the ids of the copied runs."""
         text = json.dumps(document)
         for old, new in self.runs.items():
             text = text.replace(f'"{old}"', f'"{new}"')
@@ -356,7 +367,7 @@ def _fields_of(row: object, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _life_of(run: Run) -> list[tuple[RunStatus, float]]:
-    """The statuses that a run which is over has had, and when, as far as the record tells."""
+    """Return the statuses of a run that is over, each with its time, as far as the record has them."""
     ended = run.finished_at or run.updated_at
     if run.started_at is None:
         return [(RunStatus.LAUNCHING, run.created_at), (run.status, ended)]

@@ -1,7 +1,7 @@
-"""What the attempts of each arm cost, in training and in final evaluation, from the ledgers of the servers.
+"""The cost of the attempts of each arm, in training and in final evaluation, from the ledgers of the servers.
 
-Place in the flow: the evaluator makes costs (attempts.py) and stores them beside the run; the report, the decisions and
-the explorer read them by arm (arms.py). Nothing here comes from a program, and nothing here judges.
+Place in the flow: the evaluator computes costs (attempts.py) and stores them with the run. The report, the decisions
+and the explorer read them by arm (arms.py). No number comes from a program, and this package judges nothing.
 """
 
 from researcher.study.costs.arms import NOT_FROM_MODEL_BELOW as NOT_FROM_MODEL_BELOW

@@ -1,6 +1,6 @@
-"""The costs of a study by arm, and what of them has to be known by whoever compares an arm with the baseline.
+"""The costs of a study by arm, and warnings about them for comparisons of an arm with the baseline.
 
-Place in the flow: the report, the decisions and the explorer ask here; the evaluator has stored what is read. This
+Place in the flow: the report, the decisions and the explorer ask here; the evaluator stored the costs before. This
 module judges nothing.
 """
 
@@ -14,20 +14,20 @@ from researcher.study.costs.attempts import COST, cost_from_json
 from researcher.types import ArmCost, AttemptCost
 
 NOT_FROM_MODEL_BELOW = 0.5
-"""The replies of an arm of whose characters the model wrote a smaller share do not come from the model."""
+"""The share of the characters of its replies that the model must have written, or they are not the model's."""
 
 MORE_CALLS = 1.2
 MORE_TOKENS = 1.5
-"""An arm with so many times the calls or tokens of the baseline spends more."""
+"""An arm with so many times the calls or tokens of the baseline has a higher cost."""
 OTHER_PROFILE = 1.5
-"""Training and evaluation differ where an attempt of one has so many times the calls or tokens of the other."""
+"""Training and evaluation differ if an attempt of one has so many times the calls or tokens of the other."""
 FEW_ATTEMPTS = 20
-"""The mean lengths of fewer attempts than this differ more by chance: it takes twice the ratio to say so."""
+"""Below this number of attempts, mean lengths vary more by chance, so twice the ratio is needed."""
 
 
 def gather_costs(store: ExperimentStore, study_id: str) -> Mapping[str, ArmCost]:
-    """Return the cost of each arm by name, over the runs that count: the finished one of a seed, else its last one."""
-    # The evaluator asks this module for costs.
+    """Return the cost of each arm by name, from the finished run of each seed, else from its last run."""
+    # Imported here because the evaluator imports this package.
     from researcher.evaluator import FINAL
 
     counted = {
@@ -51,7 +51,7 @@ def gather_costs(store: ExperimentStore, study_id: str) -> Mapping[str, ArmCost]
 
 
 def cost_flags(cost: ArmCost, baseline: ArmCost) -> tuple[str, ...]:
-    """Return what of an arm's cost a reader has to know who compares it with the baseline: one clause each."""
+    """Return warnings about an arm's cost for comparisons with the baseline: one clause each."""
     flags: list[str] = []
     if cost.evaluation is not None and baseline.evaluation is not None:
         flags += _spends_more(cost.evaluation, baseline.evaluation)
@@ -65,7 +65,7 @@ def cost_flags(cost: ArmCost, baseline: ArmCost) -> tuple[str, ...]:
 
 
 def _mean(costs: Sequence[AttemptCost]) -> AttemptCost | None:
-    """The cost of all attempts together."""
+    """Return the mean cost over all attempts; None without any."""
     attempts = sum(cost.attempts for cost in costs)
     if not attempts:
         return None
@@ -91,7 +91,7 @@ def _mean(costs: Sequence[AttemptCost]) -> AttemptCost | None:
 
 
 def _spends_more(own: AttemptCost, other: AttemptCost) -> list[str]:
-    """What an attempt takes more of than one of the baseline."""
+    """Return warnings where an attempt costs more than one of the baseline."""
     flags: list[str] = []
     for name, least, said in (
         ("calls", MORE_CALLS, "calls"),
@@ -108,7 +108,7 @@ def _spends_more(own: AttemptCost, other: AttemptCost) -> list[str]:
 
 
 def _profile(training: AttemptCost, evaluation: AttemptCost) -> list[str]:
-    """How attempts in evaluation differ from those in training."""
+    """Return warnings where attempts in evaluation differ from those in training."""
     flags: list[str] = []
     if training.temperatures != evaluation.temperatures and training.temperatures and evaluation.temperatures:
         there, here = _temperatures(training), _temperatures(evaluation)
@@ -123,7 +123,7 @@ def _profile(training: AttemptCost, evaluation: AttemptCost) -> list[str]:
 
 
 def _for_chance(name: str, own: AttemptCost, other: AttemptCost) -> float:
-    """The factor of a ratio that chance alone may reach: lengths of replies vary, numbers of calls hardly do."""
+    """Return the factor that chance alone may add to a ratio: reply lengths vary, numbers of calls hardly do."""
     return 2.0 if name == "sampled_tokens" and min(own.attempts, other.attempts) < FEW_ATTEMPTS else 1.0
 
 
@@ -133,5 +133,5 @@ def _temperatures(cost: AttemptCost) -> str:
 
 
 def _percent(share: float) -> str:
-    """Rounded down, so that nothing below the bound is shown as the bound."""
+    """Return a share in percent, rounded down, so that a value below a bound is never shown as the bound."""
     return f"{int(100 * share + 1e-9)} %"

@@ -1,7 +1,7 @@
-"""The cost of the attempts of one score, or of one training, and the form in which it is stored.
+"""The cost of the attempts of one score, or of one training, and its stored form.
 
-Place in the flow: the evaluator makes the cost of a score of what the server said of its episodes, and that of a
-training of what the server says of the job. This module knows nothing of arms and no database.
+Place in the flow: the evaluator computes the cost of a score from the server's receipts for its episodes. It computes
+the cost of a training from the server's usage record for the job. This module knows nothing of arms and no database.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from swarm.schemas import EndEpisodeResponse
 from swarm.types import EpisodeType
 
 COST = "cost"
-"""Where in the details of an evaluation the cost of its attempts stands."""
+"""Key in the details of an evaluation: the cost of its attempts."""
 
 _CLIENT_ERROR = "client_error:"
 _SILENT = frozenset({"idle_timeout", "deadline", "no_result"})
@@ -32,7 +32,7 @@ def cost_of_attempts(
 ) -> AttemptCost | None:
     """Return the cost of the attempts that ended with these receipts; None without any.
 
-    `broken` attempts were broken by the program, `repeated` ones were broken by the system and made again.
+    `broken` attempts were broken by the program. `repeated` attempts were broken by the system and made again.
     """
     ended = tuple(receipts)
     if not ended:
@@ -60,10 +60,10 @@ def cost_of_attempts(
 
 
 def read_training_cost(client: SwarmClient, run: Run) -> AttemptCost | None:
-    """Ask the server of a run what its training episodes cost; None if there was none, or if it runs another job.
+    """Return the cost of a run's train episodes from its server; None without any, or if it runs another job.
 
-    An attempt counts as broken by the program if its client gave it up, or the server did because its agent was silent,
-    and no call of it had failed by a fault of the server.
+    An attempt counts as broken by the program in two cases: its client gave it up, or the server did because its agent
+    was silent. Neither counts if a call of the attempt had failed by a fault of the server.
     """
     resolved = client.job().resolved or {}
     if resolved.get("experiment_name") != run.job.get("experiment_name"):
@@ -100,10 +100,9 @@ def _others(top_p: Iterable[float], top_k: Iterable[int], named: Iterable[str]) 
 
 
 def error_of_program(outcome: str | None) -> str | None:
-    """Return the class of what a program raised in an attempt that its client gave up.
+    """Return the class name of the program's error in an attempt that its client gave up.
 
-    None stands for what says nothing of the program: errors of the server, the environment and the network, and
-    interruptions.
+    None for errors of the server, the environment or the network, and for interruptions.
     """
     if outcome is None or not outcome.startswith(_CLIENT_ERROR):
         return None
@@ -113,5 +112,5 @@ def error_of_program(outcome: str | None) -> str | None:
 
 
 def _is_of_program(outcome: str) -> bool:
-    """Whether an attempt without a reward was given up for something that its agent did."""
+    """Return whether the agent caused the end of an attempt without a reward."""
     return outcome in _SILENT or error_of_program(outcome) is not None

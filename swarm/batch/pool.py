@@ -238,7 +238,7 @@ class BatchPool:
             self._groups.give_up(group.key)
 
     def tasks_with_place(self, data_source: str) -> list[str]:
-        """Return the tasks of a data source whose groups have a place left and are not overdue, the oldest group first."""
+        """Return the tasks whose groups have a place left and are not overdue, the oldest group first."""
         return [
             group.key[1]
             for group in self._groups.unfinished
@@ -519,7 +519,10 @@ class BatchPool:
         )
 
     def _is_target_met(self) -> bool:
-        """Return whether there are as many episodes or tasks as the policy asks for, in a mixture of each data source."""
+        """Return whether there are as many episodes or tasks as the policy asks for.
+
+        In a mixture, every data source has to reach its own number.
+        """
         by_episodes = self._policy.stop_rule == "enough_episodes"
         unit = self._policy.num_repeat if by_episodes else 1
 

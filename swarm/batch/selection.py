@@ -83,8 +83,8 @@ class Selection:
         """Return the groups by rank.
 
         Groups that cannot wait for the next batch come first, then full ones, then the oldest, then by chance. The
-        chance depends on the step and the task alone, so everybody who knows the step gets the same order. Neither
-        speed nor the same tasks each time must decide.
+        chance depends on the step and the task alone. So the fastest clients have no advantage, and no task loses every
+        time.
         """
         by_key: dict[GroupKey, list[WaitingGroup]] = {}
         for group in self.groups:

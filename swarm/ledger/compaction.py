@@ -1,9 +1,9 @@
 """The removal of old tokens from a ledger, so that its file becomes smaller.
 
 Place in the flow: called without a server, under the ledger's lock. Turns go; episodes with their rewards, batches,
-metrics and events stay. Turns that a restarted server needs stay too. They are those of running episodes, of episodes
-that wait for a batch, of closed but untrained batches, and of trained batches that a recovery would train once more.
-This module knows nothing of checkpoints: the caller names the step from which a recovery starts.
+metrics and events stay. Turns that a restarted server needs stay too: those of running episodes, and of episodes that
+wait for a batch or are in a closed but untrained one. So do the turns of trained batches that a recovery would train
+once more. This module knows nothing of checkpoints: the caller names the step from which a recovery starts.
 """
 
 from __future__ import annotations
@@ -87,9 +87,10 @@ def estimate_compaction(path: Path, *, after_step: int, ended_before: float) -> 
 def compact(path: Path, *, after_step: int, ended_before: float) -> Compacted:
     """Remove the turns that nothing needs any more, and return their space to the disk. The caller holds the lock.
 
-    Three kinds of turns stay: of batches of the newest job that were trained beyond `after_step`, of all that waits to
-    be trained, and of episodes that ended at `ended_before` (seconds since the epoch) or later. A process killed at any
-    point leaves the ledger as it was before or as it is afterwards.
+    Three kinds of turns stay. The first are those of batches of the newest job that were trained beyond `after_step`.
+    The second are those of all that waits to be trained. The third are those of episodes that ended at `ended_before`
+    (seconds since the epoch) or later. A process killed at any point leaves the ledger as it was before or as it is
+    afterwards.
 
     Raise LedgerUnwritable if the disk refuses, or LedgerError.
     """

@@ -4,8 +4,8 @@ Place in the flow: the server writes here before it acknowledges anything, and r
 through one writer thread that commits them in groups. Reads run in worker threads on read-only connections. This module
 knows nothing of HTTP, tokenizers or weights.
 
-Every method but `open` is a coroutine. A write returns once it is on disk (`synchronous=FULL`). If the disk refuses, it
-raises LedgerError with nothing stored. Writes run in the order of their calls. Steps, metrics, counters and open work
+Reads and writes are coroutines. A write returns once it is on disk (`synchronous=FULL`). If the disk refuses, it raises
+LedgerError with nothing stored. Writes run in the order of their calls. Steps, metrics, counters and open work
 are those of the newest job; earlier jobs stay on record. Every change of a job, a state, a batch or a reward records an
 event in the same transaction. The docstring of each method is where its operation is: in queries.py, in writes/,
 leases.py, evaluations.py and transactions.py.

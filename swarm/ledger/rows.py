@@ -381,11 +381,11 @@ class RecordedEpisode:
 
 @dataclass(frozen=True, slots=True)
 class OpenWork:
-    """The work that a restarted server continues. `step` and `weight_version` are those of the last finished batch, or 0.
+    """The work that a restarted server continues.
 
-    `running` are the episodes that have not ended, or were only prepared to end, oldest first. `returned` are the ids
-    of batches that were closed and never finished. Their episodes are among `completed`, which wait for a batch, oldest
-    end first.
+    `step` and `weight_version` are those of the last finished batch, or 0. `running` are the episodes that have not
+    ended, or were only prepared to end, oldest first. `returned` are the ids of batches that were closed and never
+    finished. Their episodes are among `completed`, which wait for a batch, oldest end first.
     """
 
     job: JobRow | None

@@ -54,7 +54,7 @@ def prepare_episode(
             "inquiry_url": inquiry_url,
         },
     )
-    # Read again: RETURNING gives whole numbers of a REAL column as integers.
+    # The row is read again because RETURNING gives whole numbers of a REAL column as integers.
     return receipt_of(queries.episode(connection, ending.episode_id), replayed=False)
 
 

@@ -37,7 +37,10 @@ _OWN_ERRORS = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.DataErr
 
 @dataclass(frozen=True, slots=True)
 class CommitCount:
-    """The number of transactions on disk and of writes in them, and their total time from begin to commit in seconds."""
+    """The number of transactions on disk and of writes in them.
+
+    `seconds` is their total time from begin to commit.
+    """
 
     commits: int = 0
     writes: int = 0
@@ -184,14 +187,14 @@ def _answer(group: Sequence[_Pending]) -> None:
     for pending in group:
         of_loop.setdefault(pending.future.get_loop(), []).append(pending)
     for loop, done in of_loop.items():
-        # A loop that was closed meanwhile has nobody left who waits.
+        # A loop that was closed meanwhile has no waiting caller left.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(_settle, done)
 
 
 def _settle(done: Sequence[_Pending]) -> None:
     for pending in done:
-        # Given up by its caller meanwhile.
+        # The caller may have given up meanwhile.
         if pending.future.done():
             continue
         if pending.error is not None:
@@ -231,6 +234,6 @@ class EventWatchers:
         with self._lock:
             waiting = list(self._waiting.items())
         for arrived, loop in waiting:
-            # A loop that was closed meanwhile has nobody left who waits.
+            # A loop that was closed meanwhile has no watcher left.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(arrived.set)

@@ -142,9 +142,9 @@ class Episodes:
         Wait up to `wait_s` seconds while no episode of the task may begin, or until `departure` reports that the caller
         is gone. A client repeats its request when the first answer was lost.
 
-        Raise BadRequest for a data source outside the mixture or a task that has to be named, and TrainingComplete for
-        a train episode after the last step. Raise RolloutPaused, EngineNotReady or EngineFailure when the wait was in
-        vain. Raise EpisodeEnded for a begin secret whose episode is over, and IdempotencyMismatch for one of another
+        Raise BadRequest for a data source outside the mixture or a task that has to be named. Raise TrainingComplete
+        for a train episode after the last step. Raise RolloutPaused, EngineNotReady or EngineFailure when the wait was
+        in vain. Raise EpisodeEnded for a begin secret whose episode is over, and IdempotencyMismatch for one of another
         episode.
         """
         self._clients.see(request.client_id)

@@ -52,7 +52,7 @@ def inspect(path: Path, limit_s: float | None) -> Inspected:
     except LedgerDamaged:
         if (present := read_mark(path)) == noted:
             raise
-        # A server has opened it, or written, while it was read as one that nobody writes to.
+        # A server opened or changed the ledger during the check, so its findings may be wrong: check once more.
         return _look(path, present, limit_s)
 
 

@@ -87,7 +87,7 @@ def _intact_rows(
     try:
         connection.execute(f"{query} IS NULL")
     except sqlite3.DatabaseError:
-        # Not one row can be asked for.
+        # No query on this table works at all.
         return
     rowid, gap, looked = 0, 0, 0
     while gap < MAX_GAP:
@@ -98,7 +98,7 @@ def _intact_rows(
         if row is None:
             return
         if not _passes(row, unchecked):
-            # Its number may be as wrong as the rest: it leads nowhere.
+            # The number of a damaged row may be wrong as well, so the search continues at the next number instead.
             gap, rowid = gap + 1, rowid + 1
             row = _read(connection, f"{query} = ?", rowid)
             if row is None or not _passes(row, unchecked):

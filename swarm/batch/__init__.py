@@ -1,4 +1,4 @@
-"""From finished episodes to a sealed batch: admission, groups, quotas and stop rules."""
+"""The way from finished episodes to a complete batch: admission, groups, quotas and stop rules."""
 
 from swarm.batch.diagnostics import ClientWarning as ClientWarning
 from swarm.batch.diagnostics import Diagnostics as Diagnostics

@@ -1,7 +1,7 @@
-"""Signs that a client does not do what its author meant, found in how it begins and ends its train episodes.
+"""Signs that a client's program is wrong, found in how it begins and ends its train episodes.
 
-Place in the flow: the rollout shows it every train episode, the status shows its warnings. It only watches: nothing is
-refused here. Memory is bounded whatever clients send.
+Place in the flow: the rollout shows it every train episode, and the status shows its warnings. It only watches and
+refuses nothing. Its memory is bounded whatever clients send.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from swarm.types import FinishedEpisode, TrainBatch
 
 MAX_CLIENTS = 1_000
 MAX_TASKS_PER_CLIENT = 256
-"""The clients and tasks that were silent longest are forgotten first. Task ids are remembered as hashes, so both bounds
-together keep memory below 100 MB whatever clients send."""
+"""The most clients and tasks that are remembered; those silent longest are forgotten first. Task ids are remembered as
+hashes, so both bounds together keep memory below 100 MB whatever clients send."""
 
 MIN_CONSTANT = 32
 CONSTANT_GROUPS = 4
-"""So many equal rewards in a row are no coincidence: the larger of 32 and four groups."""
+"""A row of equal rewards of this length is no coincidence: the larger of 32 and four groups."""
 _FAILED = (
     "no attempt succeeds: look at the replies, reward parts of an answer, or begin with a model that does it now and"
     " then"
@@ -32,18 +32,19 @@ REPEATS = 2
 
 LEFT_BEHIND_EPISODES = 128
 LEFT_BEHIND_GROUPS = 16
-"""A task is left behind once its client has ended so many episodes of other tasks since: the larger of 128 and sixteen
-groups, more than a client usually has under way at once."""
+"""A task is left behind once its client has since ended the larger of 128 episodes and sixteen groups of other tasks.
+That is more than a client usually runs at once."""
 
 MIN_MISMATCHES = 3
-"""Tasks left behind with too few episodes, and more of them than complete ones: a few may be lost to errors."""
+"""Tasks that must be left behind with too few episodes before a warning, since a few may be lost to errors. They must
+outnumber the complete ones as well."""
 
 MIN_UNCALLED = 3
-"""So many episodes in a row without a sampled token: one alone may have failed before its first call."""
+"""Episodes in a row without a sampled token before a warning: one alone may have failed before its first call."""
 
 MIN_LOST = 3
 LOST_SHARE = 0.2
-"""Episodes that fell silent, and their share of all begun: a crash now and then is what leases are for."""
+"""Silent episodes before a warning, and their least share of all begun: leases absorb a crash now and then."""
 
 SILENT_ENDS = frozenset({"lease_expired", "idle_timeout", "deadline"})
 BLANK_IDS = frozenset({"", "none", "null", "nan", "undefined"})
@@ -51,7 +52,7 @@ BLANK_IDS = frozenset({"", "none", "null", "nan", "undefined"})
 
 @dataclass(frozen=True, slots=True)
 class ClientWarning:
-    """`count` is how often it was seen, `last_at` when it last was, in seconds since the epoch."""
+    """A warning about one client. `count` is how often it occurred, `last_at` when last, in seconds since the epoch."""
 
     code: str
     client_id: str
@@ -62,8 +63,10 @@ class ClientWarning:
 
 @dataclass(slots=True)
 class _Task:
-    """Episodes of one task that its client ended, in all and since seal number `seal`; `last_end` is how many episodes
-    of any task the client had ended by the last of them."""
+    """The episodes of one task that its client ended, in all and since batch number `seal`.
+
+    `last_end` is how many episodes of any task the client had ended when the last of these ended.
+    """
 
     episodes: int = 0
     in_batch: int = 0
@@ -86,7 +89,7 @@ class _Client:
 
 
 class Diagnostics:
-    """Used from one thread."""
+    """Checks of the train episodes of every client. Use it from one thread."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -94,7 +97,7 @@ class Diagnostics:
         self._seals = 0
 
     def begun(self, client_id: str, task_id: str | None) -> None:
-        """`task_id` is None where the client tells it only at the end."""
+        """Note the begin of an episode; `task_id` is None where the client names the task only at the end."""
         self._client(client_id).begun += 1
         if task_id is not None:
             self._check_id(client_id, task_id)
@@ -109,7 +112,7 @@ class Diagnostics:
         self._check_left_behind(client_id, client, num_repeat)
 
     def lost(self, client_id: str, reason: str) -> None:
-        """An episode was given up."""
+        """Note an episode that was given up."""
         client = self._client(client_id)
         if reason not in SILENT_ENDS:
             return
@@ -123,7 +126,7 @@ class Diagnostics:
             )
 
     def sealed(self, batch: TrainBatch) -> None:
-        """Tasks count from zero again: the next epoch may repeat them."""
+        """Note a complete batch. Its tasks count from zero again, since the next epoch may repeat them."""
         self._seals += 1
         for group in batch.groups:
             for client_id in {episode.client_id for episode in group.episodes}:
@@ -131,7 +134,7 @@ class Diagnostics:
                     client.tasks.pop(hash(group.task_id), None)
 
     def warnings(self) -> tuple[ClientWarning, ...]:
-        """By client and code."""
+        """All warnings, by client and code."""
         found = [warning for client in self._clients.values() for warning in client.warnings.values()]
         return tuple(sorted(found, key=lambda warning: (warning.client_id, warning.code)))
 
@@ -188,7 +191,7 @@ class Diagnostics:
             )
 
     def _check_left_behind(self, client_id: str, client: _Client, num_repeat: int) -> None:
-        """Tasks that the client has moved on from had their episodes: were they as many as the job asks for?"""
+        """Warn if the client ended fewer episodes than the job asks for of tasks that it has left behind."""
         patience = max(LEFT_BEHIND_EPISODES, LEFT_BEHIND_GROUPS * num_repeat)
         while client.tasks:
             key, oldest = next(iter(client.tasks.items()))

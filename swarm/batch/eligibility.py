@@ -1,7 +1,7 @@
-"""Which finished episodes may be trained, and why the others may not.
+"""The test of which finished episodes may be trained, and the reason why another one may not.
 
-Place in the flow: the pool asks here about each episode and each group when it counts and when it seals. Pure
-functions of the episode; this module knows nothing of time, storage or training.
+Place in the flow: the pool asks here about each episode and each group, when it counts them and when it closes a batch.
+Pure functions of the episode; this module knows nothing of time, storage or training.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from swarm.types import FinishedEpisode
 
 
 class DropReason(StrEnum):
-    """Why an episode was not trained. Every episode that leaves a pool untrained carries exactly one.
+    """The reason why an episode was not trained. Every episode that leaves a pool untrained carries exactly one.
 
     `no_tokens`: nothing was sampled. `stale`: a token was sampled with weights too old, or with weights that no longer
-    exist. `group_too_small`: fewer than `min_group` episodes of its task were left. `no_baseline`: its
-    group had no greedy episode that algorithm remax could compare the others with, or had no others. `constant_reward`:
-    all rewards of its group were equal and the stop rule asks for others. `over_quota`: the batch, or its data source
-    in a mixture, had enough without it and the next one has no use for it. `group_sealed`: its group was trained
-    without it.
+    exist. `group_too_small`: fewer than `min_group` episodes of its task were left. `constant_reward`: all rewards of
+    its group were equal, and the stop rule asks for different ones. `group_sealed`: its group was trained without it.
+
+    `no_baseline`: algorithm remax compares the episodes of a group with a greedy one, and its group had no greedy
+    episode or no others. `over_quota`: the batch, or its data source in a mixture, had enough without it, and the next
+    batch cannot use it.
     """
 
     NO_TOKENS = "no_tokens"
@@ -50,7 +51,7 @@ class VersionSpan:
 
 
 def version_span(episode: FinishedEpisode) -> VersionSpan | None:
-    """None if nothing was sampled. Prompt tokens have no version and do not count."""
+    """Return the span of versions, or None if nothing was sampled. Prompt tokens have no version and do not count."""
     versions = {
         version
         for sample in episode.samples
@@ -61,11 +62,11 @@ def version_span(episode: FinishedEpisode) -> VersionSpan | None:
 
 
 def refuse(span: VersionSpan | None, *, weight_version: int, max_staleness: int) -> DropReason | None:
-    """Why an episode with this span cannot be trained on top of `weight_version`; None if it can.
+    """Return why an episode with this span cannot be trained on top of `weight_version`; None if it can.
 
-    Staleness of a token is `weight_version` minus the version it was sampled with; it must lie in
-    [0, `max_staleness`]. It is negative when the server went back to an older checkpoint: those weights are gone, so
-    the token is off-policy by an unknown amount.
+    The staleness of a token is `weight_version` minus the version it was sampled with; it must lie in [0,
+    `max_staleness`]. It is negative when the server went back to an older checkpoint. Those weights are gone, so the
+    token is off-policy by an unknown amount.
     """
     if span is None:
         return DropReason.NO_TOKENS

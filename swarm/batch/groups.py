@@ -1,10 +1,10 @@
 """The groups of the batches being filled: which episodes of a task are compared, and how many are still to come.
 
-Place in the flow: inside the pool. A group is opened by the first episode of its task that begins or, where the client
-names the task only at the end, by the first that ends. It holds `num_repeat` places; a task whose group has none left
-opens another one, and of several groups that lost episodes one is made whole from the others. Counts per data source
-are kept as episodes come and go. This module knows nothing of weight versions: only episodes that may be trained are
-ever counted in here.
+Place in the flow: inside the pool. The first episode of a task that begins opens its group. Where the client names the
+task only at the end, the first episode that ends opens it. A group has `num_repeat` places; a task whose group has none
+left opens another group. If several groups of a task lost episodes, one is filled up from the others. Counts per data
+source are updated as episodes come and go. This module knows nothing of weight versions: it only counts episodes that
+may be trained.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def returns_of(episode: FinishedEpisode) -> Returns:
 
 
 def compared_of(episode: FinishedEpisode, policy: BatchPolicy) -> Returns:
-    """What the episodes of a group are compared by: their returns, or the named rewards that the policy asks for."""
+    """Return the values by which a group compares its episodes: returns, or the named rewards of the policy."""
     if policy.reward_keys is None:
         return returns_of(episode)
     return 0.0, tuple((episode.rewards or {}).get(key, 0.0) for key in policy.reward_keys)
@@ -47,14 +47,14 @@ def compared_of(episode: FinishedEpisode, policy: BatchPolicy) -> Returns:
 
 @dataclass(slots=True, eq=False)
 class WaitingGroup:
-    """Episodes of one task by id, how many of them are equal in what they are compared by, and what else holds one of
-    its places.
+    """Episodes of one task by id, how many of them have equal values, and what takes the other places.
 
-    `running` episodes have begun and not ended; `given_up` is how many repeats will never come, because their client
-    has said so or their episodes were dropped; `greedy` counts the greedy one, as soon as it runs. A group none of
-    whose episodes runs is idle since `idle_since`, in seconds of the pool's clock; once that was too long it is overdue
-    and counts with the episodes it has. A sealed group has left the pool. `heir` is the group whose episode took a
-    place here, which lacks that episode instead.
+    `running` episodes have begun and not ended. `given_up` is how many repeats will never come, because their client
+    declared so or their episodes were dropped. `greedy` counts the greedy episode from its begin. A sealed group has
+    left the pool. `heir` is the group whose episode took a place here, and which lacks that episode instead.
+
+    A group without running episodes is idle since `idle_since`, in seconds of the pool's clock. After too long it is
+    overdue and counts with the episodes it has.
     """
 
     key: GroupKey
@@ -70,21 +70,21 @@ class WaitingGroup:
 
     @property
     def size(self) -> int:
-        """How many episodes it holds that have ended."""
+        """Number of its episodes that have ended."""
         return len(self.episodes)
 
     @property
     def is_constant(self) -> bool:
-        """Whether nothing can be learned from it."""
+        """Whether all its values are equal, so that nothing can be learned from it."""
         return len(self.returns) < 2
 
 
 @dataclass(slots=True)
 class SourceCount:
-    """The groups of one data source, or of all.
+    """The counts of the groups of one data source, or of all.
 
-    `tasks` are those that count towards the target, `trainable` those that a step could learn from. `open_places`
-    counts the unfinished groups, overdue ones aside, by how many more episodes each lets begin.
+    `tasks` counts the groups that count towards the target, `trainable` those that a step could learn from.
+    `open_places` counts the unfinished groups that are not overdue, by how many more episodes each admits.
     """
 
     episodes: int = 0
@@ -94,11 +94,11 @@ class SourceCount:
 
     @property
     def unfinished(self) -> int:
-        """How many groups wait for more episodes."""
+        """Number of groups that wait for more episodes."""
         return sum(self.open_places.values())
 
     def places(self, tasks: int, num_repeat: int) -> int:
-        """How many more episodes may begin until `tasks` groups are full: the fullest come first. O(num_repeat)."""
+        """Return how many more episodes may begin until `tasks` groups are full, the fullest first. O(num_repeat)."""
         tasks = max(0, tasks - self.tasks)
         places = 0
         for open_places in sorted(self.open_places):
@@ -112,9 +112,9 @@ class SourceCount:
 
 
 class Groups:
-    """All waiting groups, and how many count: per data source and in all. O(1) per episode that comes or goes.
+    """All waiting groups, and how many count, per data source and in all. O(1) per episode that comes or goes.
 
-    `clock` gives seconds.
+    `clock` returns seconds.
     """
 
     def __init__(self, policy: BatchPolicy, clock: Callable[[], float]) -> None:
@@ -132,21 +132,21 @@ class Groups:
 
     @property
     def unfinished(self) -> list[WaitingGroup]:
-        """Those that may take more episodes and are not overdue, the oldest first."""
+        """Return the groups that may take more episodes and are not overdue, the oldest first."""
         return list(self._unfinished)
 
     def source(self, name: str) -> SourceCount:
         return self.sources.get(name) or SourceCount()
 
     def with_place(self, key: GroupKey) -> WaitingGroup | None:
-        """The group of a task that has a place for one more episode; the oldest if there are several."""
+        """Return the oldest group of a task that has a place for one more episode, or None."""
         return next((group for group in self._by_key.get(key, ()) if self.places(group)), None)
 
     def find(self, key: GroupKey, *, is_greedy: bool | None = None) -> WaitingGroup:
-        """The group of a task that has a place, or else a new one without members.
+        """Return a group of a task that has a place, or else a new group without members.
 
-        The place is for a greedy episode or for another one, as `is_greedy` says; None is whichever it lacks first. A
-        group is forgotten once it has no members left and all may still come.
+        `is_greedy` tells whether the place is for the greedy episode or for another one; None takes the one it lacks
+        first. A group is forgotten once it has no members left and all may still come.
         """
         for group in self._by_key.get(key, ()):
             if self.places(group) if is_greedy is None else self.has_place(group, is_greedy=is_greedy):
@@ -157,20 +157,20 @@ class Groups:
         return group
 
     def begin(self, group: WaitingGroup, *, is_greedy: bool) -> None:
-        """One more episode runs in it."""
+        """Count one more running episode in the group."""
         with self._changing(group):
             group.running += 1
             group.greedy += is_greedy
 
     def lose(self, group: WaitingGroup, *, is_final: bool, is_greedy: bool) -> None:
-        """A running episode of it was given up; with `is_final` nobody will make another attempt."""
+        """Count a running episode of the group as given up; with `is_final` nobody will make another attempt."""
         with self._changing(group):
             group.running -= 1
             group.given_up += is_final
             group.greedy -= is_greedy
 
     def give_up(self, key: GroupKey) -> None:
-        """One of the repeats of a task that are still to come never will."""
+        """Count one of the repeats of a task that are still to come as never coming."""
         group = self.find(key)
         with self._changing(group):
             group.given_up += 1
@@ -184,7 +184,7 @@ class Groups:
             group.returns[compared_of(episode, self._policy)] += 1
 
     def remove(self, group: WaitingGroup, episode: FinishedEpisode, *, is_spent: bool = False) -> None:
-        """With `is_spent` nobody will make another attempt in its place."""
+        """Remove an ended episode; with `is_spent` nobody will make another attempt in its place."""
         with self._changing(group):
             group.given_up += is_spent
             group.greedy -= episode.is_greedy
@@ -193,17 +193,17 @@ class Groups:
         self._count_episodes(episode.data_source, -1)
 
     def replace(self, group: WaitingGroup, present: FinishedEpisode, other: FinishedEpisode) -> None:
-        """Another result of an episode that is in the group."""
+        """Replace the result of an episode in the group."""
         with self._changing(group):
             _change(group.returns, compared_of(present, self._policy), -1)
             group.returns[compared_of(other, self._policy)] += 1
             group.episodes[other.episode_id] = other
 
     def pack(self, key: GroupKey) -> dict[str, WaitingGroup]:
-        """Let one of the groups of a task lack episodes at most, by moving those that ended. Returns what was moved.
+        """Move ended episodes between the groups of a task until at most one group lacks some. Return what was moved.
 
-        Each of two groups may have lost episodes that nobody will attempt again, because their client is gone, while
-        together they are whole: both would hold a place of the batch for nothing.
+        Two groups may each have lost episodes that nobody attempts again, because their client is gone, while together
+        they make a whole group. Without the move, both would take a place of the batch for nothing.
         """
         moved: dict[str, WaitingGroup] = {}
         while (move := self._next_move(key)) is not None:
@@ -215,7 +215,7 @@ class Groups:
         return moved
 
     def _next_move(self, key: GroupKey) -> tuple[WaitingGroup, WaitingGroup, FinishedEpisode] | None:
-        """To an older group, from a younger one, an episode that the older one has a place for."""
+        """Return an older group, a younger one, and an episode of the younger for which the older has a place."""
         lacking = [each for each in self._by_key.get(key, ()) if each.episodes and self.places(each)]
         for number, target in enumerate(lacking):
             for source in reversed(lacking[number + 1 :]):
@@ -225,7 +225,7 @@ class Groups:
         return None
 
     def seal(self, group: WaitingGroup) -> None:
-        """The group leaves with all its members; whoever still runs in it comes too late."""
+        """Remove the group with all its members; episodes that still run in it come too late."""
         self._count(group, -1)
         self._forget(group)
         self._count_episodes(group.key[0], -group.size)
@@ -242,20 +242,24 @@ class Groups:
             self._keep(group)
 
     def restart_idle(self) -> None:
-        """Nobody could begin an episode until now: no group has been idle for longer."""
+        """Restart the idle time of all groups, since nobody could begin an episode until now."""
         now = self._clock()
         for group in self:
             group.idle_since = now
 
     def next_overdue(self) -> float | None:
-        """When the group that has been idle longest is overdue, in seconds of the clock; None if none ever is."""
+        """Return when the group that has been idle longest is overdue; None if none ever is.
+
+        The time is in seconds of the clock.
+        """
         group = next(iter(self._idle), None) if self._policy.is_grouped else None
         return None if group is None else group.idle_since + self._policy.group_timeout_s
 
     def expire(self, is_wanted: Callable[[GroupKey], bool]) -> bool:
-        """Mark the groups that have been idle for too long as overdue. Returns whether there was one.
+        """Mark the groups that have been idle for too long as overdue. Return whether there was one.
 
-        A group that `is_wanted` is not idle: somebody waits to begin an episode of it, or may be running one.
+        A group for which `is_wanted` is true is not idle: a caller waits to begin an episode of it, or may be running
+        one.
         """
         is_any, now = False, self._clock()
         while (due := self.next_overdue()) is not None and due <= now:
@@ -274,31 +278,33 @@ class Groups:
         return is_any
 
     def places(self, group: WaitingGroup) -> int:
-        """How many more episodes may begin in the group."""
+        """Return how many more episodes may begin in the group."""
         if not self._policy.is_grouped:
             return 1
         return max(0, self._policy.num_repeat - group.size - group.running - group.given_up)
 
     def has_place(self, group: WaitingGroup, *, is_greedy: bool) -> bool:
-        """Whether one more episode may begin in it that is greedy, or one that is not: a place is kept for the greedy
-        one."""
+        """Return whether one more episode, greedy or not, may begin in the group.
+
+        One place is reserved for the greedy episode.
+        """
         kept = self._policy.has_greedy and not group.greedy
         return bool(kept and self.places(group)) if is_greedy else self.places(group) > kept
 
     def is_full(self, group: WaitingGroup) -> bool:
-        """Whether no episode of it is still to come."""
+        """Return whether no episode of the group is still to come."""
         return group.size + group.given_up >= self._policy.num_repeat
 
     def is_done(self, group: WaitingGroup) -> bool:
-        """Whether nothing more is waited for."""
+        """Return whether the group waits for nothing more."""
         return self.is_full(group) or group.is_overdue
 
     def lacks_contrast(self, group: WaitingGroup) -> bool:
-        """Whether its rewards are equal where the stop rule asks for others."""
+        """Return whether all rewards of the group are equal although the stop rule asks for different ones."""
         return self._policy.needs_contrast and group.is_constant
 
     def lacks_baseline(self, group: WaitingGroup) -> bool:
-        """Whether the greedy episode has not ended that the others are to be compared with, or is all there is."""
+        """Return whether the greedy episode has not ended, or is the only one; the others are compared with it."""
         if not self._policy.has_greedy:
             return False
         return group.size < 2 or not any(episode.is_greedy for episode in group.episodes.values())
@@ -309,7 +315,7 @@ class Groups:
 
     @contextmanager
     def _changing(self, group: WaitingGroup) -> Generator[None]:
-        """Keeps the counts right over a change of a group. Whatever changes, somebody is at work on it."""
+        """Keep the counts right over a change of a group. Any change is activity in the group."""
         self._count(group, -1)
         yield
         group.is_overdue = False
@@ -317,7 +323,7 @@ class Groups:
         self._keep(group)
 
     def _keep(self, group: WaitingGroup) -> None:
-        """Count a group, if it holds something or its task is to go on in it."""
+        """Count a group if it has members or running episodes, or if its task continues in it."""
         if group.episodes or group.running or (group.given_up and not self.is_full(group)):
             self._count(group, +1)
         else:
@@ -342,7 +348,7 @@ class Groups:
         self._source(source).episodes += number
         self.total.episodes += number
         if self.sources[source] == SourceCount():
-            # Clients may name any number of data sources.
+            # Clients may name any number of data sources, so an empty one must not take memory.
             del self.sources[source]
 
     def _source(self, name: str) -> SourceCount:

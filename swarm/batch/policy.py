@@ -1,6 +1,6 @@
-"""When a batch is complete, how long it waits, and what it may hold: the settings that can change between batches.
+"""The settings that can change between batches: when a batch is complete, how long it waits, and what it may contain.
 
-Place in the flow: made of the job or of a live change, read by the pool. It knows nothing of episodes or HTTP.
+Place in the flow: made from the job or from a live change, read by the pool. It knows nothing of episodes or HTTP.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from swarm.schemas import GROUPED_RULES, StopRule
 
 @dataclass(frozen=True, slots=True)
 class BatchPolicy:
-    """`drain_timeout_s` is how long a complete batch waits for episodes still running; `batch_timeout_s` how long,
-    after its first episode, a batch waits at all. A group none of whose episodes runs or is asked for counts with what
-    it has after `group_timeout_s`, a batch in which no train episode runs after `stall_timeout_s`. `max_staleness` is
-    in weight versions. `mixture` maps data sources to shares that sum to 1. `reward_keys` are the named rewards that
-    episodes are compared by, instead of their reward. With `has_greedy` one episode of each group is greedy, and the
-    others are compared with it. One run has the same of both throughout.
+    """The rules for one batch.
+
+    `drain_timeout_s` is how long a complete batch waits for running episodes. `batch_timeout_s` is how long a batch
+    waits at all, after its first episode. After `group_timeout_s`, a group counts with the episodes it has if none of
+    its episodes runs or waits to begin. After `stall_timeout_s`, so does a batch without running train episodes.
+
+    `max_staleness` is in weight versions. `mixture` maps data sources to shares that sum to 1. `reward_keys` are the
+    named rewards by which episodes are compared, instead of their reward. With `has_greedy` one episode of each group
+    is greedy, and the others are compared with it. `reward_keys` and `has_greedy` never change within a run.
     """
 
     stop_rule: StopRule
@@ -37,12 +40,12 @@ class BatchPolicy:
 
     @property
     def is_by_agreement(self) -> bool:
-        """Whether clients say when a batch is complete."""
+        """Whether clients decide when a batch is complete."""
         return self.stop_rule in {"any_client_agrees", "all_clients_agree"}
 
     @property
     def is_grouped(self) -> bool:
-        """Whether a batch is so many groups of so many episodes each."""
+        """Whether a batch is a fixed number of groups of a fixed number of episodes."""
         return self.stop_rule in GROUPED_RULES
 
     @property

@@ -1,8 +1,8 @@
-"""The batch being filled: train episodes have their places here from begin to end, and leave together in groups.
+"""The batch being filled: train episodes take a place here from begin to end, and leave together in groups.
 
-Place in the flow: admission takes a place for every train episode that begins, the rollout adds the episode when it
-ends, the training loop seals; the sealed batch goes to the trainer. The pool knows nothing of HTTP, leases or the
-ledger, and keeps nothing on disk: after a crash the server restores it from the ledger.
+Place in the flow: admission takes a place for every train episode that begins. The rollout adds the episode when it
+ends. The training loop takes the batch out and gives it to the trainer. The pool knows nothing of HTTP, leases or the
+ledger, and stores nothing on disk: after a crash the server restores it from the ledger.
 """
 
 from __future__ import annotations
@@ -23,8 +23,11 @@ from swarm.types import FinishedEpisode, TrainBatch
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a running train episode holds. `group` is None where its task is not known before it ends, and where a batch
-    is not made of groups of a fixed size. Whoever takes it samples at temperature 0 if it `is_greedy`."""
+    """The place of a running train episode in the batch.
+
+    `group` is None where the task is not known before the end, and where a batch is not made of groups of a fixed size.
+    An episode whose place `is_greedy` samples at temperature 0.
+    """
 
     data_source: str
     group: WaitingGroup | None
@@ -33,7 +36,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class SourceProgress:
-    """One data source. `tasks_target` is its quota of this batch; None without a mixture."""
+    """Progress of one data source. `tasks_target` is its quota of this batch; None without a mixture."""
 
     episodes: int
     tasks: int
@@ -42,8 +45,10 @@ class SourceProgress:
 
 @dataclass(frozen=True, slots=True)
 class PoolProgress:
-    """How full the batch is. Only episodes that may be trained count; `tasks` are those with a full group, per data
-    source at most its quota."""
+    """Progress of the batch. Only episodes that may be trained count.
+
+    `tasks` counts the tasks with a full group, per data source at most its quota.
+    """
 
     stop_rule: str
     episodes: int
@@ -56,10 +61,11 @@ class PoolProgress:
 
 @dataclass(frozen=True, slots=True)
 class SealedBatch:
-    """What left the pool: in `batch`, or in `dropped` with a reason. `batch.groups` is empty when nothing survived.
+    """The episodes that left the pool: in `batch`, or in `dropped` with a reason.
 
-    `short_groups` are those that train with fewer episodes than the policy asks for, `missing_groups` how many fewer
-    groups there are than that; both 0 under a rule that does not ask for groups.
+    `batch.groups` is empty when no group is left to train. `short_groups` counts those that train with fewer episodes
+    than the policy asks for, `missing_groups` how many groups the batch lacks. Both are 0 under a rule that does not
+    ask for groups.
     """
 
     batch: TrainBatch
@@ -69,7 +75,7 @@ class SealedBatch:
 
 
 class BatchPool:
-    """Episodes of the next batches, by id. Used from one thread."""
+    """Episodes of the next batches, by id. Use it from one thread."""
 
     def __init__(
         self,
@@ -79,10 +85,11 @@ class BatchPool:
         trained_groups: Mapping[str, int] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`weight_version` is the version the batch will be trained on top of; `publish` moves it on.
+        """Build an empty pool.
 
-        `trained_groups` counts what the job has trained so far by data source, so that the rounding of quotas goes on
-        where it was. `clock` gives seconds since the epoch.
+        The batch will be trained on top of `weight_version`, which `publish` updates. `trained_groups` counts what the
+        job has trained so far by data source, so that the rounding of quotas continues. `clock` returns seconds since
+        the epoch.
         """
         self._policy = policy
         self._next_policy: BatchPolicy | None = None
@@ -116,7 +123,7 @@ class BatchPool:
 
     @property
     def next_policy(self) -> BatchPolicy | None:
-        """The policy that takes over when this batch is sealed, if it is another one."""
+        """The policy of the next batch, if it differs from the present one."""
         return self._next_policy
 
     def propose(self, policy: BatchPolicy) -> None:
@@ -124,7 +131,7 @@ class BatchPool:
         self._next_policy = None if policy == self._policy else policy
 
     def adopt(self, policy: BatchPolicy) -> None:
-        """Fill the present batch by `policy`: the one that was sealed before it is to be collected again."""
+        """Fill the present batch by `policy`, because an earlier batch has to be collected again."""
         self._next_policy = None
         if policy != self._policy:
             self._take_up(policy)
@@ -136,42 +143,46 @@ class BatchPool:
         return tuple(self._agreed)
 
     def agree(self, client_id: str) -> None:
-        """Note that a client has sent what it has for this batch. The seal forgets it."""
+        """Note that a client has sent all it has for this batch. The next `seal` forgets it."""
         self._agreed[client_id] = None
 
     @property
     def clients(self) -> Collection[str]:
-        """Whose episodes wait here."""
+        """Clients whose episodes wait here."""
         return self._clients.keys()
 
     @property
     def running(self) -> Mapping[str, int]:
-        """How many episodes hold a place, by data source."""
+        """Number of episodes that have a place, by data source."""
         return self._running
 
     @property
     def deadline(self) -> float | None:
-        """When the batch is sealed whatever the rule says, in seconds since the epoch; None if never."""
+        """Time at which the batch is complete whatever the rule, in seconds since the epoch; None if never."""
         if self._policy.batch_timeout_s is None or self._first_at is None:
             return None
         return self._first_at + self._policy.batch_timeout_s
 
     def next_due(self) -> float | None:
-        """When time alone may complete the batch or let somebody begin, in seconds since the epoch; None if never."""
+        """Next time at which the batch may be complete or an episode admitted without any event; None if never.
+
+        It is in seconds since the epoch.
+        """
         now, dues = self._clock(), (self.deadline, self._groups.next_overdue(), self._stalled_at())
         return min((due for due in dues if due is not None and due > now), default=None)
 
     def may_begin(self, data_source: str, task_id: str | None = None) -> bool:
-        """Whether there is a place for one more episode of a task; None is a task that is told only at the end.
+        """Return whether there is a place for one more episode of a task; None is a task that is named only at the end.
 
-        There are as many as the batches need that may be begun: this one, and as many more as `max_staleness` allows,
-        the one in training included. Were more begun, they would be too old when their turn came (as AReaL bounds it,
-        arXiv:2505.24298, section 5.1). A batch is so many groups of so many places each, in a mixture so many of each
-        data source: a task whose group has a place left may always begin, another one while there is room for its whole
-        group. Who does not name the task is let in by the number of places. Lost episodes cannot block a batch: their
-        places are free again, and an overdue group that is too small makes room for another.
+        A batch is a fixed number of groups with a fixed number of places each, in a mixture per data source. There are
+        places for this batch and for `max_staleness` more, the one in training included. Episodes of later batches
+        would be too old when their turn came (as AReaL bounds it, arXiv:2505.24298, section 5.1).
 
-        Where clients agree on the end of a batch it is for them to know. Raises BadRequest for a data source outside
+        A task whose group has a place left may always begin. Another task may begin while its whole group fits. A
+        caller that names no task is admitted by the number of places. Lost episodes cannot block a batch: their places
+        are free again, and an overdue group that is too small makes way for another.
+
+        Where clients agree on the end of a batch, the pool sets no limit. Raise BadRequest for a data source outside
         the mixture.
         """
         if self._quotas is not None and data_source not in self._quotas:
@@ -193,8 +204,8 @@ class BatchPool:
     def begin(self, data_source: str, task_id: str | None = None, *, is_greedy: bool | None = None) -> Place:
         """Take a place for an episode, whether or not there is one left: ask `may_begin` first.
 
-        Under a policy with greedy episodes the first place of a group is that of its greedy one; `is_greedy` says what
-        an episode is that has begun before.
+        Under a policy with greedy episodes, the first place of a group is the greedy one. Pass `is_greedy` for an
+        episode that has begun before.
         """
         self._note_activity()
         if self._quotas is not None:
@@ -218,7 +229,7 @@ class BatchPool:
             self._pack(place.group.key)
 
     def give_up(self, place: Place) -> None:
-        """Nobody will make another attempt in the place of an episode that was lost before."""
+        """Note that nobody will make another attempt in the place of an episode that was lost before."""
         group = place.group
         while group is not None and (group.is_sealed or not self._groups.places(group)):
             group = group.heir
@@ -227,7 +238,7 @@ class BatchPool:
             self._groups.give_up(group.key)
 
     def tasks_with_place(self, data_source: str) -> list[str]:
-        """The tasks of a data source whose groups are not overdue and have a place left, the oldest group first."""
+        """Return the tasks whose groups have a place left and are not overdue, the oldest group first."""
         return [
             group.key[1]
             for group in self._groups.unfinished
@@ -235,22 +246,22 @@ class BatchPool:
         ]
 
     def expire(self, is_wanted: Callable[[GroupKey], bool]) -> bool:
-        """Count groups that were idle for too long as they are. Returns whether there was one.
+        """Mark groups that were idle for too long, so that they count as they are. Return whether there was one.
 
-        A group is not idle if `is_wanted` says that somebody waits to begin an episode of it, nor while an episode runs
-        whose task is not known.
+        A group is not idle if `is_wanted` reports that a caller waits to begin an episode of it. No group is idle while
+        an episode runs whose task is not known.
         """
         return self._groups.expire(lambda key: self._nameless[key[0]] > 0 or is_wanted(key))
 
     def resume(self) -> None:
-        """Episodes may begin again after a time in which none could: nobody was idle."""
+        """Restart all idle times, because episodes may begin again after a time in which none could."""
         self._note_activity()
         self._groups.restart_idle()
 
     def publish(self, weight_version: int) -> None:
-        """Tell the pool which weights are now trained. Call it after every step and every checkpoint load.
+        """Note which weights are now trained. Call it after every step and every checkpoint load.
 
-        What the last seal took out counts as trained then, unless it was restored.
+        The last batch taken out then counts as trained, unless it was restored.
         """
         if self._policy.mixture is not None:
             self._carry = carry_over(self._policy.mixture, self._carry, self._leaving)
@@ -260,9 +271,10 @@ class BatchPool:
         self._review()
 
     def add(self, episode: FinishedEpisode, place: Place | None = None) -> DropReason | None:
-        """Take an ended train episode in exchange for its place. Raises Conflict if it is here already.
+        """Take an ended train episode in exchange for its place. Raise Conflict if it is here already.
 
-        Returns why it will not count, if so; it is kept all the same and reported as dropped by the next `seal`.
+        Return why it will not count, or None. An episode that will not count stays here until the next `seal` reports
+        it as dropped.
         """
         episode_id = episode.episode_id
         if episode_id in self._episodes:
@@ -283,9 +295,9 @@ class BatchPool:
         return reason
 
     def restore(self, episodes: Iterable[FinishedEpisode]) -> None:
-        """Put back episodes that were acknowledged before a restart, or all of a batch that was not trained after all.
+        """Put back episodes that were acknowledged before a restart, or all episodes of a batch that was not trained.
 
-        Raises Conflict as `add`.
+        Raise Conflict as `add`.
         """
         self._leaving = {}
         self._renew_quotas()
@@ -293,7 +305,7 @@ class BatchPool:
             self.add(episode)
 
     def replace(self, episode: FinishedEpisode) -> bool:
-        """Another result for an episode that waits here. False if it does not."""
+        """Replace the result of an episode that waits here; return False if it does not."""
         present = self._episodes.get(episode.episode_id)
         if present is None:
             return False
@@ -306,10 +318,10 @@ class BatchPool:
         return True
 
     def is_ready(self, live_clients: Collection[str]) -> bool:
-        """Whether the batch can be sealed, by the stop rule or because its time is over.
+        """Return whether the batch is complete, by the stop rule or because its time is over.
 
-        `live_clients` are those whose agreement "all_clients_agree" waits for. Nothing is sealed while no episode may
-        be trained, and nothing for its time while no group is large enough.
+        The rule "all_clients_agree" waits for `live_clients`. No batch is complete while no episode may be trained.
+        Time completes no batch while no group is large enough.
         """
         if not self._groups.total.episodes:
             return False
@@ -336,13 +348,15 @@ class BatchPool:
         )
 
     def seal(self, batch_id: str, step: int) -> SealedBatch:
-        """Take a batch out of the pool; the next policy is then in force. May be called before `is_ready`.
+        """Take a batch out of the pool; the next policy is then in force. It may be called before `is_ready`.
 
         A batch is `batch_size` groups, or fewer if its time was over. A group trains on its survivors; one below
-        `min_group` is dropped. Each episode leaves in a group, leaves as dropped, or stays for the next batch, which it
-        may only if it will not be stale by then and if something leaves in a group. An episode that still runs when its
-        group leaves is dropped when it ends. Which groups stay, and the order of groups and of episodes, depend on what
-        the episodes hold and not on when they arrived or how they are named.
+        `min_group` is dropped. Each episode leaves in a group, leaves as dropped, or stays for the next batch. It stays
+        only if it will not be stale by then and if a group leaves now. An episode that still runs when its group leaves
+        is dropped when it ends.
+
+        Which groups stay, and the order of groups and of episodes, depend on the contents of the episodes. They do not
+        depend on when the episodes arrived or how they are named.
         """
         taken, left = self._choose(step)
         reasons = {
@@ -374,7 +388,7 @@ class BatchPool:
         return selection.choose()
 
     def _take_out(self, taken: Iterable[WaitingGroup], dropped: Iterable[str]) -> None:
-        """Remove the members of a batch and the episodes that are dropped; the latest end starts the next clock."""
+        """Remove the members of a batch and the dropped episodes; the latest end starts the next clock."""
         sealed_at = max((episode.ended_at for episode in self._episodes.values()), default=None)
         for group in taken:
             self._groups.seal(group)
@@ -406,7 +420,7 @@ class BatchPool:
         self._groups.adopt(policy)
 
     def _review(self) -> None:
-        """Look at every episode again: other weights or another staleness let others count."""
+        """Check every episode again, since other weights or another staleness let other episodes count."""
         for episode_id, episode in self._episodes.items():
             group, is_refused = self._group_of.get(episode_id), self._refuse(episode_id) is not None
             if group is not None and is_refused:
@@ -465,8 +479,11 @@ class BatchPool:
             del self._clients[client_id]
 
     def _room_of(self, data_source: str) -> tuple[SourceCount, int, int, int]:
-        """What counts towards the groups that may be begun where `data_source` belongs: waiting groups, how many groups
-        in all, running episodes, and those of them whose task is not known."""
+        """Return what counts towards the groups that may be begun where `data_source` belongs.
+
+        These are the waiting groups, the limit of groups, the running episodes, and those of them whose task is not
+        known.
+        """
         if self._open_quotas is None:
             tasks = self._policy.batch_size * self._open_batches
             return self._groups.total, tasks, self._running.total(), self._nameless.total()
@@ -474,19 +491,19 @@ class BatchPool:
         return count, tasks, self._running[data_source], self._nameless[data_source]
 
     def _is_of_use(self, group: WaitingGroup) -> bool:
-        """Whether the next batch could take the group. One without contrast that is full would never leave."""
+        """Return whether the next batch could take the group. A full group without contrast would never leave."""
         mixture = (self._next_policy or self._policy).mixture
         is_hopeless = self._groups.is_done(group) and not self._groups.is_trainable(group)
         return not is_hopeless and (mixture is None or group.key[0] in mixture)
 
     def _is_fresh(self, episode_id: str) -> bool:
-        """Whether the next batch may hold the episode."""
+        """Return whether the next batch may contain the episode."""
         allowed = (self._next_policy or self._policy).max_staleness
         span = self._spans[episode_id]
         return refuse(span, weight_version=self._weight_version + 1, max_staleness=allowed) is None
 
     def _is_early(self, episode_id: str) -> bool:
-        """Whether the episode holds tokens of the weights that are about to be published."""
+        """Return whether the episode has tokens of the weights that are about to be published."""
         span = self._spans[episode_id]
         return span is not None and bool(self._leaving) and span.newest == self._weight_version + 1
 
@@ -502,7 +519,10 @@ class BatchPool:
         )
 
     def _is_target_met(self) -> bool:
-        """Whether there are as many episodes or tasks as the policy asks for, of each data source in a mixture."""
+        """Return whether there are as many episodes or tasks as the policy asks for.
+
+        In a mixture, every data source has to reach its own number.
+        """
         by_episodes = self._policy.stop_rule == "enough_episodes"
         unit = self._policy.num_repeat if by_episodes else 1
 
@@ -527,9 +547,9 @@ class BatchPool:
         self._active_at = self._clock()
 
     def _stalled_at(self) -> float | None:
-        """When the batch goes without the groups it lacks, because nobody makes them; None if that is not in sight.
+        """Return when the batch stops waiting for groups that nobody makes; None if that is not in sight.
 
-        A data source of the mixture that nobody has begun yet is waited for: its clients may take long to start.
+        The batch waits for a data source of the mixture that nobody has begun yet: its clients may take long to start.
         """
         awaited = [name for name, quota in (self._quotas or {}).items() if quota and name not in self._sources_begun]
         if self._policy.is_by_agreement or self._running.total() or awaited or not self._is_any_trainable():
@@ -538,11 +558,14 @@ class BatchPool:
 
     @property
     def _open_batches(self) -> int:
-        """How many may be begun at present: the one being filled and those after it."""
+        """Return how many batches may be begun at present: the one being filled and those after it."""
         return 1 + max(0, self._policy.max_staleness - bool(self._leaving))
 
     def _renew_quotas(self) -> None:
-        """Share out the batch being filled and all that may be begun; the one in training counts as trained."""
+        """Compute the quotas of the batch being filled and of all batches that may be begun.
+
+        The batch in training counts as trained.
+        """
         mixture, size = self._policy.mixture, self._policy.batch_size
         if mixture is None:
             self._quotas = self._open_quotas = None

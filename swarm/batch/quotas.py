@@ -1,7 +1,7 @@
-"""How many tasks of each data source a batch takes: whole numbers whose long-run shares are those of the mixture.
+"""The number of tasks of each data source in a batch: whole numbers whose long-run shares follow the mixture.
 
-Place in the flow: asked by the pool when a batch begins. Pure functions. A carry says by how many tasks each data
-source is behind (above 0) or ahead of its share.
+Place in the flow: asked by the pool when a batch begins. Pure functions. A carry is the number of tasks by which each
+data source is behind its share (above 0) or ahead of it.
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 MAX_CARRY = 1.0
-"""A source that was silent for long does not crowd the others out when it returns. Full batches never get here."""
+"""The largest carry, so that a source that was silent for long does not crowd the others out when it returns. Full
+batches never reach it."""
 
 
 def share_out(mixture: Mapping[str, float], batch_size: int, carry: Mapping[str, float]) -> dict[str, int]:
-    """Tasks per data source of the next batch, summing to `batch_size`.
+    """Return the tasks per data source of the next batch, summing to `batch_size`.
 
-    One task after another goes to the source that must have one soonest among those that are due one (R. Tijdeman,
-    "The chairman assignment problem", 1980). However many batches follow one another, no source is then ever a whole
-    task away from its share, which rounding each batch by largest remainder cannot promise with many small shares.
+    One task after another goes to the source that must have one soonest among those that are due one (R. Tijdeman, "The
+    chairman assignment problem", 1980). So no source is ever a whole task away from its share, however many batches
+    follow one another. Rounding each batch by largest remainder cannot promise that with many small shares.
     """
     shares = _normalized(mixture)
     margin = 1 / (2 * len(shares) - 2) if len(shares) > 1 else 0.0
@@ -39,9 +40,9 @@ def share_out(mixture: Mapping[str, float], batch_size: int, carry: Mapping[str,
 def carry_over(
     mixture: Mapping[str, float], carry: Mapping[str, float], trained: Mapping[str, int]
 ) -> dict[str, float]:
-    """The carry after so many more tasks of each data source were `trained`; sources outside the mixture are left out.
+    """Return the carry after so many more tasks of each data source were `trained`.
 
-    At most one task either way.
+    Sources outside the mixture are left out. A carry is at most one task either way.
     """
     shares = _normalized(mixture)
     total = sum(trained.get(source, 0) for source in shares)
@@ -52,11 +53,14 @@ def carry_over(
 
 
 def _slack(behind: float, margin: float, share: float) -> float:
-    """In how many tasks from now the source would be a task behind, less the margin. Rounded: equals stay equal."""
+    """Return in how many tasks from now the source would be a task behind, less the margin.
+
+    The result is rounded so that equal sources stay equal.
+    """
     return round((1 - margin - behind) / share, 6)
 
 
 def _normalized(mixture: Mapping[str, float]) -> dict[str, float]:
-    """Shares such as 0.333 are meant to sum to 1."""
+    """Return shares that sum to 1 exactly, since shares such as 0.333 do so only nearly."""
     total = sum(mixture.values())
     return {source: mixture[source] / total for source in sorted(mixture)}

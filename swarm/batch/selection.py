@@ -1,7 +1,7 @@
-"""The choice of the waiting groups that make up a batch, and what keeps the others out of it.
+"""The choice of the waiting groups that make up a batch, and the reasons that exclude the others.
 
-Place in the flow: asked by the pool when it seals. The choice depends on what the episodes hold and on the step, never
-on when episodes arrived or how they are named. This module changes nothing.
+Place in the flow: the pool asks here when it closes a batch. The choice depends on the contents of the episodes and on
+the step, never on when episodes arrived or how they are named. This module changes nothing.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Content = tuple[tuple[tuple[int, ...], ...], Returns, tuple[tuple[str, float], .
 class Selection:
     """The choice for one step. `quotas` are groups per data source, None without a mixture.
 
-    `is_complete` says whether the stop rule is met. If not, the batch's time is over and it takes what there is.
-    `may_wait` tells whether all episodes of a group could still be trained in the next batch. `oldest` tells the oldest
-    weight version in it.
+    `is_complete` tells whether the stop rule is met. If not, the batch's time is over and it takes what there is.
+    `may_wait` returns whether all episodes of a group could still be trained in the next batch. `oldest` returns the
+    oldest weight version in a group.
     """
 
     policy: BatchPolicy
@@ -38,7 +38,7 @@ class Selection:
     oldest: Callable[[WaitingGroup], int]
 
     def choose(self) -> tuple[list[WaitingGroup], list[tuple[DropReason, WaitingGroup]]]:
-        """Return the groups of the batch, and the others with what keeps them out."""
+        """Return the groups of the batch, and the other groups with the reason that excludes each."""
         taken: list[WaitingGroup] = []
         left: list[tuple[DropReason, WaitingGroup]] = []
         room = None if self.quotas is None else dict(self.quotas)
@@ -60,7 +60,10 @@ class Selection:
 
     @property
     def _is_bounded(self) -> bool:
-        """Return whether the batch takes its target alone. On-policy, what was begun by the count is the target."""
+        """Return whether the batch takes no more than its target.
+
+        On-policy, admission by count already limits the batch to the target.
+        """
         return self.policy.is_grouped or (self.policy.stop_rule == "enough_episodes" and self.policy.max_staleness > 0)
 
     def _keep_out(self, group: WaitingGroup) -> DropReason | None:
@@ -72,16 +75,16 @@ class Selection:
             return DropReason.CONSTANT_REWARD
         is_early = self.policy.max_staleness and self.policy.is_grouped and not self.groups.is_done(group)
         if self.is_complete and is_early and self.may_wait(group):
-            # Its other episodes, still running, find it in the next batch.
+            # It stays for the next batch, where its other episodes, still running, find it.
             return DropReason.OVER_QUOTA
         return None
 
     def _ranked(self) -> Iterable[WaitingGroup]:
-        """Return the groups by rank: those that cannot wait for the next batch, then full ones, then the oldest, then
-        by chance.
+        """Return the groups by rank.
 
-        The chance is the same for everybody who knows the step, but differs for a task from step to step. Speed must
-        not decide, nor must the same tasks lose each time.
+        Groups that cannot wait for the next batch come first, then full ones, then the oldest, then by chance. The
+        chance depends on the step and the task alone. So the fastest clients have no advantage, and no task loses every
+        time.
         """
         by_key: dict[GroupKey, list[WaitingGroup]] = {}
         for group in self.groups:

@@ -1,7 +1,7 @@
 """Token arrays as compact bytes: little-endian, fixed width, no framing.
 
 Place in the flow: between `Turn` fields and BLOB columns. Logprobs keep all 64 bits, so they are read back bit by bit.
-Knows nothing of SQL.
+This module knows nothing of SQL.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Sequence
 from typing import TypeVar
 
-# Signed 32 bits hold every token id and weight version; -1 stands for "none" in both.
+# Every token id and weight version fits in signed 32 bits; -1 means "none" in both.
 _INTEGER = "i"
 _FLOAT = "d"
 

@@ -1,9 +1,9 @@
 """The removal of old tokens from a ledger, so that its file becomes smaller.
 
 Place in the flow: called without a server, under the ledger's lock. Turns go; episodes with their rewards, batches,
-metrics and events stay. So do the turns that a server needs when it is started again: those of running episodes, of
-episodes that wait for a batch, of sealed batches, and of trained batches that a recovery would train once more. Knows
-nothing of checkpoints: the caller says which step a recovery starts from.
+metrics and events stay. Turns that a restarted server needs stay too: those of running episodes, and of episodes that
+wait for a batch or are in a closed but untrained one. So do the turns of trained batches that a recovery would train
+once more. This module knows nothing of checkpoints: the caller names the step from which a recovery starts.
 """
 
 from __future__ import annotations
@@ -45,8 +45,10 @@ class NewestRun:
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """The effect of a compaction: `episodes` lost their tokens, and `turns` of their turns went. Sizes are those of the
-    ledger's files."""
+    """The effect of a compaction: `episodes` lost their tokens, and `turns` of their turns were removed.
+
+    Sizes are those of the ledger's files, in bytes.
+    """
 
     episodes: int
     turns: int
@@ -68,7 +70,7 @@ def newest_run(path: Path) -> NewestRun | None:
 
 
 def estimate_compaction(path: Path, *, after_step: int, ended_before: float) -> Compacted:
-    """Return what `compact` would do, without doing it. The size after it is an estimate. Raise LedgerError."""
+    """Return what `compact` would do, without doing it. The size afterwards is an estimate. Raise LedgerError."""
     try:
         with closing(open_for_reading(path)) as connection:
             found = connection.execute(
@@ -83,13 +85,14 @@ def estimate_compaction(path: Path, *, after_step: int, ended_before: float) -> 
 
 
 def compact(path: Path, *, after_step: int, ended_before: float) -> Compacted:
-    """Drop the turns that nothing needs any more and give their room back to the disk. The caller holds the lock.
+    """Remove the turns that nothing needs any more, and return their space to the disk. The caller holds the lock.
 
-    Three kinds of turns stay: of batches of the newest job that were trained beyond `after_step`, of whatever waits to
-    be trained, and of episodes that ended at `ended_before` (seconds since the epoch) or later. Killed at any point,
-    the ledger is as before or as after.
+    Three kinds of turns stay. The first are those of batches of the newest job that were trained beyond `after_step`.
+    The second are those of all that waits to be trained. The third are those of episodes that ended at `ended_before`
+    (seconds since the epoch) or later. A process killed at any point leaves the ledger as it was before or as it is
+    afterwards.
 
-    Raise LedgerUnwritable if the disk refuses, LedgerError.
+    Raise LedgerUnwritable if the disk refuses, or LedgerError.
     """
     before = _size(path)
     opened = open_ledger(path)

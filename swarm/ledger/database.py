@@ -1,7 +1,7 @@
 """The database file: its creation, its lock, and connections to it.
 
-Place in the flow: opening.py opens a ledger with these, once it is known to be sound. Knows nothing of what the rows
-mean.
+Place in the flow: opening.py opens a ledger with these functions, once the ledger is known to be sound. This module
+knows nothing of the meaning of rows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import IO
 from swarm.errors import LedgerError, LedgerInUse
 from swarm.ledger.schema import APPLICATION_ID, SCHEMA, SCHEMA_VERSION
 
-# Another process reading with the sqlite3 shell may hold the file for moments.
+# Another process that reads with the sqlite3 shell may lock the file for moments.
 BUSY_TIMEOUT_MS = 5000
 
 
@@ -29,8 +29,10 @@ def open_for_reading(path: Path) -> sqlite3.Connection:
 
 
 def open_unchanged(path: Path) -> sqlite3.Connection:
-    """Return a connection that leaves no file behind. Without a write-ahead log the ledger's file is complete by
-    itself."""
+    """Return a connection that leaves no file behind.
+
+    Without a write-ahead log the ledger's file is complete by itself.
+    """
     log = log_of(path)
     mode = "mode=ro" if log.exists() and log.stat().st_size else "mode=ro&immutable=1"
     return sqlite3.connect(
@@ -78,9 +80,11 @@ def hold_lock(path: Path) -> IO[str]:
 
 
 def connect_writer(path: Path) -> sqlite3.Connection:
-    """Return the writer's connection, in autocommit mode, to a file that is new or known to be sound. A new file gets
-    its tables."""
-    # Handed over to the writer thread, which alone uses it from then on.
+    """Return the writer's connection, in autocommit mode, to a file that is new or known to be sound.
+
+    A new file gets its tables.
+    """
+    # The connection passes to the writer thread, which alone uses it from then on.
     connection = sqlite3.connect(
         path, isolation_level=None, timeout=BUSY_TIMEOUT_MS / 1000, check_same_thread=False, cached_statements=256
     )
@@ -98,8 +102,10 @@ def connect_writer(path: Path) -> sqlite3.Connection:
 
 
 def has_tables(connection: sqlite3.Connection) -> bool:
-    """Return whether the file has tables. A process that is killed while it creates a ledger may leave a file without
-    any."""
+    """Return whether the file has tables.
+
+    A process that is killed while it creates a ledger may leave a file without tables.
+    """
     return connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone() is not None
 
 
@@ -111,5 +117,5 @@ def _create_tables(connection: sqlite3.Connection) -> None:
 
 
 def pragma(connection: sqlite3.Connection, name: str) -> int:
-    """Return the number that a pragma has."""
+    """Return the numeric value of a pragma."""
     return int(connection.execute(f"PRAGMA {name}").fetchone()[0])

@@ -1,8 +1,8 @@
 """Evaluations on record: which weights are due to be scored, who scores them, and the result.
 
-Place in the flow: like queries.py and the writes, for the held-out scores of a run. A score is computed here, from the
-rewards of recorded episodes that only the weights in question have sampled. Leases are not stored: only the server in
-memory knows when one runs out.
+Place in the flow: like queries.py and the writes, for the held-out scores of a run. The score is computed here from the
+rewards of recorded episodes, all of whose tokens the weights in question sampled. Leases are not stored: only the
+server in memory knows when one expires.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OPEN = "state IN ('due', 'running')"
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The report of an evaluator at its end: the episodes that it scored, and how many attempts brought no reward."""
+    """The final report of an evaluator: the episodes that it scored, and how many attempts brought no reward."""
 
     evaluator: str
     episode_ids: tuple[str, ...]
@@ -36,13 +36,16 @@ class Report:
     reason: str | None
 
     def digest(self) -> str:
-        """Return a digest of all that the report says."""
+        """Return a digest of the whole report."""
         said = [self.evaluator, sorted(self.episode_ids), self.failures, self.reason]
         return hashlib.sha256(to_json(said).encode()).hexdigest()
 
 
 def evaluations(connection: sqlite3.Connection, after_step: int = -1, limit: int = 1000) -> list[EvaluationRow]:
-    """Return evaluations of the newest job, by step and age: `limit` of them, and the rest of the last step."""
+    """Return evaluations of the newest job, ordered by step and age.
+
+    The result has `limit` evaluations, and the rest of the last step.
+    """
     beyond = f"FROM evaluations WHERE job_id = {NEWEST_JOB} AND step > ?1"
     rows = connection.execute(
         f"SELECT * {beyond} AND step <= coalesce((SELECT step {beyond} ORDER BY step LIMIT 1 OFFSET ?2 - 1), step)"
@@ -75,7 +78,7 @@ def insert_evaluation(
 ) -> EvaluationRow:
     """Record that the present weights are due to be scored, unless that is on record, and return their evaluation.
 
-    An evaluation that is still open for other weights is rewound.
+    An open evaluation of other weights becomes REWOUND.
     """
     connection.execute(
         f"UPDATE evaluations SET state = 'rewound', ended_at = ? WHERE job_id = {NEWEST_JOB} AND {_OPEN}"
@@ -106,7 +109,7 @@ def claim_evaluation(connection: sqlite3.Connection, at: float, step: int, evalu
 
 
 def return_evaluation(connection: sqlite3.Connection, at: float, step: int, reason: str) -> EvaluationRow:
-    """Make a running evaluation due again, because its evaluator is gone. Raise Conflict unless it runs."""
+    """Make a running evaluation due again, because its evaluator is gone. Raise Conflict unless it is running."""
     returned = connection.execute(
         "UPDATE evaluations SET state = 'due', evaluator = NULL, claimed_at = NULL"
         f" WHERE job_id = {NEWEST_JOB} AND step = ? AND state = 'running'",
@@ -134,8 +137,8 @@ def abandon_evaluation(connection: sqlite3.Connection, at: float, step: int, rea
 def end_evaluation(connection: sqlite3.Connection, at: float, step: int, report: Report) -> EvaluationRow:
     """Score the weights of a step, exactly once. The same report again gives the same answer.
 
-    A report without episodes abandons the evaluation. Raise NotFound, Conflict if somebody else runs the evaluation or
-    it is over, or BadRequest for an episode that is no score of these weights.
+    A report without episodes abandons the evaluation. Raise NotFound, Conflict if another evaluator runs the evaluation
+    or it is over, or BadRequest for an episode that cannot score these weights.
     """
     row = _find(connection, step)
     if row is None:
@@ -180,7 +183,10 @@ class _Scores:
 
     @property
     def stderr(self) -> float | None:
-        """Return the standard error between tasks: attempts at one task are not independent. None for a single task."""
+        """Return the standard error between tasks, or None for a single task.
+
+        It is between tasks because attempts at one task are not independent.
+        """
         by_task: dict[str, list[float]] = defaultdict(list)
         for task_id, reward in self.rewards.values():
             by_task[task_id].append(reward)

@@ -1,7 +1,7 @@
 """Leases and launches on record: which researcher has the server, and which run was started under which key.
 
 Place in the flow: like queries.py and the writes, for the two facts that outlive the researcher who made them. A
-lease's heartbeats are not stored: only the server in memory knows when one runs out.
+lease's heartbeats are not stored: only the server in memory knows when one expires.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from swarm.ledger.writes.jobs import insert_job
 
 
 def present_lease(connection: sqlite3.Connection) -> LeaseRow | None:
-    """Return the lease that nobody has given back. Whether it has run out is not known here."""
+    """Return the lease that has not been ended. It may have expired, which is not known here."""
     row = connection.execute("SELECT * FROM leases WHERE ended_at IS NULL ORDER BY fence DESC LIMIT 1").fetchone()
     return None if row is None else _to_lease(row)
 
@@ -68,7 +68,7 @@ def insert_launch(
 
 
 def launches(connection: sqlite3.Connection, key: str | None = None, limit: int = 100) -> list[LaunchRow]:
-    """Return runs that were started under a key, newest first. With a `key`, return the run of that key alone."""
+    """Return the runs that were started under a key, newest first; with a `key`, the run of that key alone."""
     rows = connection.execute(
         f"SELECT launches.key, launches.at, jobs.*, jobs.job_id = {queries.NEWEST_JOB} AS is_newest,"
         " (SELECT max(step) FROM batches WHERE batches.job_id = jobs.job_id AND state = 'trained') AS step"

@@ -4,10 +4,10 @@ Place in the flow: the server writes here before it acknowledges anything, and r
 through one writer thread that commits them in groups. Reads run in worker threads on read-only connections. This module
 knows nothing of HTTP, tokenizers or weights.
 
-Everything is a coroutine. A write returns once it is on disk (`synchronous=FULL`). If the disk refuses, it raises
-LedgerError with nothing stored. Writes are done in the order of their calls. Steps, metrics, counters and open work are
-those of the newest job; earlier jobs stay on record. Every change of a job, a state, a batch or a reward leaves an
-event in the same transaction. The docstring of each method stands where its operation is: in queries.py, in writes/,
+Reads and writes are coroutines. A write returns once it is on disk (`synchronous=FULL`). If the disk refuses, it raises
+LedgerError with nothing stored. Writes run in the order of their calls. Steps, metrics, counters and open work
+are those of the newest job; earlier jobs stay on record. Every change of a job, a state, a batch or a reward records an
+event in the same transaction. The docstring of each method is where its operation is: in queries.py, in writes/,
 leases.py, evaluations.py and transactions.py.
 """
 
@@ -41,7 +41,7 @@ READ_TIMEOUT_S = 60.0
 def _read(
     query: Callable[Concatenate[sqlite3.Connection, P], T],
 ) -> Callable[Concatenate[Ledger, P], Coroutine[Any, Any, T]]:
-    """Return the method of the ledger that asks this, with the same parameters."""
+    """Return the ledger method that runs this query, with the same parameters."""
 
     @wraps(query)
     async def read(ledger: Ledger, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -53,7 +53,7 @@ def _read(
 def _write(
     operation: Callable[Concatenate[sqlite3.Connection, P], T],
 ) -> Callable[Concatenate[Ledger, P], Coroutine[Any, Any, T]]:
-    """Return the method of the ledger that does this, with the same parameters."""
+    """Return the ledger method that runs this operation, with the same parameters."""
 
     @wraps(operation)
     async def write(ledger: Ledger, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -65,7 +65,7 @@ def _write(
 def _write_at(
     operation: Callable[Concatenate[sqlite3.Connection, float, P], T],
 ) -> Callable[Concatenate[Ledger, P], Coroutine[Any, Any, T]]:
-    """Return what `_write` does, for an operation that takes the time of the call."""
+    """Return the same as `_write`, for an operation that takes the time of the call."""
 
     @wraps(operation)
     async def write(ledger: Ledger, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -86,13 +86,13 @@ class Ledger:
 
     @classmethod
     def open(cls, path: Path, lock: IO[str] | None = None, require: Callable[[], object] = lambda: None) -> Ledger:
-        """Create or open the database file at `path` and hold its lock until `close`.
+        """Create or open the database file at `path` and keep its lock until `close`.
 
-        The caller may hold the `lock` already, and hands it over. `require` is as for `open_ledger`.
+        A caller that holds the lock already passes it as `lock`. `require` is as for `open_ledger`.
 
         Raise LedgerInUse, which names the process that holds the lock. Raise LedgerDamaged if acknowledged episodes are
-        gone or the file is not what was written. Raise LedgerError for a ledger of another version and for a file that
-        is no ledger. A refused file stays as it is.
+        lost or the file is not as it was written. Raise LedgerError for a ledger of another version and for a file that
+        is not a ledger. A refused file stays as it is.
         """
         path = Path(path)
         lock = lock or hold_lock(path)
@@ -162,8 +162,10 @@ class Ledger:
     evaluations = _read(evaluations.evaluations)
 
     async def wait_for_events(self, after_id: int, limit: int, timeout_s: float) -> list[EventRow]:
-        """Return what `events` returns once there is at least one. Return nothing after `timeout_s` seconds without
-        any."""
+        """Return the same as `events`, once there is at least one.
+
+        Return nothing after `timeout_s` seconds without any.
+        """
         with self._watchers.watch() as arrived:
             try:
                 async with asyncio.timeout(timeout_s):
@@ -185,7 +187,7 @@ class Ledger:
     async def finish_batch(self, report: StepReport) -> None:
         """Record a finished step in one transaction: its metrics, and its members as TRAINED with their advantages.
 
-        Raise Conflict unless the batch that the report names is sealed.
+        Raise Conflict unless the batch of the report waits to be trained.
         """
         await self.write(partial(writes.batches.finish_batch, at=time.time(), report=report))
 

@@ -1,7 +1,7 @@
-"""Reads: one function per question, rows of the database in, frozen rows out.
+"""The reads of a ledger: one function per question, from database rows to frozen rows.
 
-Place in the flow: called by the ledger on a read-only connection, and by writes inside a transaction. Knows nothing of
-threads.
+Place in the flow: called by the ledger on a read-only connection, and by writes inside a transaction. This module knows
+nothing of threads.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from swarm.live_settings import JobChange
 from swarm.schemas import EpisodeState
 from swarm.types import EpisodeType, FinishReason, ForkReason, Grammar, GrammarKind, SamplingParams, Turn
 
-# Abort reasons are chosen by clients: a status page lists the most frequent ones.
+# Clients choose abort reasons, so there may be any number; a status page lists the most frequent ones.
 MAX_FAILURE_REASONS = 100
 
 NEWEST_JOB = "(SELECT max(job_id) FROM jobs)"
@@ -140,7 +140,7 @@ def episodes(
 
 
 def closed_episodes(connection: sqlite3.Connection, limit: int) -> list[ClosedEpisode]:
-    """Return the newest episodes of every job that run no more, oldest first."""
+    """Return the newest episodes of every job that have ended, oldest first."""
     rows = connection.execute(
         "SELECT episode_id, api_key_sha256, coalesce(outcome, state) AS reason FROM episodes"
         " WHERE state NOT IN ('running', 'prepared') ORDER BY number DESC LIMIT ?",
@@ -170,8 +170,10 @@ def batch_episodes(connection: sqlite3.Connection, batch_id: str) -> tuple[Recor
 
 
 def trained_batches(connection: sqlite3.Connection, after_step: int, job_id: int | None = None) -> list[BatchRow]:
-    """Return the batches trained beyond `after_step` and not rewound since, by step. Without a `job_id` they are of the
-    newest run."""
+    """Return the batches trained beyond `after_step` and not rewound since, by step.
+
+    Without a `job_id` they are of the newest run.
+    """
     rows = connection.execute(
         f"SELECT * FROM batches WHERE job_id = coalesce(?, {NEWEST_JOB}) AND state = 'trained' AND step > ?"
         " ORDER BY step",
@@ -181,7 +183,7 @@ def trained_batches(connection: sqlite3.Connection, after_step: int, job_id: int
 
 
 def first_step_without_tokens(connection: sqlite3.Connection, after_step: int, up_to_step: int) -> int | None:
-    """Return the first of these steps whose batch cannot be trained again, because some of its tokens were dropped."""
+    """Return the first of these steps whose batch cannot be trained again, because some of its tokens were removed."""
     return connection.execute(
         "SELECT min(b.step) FROM batches AS b JOIN episodes AS e ON e.batch_id = b.batch_id"
         f" WHERE b.job_id = {NEWEST_JOB} AND b.state = 'trained' AND b.step > ? AND b.step <= ?"
@@ -218,7 +220,7 @@ def batches(connection: sqlite3.Connection, limit: int = 100) -> list[BatchRow]:
 
 
 def held_tasks(connection: sqlite3.Connection) -> list[TaskRow]:
-    """Return the tasks of the newest job of which something is trained or waits to be, by task id."""
+    """Return the tasks of the newest job with episodes that are trained or wait to be, by task id."""
     rows = connection.execute(
         "SELECT e.task_id, e.data_source, count(DISTINCT e.batch_id || ' ' || e.batch_group) AS groups,"
         " sum(e.batch_id IS NULL) AS waiting FROM episodes AS e LEFT JOIN batches AS b ON b.batch_id = e.batch_id"
@@ -230,8 +232,10 @@ def held_tasks(connection: sqlite3.Connection) -> list[TaskRow]:
 
 
 def failures(connection: sqlite3.Connection) -> dict[str, int]:
-    """Return how many episodes were aborted, expired or dropped, by reason. Only the most frequent reasons are
-    included."""
+    """Return how many episodes were aborted, expired or dropped, by reason.
+
+    Only the most frequent reasons are included.
+    """
     rows = connection.execute(
         f"SELECT outcome, sum(n) AS n FROM episode_counts WHERE job_id = {NEWEST_JOB} AND state <> 'trained'"
         " GROUP BY outcome ORDER BY n DESC, outcome LIMIT ?",
@@ -257,7 +261,7 @@ _SPENT = (
 
 
 def job_use(connection: sqlite3.Connection, episode_type: EpisodeType) -> JobUse:
-    """Return what the episodes of one kind of the newest job have used."""
+    """Return the model use of all episodes of one type in the newest job."""
     kind = (episode_type.value,)
     total = connection.execute(
         "SELECT count(*) AS episodes, total(calls) AS calls, total(prompt_tokens) AS prompt_tokens,"
@@ -341,7 +345,7 @@ def to_sampling(stored: str) -> tuple[SamplingSettings, ...]:
 
 
 def _require_intact(stored: Stored, values: Sequence[Stored], what: str) -> None:
-    """Raise LedgerError for a row that is not what was written."""
+    """Raise LedgerError for a row that is not as it was written."""
     if not is_intact(stored, values):
         raise LedgerError(f"{what} is damaged: it is not what was written; `swarm doctor --home HOME` counts the rest")
 

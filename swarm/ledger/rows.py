@@ -1,7 +1,7 @@
 """The rows that the ledger returns: frozen, one class per table.
 
-Place in the flow: the server reads these to answer requests and to go on after a crash. They know nothing of SQL. All
-times are seconds since the epoch.
+Place in the flow: the server reads these to answer requests and to resume after a crash. This module knows nothing of
+SQL. All times are seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from swarm.types import DEFAULT_DATA_SOURCE, EpisodeType, SamplingParams, Turn
 
 
 class BatchState(StrEnum):
-    """The states of a batch. A sealed batch ends trained or failed. A trained one is rewound when the server resumes
-    from older weights."""
+    """The states of a batch.
+
+    A sealed batch is complete and waits to be trained; it ends trained or failed. A trained one is rewound when the
+    server resumes from older weights.
+    """
 
     SEALED = "sealed"
     TRAINED = "trained"
@@ -43,7 +46,10 @@ class JobRow:
 
 @dataclass(frozen=True, slots=True)
 class LaunchRow:
-    """One run that was started under a key. `step` is the last one it has finished. A later run ends `is_newest`."""
+    """One run that was started under a key. `step` is the last one it has finished.
+
+    `is_newest` is False once a later run has begun.
+    """
 
     key: str
     job: JobRow
@@ -68,7 +74,7 @@ class LeaseRow:
 
 @dataclass(frozen=True, slots=True)
 class StateRow:
-    """One change of the engine state. `reason` is None where nobody gave one."""
+    """One change of the engine state. `reason` is None where none was given."""
 
     state: str
     reason: str | None
@@ -76,15 +82,15 @@ class StateRow:
 
 
 MAX_SETTINGS = 256
-"""Distinct sampling settings that are kept of one episode."""
+"""The most distinct sampling settings that are recorded per episode."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingSettings:
     """The settings that the distribution of a completion depended on.
 
-    `others` are further settings by name, without those at the value at which they do nothing. Of a bias of logits it
-    says only that there was one.
+    `others` are further settings by name, without those at the value at which they do nothing. Of a logit bias they
+    only record that there was one.
     """
 
     temperature: float
@@ -141,12 +147,11 @@ NO_USE = ModelUse()
 
 @dataclass(frozen=True, slots=True)
 class JobUse:
-    """The inference of all episodes of one kind of a job. It counts episodes that are over and have a reward or called
-    the model.
+    """The model use of all episodes of one type in a job.
 
-    `episodes` is their number, `seconds` their time from begin to end in all. `limited` met a limit, `faulty` had a
-    failure of the system. `unrewarded` counts those without a reward by outcome. `model_share` is the mean of those
-    that have one.
+    It counts episodes that are over and that have a reward or called the model. `episodes` is their number, `seconds`
+    their total time from begin to end. `limited` counts those that met a limit, `faulty` those with a system failure.
+    `unrewarded` counts those without a reward by outcome. `model_share` is the mean over those that have one.
     """
 
     episodes: int
@@ -160,19 +165,21 @@ class JobUse:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeRow:
-    """One episode. Fields after `deadline_at` are filled in as it lives; None means that this has not happened.
+    """One episode. Fields after `deadline_at` are filled in as it proceeds; None means that this has not happened.
 
     `job_id` is the job that it was begun under, which the ledger adds. `api_key_sha256` is the hex digest of the
-    episode's key, never the key. `outcome` says why it was aborted, expired or dropped. `turns` counts recorded model
-    calls, and `weight_versions` are all that sampled one of its tokens.
+    episode's key, never the key. `outcome` is the reason why it was aborted, expired or dropped. `turns` counts
+    recorded model calls, and `weight_versions` are all that sampled one of its tokens.
 
     `batch_group` tells the groups of its batch apart. An episode that `is_greedy` is sampled at temperature 0.
 
-    `sampling_seed`, `temperature`, `max_calls` and `max_tokens` are what its calls are sampled with and bounded by.
-    `use` is what is on record of its calls. `model_share` is how much of its graded replies the model wrote.
+    Its calls are sampled with `sampling_seed` and `temperature`, within the limits `max_calls` and `max_tokens`. `use`
+    is the recorded use of the model by its calls. `model_share` is the share of its graded replies that the model
+    wrote.
 
     `transaction_sha256` is the hex digest of the transaction that ends it together with episodes of other servers.
-    `inquiry_url` is where to ask how that was decided, its secret included. It is None if this episode decides.
+    `inquiry_url` is where to ask for the decision on that transaction, its secret included. It is None if this episode
+    decides.
     """
 
     episode_id: str
@@ -250,9 +257,9 @@ class EndReceipt:
 
 @dataclass(frozen=True, slots=True)
 class TaskRow:
-    """The part of one task in the newest job.
+    """The progress of one task in the newest job.
 
-    `groups` counts those in batches that are sealed or trained, without rewound ones. `waiting` counts completed
+    `groups` counts those in batches that are complete or trained, without rewound ones. `waiting` counts completed
     episodes that are in no batch yet.
     """
 
@@ -264,9 +271,9 @@ class TaskRow:
 
 @dataclass(frozen=True, slots=True)
 class BatchRow:
-    """One batch. `metrics` is empty and `finished_at` and `weight_version` are None until it was trained.
+    """One batch. Until it was trained, `metrics` is empty and `finished_at` and `weight_version` are None.
 
-    `settings` is what it is trained with where that differs from the job of its run.
+    `settings` are those it is trained with, where they differ from the job of its run.
     """
 
     batch_id: str
@@ -281,10 +288,10 @@ class BatchRow:
 
 
 class EvaluationState(StrEnum):
-    """The states of an evaluation. It is DUE until an evaluator claims it, and RUNNING until that one ends it or its
-    lease is over.
+    """The states of an evaluation.
 
-    An ended one is DONE, or ABANDONED without a score. It is REWOUND when its weights are no part of the run any more.
+    It is DUE until an evaluator claims it. Then it is RUNNING until that evaluator ends it or the lease expires. An
+    ended one is DONE, or ABANDONED without a score. It is REWOUND when its weights are no part of the run any more.
     """
 
     DUE = "due"
@@ -299,8 +306,8 @@ class EvaluationRow:
     """The held-out score of the weights after one step.
 
     `episodes` is how many are wanted, `scored` how many there are, of which `successes` solved their task. `failures`
-    are attempts that brought no reward. Fields after `due_at` are filled in as it goes on. `mean` is of the rewards,
-    `stderr` between tasks.
+    are attempts without a reward. Fields after `due_at` are filled in as it proceeds. `mean` is of the rewards,
+    `stderr` is between tasks.
     """
 
     evaluation_id: int
@@ -352,7 +359,7 @@ class EventRow:
 
 @dataclass(frozen=True, slots=True)
 class AuditRow:
-    """One control call, allowed or refused. `caller` names the role, never the token. The ledger gives `audit_id`."""
+    """One control call, allowed or refused. `caller` names the role, never the token. The ledger assigns `audit_id`."""
 
     audit_id: int
     at: float
@@ -374,12 +381,11 @@ class RecordedEpisode:
 
 @dataclass(frozen=True, slots=True)
 class OpenWork:
-    """The work that a restarted server goes on with. `step` and `weight_version` are those of the last finished batch,
-    or 0.
+    """The work that a restarted server continues.
 
-    `running` are the episodes that nobody has ended, or only prepared to end, oldest first. `returned` are the ids of
-    batches that were sealed and never finished. Their episodes are among `completed`, which wait for a batch, oldest
-    end first.
+    `step` and `weight_version` are those of the last finished batch, or 0. `running` are the episodes that have not
+    ended, or were only prepared to end, oldest first. `returned` are the ids of batches that were closed and never
+    finished. Their episodes are among `completed`, which wait for a batch, oldest end first.
     """
 
     job: JobRow | None

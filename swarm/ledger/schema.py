@@ -1,7 +1,7 @@
-"""The tables of a ledger, and how a ledger is told from other files.
+"""The tables of a ledger, and the mark that tells a ledger from other files.
 
-Place in the flow: database.py creates a new file with this text, integrity/inspection.py refuses a file that another
-schema made. Knows nothing of what the rows mean.
+Place in the flow: database.py creates a new file with this text. integrity/inspection.py refuses a file that another
+schema made. This module knows nothing of the meaning of rows.
 """
 
 SCHEMA_VERSION = 1
@@ -9,7 +9,7 @@ APPLICATION_ID = 0x53574C47
 """The number in SQLite's header that marks the file as a ledger, so that no other program's database is written to."""
 
 ACKNOWLEDGED = "('completed', 'trained', 'dropped')"
-"""The states, in SQL, of an episode whose result a client was told to be stored."""
+"""The states, in SQL, of an episode whose stored result was acknowledged to its client."""
 
 SCHEMA = """
 CREATE TABLE jobs (

@@ -1,8 +1,8 @@
 """Episodes that end together with episodes of other servers, or not at all: their writes and reads.
 
-Place in the flow: like writes/episodes.py, whose statements these complete. A prepared episode has its result on record
-and waits for one word. rollout/transactions/two_phase.py finds out which word. An episode without `inquiry_url` is the
-one whose commit decides.
+Place in the flow: beside writes/episodes.py, whose statements these complete. A prepared episode has its result on
+record and waits for a decision, which rollout/transactions/two_phase.py finds out. The commit of an episode without
+`inquiry_url` is the decision.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from swarm.ledger.writes.usage import add_use
 from swarm.schemas import EpisodeState
 
 COMMIT_LIMIT_S = 300.0
-"""How long after its preparation the deciding episode can be committed. Others hold out longer, so that a server that
-answers them has always made up its mind."""
+"""How long after its preparation the deciding episode can be committed. Other servers wait longer, so that the deciding
+server always has an answer for them."""
 
 COMMIT_TIMEOUT = "commit_timeout"
 
@@ -31,10 +31,10 @@ _GIVEN_UP = frozenset({EpisodeState.ABORTED, EpisodeState.EXPIRED})
 def prepare_episode(
     connection: sqlite3.Connection, ending: Ending, *, transaction_sha256: str, inquiry_url: str | None
 ) -> EndReceipt:
-    """Store the result of a running episode that is to count only if its transaction does.
+    """Store the result of a running episode that counts only if its transaction commits.
 
-    The same again gives the same answer. Without an `inquiry_url`, the commit of this episode decides. Raise NotFound,
-    IdempotencyMismatch for another result, Conflict for another transaction, or EpisodeEnded.
+    The same request again gives the same answer. Without an `inquiry_url`, the commit of this episode decides. Raise
+    NotFound, IdempotencyMismatch for another result, Conflict for another transaction, or EpisodeEnded.
     """
     present = queries.episode(connection, ending.episode_id)
     if present.state is not EpisodeState.RUNNING:
@@ -54,17 +54,18 @@ def prepare_episode(
             "inquiry_url": inquiry_url,
         },
     )
-    # Read again: RETURNING gives whole numbers of a REAL column as integers.
+    # The row is read again because RETURNING gives whole numbers of a REAL column as integers.
     return receipt_of(queries.episode(connection, ending.episode_id), replayed=False)
 
 
 def commit_episode(
     connection: sqlite3.Connection, episode_id: str, *, transaction_sha256: str, ended_at: float
 ) -> EndReceipt:
-    """Complete a prepared episode. The same again gives the same answer.
+    """Complete a prepared episode. The same request again gives the same answer.
 
-    A commit that comes too late gives the deciding episode up instead. The receipt says so, because an error would undo
-    it. Raise NotFound, EpisodeEnded if the episode was given up before, or Conflict if it is not of this transaction.
+    A commit that comes too late gives the deciding episode up instead. The receipt reports that, because an error would
+    undo it. Raise NotFound, EpisodeEnded if the episode was given up before, or Conflict if it is not of this
+    transaction.
     """
     present = queries.episode(connection, episode_id)
     if present.state is EpisodeState.RUNNING:
@@ -88,7 +89,7 @@ def commit_episode(
 def transaction(connection: sqlite3.Connection, transaction_sha256: str) -> EpisodeRow | None:
     """Return the episode whose commit decides, or None if the transaction is not decided here.
 
-    It is found by a digest, so that the time this takes tells nothing of any secret.
+    The search uses a digest, so that its duration reveals nothing about any secret.
     """
     row = connection.execute(
         "SELECT * FROM episodes WHERE transaction_sha256 = ? AND inquiry_url IS NULL", (transaction_sha256,)

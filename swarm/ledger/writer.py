@@ -1,8 +1,8 @@
-"""The one thread that changes the database, and those who watch for events.
+"""The one thread that changes the database, and the watchers of events.
 
-Place in the flow: the ledger submits operations. The writer runs them in order and commits whatever waits as one group.
-It reports to each event loop once for a whole group, because waking a loop costs more than most writes. Watchers of
-events are woken the same way. The writer knows nothing of what an operation does.
+Place in the flow: the ledger submits operations. The writer runs them in order and commits all waiting ones as one
+group. It reports to each event loop once for a whole group, because waking a loop costs more than most writes. Watchers
+of events are woken the same way. The writer knows nothing of what an operation does.
 """
 
 from __future__ import annotations
@@ -27,17 +27,20 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Operation = Callable[[sqlite3.Connection], T]
 
-# Bounds the time of one transaction, and so the wait of the first operation in it.
+# The limit bounds the time of one transaction, and so the wait of the first operation in it.
 MAX_GROUP = 1000
 CLOSE_TIMEOUT_S = 30.0
 
-# What a single operation can do wrong; every other sqlite3.Error concerns the file and so the whole group.
+# Errors of a single operation. Every other sqlite3.Error concerns the file and so the whole group.
 _OWN_ERRORS = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.DataError)
 
 
 @dataclass(frozen=True, slots=True)
 class CommitCount:
-    """The number of transactions on disk and of writes in them, and the seconds from begin to commit in all."""
+    """The number of transactions on disk and of writes in them.
+
+    `seconds` is their total time from begin to commit.
+    """
 
     commits: int = 0
     writes: int = 0
@@ -56,7 +59,7 @@ class Writer:
     """The owner of the open ledger, from construction to `close`."""
 
     def __init__(self, opened: OpenLedger, on_commit: Callable[[sqlite3.Connection], None] = lambda _: None) -> None:
-        """Start the thread. It calls `on_commit` after every commit, before anybody is answered."""
+        """Start the thread. It calls `on_commit` after every commit, before any caller is answered."""
         self._opened = opened
         self._connection = opened.connection
         self._on_commit = on_commit
@@ -110,7 +113,7 @@ class Writer:
         return group, False
 
     def _next(self) -> _Pending | None:
-        """Return what comes next. In a pause, bring the control file to the disk."""
+        """Return the next operation. In a pause, flush the control file to disk."""
         control = self._opened.control
         while control.is_behind:
             try:
@@ -136,7 +139,7 @@ class Writer:
             self._give_up(group, error)
             return
         if counted is not None:
-            # Between commit and answer: nobody knows of what the control file does not vouch for.
+            # The note comes between commit and answer, so every acknowledged write is in the control file.
             self._opened.control.note(*counted)
         count, seconds = self.count, time.perf_counter() - began
         self.count = CommitCount(count.commits + 1, count.writes + len(group), count.seconds + seconds)
@@ -184,14 +187,14 @@ def _answer(group: Sequence[_Pending]) -> None:
     for pending in group:
         of_loop.setdefault(pending.future.get_loop(), []).append(pending)
     for loop, done in of_loop.items():
-        # A loop that was closed meanwhile has nobody left who waits.
+        # A loop that was closed meanwhile has no waiting caller left.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(_settle, done)
 
 
 def _settle(done: Sequence[_Pending]) -> None:
     for pending in done:
-        # Given up by its caller meanwhile.
+        # The caller may have given up meanwhile.
         if pending.future.done():
             continue
         if pending.error is not None:
@@ -210,7 +213,7 @@ class EventWatchers:
 
     @contextmanager
     def watch(self) -> Generator[asyncio.Event]:
-        """Yield an asyncio event that is set when there may be something new. It belongs to the running loop."""
+        """Yield an asyncio event that is set when there may be new events. It belongs to the running loop."""
         arrived = asyncio.Event()
         with self._lock:
             self._waiting[arrived] = asyncio.get_running_loop()
@@ -221,7 +224,7 @@ class EventWatchers:
                 del self._waiting[arrived]
 
     def notify(self, connection: sqlite3.Connection) -> None:
-        """Wake those who wait if an event was added since the last call. Without them this costs nothing."""
+        """Wake the watchers if an event was added since the last call. Without watchers this costs nothing."""
         if not self._waiting:
             return
         newest = connection.execute("SELECT coalesce(max(event_id), 0) FROM events").fetchone()[0]
@@ -231,6 +234,6 @@ class EventWatchers:
         with self._lock:
             waiting = list(self._waiting.items())
         for arrived, loop in waiting:
-            # A loop that was closed meanwhile has nobody left who waits.
+            # A loop that was closed meanwhile has no watcher left.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(arrived.set)

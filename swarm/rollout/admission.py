@@ -1,8 +1,8 @@
-"""Who may begin an episode now, and who is held until that changes.
+"""Admission of episodes: who may begin now, and who waits.
 
-Place in the flow: episodes.py enters here before an episode exists and leaves once it is over. Whatever may open the
-door (a new engine state, an episode that left, a sealed batch) calls `release`; nobody polls. It knows nothing of
-leases or of the ledger.
+Place in the flow: episodes.py enters here before an episode exists and leaves once the episode is over. Callers call
+`release` after every event that may admit a waiting caller: a new engine state, a finished episode, a closed batch.
+Nobody polls. This module knows nothing of leases or of the ledger.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ Kind = tuple[EpisodeType, str]
 """Episode type and data source."""
 
 Waiter = asyncio.Future[Place | None]
-"""A held call; its result is what `enter` returns."""
+"""A waiting call; its result is what `enter` returns."""
 
 Departure = Callable[[], Awaitable[None]]
-"""Returns once a caller has gone away."""
+"""A call that returns once a caller has gone away."""
 
 Line = OrderedDict[str | None, dict[Waiter, None]]
-"""Those who wait for the same kind of episode, by task; None is a task that is told only at the end."""
+"""The calls that wait for one kind of episode, by task; None is a task that is named only at the end."""
 
 
 class Admission:
-    """Counts the running episodes and keeps one waiting line per type and data source.
+    """Count of the running episodes, with one waiting line per episode type and data source.
 
-    In a line the task that has waited longest comes first, but for those whose group has a place already; where several
-    lines could move, they take turns. Used from one event loop.
+    The task that has waited longest comes first in its line. A task whose group already has a place may overtake it.
+    Where several lines could move, they take turns. Use it from one event loop.
     """
 
     def __init__(
@@ -44,7 +44,10 @@ class Admission:
         pool: BatchPool,
         max_running: int,
     ) -> None:
-        """`total_steps_at` gives the `total_steps` that hold for a step; None is no end."""
+        """Build an admission without running episodes.
+
+        `total_steps_at` returns the `total_steps` in force at a step; None means that training has no end.
+        """
         self._total_steps_at = total_steps_at
         self._lifecycle = lifecycle
         self._pool = pool
@@ -58,11 +61,11 @@ class Admission:
 
     @property
     def waiting(self) -> int:
-        """How many calls are held."""
+        """Number of calls that wait to begin."""
         return sum(len(queue) for line in self._lines.values() for queue in line.values())
 
     def awaits(self, data_source: str, task_id: str) -> bool:
-        """Whether somebody waits to begin a train episode of a task."""
+        """Return whether a call waits to begin a train episode of this task."""
         return task_id in self._lines.get((EpisodeType.TRAIN, data_source), ())
 
     async def enter(
@@ -73,10 +76,11 @@ class Admission:
         wait_s: float,
         departure: Departure | None = None,
     ) -> Place | None:
-        """Count one more running episode, as soon as it may begin. Returns the place of a train episode.
+        """Count one more running episode as soon as it may begin, and return the place of a train episode.
 
-        Raises RolloutPaused if that takes longer than `wait_s` seconds, or than the caller stays; BadRequest for a data
-        source outside the mixture, TrainingComplete, EngineFailure or EngineNotReady at once: no waiting would help.
+        Raise RolloutPaused if the wait exceeds `wait_s` seconds or the caller leaves. Raise BadRequest for a data
+        source outside the mixture, TrainingComplete, EngineFailure or EngineNotReady at once, since waiting would not
+        help.
         """
         kind = (episode_type, data_source)
         is_first = task_id not in self._lines.get(kind, ())
@@ -92,21 +96,30 @@ class Admission:
     def take(
         self, episode_type: EpisodeType, data_source: str, task_id: str | None, *, is_greedy: bool | None = None
     ) -> Place | None:
-        """Count an episode whose right to run is beyond question; `is_greedy` tells of one that has begun before."""
+        """Count an episode that may run in any case, and return the place of a train episode.
+
+        Pass `is_greedy` for an episode that has begun before.
+        """
         self._running[episode_type] += 1
         if episode_type is not EpisodeType.TRAIN:
             return None
         return self._pool.begin(data_source, task_id, is_greedy=is_greedy)
 
     def leave(self, episode_type: EpisodeType) -> None:
-        """One running episode less, whose place in the pool is free already; lets in whom that makes room for."""
+        """Count one running episode less, and admit the callers that may begin now.
+
+        The caller has already freed the episode's place in the pool.
+        """
         self._running[episode_type] -= 1
         if episode_type is EpisodeType.TRAIN:
             self._train_left.set()
         self.release()
 
     def release(self) -> None:
-        """Let in whoever may begin now. Call it whenever something has changed that may hold a caller."""
+        """Admit every caller that may begin now.
+
+        Call it after any change that may end a wait.
+        """
         moved = True
         while moved:
             moved = False
@@ -114,7 +127,7 @@ class Admission:
                 moved |= self._serve(kind)
 
     async def drained(self, timeout_s: float) -> bool:
-        """Wait until no train episode runs; False if some still do after `timeout_s` seconds."""
+        """Wait until no train episode runs; return False if some still run after `timeout_s` seconds."""
         try:
             async with asyncio.timeout(timeout_s):
                 while self._running[EpisodeType.TRAIN]:
@@ -139,13 +152,13 @@ class Admission:
         if leaving.done():
             self._refuse(kind, waiter)
             raise RolloutPaused("the caller has gone away: its episode was not begun")
-        # Whoever is let in at the very moment the time is over is counted, so it counts.
+        # A caller admitted at the very moment its time ran out is already counted, so it stays admitted.
         if waiter.done():
             waiter.result()
         return waiter
 
     def _refuse(self, kind: Kind, waiter: Waiter) -> None:
-        """Nobody waits for the answer any more: a place that it gave is free again."""
+        """Free the place of an answer for which nobody waits any more."""
         if _is_granted(waiter):
             place = waiter.result()
             if place is not None:
@@ -154,7 +167,7 @@ class Admission:
         waiter.cancel()
 
     def _serve(self, kind: Kind) -> bool:
-        """Answer the first of a line for whom there is an answer."""
+        """Answer the first waiter of a line that can be answered; return whether there was one."""
         line = self._lines[kind]
         task_id = next(iter(line))
         try:
@@ -177,7 +190,7 @@ class Admission:
         return True
 
     def _with_place(self, kind: Kind, line: Line) -> tuple[str | None] | None:
-        """A task further back in the line that may begin although the first may not; None if there is none."""
+        """Return a task further back in the line that may begin before the first one, or None."""
         episode_type, data_source = kind
         if episode_type is EpisodeType.EVAL:
             return None
@@ -197,7 +210,10 @@ class Admission:
             del self._lines[kind]
 
     def _obstacle(self, kind: Kind, task_id: str | None) -> str | None:
-        """What an episode has to wait for; None if it may begin. Raises what no waiting will change."""
+        """Return what an episode has to wait for, or None if it may begin.
+
+        Raise the error that no waiting would change.
+        """
         episode_type, data_source = kind
         state = self._lifecycle.state
         self._refuse_after_last_step(episode_type)
@@ -219,7 +235,11 @@ class Admission:
             raise TrainingComplete(f"all {total} steps of this job are done: no more train episodes")
 
     def _open_states(self, episode_type: EpisodeType) -> frozenset[EngineState]:
-        """On-policy, a train episode begun before the step is done would be stale; before the last one, useless."""
+        """Return the engine states in which an episode of this type may begin.
+
+        In on-policy training, a train episode begun before the end of the step would be stale. Before the end of the
+        last step it would be useless.
+        """
         if episode_type is EpisodeType.EVAL:
             return SERVING
         step = self._lifecycle.weights.step + 1

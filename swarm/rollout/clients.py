@@ -1,8 +1,8 @@
-"""The clients of one job: when each was heard of, what became of its episodes, and what looks wrong about it.
+"""The clients of one job: when each was last seen, how its episodes ended, and what looks wrong about it.
 
-Place in the flow: kept by episodes.py, shown in the status; the stop rules that wait for every client's word ask here
-who is alive. Train episodes are shown to the checks of swarm.batch.diagnostics, which decides what counts as
-wrong; new findings go on record. Silences are measured on the monotonic clock.
+Place in the flow: episodes.py keeps the clients and the status shows them. Stop rules that wait for every client ask
+here which clients are alive. The checks of swarm.batch.diagnostics look at train episodes and decide what counts as
+wrong; new findings become events. Silences are measured on the monotonic clock.
 """
 
 from __future__ import annotations
@@ -26,16 +26,19 @@ MEMORY_S = 600.0
 """How long a client without episodes stays in the status."""
 
 LIVE_S = 60.0
-"""How long after its last call a client that once trained counts as alive. With episodes in the batch it is waited for
-as long as it is remembered."""
+"""How long after its last call a client that once trained counts as alive. A batch with its episodes waits for it as
+long as the server remembers it."""
 
 MAX_SHOWN = 1000
-"""Clients in a status, the ones heard of last."""
+"""The most clients in a status: those seen last."""
 
 
 @dataclass(slots=True)
 class Client:
-    """`trains` tells whether it ever began a train episode; `seen` is in seconds of the monotonic clock."""
+    """One client and the counts of its episodes.
+
+    `trains` tells whether it ever began a train episode. `seen` is in seconds of the monotonic clock.
+    """
 
     client_id: str
     seen: float
@@ -47,7 +50,7 @@ class Client:
 
 
 class Clients:
-    """Used from one event loop."""
+    """All clients of one job, by name. Use it from one event loop."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, Client] = {}
@@ -69,7 +72,7 @@ class Clients:
             client.trains = True
 
     def left(self, client_id: str, episode_type: EpisodeType) -> Client:
-        """An episode of the client runs no more; the caller counts it as completed or lost."""
+        """Return the client of an episode that runs no more; the caller counts it as completed or lost."""
         client = self._by_id[client_id]
         client.running -= 1
         if episode_type is EpisodeType.TRAIN:
@@ -77,10 +80,11 @@ class Clients:
         return client
 
     def awaited(self, now: float, pooled: Collection[str]) -> dict[str, float]:
-        """Who has a say in whether the batch is complete, and until when in seconds of the monotonic clock.
+        """Return the clients whose agreement the batch needs, each with the end of the wait for it.
 
-        Those with train episodes running; those with episodes in the batch (`pooled`); those heard of lately after
-        having begun one. Nobody who is silent is waited for without end.
+        These are the clients with running train episodes, those with episodes in the batch (`pooled`), and those seen
+        lately that have begun a train episode. Times are seconds of the monotonic clock. The wait for a silent client
+        always ends.
         """
         until = {name: self._last_seen(name) + MEMORY_S for name in pooled}
         for client in self._by_id.values():
@@ -91,7 +95,10 @@ class Clients:
         return {name: end for name, end in until.items() if end >= now}
 
     def _last_seen(self, client_id: str) -> float:
-        """A client of which only episodes were restored counts as heard of when the server was."""
+        """Return when a client was last seen.
+
+        A client of which only restored episodes are known counts as seen when the server began.
+        """
         client = self._by_id.get(client_id)
         return self._since if client is None else client.seen
 
@@ -101,7 +108,7 @@ class Clients:
                 del self._by_id[client.client_id]
 
     def views(self) -> list[ClientView]:
-        """By name; `last_seen_at` in seconds since the epoch."""
+        """Return a view of each client, sorted by name; `last_seen_at` is in seconds since the epoch."""
         offset = time.time() - time.monotonic()
         latest = sorted(self._by_id.values(), key=lambda client: -client.seen)[:MAX_SHOWN]
         return [
@@ -120,7 +127,7 @@ MAX_SHOWN_WARNINGS = 100
 
 
 class ClientWarnings:
-    """Used from one event loop."""
+    """Warnings about the train episodes of each client. Use it from one event loop."""
 
     def __init__(self, diagnostics: Diagnostics, ledger: Ledger) -> None:
         self._diagnostics = diagnostics
@@ -142,12 +149,12 @@ class ClientWarnings:
         self._diagnostics.sealed(batch)
 
     def messages(self, client_id: str) -> dict[str, str]:
-        """What looks wrong about one client, by code."""
+        """Return the warnings about one client, by code."""
         found = self._diagnostics.warnings()
         return {warning.code: warning.message for warning in found if warning.client_id == client_id}
 
     async def record_new(self) -> None:
-        """Every warning becomes an event once."""
+        """Record every new warning as an event, once."""
         current = self._diagnostics.warnings()
         self._recorded &= {(warning.code, warning.client_id) for warning in current}
         for warning in current:
@@ -163,6 +170,6 @@ class ClientWarnings:
             self._recorded.add((warning.code, warning.client_id))
 
     def views(self) -> list[WarningView]:
-        """The newest `MAX_SHOWN_WARNINGS`, newest first; all are on record as events."""
+        """Return the newest `MAX_SHOWN_WARNINGS` warnings, newest first; events keep all of them."""
         newest = sorted(self._diagnostics.warnings(), key=lambda warning: warning.last_at, reverse=True)
         return [WarningView.model_validate(asdict(warning)) for warning in newest[:MAX_SHOWN_WARNINGS]]

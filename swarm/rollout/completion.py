@@ -1,7 +1,7 @@
-"""Model calls of episodes: locate each prompt in the episode's tree, sample, record, and tell the readers.
+"""Model calls of episodes: find the prompt in the episode's tree, sample, record, and pass the reply on.
 
 Place in the flow: between the model routes and the engine. A reply is complete only once its turn is on disk, exactly
-as it was sampled. It knows nothing of HTTP framing, of any API's shapes, of rewards, or of training.
+as it was sampled. This module knows nothing of HTTP framing, of the shapes of any API, of rewards, or of training.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MAX_COMPLETIONS = 128
 """The most completions of one call, prompts times choices."""
 
 RAW_ROLE = "prompt"
-"""The role of the one message that stands for a prompt which no template touched."""
+"""The role of the one message that represents a prompt without a template."""
 
 _UNTRAINABLE: Mapping[str, object] = {
     "top_p": 1.0,
@@ -46,13 +46,13 @@ _UNTRAINABLE: Mapping[str, object] = {
     "logit_bias": (),
     "min_tokens": 0,
 }
-"""Sampling parameters that change the distribution in a way the loss does not follow, with the values at which they do
-nothing."""
+"""Sampling parameters that change the distribution in a way that the loss does not model, each with the value at which
+it does nothing."""
 
 
 @dataclass(slots=True)
 class Choice:
-    """One completion in progress: where it stands in the tree, and what was sampled so far."""
+    """One completion in progress: its position in the tree, and the tokens sampled so far."""
 
     index: int
     asked: Conversation | RawPrompt
@@ -79,7 +79,7 @@ class Choice:
         self.use.sampled = 0
 
     def parse(self) -> None:
-        """The reply of all tokens at once."""
+        """Parse the reply from all tokens at once."""
         self.reply = self.new_reply()
         self.reply.push(self.token_ids)
         self.reply.finish()
@@ -142,11 +142,11 @@ class ModelService:
 
     @property
     def tokens_sampled(self) -> int:
-        """Since the engine was started for this run."""
+        """Tokens sampled since this run started the engine."""
         return self.sampler.rate.total
 
     def defaults(self, episode: RunningEpisode) -> SamplingDefaults:
-        """What applies where a request is silent."""
+        """Return the sampling defaults for the fields that a request leaves out."""
         temperature = episode.row.temperature
         return SamplingDefaults(
             temperature=self.job.temperature if temperature is None else temperature,
@@ -158,9 +158,9 @@ class ModelService:
     def call(
         self, episode: RunningEpisode, request: ModelRequest, identity: CallIdentity, *, is_streamed: bool
     ) -> LogicalCall:
-        """The call that this attempt belongs to: one that was sent before, or a new one, which begins to be sampled.
+        """Return the call that this attempt belongs to: an earlier one, or a new one whose sampling begins.
 
-        Raises BadRequest, UnknownParameter for what a train episode cannot do, or AttemptLimit.
+        Raise BadRequest or UnknownParameter for what a train episode cannot do, or AttemptLimit.
         """
         call = episode.calls.claim(identity)
         if call is not None:
@@ -175,7 +175,7 @@ class ModelService:
         return call
 
     def _open(self, episode: RunningEpisode, request: ModelRequest, number: int) -> list[Choice]:
-        """Find where each completion stands in the episode's tree, and count it as a sign of life."""
+        """Find the position of each completion in the episode's tree, and count the call as a sign of life."""
         count = len(request.prompts) * request.choices
         if count > MAX_COMPLETIONS:
             raise BadRequest(f"{count} completions were asked for: at most {MAX_COMPLETIONS} per call", param="n")
@@ -232,7 +232,10 @@ class ModelService:
         return Choice(index, asked, params, prompt, use, new_reply)
 
     def _refuse_endless(self, asked: Conversation) -> None:
-        """Before a template spends seconds on it. While the engine boots its limit is not known, and 0."""
+        """Refuse a conversation that is too long before the template takes seconds to render it.
+
+        While the engine boots, its limit is unknown and reads 0.
+        """
         limit = self.episodes.info.context_length
         if limit and len(asked.messages) > limit:
             raise ContextLengthExceeded(
@@ -260,7 +263,7 @@ class ModelService:
                 choice.finish_reason = None
             await self._record(episode, call, choices)
             raise
-        # From here on the call is finished whoever reads it: another attempt is told what this one sampled.
+        # From here on the call finishes even without a reader: another attempt gets what this one sampled.
         call.is_sampled = True
         try:
             turns = await self._record(episode, call, choices)
@@ -294,10 +297,10 @@ class ModelService:
                     _tell(call, choice, delta)
 
     async def _record(self, episode: RunningEpisode, call: LogicalCall, choices: Sequence[Choice]) -> Sequence[Turn]:
-        """Record the turns of a call, all or none. Those without a finish reason are orphans: never trained, and on
-        record if there is anything of them.
+        """Record the turns of a call, all or none.
 
-        Raises LedgerError.
+        Turns without a finish reason are orphans: they are never trained, and recorded only if they hold tokens. Raise
+        LedgerError.
         """
         kept = [choice for choice in choices if choice.finish_reason or choice.token_ids]
         turns = [self._turn(episode, call, choice) for choice in kept]
@@ -305,7 +308,7 @@ class ModelService:
         record = asyncio.create_task(self._write(episode, turns, *uses))
         self._records.add(record)
         record.add_done_callback(self._records.discard)
-        # Carried through even if the caller goes away meanwhile: the tree must hold just what the ledger holds.
+        # The write goes on even if the caller leaves meanwhile: the tree must hold exactly what the ledger holds.
         return await asyncio.shield(record)
 
     def _turn(self, episode: RunningEpisode, call: LogicalCall, choice: Choice) -> Turn:
@@ -324,7 +327,7 @@ class ModelService:
         over: Sequence[OpenCompletion],
         kept: Sequence[OpenCompletion],
     ) -> Sequence[Turn]:
-        """All completions in `over` are over with this; those in `kept` have turns."""
+        """Write the turns, and settle the use of all completions in `over`; those in `kept` have turns."""
         recorded: Sequence[OpenCompletion] = ()
         try:
             if turns and episode.closed is None:
@@ -342,16 +345,16 @@ class ModelService:
 
 
 def _note_fault(episode: RunningEpisode, error: BaseException) -> None:
-    """Count a call that failed though nothing was wrong with it, and nobody gave it up.
+    """Count a call that failed although its request was sound and its caller still waited.
 
-    One that got no turn beside too many others is none: an episode could cause that itself.
+    A call that got no turn because of too many other calls does not count: an episode could cause that itself.
     """
     if isinstance(error, Exception) and not isinstance(error, BadRequest | Conflict | Crowded):
         episode.meter.system_failures += 1
 
 
 async def _all_of(work: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Do all of it at once; none of it goes on once some has failed."""
+    """Run all coroutines at once, and cancel the others if one fails."""
     if len(work) == 1:
         await work[0]
         return
@@ -381,7 +384,7 @@ def _tell(call: LogicalCall, choice: Choice, delta: TokenDelta) -> None:
 
 
 def _reseeded(params: SamplingParams, index: int) -> SamplingParams:
-    """Choices of one call differ though they share a seed."""
+    """Return parameters with a seed of its own for each choice, since all choices of a call share one seed."""
     return params if params.seed is None else replace(params, seed=(params.seed + index) % 2**63)
 
 
@@ -390,7 +393,10 @@ def _standing_for(prompt: Prompt, codec: Codec) -> Conversation:
 
 
 def _refuse_untrainable(params: SamplingParams) -> None:
-    """The loss assumes tokens drawn from the tempered distribution, at most restricted by a grammar."""
+    """Refuse parameters that the loss cannot handle.
+
+    The loss assumes tokens drawn from the tempered distribution, restricted by a grammar at most.
+    """
     for name, neutral in _UNTRAINABLE.items():
         if getattr(params, name) != neutral:
             raise UnknownParameter(f"{name} is not supported in train episodes: use an eval episode", param=name)

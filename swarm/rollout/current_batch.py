@@ -1,6 +1,6 @@
 """The batch being filled, as clients see and change it: progress, agreement, policy, revised rewards.
 
-Place in the flow: between episodes.py and the pool. It knows nothing of running episodes but their number, and nothing
+Place in the flow: between episodes.py and the pool. This module knows only the number of running episodes, and nothing
 of how a complete batch is trained.
 """
 
@@ -34,7 +34,7 @@ from swarm.schemas import (
 
 
 class CurrentBatch:
-    """Used from one event loop."""
+    """View and control of the batch being filled. Use it from one event loop."""
 
     def __init__(self, job: RunningJob, pool: BatchPool, ledger: Ledger, clients: Clients) -> None:
         self._job = job
@@ -44,12 +44,14 @@ class CurrentBatch:
         self._revising = asyncio.Lock()
 
     def is_ready(self) -> bool:
-        """Whether it can be sealed now, by the stop rule in force or because its time is over."""
+        """Whether the batch is complete, by the stop rule in force or because its time is over."""
         return self._pool.is_ready(self._awaited(time.monotonic()))
 
     def next_due(self, now: float) -> float | None:
-        """When time alone may complete the batch or let somebody begin, in seconds of the monotonic clock; None if it
-        never does."""
+        """Return when time alone may complete the batch or admit an episode; None if it never does.
+
+        The time is in seconds of the monotonic clock.
+        """
         dues: list[float] = []
         if (due := self._pool.next_due()) is not None:
             dues.append(now + max(0.0, due - time.time()))
@@ -63,9 +65,9 @@ class CurrentBatch:
         )
 
     async def propose_policy(self, request: UpdateBatchPolicyRequest) -> BatchPolicies:
-        """Change the policy from the next batch on; durable on return. A mixture of {} ends the mixture.
+        """Change the policy from the next batch on; durable on return. An empty mixture ends the mixture.
 
-        Raises BadRequest if the whole is not sound.
+        Raise BadRequest if the resulting policy is not valid.
         """
         settings = request.model_dump(exclude_none=True)
         if request.mixture == {}:
@@ -74,10 +76,11 @@ class CurrentBatch:
         return self.policies()
 
     async def revise(self, episode_id: str, request: ReviseRewardRequest) -> EpisodeRow:
-        """Another reward for an ended train episode; what the request leaves out stays as reported.
+        """Change the reward of an ended train episode; fields that the request leaves out stay as reported.
 
-        Raises NotFound, BadRequest for turn rewards of the wrong length or named rewards that lack one the job asks
-        for, Conflict for an episode that is running or of type eval, EpisodeEnded once its batch is sealed.
+        Raise BadRequest for turn rewards of the wrong length, or for named rewards that lack one the job asks for.
+        Raise NotFound, Conflict for an episode that is running or of type eval, and EpisodeEnded once its batch is
+        closed.
         """
         async with self._revising:
             row = await self._ledger.episode(episode_id)
@@ -92,8 +95,8 @@ class CurrentBatch:
                 rewards=row.rewards if request.rewards is None else request.rewards,
             )
             check_rewards(self._job.at(self._job.filling), revised.rewards, revised.turn_rewards)
-            # Nothing is awaited between this and the submission of the write. The ledger writes in order, so whatever
-            # seals the batch from here on finds on record the reward that the batch holds.
+            # Nothing is awaited between this and the submission of the write. The ledger writes in order, so a batch
+            # closed from here on finds in the ledger the same reward that the pool has.
             if not self._pool.replace(finished_episode(revised, turns)):
                 raise sealed_already(episode_id)
             try:
@@ -110,7 +113,7 @@ class CurrentBatch:
                 raise
 
     def view(self, running_by_source: Mapping[str, int], running_eval: int, held_begins: int) -> PoolView:
-        """`running_by_source` counts the running train episodes."""
+        """Return the state of the batch; `running_by_source` counts the running train episodes."""
         progress = self._pool.progress()
         sources = {
             name: SourceView(
@@ -137,7 +140,10 @@ class CurrentBatch:
         )
 
     def _awaited(self, now: float) -> Mapping[str, float]:
-        """Whose agreement the batch waits for, and until when. Before the first has agreed it does not matter."""
+        """Return the clients whose agreement the batch needs, each with the end of the wait for it.
+
+        Before the first client has agreed, the answer does not matter.
+        """
         if self._pool.policy.stop_rule != "all_clients_agree" or not self._pool.agreed:
             return {}
         return self._clients.awaited(now, self._pool.clients)

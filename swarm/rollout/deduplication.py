@@ -1,7 +1,7 @@
-"""Logical calls: what a client asked once, however often it had to send it.
+"""Logical calls: one question of a client, however often the client had to send it.
 
-Place in the flow: completion.py samples a call, the model routes read it, and an episode keeps its calls so that
-another attempt joins the first one while it runs and hears the same reply when it has ended. Knows nothing of HTTP, of
+Place in the flow: completion.py samples a call and the model routes read it. An episode keeps its calls, so that
+another attempt joins a running call and gets the same reply from a finished one. This module knows nothing of HTTP, of
 engines or of the ledger.
 """
 
@@ -31,17 +31,21 @@ from swarm.types import (
 )
 
 SILENCE_S = 15.0
-"""After which readers of a stream want a sign of life: proxies give up after 60 s, Claude Code after 300 s."""
+"""How long a stream may be silent before its readers get a sign of life. Proxies give up after 60 s, Claude Code after
+300 s."""
 
 
 RETRY_WITHIN_S = 150.0
-"""After which nobody comes back for a call that came to nothing: client libraries wait for 120 s at most."""
+"""How long a call without a result is remembered for another attempt. Client libraries wait for 120 s at most."""
 
 NAME_CHARACTERS = 16
 
 
 class NameKind(StrEnum):
-    """The giver of a call's name: its caller, to all attempts alike, or whoever passes requests on, to each anew."""
+    """The giver of a call's name.
+
+    A caller gives all attempts of a call one name. A proxy gives each attempt a new one.
+    """
 
     CALLER = "c"
     CARRIER = "p"
@@ -49,11 +53,11 @@ class NameKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CallIdentity:
-    """The marks that tell a logical call from the others of its episode. `sha256` is of route and body.
+    """The properties that tell a logical call from the others of its episode. `sha256` is of route and body.
 
-    `name`, if it has one, is the same for copies of one attempt, and for all attempts if its caller gave it. Without a
-    name, attempts belong together by their number, which client libraries count. Attempt k is the repetition of a call
-    whose last attempt was k - 1.
+    A `name` is the same for all copies of one attempt. If the caller gave the name, it is the same for all attempts
+    too. Calls without a name are matched by their attempt number, which client libraries count. Attempt k repeats a
+    call whose last attempt was k - 1.
     """
 
     sha256: str
@@ -66,7 +70,7 @@ class CallIdentity:
 
 
 def call_name(kind: NameKind, name: str) -> str:
-    """Return a short stand-in, since names are as long as callers like."""
+    """Return a short digest of a name, since callers may choose names of any length."""
     return kind + hashlib.sha256(name.encode()).hexdigest()[:NAME_CHARACTERS]
 
 
@@ -90,7 +94,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """One finished choice; its turn is on record. `top_logprobs_T` is None unless it was asked for."""
+    """One finished choice, whose turn is recorded. `top_logprobs_T` is None unless the request asked for it."""
 
     choice: int
     turn: Turn
@@ -99,7 +103,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The event of a choice that is complete and on record."""
+    """The event of a choice that is complete and recorded."""
 
     completion: Completion
 
@@ -129,16 +133,16 @@ class CallResult:
 
 
 class LogicalCall:
-    """One call, in progress or finished, used from one event loop.
+    """One call, in progress or finished. Use it from one event loop.
 
-    It goes on as long as somebody reads it. With the last reader gone it is cancelled, and `is_abandoned`. That is not
-    so once it `is_sampled`: from there on only its record is missing. Events can be read before its end only of a
-    streamed call, and `has_left` says whether some were. `names` are those of its attempts so far. `number` is that of
-    the call in its episode.
+    A call runs as long as somebody reads it. Once the last reader has left, the call is cancelled and `is_abandoned`. A
+    call that `is_sampled` is not cancelled, since only its record is missing. Only the events of a streamed call can be
+    read before its end; `has_left` tells whether some were. `names` are those of its attempts so far. `number` is the
+    number of the call in its episode.
     """
 
     def __init__(self, identity: CallIdentity, created: float, *, is_streamed: bool, number: int = 0) -> None:
-        """Begin a call, in progress. `created` is in seconds since the epoch."""
+        """Build a call in progress. `created` is in seconds since the epoch."""
         self.call_id = uuid.uuid4().hex
         self.identity = identity
         self.attempt = identity.attempt
@@ -157,7 +161,7 @@ class LogicalCall:
 
     @classmethod
     def recorded(cls, turns: Sequence[Turn]) -> LogicalCall:
-        """Return a finished call as its turns tell of it."""
+        """Return a finished call, rebuilt from its recorded turns."""
         first = turns[0]
         sha256, *names = first.request_sha256.split()
         call = cls(CallIdentity(sha256, first.attempt), first.started_at, is_streamed=False)
@@ -172,7 +176,7 @@ class LogicalCall:
 
     @property
     def identity_on_record(self) -> str:
-        """Return what `recorded` knows the call by."""
+        """Return the identity under which the ledger keeps the call, as `recorded` reads it."""
         return " ".join((self.identity.sha256, *sorted(self.names)))
 
     @property
@@ -180,25 +184,25 @@ class LogicalCall:
         return any(name.startswith(NameKind.CALLER) for name in self.names)
 
     def start(self, work: Coroutine[Any, Any, tuple[Completion, ...]]) -> None:
-        """Begin to sample. `work` publishes events on the way and returns the finished choices."""
+        """Start sampling. `work` publishes events on the way and returns the finished choices."""
         self._task = asyncio.create_task(self._carry_out(work), name=f"call {self.call_id}")
-        # What it raises is for its readers, of whom there may be none.
+        # Readers raise its error; without readers nobody would retrieve it, and asyncio would warn.
         self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     def publish(self, event: CallEvent) -> None:
-        """Tell those who read events. They may see the reply from here on."""
+        """Pass an event to the readers. They may see this part of the reply from here on."""
         self._events.append(event)
         self._news.set()
 
     def forget(self, choice: int) -> None:
-        """Forget a choice that is sampled again, of which nobody has seen any part."""
+        """Forget the events of a choice that is sampled again. No reader has seen any of them."""
         self._events = [event for event in self._events if event.choice != choice]
 
     def head(self, model: str) -> CallHead:
         return CallHead(self.call_id, int(self.created), model)
 
     async def completed(self) -> tuple[Completion, ...]:
-        """Wait for the end. Raise what kept the call from it."""
+        """Wait for the end of the call and return its choices. Raise the error that kept the call from its end."""
         if self._task is not None:
             self._readers += 1
             try:
@@ -208,10 +212,9 @@ class LogicalCall:
         return self.completions
 
     async def events(self) -> AsyncGenerator[Sequence[CallEvent]]:
-        """Yield all events from the first one, as many at once as there are, and none after SILENCE_S seconds without
-        one.
+        """Yield all events from the first one, each time as many as are ready.
 
-        Raise what kept the call from its end.
+        Yield no events after SILENCE_S seconds without one. Raise the error that kept the call from its end.
         """
         if self._task is None or self.is_finished:
             yield [event for completion in self.completions for event in _retold(completion)]
@@ -256,7 +259,7 @@ class EpisodeCalls:
 
     def __init__(self) -> None:
         self._by_sha256: dict[str, list[LogicalCall]] = {}
-        # For calls that came to nothing: the last attempt, and when that was over.
+        # For calls without a result: the number of the last attempt, and when it ended.
         self._lost: dict[str, list[tuple[int, float]]] = {}
 
     @classmethod
@@ -276,7 +279,7 @@ class EpisodeCalls:
     def next_number(self) -> int:
         """Return the lowest number that no call has.
 
-        A call that came to nothing leaves its number to the call after it, which is usually another attempt of it.
+        A call without a result leaves its number to the next call, which is usually another attempt of it.
         """
         used = {call.number for calls in self._by_sha256.values() for call in calls}
         return next(number for number in itertools.count() if number not in used)
@@ -294,7 +297,7 @@ class EpisodeCalls:
         self._by_sha256.setdefault(call.identity.sha256, []).append(call)
 
     def drop(self, call: LogicalCall) -> None:
-        """Forget a call that came to nothing. Another attempt of it begins anew."""
+        """Forget a call without a result. Another attempt of it begins anew."""
         sha256 = call.identity.sha256
         same = self._by_sha256.get(sha256, [])
         if call in same:
@@ -304,8 +307,8 @@ class EpisodeCalls:
     def _numbered(self, calls: list[LogicalCall], identity: CallIdentity) -> LogicalCall | None:
         """Return the call that an attempt without a name repeats, or None.
 
-        Libraries count attempts, so the last attempt of that call had the number before. One of them may have been lost
-        on the way here.
+        Libraries count attempts, so the last attempt of that call had the number before. An attempt in between may have
+        been lost on its way to the server.
         """
         if not identity.attempt or identity.is_named_by_caller or self._repeats_a_lost_one(calls, identity):
             return None
@@ -317,10 +320,9 @@ class EpisodeCalls:
         return earlier[-1] if earlier else None
 
     def _repeats_a_lost_one(self, calls: list[LogicalCall], identity: CallIdentity) -> bool:
-        """Return whether this repeats a call that came to nothing, which is likelier than a repetition of an answered
-        one.
+        """Return whether this attempt repeats a call without a result; True once for each such call.
 
-        It is True once for each.
+        That is likelier than the repetition of an answered call.
         """
         lost = self._lately_lost(identity.sha256)
         for entry in reversed(lost):

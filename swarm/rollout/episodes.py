@@ -1,9 +1,9 @@
 """The episodes of one job: begin, end, abort, heartbeat, expire.
 
-Place in the flow: routers call it, it records in the ledger before it acknowledges, and hands every ended train episode
-to the batch pool. Who may begin is decided in admission.py, when an episode comes due in running.py, what a client
-may change about the batch in current_batch.py. It knows nothing of HTTP, of sampling, or of what happens to a complete
-batch.
+Place in the flow: routers call it. It records in the ledger before it acknowledges, and passes every ended train
+episode to the batch pool. admission.py decides who may begin, running.py when an episode is due, and current_batch.py
+what a client may change about the batch. This module knows nothing of HTTP, of sampling, or of how a complete batch is
+trained.
 """
 
 from __future__ import annotations
@@ -58,19 +58,20 @@ logger = logging.getLogger(__name__)
 
 HOUSEKEEPING_S = 5.0
 LEAST_PAUSE_S = 0.05
-"""Between two looks at the leases: thousands of episodes that come due one by one are taken together."""
+"""The shortest pause between two checks of the leases, so that thousands of episodes due one by one are handled
+together."""
 
 RETRY_EXPIRY_S = 1.0
-"""How soon an expiry is tried again that the ledger refused."""
+"""How soon an expiry that the ledger refused is tried again."""
 
 CLOSED_TOGETHER = 500
-"""Writes handed to the ledger at once: it commits them in one group."""
+"""The number of writes submitted to the ledger at once, which commits them in one group."""
 
 
 _SAME_BEGIN = (
     "client_id", "episode_type", "data_source", "task_id", "sampling_seed", "temperature", "max_calls", "max_tokens",
 )  # fmt: skip
-"""What a begin secret that is sent again must say again."""
+"""The fields that a repeated begin request must repeat unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +85,9 @@ class BegunEpisode:
 
 @dataclass(slots=True)
 class Episodes:
-    """Every episode of one job, from the start of its engine to the stop. Used from one event loop.
+    """Every episode of one job, from the start of its engine to the stop. Use it from one event loop.
 
-    `max_running` bounds the running episodes. The training loop takes its batches from here.
+    `max_running` limits the running episodes. The training loop takes its batches from here.
     """
 
     running_job: RunningJob
@@ -132,17 +133,19 @@ class Episodes:
 
     @property
     def job(self) -> TrainJob:
-        """The job that holds for what is sampled now, which is that of the step after the present weights."""
+        """The job in force for what is sampled now: the job of the step after the present weights."""
         return self.running_job.at(self.lifecycle.weights.step + 1)
 
     async def begin(self, request: BeginEpisodeRequest, departure: Departure | None = None) -> BegunEpisode:
-        """Open an episode, holding the call up to `wait_s` seconds while none of its task may begin, or until
-        `departure` says that the caller is gone.
+        """Open an episode, or return the one that the same request has begun before.
 
-        One that the same request has begun before, which its client does not know, is that episode again. Raises
-        BadRequest for a data source outside the mixture or a task that has to be named, TrainingComplete for a train
-        episode after the last step, RolloutPaused, EngineNotReady or EngineFailure when the wait was in vain;
-        EpisodeEnded or IdempotencyMismatch for a begin secret whose episode is over or was another one.
+        Wait up to `wait_s` seconds while no episode of the task may begin, or until `departure` reports that the caller
+        is gone. A client repeats its request when the first answer was lost.
+
+        Raise BadRequest for a data source outside the mixture or a task that has to be named. Raise TrainingComplete
+        for a train episode after the last step. Raise RolloutPaused, EngineNotReady or EngineFailure when the wait was
+        in vain. Raise EpisodeEnded for a begin secret whose episode is over, and IdempotencyMismatch for one of another
+        episode.
         """
         self._clients.see(request.client_id)
         key = new_key(request.begin_secret)
@@ -167,7 +170,7 @@ class Episodes:
         is_greedy = place is not None and place.is_greedy
         row = new_row(request, key_digest(key), self.job.episode_timeout_s, is_greedy=is_greedy)
         episode = RunningEpisode.of(row, place)
-        # Counted before the ledger answers, so that a batch sealed meanwhile waits for this episode.
+        # The episode counts before the ledger answers, so that a batch closed meanwhile waits for it.
         self._adopt(episode)
         try:
             await self.ledger.begin_episode(row)
@@ -180,7 +183,10 @@ class Episodes:
         return self._answer(row, key)
 
     def _begun_before(self, request: BeginEpisodeRequest, key: str) -> BegunEpisode | None:
-        """The episode that a request has begun whose answer was lost. Raises EpisodeEnded if that is over."""
+        """Return the episode that an earlier copy of the request has begun, or None.
+
+        Raise EpisodeEnded if that episode is over.
+        """
         if request.begin_secret is None:
             return None
         digest = key_digest(key)
@@ -199,15 +205,15 @@ class Episodes:
         return BegunEpisode(row.episode_id, key, self.lifecycle.weights.version, row.deadline_at, row.is_greedy)
 
     def _leave(self, episode_type: EpisodeType, place: Place | None) -> None:
-        """Give back the place of an episode that is not to be."""
+        """Give back the place of an episode that failed to begin."""
         if place is not None:
             self.pool.lose(place)
         self._admission.leave(episode_type)
 
     def restore(self, running: Iterable[RecordedEpisode]) -> None:
-        """Go on with the episodes that were running when the server before this one ended.
+        """Resume the episodes that were running when the previous server ended.
 
-        Their keys work again and their leases start now. One whose record has a hole is given up at once.
+        Their keys work again and their leases start now. An episode with a gap in its record is given up at once.
         """
         for recorded in running:
             row = recorded.row
@@ -217,14 +223,15 @@ class Episodes:
             self._warnings.begun(episode)
 
     def remember(self, closed: Iterable[ClosedEpisode]) -> None:
-        """Episodes that ended before this server began: late calls of theirs hear why."""
+        """Remember episodes that ended before this server began, so that their late calls are told the reason."""
         self._running.remember(closed)
 
     async def end(self, episode_id: str, request: EndEpisodeRequest) -> EndReceipt:
         """Complete an episode exactly once; durable on return.
 
-        Raises NotFound, IdempotencyMismatch, EpisodeEnded with what became of it, or BadRequest if `turn_rewards` does
-        not have one entry per recorded turn, or `rewards` lacks one that the job asks of a train episode.
+        Raise NotFound, IdempotencyMismatch, or EpisodeEnded with how the episode ended. Raise BadRequest if
+        `turn_rewards` does not have one entry per recorded turn, or if `rewards` lacks one that the job asks of a train
+        episode.
         """
         episode = self._running.get(episode_id)
         turn_rewards: tuple[float, ...] | None = None
@@ -242,7 +249,7 @@ class Episodes:
             if episode is not None and episode.closed == "ended" and episode_id in self._running:
                 episode.closed = None
             raise
-        # Also after a replay: the first call may have been cut off after it was recorded.
+        # A replay gets here too: the first call may have been cut off after it was recorded.
         if episode is not None and episode_id in self._running:
             row = replace(
                 episode.row,
@@ -257,7 +264,7 @@ class Episodes:
         return receipt
 
     async def model_share(self, episode: RunningEpisode, request: EndEpisodeRequest) -> float | None:
-        """How much of the replies that were graded the model wrote; None where none were sent."""
+        """Return the share of the graded replies that the model wrote; None where no replies were sent."""
         if request.replies is None:
             return None
         turns = await self.ledger.turns(episode.episode_id) if episode.calls_in_flight else episode.tree.turns
@@ -266,8 +273,8 @@ class Episodes:
     async def abort(self, episode_id: str, reason: str, *, is_final: bool = False) -> None:
         """Give an episode up without a reward; a repeated abort is no error.
 
-        With `is_final` its client makes no other attempt: the group is complete without it. That may be said of an
-        episode that was lost before as well. Raises NotFound, EpisodeEnded, or Conflict for a prepared one that another
+        With `is_final` the client makes no other attempt: the group is complete without it. This also works for an
+        episode that was lost before. Raise NotFound, EpisodeEnded, or Conflict for a prepared episode that another
         server decides about.
         """
         episode = self._running.get(episode_id)
@@ -283,7 +290,7 @@ class Episodes:
         await self._give_up(episode_id, EpisodeState.ABORTED, reason)
 
     def heartbeat(self, episode_id: str) -> RunningEpisode:
-        """A sign of life of one episode. Raises EpisodeEnded if it is not running."""
+        """Note a sign of life of one episode. Raise EpisodeEnded if it is not running."""
         episode = self._running.get(episode_id)
         if episode is None:
             why = self._running.ended(episode_id)
@@ -293,9 +300,9 @@ class Episodes:
         return episode
 
     def heartbeat_client(self, client_id: str, episode_ids: Sequence[str]) -> dict[str, str]:
-        """Renew the leases of these episodes. Returns those that do not run, with the reason or "unknown".
+        """Renew the leases of these episodes. Return those that do not run, each with the reason or "unknown".
 
-        Their idle timeouts go on: a client that lives may hold an agent that hangs.
+        Their idle timeouts are not renewed: a client that lives may run an agent that hangs.
         """
         self._clients.see(client_id)
         ended: dict[str, str] = {}
@@ -308,11 +315,11 @@ class Episodes:
         return ended
 
     def warnings_about(self, client_id: str) -> dict[str, str]:
-        """What looks wrong about a client, by code."""
+        """Return the warnings about a client, by code."""
         return self._warnings.messages(client_id)
 
     def authorize(self, key: str) -> RunningEpisode:
-        """The running episode that a key opens. Raises EpisodeEnded with the reason, or Unauthorized."""
+        """Return the running episode that a key opens. Raise EpisodeEnded with the reason, or Unauthorized."""
         digest = key_digest(key)
         episode = self._running.opened_by(digest)
         reason = self._running.ended(digest) if episode is None else episode.closed
@@ -325,26 +332,32 @@ class Episodes:
         return episode
 
     async def revise(self, episode_id: str, request: ReviseRewardRequest) -> EpisodeRow:
-        """Another reward for an ended train episode until its batch is sealed. Raises as `CurrentBatch.revise`."""
+        """Change the reward of an ended train episode until its batch is closed. Raise as `CurrentBatch.revise`."""
         row = await self._batch.revise(episode_id, request)
         self._announce_if_ready()
         return row
 
     def agree(self, client_id: str) -> tuple[tuple[str, ...], bool]:
-        """Note that a client has sent what it has for this batch. Returns who has, and whether that completes it."""
+        """Note that a client has sent all it has for this batch.
+
+        Return the clients that have agreed, and whether this completes the batch.
+        """
         self._clients.see(client_id)
         self.pool.agree(client_id)
         return self.pool.agreed, self._announce_if_ready()
 
     async def propose_policy(self, request: UpdateBatchPolicyRequest) -> BatchPolicies:
-        """Change the policy from the next batch on; durable on return. Raises BadRequest if the whole is not sound."""
+        """Change the policy from the next batch on; durable on return.
+
+        Raise BadRequest if the resulting policy is not valid.
+        """
         return await self._batch.propose_policy(request)
 
     def policies(self) -> BatchPolicies:
         return self._batch.policies()
 
     def is_batch_ready(self) -> bool:
-        """Whether the batch can be sealed now, by the stop rule in force or because its time is over."""
+        """Whether the batch is complete, by the stop rule in force or because its time is over."""
         return self._batch.is_ready()
 
     async def until_batch_ready(self) -> None:
@@ -354,56 +367,59 @@ class Episodes:
 
     @property
     def policy(self) -> BatchPolicy:
-        """What holds for the batch being filled."""
+        """The policy of the batch being filled."""
         return self.pool.policy
 
     def seal(self, batch_id: str, step: int) -> SealedBatch:
-        """Take the batch out: what ends later belongs to another one."""
+        """Take the batch out of the pool; episodes that end later belong to another batch."""
         sealed = self.pool.seal(batch_id, step)
         self.running_job.fill(step + 1)
         self._foresee()
         return sealed
 
     def fill(self, step: int) -> None:
-        """Collect the batch of this step, by what holds for it: it was sealed and not trained, or is to come again."""
+        """Collect the batch of this step under the policy of that step.
+
+        Call it for a batch that was closed but not trained, or that has to be collected again.
+        """
         self.running_job.fill(step)
         self.pool.adopt(BatchPolicy.of(self.running_job.at(step)))
         self._foresee()
 
     def confirm(self, batch: TrainBatch) -> None:
-        """To be told once a seal is on record: the batch is looked over, and episodes of the next one may begin."""
+        """Check a batch whose close is on record, and admit episodes of the next one."""
         self._warnings.sealed(batch)
         self._admission.release()
 
     def take_back(self, episodes: Sequence[FinishedEpisode]) -> None:
-        """Let the episodes of a batch that was not trained wait for the next one, which takes its step."""
+        """Return the episodes of an untrained batch to the pool, for the next batch, which takes its step."""
         self.pool.restore(episodes)
         self.fill(self.lifecycle.weights.step + 1)
 
     def publish(self, weight_version: int) -> None:
-        """To be told of every version that is served, which decides how stale an episode is."""
+        """Note the weight version that is served from now on, which decides how stale an episode is."""
         self.pool.publish(weight_version)
 
     def context_length(self) -> int:
-        """In tokens; 0 while the engine boots."""
+        """Context length of the model in tokens; 0 while the engine boots."""
         return self.info.context_length
 
     def running(self, episode_type: EpisodeType) -> int:
         return self._admission.running(episode_type)
 
     def as_present(self, row: EpisodeRow) -> EpisodeRow:
-        """Return a row with what is known of a running episode and not on record yet."""
+        """Return a row completed by what is known of a running episode but not on record yet."""
         episode = self._running.get(row.episode_id)
         if episode is None:
             return row
         return replace(row, last_seen_at=episode.last_seen_at, use=row.use + episode.meter.unrecorded)
 
     async def drained(self, timeout_s: float) -> bool:
-        """Wait until no train episode runs; False if some still do after `timeout_s` seconds."""
+        """Wait until no train episode runs; return False if some still run after `timeout_s` seconds."""
         return await self._admission.drained(timeout_s)
 
     async def expire_forever(self) -> None:
-        """Act when something falls due: a lease, a deadline of an episode or of the batch. Runs until cancelled."""
+        """Act whenever a lease or a deadline of an episode or of the batch is due. Run until cancelled."""
         try:
             await self._expire_and_tidy()
         finally:
@@ -424,13 +440,13 @@ class Episodes:
                 await self._warnings.record_new()
 
     async def close(self, reason: str) -> None:
-        """Abort whatever runs: the engine stops. What is prepared waits on record for the word of its client."""
+        """Abort whatever runs, since the engine stops. Prepared episodes stay on record until their client decides."""
         self._unsubscribe()
         doomed = [each.episode_id for each in self._running.by_id.values() if not each.is_prepared]
         await _in_groups([self._abort_at_close(episode_id, reason) for episode_id in doomed])
 
     def running_views(self, limit: int = 50) -> list[RunningEpisodeView]:
-        """The episodes that were silent longest, longest first."""
+        """Return views of the episodes that were silent longest, longest first."""
         return [episode.view() for episode in self._running.longest_silent(limit)]
 
     def client_views(self) -> list[ClientView]:
@@ -451,10 +467,10 @@ class Episodes:
         self._timer.ring_by(due)
 
     async def _complete(self, episode: RunningEpisode, row: EpisodeRow) -> None:
-        """Hand an ended episode on, once."""
+        """Pass an ended episode to the pool, once."""
         turns = episode.tree.turns
         if episode.calls_in_flight or episode.is_prepared:
-            # The call was cut off by the end; whether its turn was recorded before is for the ledger to say.
+            # The end cut the call off. Only the ledger knows whether its turn was recorded before that.
             turns = await self.ledger.turns(episode.episode_id)
         finished = salvaged_episode(row, turns) if episode.episode_type is EpisodeType.TRAIN else None
         if episode.episode_id not in self._running:
@@ -504,7 +520,7 @@ class Episodes:
             self._deadlines.watch(episode, time.monotonic() + RETRY_EXPIRY_S)
 
     async def _settle(self, episode: RunningEpisode) -> None:
-        """Follow the ledger, which knows of an end whose caller was cut off before it was answered."""
+        """Follow the ledger, which may know of an end whose caller was cut off before the answer."""
         try:
             row = await self.ledger.episode(episode.episode_id)
             if row.state is EpisodeState.PREPARED:
@@ -528,7 +544,7 @@ class Episodes:
         self._announce_if_ready()
 
     def _vacate(self, episode: RunningEpisode, reason: str) -> Client:
-        """An episode came to nothing: its place is free for another. Returns whose it was."""
+        """Free the place of an episode without a result, and return its client."""
         client = self._remove(episode, reason)
         if episode.place is not None:
             self.pool.lose(episode.place, is_final=episode.is_last_attempt)
@@ -538,12 +554,12 @@ class Episodes:
         return client
 
     def _remove(self, episode: RunningEpisode, reason: str) -> Client:
-        """Whose episode it was; the caller counts it there, and lets it leave."""
+        """Remove an episode and return its client; the caller counts it there and lets it leave."""
         self._running.remove(episode, reason)
         return self._clients.left(episode.client_id, episode.episode_type)
 
     def _foresee(self) -> None:
-        """The policy that the next batch will have."""
+        """Give the pool the policy of the next batch."""
         self.pool.propose(BatchPolicy.of(self.running_job.at(self.running_job.filling + 1)))
 
     def _follow_change(self) -> None:
@@ -551,7 +567,7 @@ class Episodes:
         self._admission.release()
 
     def _follow_state(self) -> None:
-        """While nobody could begin an episode, no group was idle."""
+        """Restart the idle time of all groups once episodes may begin again."""
         state = self.lifecycle.state
         if state is EngineState.ROLLING and not self._is_open:
             self.pool.resume()

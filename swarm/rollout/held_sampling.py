@@ -1,7 +1,7 @@
-"""Tokens of one completion from whichever engine serves, held while none does, and what is counted of model calls.
+"""Tokens of one completion from whichever engine serves, and the counts of model calls.
 
-Place in the flow: below completion.py, above the engine; the status shows the counts. This module knows nothing of
-messages, records or replies.
+Place in the flow: below completion.py, above the engine. While no engine serves, a call waits here. The status shows
+the counts. This module knows nothing of messages, records or replies.
 """
 
 from __future__ import annotations
@@ -23,14 +23,17 @@ from swarm.schemas import EngineState
 from swarm.types import FinishReason, SamplingParams, TokenDelta
 
 MAX_NAMES = 100
-"""Clients choose the names of the fields they send; beyond these they are counted as `other`."""
+"""The most names that are counted. Clients choose the names of the fields they send; further names count as `other`."""
 
 OTHER = "other"
 
 
 class Oddity(StrEnum):
-    """An attempt joined a running call, or was told a finished one again; a call was given up by its caller; a turn
-    was withheld from training because its tokens do not spell what was shown."""
+    """Unusual events of model calls, each with a count of its own.
+
+    An attempt joined a running call, or got the reply of a finished one again. A caller gave its call up. A turn was
+    excluded from training because its tokens do not spell the reply that was shown.
+    """
 
     JOINED = "joined"
     REPLAYED = "replayed"
@@ -40,7 +43,7 @@ class Oddity(StrEnum):
 
 @dataclass(slots=True)
 class CallCounts:
-    """`ignored_fields` counts the fields without effect by name."""
+    """Counts of model calls. `ignored_fields` counts the fields without effect by name."""
 
     oddities: Counter[str] = field(default_factory=Counter[str])
     ignored_fields: Counter[str] = field(default_factory=Counter[str])
@@ -83,23 +86,26 @@ class TokenRate:
 logger = logging.getLogger(__name__)
 
 DEATH_NOTICED_S = 0.02
-"""How soon a call looks again after its engine died: the state says so within that time."""
+"""How soon a call checks the state after its engine died: the state has changed by then."""
 
 SETTLED = SERVING | {EngineState.OFFLINE, EngineState.FAILED}
 """States in which it is known whether a waiting call can be answered."""
 
 
 class Crowded(RolloutPaused):
-    """No token came in time, while other calls got theirs: the engine serves, and more is asked of it than it can do.
+    """No token came in time, while other calls got theirs.
 
-    To the caller it is no other error.
+    The engine serves, but it is overloaded. For the caller this is a RolloutPaused like any other.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What is to be sampled, and who asks. `ended` says why the asker's episode is over, once it is; `has_left` whether
-    the asker may have seen part of the reply; `restart` forgets what was sampled."""
+    """A completion to sample, and who asks for it.
+
+    `ended` returns why the asker's episode is over, once it is. `has_left` returns whether the asker may have seen part
+    of the reply. `restart` forgets what was sampled.
+    """
 
     request_id: str
     prompt_ids: Sequence[int]
@@ -111,7 +117,7 @@ class Draft:
 
 @dataclass(slots=True)
 class HeldSampler:
-    """The engine of one started job. `on_failure` hears of failures that a new engine would not mend."""
+    """The engine of one started job. `on_failure` is called for failures that a new engine would not repair."""
 
     engine: Engine
     lifecycle: EngineLifecycle
@@ -121,11 +127,11 @@ class HeldSampler:
     _token_at: float = field(default=-math.inf, init=False)
 
     async def sample(self, draft: Draft) -> AsyncGenerator[TokenDelta]:
-        """The tokens of one engine from the first to the last.
+        """Yield the tokens of one engine from the first to the last.
 
-        A completion whose engine dies is sampled again on the next one, unless part of it has left. Raises
-        RolloutPaused if no token comes for `hold_s` seconds, Crowded if others got some lately, EpisodeEnded if the
-        episode ends meanwhile.
+        If an engine dies, the completion is sampled again on the next one, unless part of it has left. Raise
+        RolloutPaused if no token comes for `hold_s` seconds, Crowded if other calls got some lately, and EpisodeEnded
+        if the episode ends meanwhile.
         """
         while True:
             await self._until_served(draft)
@@ -145,7 +151,10 @@ class HeldSampler:
                 raise
 
     async def _until_served(self, draft: Draft) -> None:
-        """Hold a call while the engine boots. Raises RolloutPaused after `hold_s` seconds, or why none will serve."""
+        """Wait while the engine boots.
+
+        Raise RolloutPaused after `hold_s` seconds, or the reason why no engine will serve.
+        """
         lifecycle = self.lifecycle
         if not await lifecycle.wait_until(SETTLED, self.hold_s):
             raise RolloutPaused(f"the engine is {lifecycle.state}: {lifecycle.reason}", retry_after_s=5)
@@ -156,11 +165,14 @@ class HeldSampler:
         _refuse_if_ended(draft)
 
     async def _generate(self, draft: Draft) -> AsyncGenerator[TokenDelta]:
-        """Raises EngineLost if the engine dies, or is started anew, before the last token."""
+        """Yield tokens of the present engine.
+
+        Raise EngineLost if the engine dies, or starts anew, before the last token.
+        """
         tokens = self.engine.generate(draft.request_id, draft.prompt_ids, draft.params)
         clock = asyncio.get_running_loop().time
         try:
-            # One limit that is moved for each token: a new one costs more than the token's way through here.
+            # One limit is moved for each token: a new limit would cost more than all other work on the token here.
             async with asyncio.timeout(None) as limit:
                 while True:
                     limit.reschedule(clock() + self.hold_s)

@@ -1,7 +1,7 @@
 """One model call as the gateway understands it, whatever API it came in by.
 
-Place in the flow: every dialect parses its body into a `ModelRequest`; completion.py answers it. Knows nothing of HTTP,
-of the shapes of any API, or of episodes.
+Place in the flow: every dialect parses its body into a `ModelRequest`, and completion.py answers it. This module knows
+nothing of HTTP, of the shapes of any API, or of episodes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from swarm.types import Message, SamplingParams, ToolChoice, ToolSpec
 
 @dataclass(frozen=True, slots=True)
 class SamplingDefaults:
-    """What applies where a request is silent. `stop_token_ids` is the codec's."""
+    """Sampling values for the fields that a request leaves out. `stop_token_ids` come from the codec."""
 
     temperature: float
     top_p: float
@@ -42,9 +42,9 @@ class RawPrompt:
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """What to sample. Every prompt is completed `choices` times; completion number i is of prompt i // choices.
+    """The prompts to complete, and how to sample. Every prompt is completed `choices` times.
 
-    `tool_choice` concerns conversations with tools only.
+    Completion number i belongs to prompt i // choices. `tool_choice` concerns conversations with tools only.
     """
 
     model: str

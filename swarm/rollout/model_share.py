@@ -1,13 +1,14 @@
-"""How much of the graded replies of an episode the served model wrote.
+"""The share of an episode's graded replies that the served model wrote.
 
-Place in the flow: asked when an episode ends whose driver sent the replies that were graded; what the model wrote is
-read from the recorded turns. Pure functions. This module knows nothing of tasks, grades or agents.
+Place in the flow: asked when an episode ends whose program sent the replies that were graded. The model's own words
+are read from the recorded turns. Pure functions. This module knows nothing of tasks, grades or agents.
 
 Replies and turns are compared as words. Markup, the keys of a JSON object, letter case, punctuation and the form of a
-number (`1,000`, `42.0`) do not count, so that an agent may take an answer out of a longer text, strip it or wrap it.
-A line of up to `RUN` words, or one value of a JSON object, counts wholly or not at all: it does if the model wrote
-these words one after the other. In a longer line those words count that stand in a run of `RUN` words of the model.
-So a sentence that the model wrote, too, gives no credit for another answer at its end.
+number (`1,000`, `42.0`) do not count. So an agent may take an answer out of a longer text, strip it or wrap it.
+
+A line of up to `RUN` words, or one value of a JSON object, counts wholly or not at all. It counts if the model wrote
+these words one after the other. In a longer line, a word counts if it stands in a run of `RUN` words that the model
+wrote. So another answer gets no credit for ending in a sentence of the model.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from swarm.types import Turn
 
 RUN = 8
 MAX_WRITTEN = 1_000_000
-"""Characters of the model that are looked at, the latest ones."""
+"""The most characters of the model's texts that are compared: the latest ones."""
 INLINE = 5_000
-"""So many characters are compared at once; more of them would hold up the calls of others."""
+"""The most characters compared on the event loop; more would delay the calls of others."""
 
 _MARKUP = re.compile(r"</?[A-Za-z][^<>]{0,100}>|\\[A-Za-z]+|```\w*")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
@@ -40,8 +41,10 @@ Words = tuple[str, ...]
 
 
 async def share_of_model(replies: Sequence[str], turns: Iterable[Turn]) -> float | None:
-    """The share, from 0 to 1, of the characters of the words in `replies` that the model wrote in `turns`; None where
-    the replies hold none."""
+    """Return the share of `replies` that the model wrote in `turns`, from 0 to 1.
+
+    The share is over the characters of all words. Return None where the replies have no words.
+    """
     written = [text for turn in turns for text in _texts_of(turn)]
     if sum(map(len, replies)) + sum(map(len, written)) <= INLINE:
         return share_written(replies, written)
@@ -49,7 +52,7 @@ async def share_of_model(replies: Sequence[str], turns: Iterable[Turn]) -> float
 
 
 def share_written(replies: Sequence[str], written: Sequence[str]) -> float | None:
-    """As `share_of_model`, of the texts that the model wrote."""
+    """Return the same as `share_of_model`, given the texts that the model wrote."""
     considered, beyond = _first(replies, MAX_REPLIES)
     latest, _ = _first(list(reversed(written)), MAX_WRITTEN)
     units = [unit for text in considered for unit in _units(text)]
@@ -62,7 +65,7 @@ def share_written(replies: Sequence[str], written: Sequence[str]) -> float | Non
 
 
 def _texts_of(turn: Turn) -> Iterator[str]:
-    """What the model wrote in a turn: what it says, what it thinks, and the arguments of its calls."""
+    """Yield what the model wrote in a turn: its reply, its reasoning, and the arguments of its tool calls."""
     reply = turn.reply
     for text in (reply.get("content"), reply.get("reasoning_content")):
         if isinstance(text, str) and text:
@@ -72,7 +75,7 @@ def _texts_of(turn: Turn) -> Iterator[str]:
 
 
 def _first(texts: Sequence[str], limit: int) -> tuple[list[str], int]:
-    """The texts up to so many characters, and how many characters are left out."""
+    """Return the texts up to `limit` characters in all, and how many characters are left out."""
     kept: list[str] = []
     left = limit
     for text in texts:
@@ -82,7 +85,7 @@ def _first(texts: Sequence[str], limit: int) -> tuple[list[str], int]:
 
 
 def _units(text: str) -> Iterator[Words]:
-    """Values of a JSON text, else lines, as words; one without a word as its signs."""
+    """Yield the values of a JSON text, else its lines, as words; a line without a word as its signs."""
     values = _json_values(text)
     lines = _MARKUP.sub("\n", text).splitlines() if values is None else values
     for line in lines:
@@ -91,7 +94,7 @@ def _units(text: str) -> Iterator[Words]:
 
 
 def _variants(text: str) -> Iterator[Words]:
-    """A text of the model with its markup, without, and as the values of its JSON."""
+    """Yield a text of the model with its markup, without it, and as the values of its JSON."""
     plain = _MARKUP.sub(" ", text)
     yield _words(text)
     if plain != text:
@@ -106,7 +109,7 @@ def _words(text: str) -> Words:
 
 
 def _signs(text: str) -> Words:
-    """What stands for the words of a line that has none."""
+    """Return the signs of a line that has no word."""
     return tuple(sign for sign in _normal(text) if not (sign.isalnum() or sign.isspace()))
 
 
@@ -115,7 +118,10 @@ def _normal(text: str) -> str:
 
 
 def _json_values(text: str) -> list[str] | None:
-    """The strings, numbers and constants in a JSON object or array, without its keys; None for any other text."""
+    """Return the strings, numbers and constants in a JSON object or array, without its keys.
+
+    Return None for any other text.
+    """
     stripped = _MARKUP.sub("", text).strip() if text.lstrip().startswith("```") else text.strip()
     if not stripped.startswith(("{", "[")):
         return None
@@ -137,13 +143,13 @@ def _leaves(value: Any) -> Iterator[str]:
 
 
 def _runs(unit: Words) -> Iterator[Words]:
-    """The runs of words that decide on a unit: itself, or all runs of the length `RUN` in it."""
+    """Yield the runs of words that decide on a unit: the unit itself, or every run of `RUN` words in it."""
     length = min(RUN, len(unit))
     return (unit[start : start + length] for start in range(len(unit) - length + 1))
 
 
 def _found(runs: set[Words], texts: Sequence[Words]) -> set[Words]:
-    """Those of the runs that stand in one of the texts."""
+    """Return the runs that occur in one of the texts."""
     found: set[Words] = set()
     for length in {len(run) for run in runs}:
         for text in texts:
@@ -152,7 +158,7 @@ def _found(runs: set[Words], texts: Sequence[Words]) -> set[Words]:
 
 
 def _credit(unit: Words, present: set[Words]) -> int:
-    """The characters of a unit that the model wrote."""
+    """Return how many characters of a unit the model wrote."""
     end = credit = 0
     for start, run in enumerate(_runs(unit)):
         if run in present:

@@ -1,4 +1,4 @@
-"""The result of an episode: what its client reported, together with what was recorded, as the pool takes it.
+"""The result of an episode: the report of its client, combined with its record, in the form that the pool takes.
 
 Place in the flow: between `end` or `reward` and the batch pool. Pure functions; nothing here decides what is stored.
 """
@@ -24,7 +24,7 @@ _REPORTED = {"task_id", "reward", "is_success", "turn_rewards", "rewards", "meta
 
 
 def payload_digest(request: EndEpisodeRequest) -> str:
-    """Return a digest of what was reported, whoever sent it."""
+    """Return a digest of the reported result, whoever sent it."""
     payload = request.model_dump(mode="json", include=_REPORTED)
     return hashlib.sha256(json.dumps(payload, sort_keys=True).encode()).hexdigest()
 
@@ -37,7 +37,7 @@ def ending_of(
     unrecorded: ModelUse = NO_USE,
     model_share: float | None = None,
 ) -> Ending:
-    """Return what is recorded of a result that came just now."""
+    """Return the ending to record for a result that came just now."""
     return Ending(
         episode_id=episode_id,
         idempotency_key=request.idempotency_key or episode_id,
@@ -55,10 +55,10 @@ def ending_of(
 
 
 def align_turn_rewards(given: Sequence[float] | None, turns: Sequence[Turn]) -> tuple[float, ...] | None:
-    """Return turn rewards by turn index, 0 where nothing was reported. Entry t belongs to the turn with index t.
+    """Return turn rewards by turn index, 0 where nothing was reported.
 
-    `given` has one entry per recorded turn in order. Turns that were aborted may be left out, since the caller got no
-    reply to reward. Raise BadRequest for any other length.
+    `given` has one entry per recorded turn in order; entry t belongs to the turn with index t. Aborted turns may be
+    left out, since the caller got no reply to reward. Raise BadRequest for any other length.
     """
     if given is None:
         return None
@@ -81,8 +81,8 @@ def align_turn_rewards(given: Sequence[float] | None, turns: Sequence[Turn]) -> 
 def check_rewards(job: TrainJob, rewards: Mapping[str, float] | None, turn_rewards: Sequence[float] | None) -> None:
     """Raise BadRequest for a result that the job cannot learn from.
 
-    That is a result without a named reward that the job asks for. It is also one with turn rewards, where the estimator
-    takes named rewards alone.
+    Such a result lacks a named reward that the job asks for. Or it has turn rewards, while the estimator takes named
+    rewards alone.
     """
     if job.gdpo_reward_keys is None:
         return
@@ -121,7 +121,7 @@ def finished_episode(row: EpisodeRow, turns: Sequence[Turn]) -> FinishedEpisode:
 def salvaged_episode(row: EpisodeRow, turns: Sequence[Turn]) -> FinishedEpisode:
     """Return a completed train episode, without samples if its turns do not fit together.
 
-    Without samples it is dropped, and counted, at the next seal.
+    The pool drops and counts an episode without samples when it closes the next batch.
     """
     try:
         return finished_episode(row, turns)
@@ -131,7 +131,7 @@ def salvaged_episode(row: EpisodeRow, turns: Sequence[Turn]) -> FinishedEpisode:
 
 
 def require_revisable(row: EpisodeRow) -> None:
-    """Raise Conflict, or EpisodeEnded with what became of the episode, unless it waits for a batch."""
+    """Raise Conflict, or EpisodeEnded with how the episode ended, unless the episode waits for a batch."""
     if row.episode_type is not EpisodeType.TRAIN:
         raise Conflict(f"episode {row.episode_id} is an eval episode: its reward is final")
     if row.state is EpisodeState.RUNNING:

@@ -1,12 +1,12 @@
-"""The running episodes: what is known of each, how it is found by id and by key, and when it must be looked at.
+"""The running episodes: what is known of each, how to find it by id or key, and when to look at it.
 
-Place in the flow: kept by episodes.py, which sleeps on the `DeadlineTimer` until the next deadline and gives up what is
-overdue. The queue of deadlines holds one entry per episode, corrected as it comes up: a sign of life only moves a
-timestamp of its episode, so thousands of episodes cost nothing until one of them comes due. This module knows nothing
-of the ledger, of batches, or of why an episode may begin.
+Place in the flow: episodes.py keeps them. It sleeps on the `DeadlineTimer` until the next deadline and gives up the
+overdue episodes. The queue of deadlines has one entry per episode, which is corrected when it comes up. A sign of life
+only updates a timestamp of its episode, so thousands of episodes cost nothing until one of them is due. This module
+knows nothing of the ledger, of batches, or of why an episode may begin.
 
 Ages and silences are measured on the monotonic clock, so that neither a corrected wall clock nor a suspended laptop
-ends an episode; points in time that others see are seconds since the epoch.
+ends an episode. Times that others see are in seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ KEY_PREFIX = "sk-swarm-"
 
 
 def new_key(begin_secret: str | None = None) -> str:
-    """An unguessable episode key (192 bits). That of a secret is always the same, and does not tell it."""
+    """Return an unguessable episode key (192 bits).
+
+    A key made from a secret is always the same, and does not reveal the secret.
+    """
     if begin_secret is None:
         return KEY_PREFIX + secrets.token_urlsafe(24)
     digest = hashlib.sha256(f"episode key of {begin_secret}".encode()).digest()
@@ -45,25 +48,26 @@ def new_key(begin_secret: str | None = None) -> str:
 
 
 def key_digest(key: str) -> str:
-    """What is kept of a key: enough to recognize it, not to use it."""
+    """Return a digest of a key, which recognizes the key but cannot be used in its place."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 
 logger = logging.getLogger(__name__)
 
 REMEMBERED_EPISODES = 20_000
-"""Ids and key digests of closed episodes, so that a late call hears what became of its episode."""
+"""The most ids and key digests of closed episodes, kept so that a late call is told how its episode ended."""
 
 
 @dataclass(slots=True, eq=False)
 class RunningEpisode:
-    """One episode between begin and end. `closed` says why it can take no more calls, once it cannot; `unfit` why it
-    has to be given up whatever it does.
+    """One episode between begin and end.
 
-    `row` is as recorded at begin or, once it is prepared, then; `meter` counts what is spent on its model. `seen` is
-    when its agent last called, `renewed` when its client last showed that it lives, `expires` when its hard deadline
-    passes; all three in seconds of the monotonic clock. `place` is what a train episode holds in the batch; after the
-    last attempt nobody takes it again.
+    `closed` is the reason why it takes no more calls, `unfit` the reason why it must be given up; None until then.
+    `row` is the row recorded at begin, or at prepare if that came later. `meter` counts the use of its model. `place`
+    is the place of a train episode in the batch; after the last attempt nobody takes it again.
+
+    Three times are in seconds of the monotonic clock: `seen` is the last call of its agent, `renewed` the last sign of
+    life of its client, `expires` its hard deadline.
     """
 
     row: EpisodeRow
@@ -81,15 +85,17 @@ class RunningEpisode:
 
     @classmethod
     def of(cls, row: EpisodeRow, place: Place | None) -> RunningEpisode:
-        """An episode without turns. Its lease starts now, its hard deadline stays that of the row."""
+        """Return an episode without turns. Its lease starts now; its hard deadline is that of the row."""
         now = time.monotonic()
         expires = now + row.deadline_at - time.time()
         return cls(row, EpisodeTree(row.episode_id), EpisodeCalls(), UsageMeter.of(row), now, now, expires, place)
 
     @classmethod
     def restored(cls, recorded: RecordedEpisode, place: Place | None) -> RunningEpisode:
-        """An episode that outlived its server, with the tree of its recorded turns; unfit if one of them extends a
-        turn that is not on record."""
+        """Return an episode that outlived its server, with the tree of its recorded turns.
+
+        It is unfit if a turn extends another one that is not on record.
+        """
         episode = cls.of(recorded.row, place)
         try:
             for turn in recorded.turns:
@@ -99,7 +105,7 @@ class RunningEpisode:
             logger.error("episode %s cannot go on: %s", episode.episode_id, error)
             episode.unfit = episode.closed = "record_incomplete"
         if episode.is_prepared:
-            # Its result was promised to count if the transaction does.
+            # Its client was promised that its result counts if the transaction commits.
             episode.unfit, episode.closed = None, EpisodeState.PREPARED
         return episode
 
@@ -128,22 +134,22 @@ class RunningEpisode:
         return self.row.state is EpisodeState.PREPARED
 
     def touch(self) -> None:
-        """A call of the agent, or a heartbeat of this very episode."""
+        """Note a call of the agent, or a heartbeat of this very episode."""
         self.seen = self.renewed = time.monotonic()
 
     def renew(self) -> None:
-        """A sign of life of the client; the agent itself may hang."""
+        """Note a sign of life of the client; the agent itself may hang."""
         self.renewed = time.monotonic()
 
     @property
     def last_seen_at(self) -> float:
-        """Seconds since the epoch."""
+        """Time of the last call or heartbeat, in seconds since the epoch."""
         return time.time() - self._idle_s(time.monotonic())
 
     def expiry(self, now: float) -> tuple[float, str]:
-        """When the episode is given up, and why, if nothing more is heard of it.
+        """Return when and why the episode is given up if nothing more is heard of it.
 
-        A call in flight is a sign of life; the hard deadline applies all the same.
+        A call in flight is a sign of life, but the hard deadline still applies.
         """
         if self.unfit is not None:
             return now, self.unfit
@@ -156,7 +162,7 @@ class RunningEpisode:
         return min(limits)
 
     def _commit_due(self, now: float) -> tuple[float, str]:
-        """When a client that has not committed yet counts as gone."""
+        """Return when and why a client that has not committed counts as gone."""
         lease_s = self.row.idle_timeout_s if self.row.lease_s is None else self.row.lease_s
         prepared_at = self.row.ended_at or 0.0
         left_s = prepared_at + COMMIT_LIMIT_S - time.time()
@@ -181,12 +187,12 @@ class RunningEpisode:
 
 
 class RunningEpisodes:
-    """All running episodes, and for a while how those ended that run no more. Used from one event loop."""
+    """All running episodes and, for a while, how earlier ones ended. Use it from one event loop."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, RunningEpisode] = {}
         self._by_key: dict[str, RunningEpisode] = {}
-        # By episode id and by key digest, which cannot be confused.
+        # Keys are episode ids and key digests, which cannot be confused.
         self._ended: OrderedDict[str, str] = OrderedDict()
         self._lost_places: OrderedDict[str, Place] = OrderedDict()
 
@@ -207,18 +213,21 @@ class RunningEpisodes:
         return self._by_key.get(key_digest)
 
     def ended(self, id_or_digest: str) -> str | None:
-        """Why an episode runs no more; None if it runs or is not remembered."""
+        """Return why an episode runs no more; None if it runs or is not remembered."""
         return self._ended.get(id_or_digest)
 
     def remember_place(self, episode: RunningEpisode) -> None:
-        """The place that an episode had which was given up: its client may say later that nobody takes it again."""
+        """Remember the place of an episode that was given up.
+
+        Its client may declare later that nobody takes the place again.
+        """
         if episode.place is not None:
             self._lost_places[episode.episode_id] = episode.place
             if len(self._lost_places) > REMEMBERED_EPISODES:
                 self._lost_places.popitem(last=False)
 
     def forget_place(self, episode_id: str) -> Place | None:
-        """The remembered place of an episode, once; None if there is none."""
+        """Return the remembered place of an episode, once; None if there is none."""
         return self._lost_places.pop(episode_id, None)
 
     def add(self, episode: RunningEpisode) -> None:
@@ -233,7 +242,7 @@ class RunningEpisodes:
         self._forget_oldest()
 
     def remember(self, episodes: Iterable[ClosedEpisode]) -> None:
-        """Episodes that ended before this server began."""
+        """Remember episodes that ended before this server began."""
         for episode in episodes:
             self._ended[episode.episode_id] = self._ended[episode.api_key_sha256] = episode.reason
         self._forget_oldest()
@@ -247,7 +256,10 @@ class RunningEpisodes:
 
 
 def new_row(request: BeginEpisodeRequest, digest: str, timeout_s: float, *, is_greedy: bool) -> EpisodeRow:
-    """A new episode as it goes on record; `digest` is that of its key, `timeout_s` its hard deadline from now."""
+    """Return the row of a new episode.
+
+    `digest` is the digest of its key, `timeout_s` its hard deadline in seconds from now.
+    """
     now = time.time()
     return EpisodeRow(
         episode_id=f"ep-{uuid.uuid4().hex}",
@@ -273,14 +285,17 @@ SLACK = 1024
 
 
 class DeadlineQueue:
-    """Times are seconds of the monotonic clock. `running` is the live view of the running episodes by id."""
+    """The deadlines of running episodes, in seconds of the monotonic clock.
+
+    `running` is the live view of the running episodes by id.
+    """
 
     def __init__(self, running: Mapping[str, RunningEpisode]) -> None:
         self._running = running
         self._heap: list[tuple[float, str]] = []
 
     def watch(self, episode: RunningEpisode, due: float) -> None:
-        """Look at an episode at `due`; it must not be watched already."""
+        """Add an episode that is due at `due`; it must not be watched already."""
         heapq.heappush(self._heap, (due, episode.episode_id))
         if len(self._heap) > 2 * len(self._running) + SLACK:
             self._heap = [entry for entry in self._heap if entry[1] in self._running]
@@ -291,7 +306,10 @@ class DeadlineQueue:
         return self._heap[0][0] if self._heap else None
 
     def overdue(self, now: float) -> list[tuple[RunningEpisode, str]]:
-        """The episodes to give up, with the reason. They are no longer watched; whoever keeps one watches it again."""
+        """Return the episodes to give up, each with the reason.
+
+        They are no longer watched; a caller that keeps one must watch it again.
+        """
         found: list[tuple[RunningEpisode, str]] = []
         while self._heap and self._heap[0][0] <= now:
             _, episode_id = heapq.heappop(self._heap)
@@ -308,12 +326,15 @@ class DeadlineQueue:
 
 STALL_S = 2.0
 STALL_GRACE_S = 1.0
-"""A sleep that took STALL_S longer than planned means that this process stood still: signs of life are waiting to be
-read, and get this long before anything is held against anyone."""
+"""A sleep that took STALL_S longer than planned means that this process stood still. Signs of life then wait to be
+read, and nothing expires for STALL_GRACE_S more seconds."""
 
 
 class DeadlineTimer:
-    """Used from one event loop, by one sleeper."""
+    """A sleep until the next deadline, which an earlier deadline interrupts.
+
+    Use it from one event loop, by one sleeper.
+    """
 
     def __init__(self) -> None:
         self._rings_at = 0.0
@@ -326,7 +347,7 @@ class DeadlineTimer:
             self._moved.set()
 
     async def sleep_until(self, due: float) -> None:
-        """Returns at `due`, or as soon as `ring_by` has named an earlier time: the caller then plans anew."""
+        """Sleep until `due`, or until `ring_by` names an earlier time. The caller then plans anew."""
         self._rings_at = due
         self._moved.clear()
         try:

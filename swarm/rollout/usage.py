@@ -1,8 +1,8 @@
-"""What one running episode spends on its model, the limits it was begun with, and the seeds of its calls.
+"""The model use of one running episode, the limits it was begun with, and the seeds of its calls.
 
-Place in the flow: each running episode has a meter; completion.py asks it before a call is sampled and tells it what
-came of it. What is on record is counted by the ledger; the meter keeps what is not there yet, until the end of the
-episode puts it there. This module knows nothing of prompts or replies.
+Place in the flow: each running episode has a meter. completion.py asks it before a call is sampled and reports the use
+afterwards. The ledger counts recorded use. The meter counts the rest, until the end of the episode records that too.
+This module knows nothing of prompts or replies.
 """
 
 from __future__ import annotations
@@ -17,15 +17,18 @@ from swarm.types import SamplingParams
 
 
 def call_seed(sampling_seed: int, number: int) -> int:
-    """The seed of the call with this number in an episode; equal in every process and version."""
+    """Return the seed of the call with this number in an episode; equal in every process and version."""
     digest = hashlib.sha256(f"call {number} of {sampling_seed}".encode()).digest()
     return int.from_bytes(digest[:8], "big") % 2**63
 
 
 @dataclass(slots=True, eq=False)
 class OpenCompletion:
-    """A completion that is not on record. `params` are those that it is sampled with, `asked_tokens` the limit that its
-    call asked for; `sampled` are its tokens so far. It is `handed_over` once the ledger was given its turn."""
+    """A completion that is not on record.
+
+    `params` are its sampling parameters, `asked_tokens` is the limit that its call asked for. `sampled` are its tokens
+    so far. It is `handed_over` once the ledger was given its turn.
+    """
 
     prompt_tokens: int
     params: SamplingParams
@@ -35,7 +38,7 @@ class OpenCompletion:
 
     @property
     def use(self) -> ModelUse:
-        """Nothing as long as no token was sampled."""
+        """Model use of this completion: nothing as long as no token was sampled."""
         return ModelUse.of(self.params, self.prompt_tokens, self.sampled) if self.sampled else NO_USE
 
     @property
@@ -46,7 +49,10 @@ class OpenCompletion:
 
 @dataclass(slots=True)
 class UsageMeter:
-    """`calls` and `tokens` are those that count against the limits and are sampled. Used from one event loop."""
+    """Use of one episode's model against its limits. Use it from one event loop.
+
+    `calls` and `tokens` count what was sampled.
+    """
 
     max_calls: int | None = None
     max_tokens: int | None = None
@@ -62,9 +68,10 @@ class UsageMeter:
         return cls(row.max_calls, row.max_tokens, row.use.calls, row.use.sampled_tokens)
 
     def admit(self, params: SamplingParams, count: int) -> SamplingParams:
-        """What each of the `count` completions of a new call is sampled with: no more tokens than are left.
+        """Return the sampling parameters for each of the `count` completions of a new call.
 
-        Tokens that calls under way may still sample count as spent. Raises AttemptLimit where too little is left.
+        They allow no more tokens than the episode has left. Tokens that running calls may still sample count as used.
+        Raise AttemptLimit where too little is left.
         """
         if self.max_calls is not None and self.calls + len(self._open) + count > self.max_calls:
             left = max(0, self.max_calls - self.calls - len(self._open))
@@ -82,7 +89,10 @@ class UsageMeter:
         self._open.update(completions)
 
     def settle(self, completions: Sequence[OpenCompletion], recorded: Iterable[OpenCompletion]) -> None:
-        """These are over. Those that are not on record count with what was sampled, unless the ledger refused them."""
+        """Count the use of completions that are over.
+
+        A completion that is not in `recorded` counts with its sampled tokens, unless the ledger refused it.
+        """
         on_record = set(recorded)
         for each in completions:
             self._open.discard(each)
@@ -97,7 +107,7 @@ class UsageMeter:
 
     @property
     def unrecorded(self) -> ModelUse:
-        """What the ledger does not know of, completions under way included."""
+        """Use that the ledger does not know of, with that of running completions."""
         use = replace(self._unrecorded, is_limited=self.is_limited, system_failures=self.system_failures)
         for each in self._open:
             if not each.handed_over:

@@ -1,9 +1,9 @@
-"""Messages to token ids and back, without ever tokenizing a model's own words a second time.
+"""The codec: messages to token ids and back, without tokenizing the model's own words a second time.
 
-Place in the flow: between the chat messages of the gateway and the token ids of the engine. Works with any Hugging Face
-tokenizer that has a chat template; which template it is, it does not know: all it needs is the text that the template
-renders for a conversation and for the beginning of that conversation. Knows nothing of episodes or HTTP, nor how models
-write tool calls and reasoning, which reply.py says.
+Place in the flow: between the chat messages of the gateway and the token ids of the engine. It works with any Hugging
+Face tokenizer that has a chat template. It does not know the template: it only compares the texts that the template
+renders for a conversation and for the beginning of that conversation. This module knows nothing of episodes or HTTP.
+reply.py knows how models write tool calls and reasoning.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from swarm.tracker.text import TextStream
 from swarm.tracker.tokenizer import encode_within, generation_stops, read_tokenizer, special_ids
 from swarm.types import FinishReason, ForkReason, Grammar, Message, ToolChoice, ToolSpec, Turn
 
-# Stands for a reply when the text around replies is wanted; no template contains or trims it.
+# A stand-in for a reply, to find the text around replies. No template contains or trims it.
 _PROBE = "\u2020probe\u2020"
 _QUESTION: tuple[Message, ...] = ({"role": "user", "content": "."},)
-# A generation prompt's last words, white space and all.
+# Enough tokens for the last words of a generation prompt with their white space.
 _TAIL_TOKENS = 16
 
 SHARED_PROMPTS = 64
-"""How many whole prompts are remembered with their ids: those of the groups that begin at the same time."""
+"""The most prompts remembered with their ids: enough for the groups that begin at the same time."""
 
 TemplateOptions = Mapping[str, Any]
 """Variables for the chat template, as {"enable_thinking": False}."""
@@ -49,14 +49,17 @@ _ANY_CALLS = ToolChoice()
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """A prompt that begins with an earlier turn's exact ids; `prompt_ids` is None if there is none, for `reason`."""
+    """A prompt that begins with the exact ids of an earlier turn.
+
+    Without one, `prompt_ids` is None and `reason` tells why.
+    """
 
     prompt_ids: tuple[int, ...] | None
     reason: ForkReason | None
 
 
 class Codec:
-    """One tokenizer with its chat template. Stateless apart from caches; made once per model."""
+    """One tokenizer with its chat template. It has no state but caches, and is made once per model."""
 
     def __init__(
         self,
@@ -66,7 +69,10 @@ class Codec:
         tool_parser: ToolParser = "auto",
         reasoning_parser: ReasoningParser = "auto",
     ) -> None:
-        """`tokenizer` is one of transformers or a plain one; `stop_token_ids` are added to those it names itself."""
+        """Build a codec from a tokenizer of transformers or a plain one.
+
+        `stop_token_ids` are added to those that the tokenizer names itself.
+        """
         self._tokenizer = tokenizer
         self._context_length: Callable[[], int] = lambda: 0
         self._special_ids = special_ids(tokenizer)
@@ -76,10 +82,10 @@ class Codec:
         taken = {*tokenizer.special_tokens_map, *inspect.signature(tokenizer.apply_chat_template).parameters}
         self._options = template_options(template).difference(taken)
         self._token_texts: dict[int, str] = {}
-        # The episodes of a group begin with one prompt; what is kept is a matter of the text alone.
+        # The episodes of a group begin with the same prompt. The cached ids depend on the text alone.
         self._encode_shared = lru_cache(SHARED_PROMPTS)(self._encode_all)
         self._is_inside_behind = lru_cache(SHARED_PROMPTS)(self._read_whether_inside)
-        # What a template makes of the time of day holds no longer than that.
+        # A template that renders the time of day gives another text each time, so its texts are not cached.
         self._texts = None if "strftime_now" in template else RenderedTexts()
         added: dict[str, int] = tokenizer.get_added_vocab()
         self.syntax = ReplySyntax.of(template, added, self._special_ids, tool_parser, reasoning_parser)
@@ -97,7 +103,7 @@ class Codec:
         tool_parser: ToolParser = "auto",
         reasoning_parser: ReasoningParser = "auto",
     ) -> Codec:
-        """Read a tokenizer from local files. Raises JobInvalid if it cannot be read or has no chat template."""
+        """Read a tokenizer from local files. Raise JobInvalid if it cannot be read or has no chat template."""
         tokenizer = read_tokenizer(Path(tokenizer_path))
         if not getattr(tokenizer, "chat_template", None):
             raise JobInvalid(
@@ -112,7 +118,10 @@ class Codec:
         tools: Sequence[ToolSpec] = (),
         template_options: TemplateOptions = _NO_OPTIONS,
     ) -> tuple[int, ...]:
-        """The prompt for a conversation, tokenized once. Raises BadRequest if the template refuses the messages."""
+        """Return the prompt for a conversation, tokenized once.
+
+        Raise BadRequest if the template refuses the messages.
+        """
         text = self.render_text(messages, tools, template_options, generation_prompt=True)
         return encode_within(self._encode_shared, text, self._context_length())
 
@@ -124,9 +133,9 @@ class Codec:
         *,
         generation_prompt: bool,
     ) -> str:
-        """What the chat template makes of a conversation.
+        """Return the text that the chat template renders for a conversation.
 
-        Raises BadRequest if the template refuses the messages, or does not read an option.
+        Raise BadRequest if the template refuses the messages, or does not read an option.
         """
         for name in template_options:
             if not self.reads_option(name):
@@ -147,16 +156,16 @@ class Codec:
                 tokenize=False,
                 **options,
             )
-            # JSON escapes can spell lone surrogates, which no tokenizer takes.
+            # JSON escapes can spell lone surrogates, which no tokenizer accepts.
             text.encode()
-        # A template is the model author's code and fails in any of these ways on messages it was not written for.
+        # A template is code of the model's author. It can fail in any of these ways on messages it was not made for.
         except (TemplateError, TypeError, ValueError, LookupError, AttributeError, RecursionError) as error:
             reason = " ".join(str(error).split())
             raise BadRequest(f"the model's chat template refuses these messages: {reason}", param="messages") from error
         return text
 
     def encode_text(self, text: str) -> tuple[int, ...]:
-        """The ids of a text, in which special tokens may be spelled out."""
+        """Return the ids of a text, in which special tokens may be spelled out."""
         return encode_within(self._encode_all, text, self._context_length())
 
     def extend(
@@ -166,9 +175,10 @@ class Codec:
         tools: Sequence[ToolSpec] = (),
         template_options: TemplateOptions = _NO_OPTIONS,
     ) -> Extension:
-        """The prompt for `messages`, which go on from the reply of `previous`, that begins with its exact ids.
+        """Return the prompt for `messages`, which continue after the reply of `previous`.
 
-        Raises BadRequest if the template refuses the messages.
+        The prompt begins with the exact ids of `previous` and its reply. Raise BadRequest if the template refuses the
+        messages.
         """
         added = self._added_text(previous, messages, tools, template_options)
         if added is None:
@@ -177,21 +187,21 @@ class Codec:
         return Extension(previous.prompt_ids + previous.output_ids_T + self._encode_after(previous, added), None)
 
     def reads_option(self, name: str) -> bool:
-        """Whether the chat template looks at a variable of this name that a request may set."""
+        """Return whether the chat template reads a variable of this name that a request may set."""
         return name in self._options
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text a reader sees: without special tokens, except marks of tool calls and reasoning."""
+        """Return the text that a reader sees: without special tokens, except marks of tool calls and reasoning."""
         return self.raw_text([token for token in token_ids if self.is_visible(token)])
 
     def raw_text(self, token_ids: Sequence[int]) -> str:
-        """The text of all tokens, special ones by their names."""
+        """Return the text of all tokens, special ones by their names."""
         return self._tokenizer.decode(list(token_ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
     def bounded(self, context_length: Callable[[], int]) -> Codec:
-        """The same codec, which raises ContextLengthExceeded for text that is far longer than so many tokens.
+        """Return a copy that raises ContextLengthExceeded for text far longer than the context.
 
-        0 stands for a length that is not known yet.
+        A `context_length` of 0 means that the length is not known yet.
         """
         bounded = copy.copy(self)
         bounded._context_length = context_length
@@ -199,15 +209,15 @@ class Codec:
 
     @property
     def vocabulary_size(self) -> int:
-        """Token ids from here on stand for no text."""
+        """Number of token ids; this id and larger ones have no text."""
         return len(self._tokenizer)
 
     def is_visible(self, token_id: int) -> bool:
-        """False for special tokens, which end or frame a message and are no part of its text."""
+        """Return False for special tokens, which end or frame a message and are no part of its text."""
         return token_id not in self._hidden_ids
 
     def token_text(self, token_ids: Sequence[int]) -> list[str]:
-        """Each token by itself, for display. Half of a character shows as U+FFFD."""
+        """Return each token by itself, for display. Half of a character shows as U+FFFD."""
         texts = self._token_texts
         for token in token_ids:
             if token not in texts:
@@ -224,9 +234,10 @@ class Codec:
         stop: Sequence[str] = (),
         prompt_ids: Sequence[int] = (),
     ) -> dict[str, Any]:
-        """The assistant message that a completion says: its text up to a stop string, its reasoning and tool calls.
+        """Return the assistant message of a completion: its text up to a stop string, its reasoning and tool calls.
 
-        Without `tools`, or where `choice` allows none, calls are text, as is one that is not well-formed. Never raises.
+        Calls are text if there are no `tools` or `choice` allows none. A call that is not well-formed is text as well.
+        Never raise.
         """
         stream = self.reply_stream(tools, choice=choice, turn_index=turn_index, stop=stop, prompt_ids=prompt_ids)
         stream.push(output_ids)
@@ -242,30 +253,31 @@ class Codec:
         stop: Sequence[str] = (),
         prompt_ids: Sequence[int] = (),
     ) -> ReplyStream:
-        """Makes the message of `parse_reply` while its tokens arrive. `prompt_ids` tell whether it begins in reasoning.
+        """Return a stream that builds the message of `parse_reply` while its tokens arrive.
 
-        Where `choice` does not allow calls in parallel, what the model wrote behind the first call is not shown.
+        `prompt_ids` tell whether the reply begins in reasoning. Where `choice` does not allow parallel calls, text
+        after the first call is not shown.
         """
         rules = self.syntax.rules(tools, choice, is_inside=self._is_inside(prompt_ids))
         return ReplyStream(partial(self.text_stream, stop), rules, turn_index=turn_index)
 
     def raw_reply_stream(self, *, turn_index: int, stop: Sequence[str] = ()) -> ReplyStream:
-        """A reply that is nothing but text."""
+        """Return a stream for a reply that is nothing but text."""
         return ReplyStream(partial(self.text_stream, stop), ReplyRules(), turn_index=turn_index)
 
     def forced_grammar(
         self, tools: Sequence[ToolSpec], choice: ToolChoice, prompt_ids: Sequence[int] | None = None
     ) -> Grammar | None:
-        """What a reply must follow to call one of the tools that `choice` forces; None if it forces none.
+        """Return the grammar of a reply that calls a tool as `choice` forces it to; None if it forces none.
 
-        A model that reasons may do so first. Whether it begins in reasoning `prompt_ids` say, or else the template.
-        Raises BadRequest for a named tool that is not among the tools, or if there are none.
+        The grammar lets a reasoning model reason first. `prompt_ids`, or else the template, tell whether the reply
+        begins in reasoning. Raise BadRequest for a named tool that is not among the tools, or if there are none.
         """
         prompt = self.render(_QUESTION) if prompt_ids is None else prompt_ids
         return self.syntax.forced_grammar(tools, choice, is_inside=self._is_inside(prompt))
 
     def text_stream(self, stop: Sequence[str] = ()) -> TextStream:
-        """A detokenizer for one completion."""
+        """Return a detokenizer for one completion."""
         return TextStream(self.raw_text, self.is_visible, stop)
 
     def _is_inside(self, prompt_ids: Sequence[int]) -> bool:
@@ -277,13 +289,16 @@ class Codec:
     def _added_text(
         self, previous: Turn, messages: Sequence[Message], tools: Sequence[ToolSpec], options: TemplateOptions
     ) -> str | None:
-        """What the template puts behind the sampled tokens of `previous`; None if it rewrites what came before."""
+        """Return the text that the template puts after the sampled tokens of `previous`.
+
+        Return None if the template rewrites what came before.
+        """
         target = self.render_text(messages, tools, options, generation_prompt=True)
         prompt = self.render_text(previous.messages, previous.tools, options, generation_prompt=True)
         if self._options and not self._was_rendered_so(previous, prompt, options):
             return None
         ended = self._has_stop_token(previous)
-        # After a stop string the shown reply is shorter than the sampled text, which then proves nothing.
+        # After a stop string the shown reply is shorter than the sampled text, so a difference proves nothing.
         if ended or previous.finish_reason is not FinishReason.STOP:
             sampled = prompt + self.raw_text(previous.output_ids_T)
             if target.startswith(sampled):
@@ -297,7 +312,7 @@ class Codec:
         return closing[len(stop_text) if ended else 0 :] + target[len(closed) :]
 
     def _was_rendered_so(self, previous: Turn, prompt: str, options: TemplateOptions) -> bool:
-        """Whether `prompt` is what `previous` was sampled from, replies aside, which it holds as they were sampled.
+        """Return whether `previous` was sampled from `prompt`, whose replies are as they were sampled.
 
         White space does not count: tokenizers that put blanks before words do not give it back.
         """
@@ -313,7 +328,7 @@ class Codec:
         return sampled_from.startswith(head) and sampled_from.endswith(tail)
 
     def _hides_what_was_sampled(self, previous: Turn, shown: str) -> bool:
-        """Whether the reply as the template shows it lacks reasoning or calls that are among the sampled tokens."""
+        """Return whether the reply in the template's form lacks sampled reasoning or calls."""
         reply, form = previous.reply, self.syntax.reasoning
         if form is not None and (reasoning := reply.get("reasoning_content")):
             is_closed = form.closing in self.raw_text(previous.output_ids_T)
@@ -331,9 +346,9 @@ class Codec:
         return len(whole.get("tool_calls", ())) > 1 or whole["content"] != reply.get("content")
 
     def _closing_of(self, closed: str, start: int, previous: Turn) -> tuple[str, str]:
-        """What the template puts behind a reply, and the stop token this begins with ("" if it has none).
+        """Return the text that the template puts after a reply, and the stop token that it begins with, or "".
 
-        A template without stop tokens shows it around a probe in the reply's place.
+        A template without stop tokens shows that text around a probe in place of the reply.
         """
         matches = list(self._closing.finditer(closed, start)) if self._closing else []
         if matches:
@@ -356,7 +371,7 @@ class Codec:
         return tuple(self._tokenizer.encode(text, add_special_tokens=False))
 
     def _encode_after(self, previous: Turn, text: str) -> tuple[int, ...]:
-        """Ids of `text` as they come out behind the stop token, where some tokenizers treat spaces differently."""
+        """Return the ids of `text` after the stop token, where some tokenizers treat spaces differently."""
         if not self._has_stop_token(previous):
             return self.encode_text(text)
         anchor = previous.output_ids_T[-1:]
@@ -367,7 +382,7 @@ class Codec:
         return bool(turn.output_ids_T) and turn.output_ids_T[-1] in self.stop_token_ids
 
     def _find_stop_tokens(self, given: Iterable[int]) -> tuple[int, ...]:
-        """The end-of-text token, the token with which the template ends a reply, and those `given`, sorted."""
+        """Return, sorted, the end-of-text token, the token with which the template ends a reply, and those `given`."""
         found = set(given)
         if self._tokenizer.eos_token_id is not None:
             found.add(int(self._tokenizer.eos_token_id))
@@ -376,9 +391,10 @@ class Codec:
         return tuple(sorted(found))
 
     def _for_template(self, message: Message) -> dict[str, Any]:
-        """The message as chat templates expect it: arguments as objects; `developer` is the newer name of `system`.
+        """Return a message in the form that chat templates expect.
 
-        A template that knows no reasoning apart from content gets it in the content, as the model wrote it.
+        Arguments become objects, and `developer` becomes `system`, its older name. A template that has no separate
+        field for reasoning gets the reasoning in the content, as the model wrote it.
         """
         shaped = canonical_message(message)
         if shaped.get("role") == "developer" and not self._roles_by_template:

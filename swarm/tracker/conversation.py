@@ -1,6 +1,7 @@
 """Chat messages in one canonical shape, and fingerprints that tell whether one conversation begins with another.
 
-Place in the flow: below codec.py and tree.py. Knows the OpenAI message shape; knows nothing of templates or tokens.
+Place in the flow: below codec.py and tree.py. This module knows the OpenAI message shape, and nothing of templates or
+tokens.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from swarm.types import Message, ToolSpec
 
 
 def content_text(content: object) -> str:
-    """The text of a message's `content`: a string, None, or a list of text parts, which are joined without a gap."""
+    """Return the text of a message's `content`: a string, None, or text parts, which are joined without a gap."""
     if content is None:
         return ""
     if isinstance(content, str):
@@ -26,7 +27,7 @@ def content_text(content: object) -> str:
 
 
 def canonical_message(message: Message) -> dict[str, Any]:
-    """The same message with its content as text and without fields that are null or empty lists.
+    """Return the message with its content as text, and without fields that are null or empty lists.
 
     `reasoning` is another name of `reasoning_content`.
     """
@@ -38,10 +39,11 @@ def canonical_message(message: Message) -> dict[str, Any]:
 
 
 def fingerprint(message: Message) -> str:
-    """What the model saw or said: role, text, and the name and argument text of each tool call.
+    """Return a digest of a message: role, text, and the name and arguments of each tool call.
 
-    Call ids and extra fields are left out: they are not sampled, and where a template shows them the codec's
-    comparison of rendered texts decides. Arguments count by their value: clients that parse them spell them anew.
+    Call ids and extra fields are left out, since they are not sampled. Where a template shows them, the codec's
+    comparison of rendered texts decides. Arguments count by their value, because clients that parse them spell them
+    anew.
     """
     calls = [
         (call.get("function", {}).get("name"), _one_spelling(call.get("function", {}).get("arguments")))
@@ -52,7 +54,7 @@ def fingerprint(message: Message) -> str:
 
 
 def _one_spelling(arguments: object) -> object:
-    """JSON arguments spelled one way; others as they are."""
+    """Return JSON arguments in one spelling, and other arguments as they are."""
     try:
         return json.dumps(json.loads(cast("str", arguments)), sort_keys=True)
     except (TypeError, ValueError, RecursionError):
@@ -60,7 +62,7 @@ def _one_spelling(arguments: object) -> object:
 
 
 def prefix_fingerprints(messages: Sequence[Message]) -> list[str]:
-    """Entry i identifies `messages[: i + 1]`, in order."""
+    """Return one fingerprint per prefix, in order: entry i identifies `messages[: i + 1]`."""
     chained = hashlib.sha256()
     prefixes: list[str] = []
     for message in messages:
@@ -70,5 +72,5 @@ def prefix_fingerprints(messages: Sequence[Message]) -> list[str]:
 
 
 def same_tools(left: Sequence[ToolSpec], right: Sequence[ToolSpec]) -> bool:
-    """Whether two tool lists are equal, whatever the order of their keys."""
+    """Return whether two tool lists are equal, whatever the order of their keys."""
     return list(left) == list(right)

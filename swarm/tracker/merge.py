@@ -1,7 +1,7 @@
-"""An episode's turns to training samples: each sampled token is trained exactly once (docs/merging.md).
+"""The merge of an episode's turns into training samples: each sampled token is trained exactly once (docs/merging.md).
 
-Place in the flow: between the token tree and the batch. Pure functions of recorded turns; knows nothing of rewards,
-tokenizers or models.
+Place in the flow: between the token tree and the batch. Pure functions of recorded turns; this module knows nothing of
+rewards, tokenizers or models.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from swarm.types import ConstrainedTurn, FinishReason, Sample, Turn
 
 
 def merge(turns: Iterable[Turn]) -> tuple[Sample, ...]:
-    """One sample per leaf of the tree, in the order of the leaves' indices.
+    """Return one sample per leaf of the tree, in the order of the leaves' indices.
 
-    A token that several leaves share is trained by the first of them and is context in the others. Aborted turns are
-    context at most. Raises ValueError if a turn does not begin with its parent's tokens.
+    A token that several leaves share is trained in the first of them and is context in the others. Aborted turns are
+    context at most. Raise ValueError if a turn does not begin with its parent's tokens.
     """
     by_index = _by_index(turns)
     _check_parents(by_index)
@@ -29,7 +29,7 @@ def merge(turns: Iterable[Turn]) -> tuple[Sample, ...]:
 
 
 def _by_index(turns: Iterable[Turn]) -> dict[int, Turn]:
-    """Turns in the order of their indices, each once."""
+    """Return turns in the order of their indices, each once."""
     found: dict[int, Turn] = {}
     for turn in sorted(turns, key=lambda turn: turn.index):
         if found.setdefault(turn.index, turn) != turn:
@@ -55,7 +55,7 @@ def _trains(turn: Turn) -> bool:
 
 
 def _leaves(by_index: Mapping[int, Turn]) -> list[Turn]:
-    """Turns that train and that no other such turn descends from."""
+    """Return the turns that train and that have no such descendant."""
     inner: set[int] = set()
     for turn in by_index.values():
         if _trains(turn):
@@ -64,7 +64,7 @@ def _leaves(by_index: Mapping[int, Turn]) -> list[Turn]:
 
 
 def _path(turn: Turn, by_index: Mapping[int, Turn]) -> list[Turn]:
-    """The turn and its ancestors, the root first."""
+    """Return the turn and its ancestors, the root first."""
     path = [turn]
     while (parent := path[-1].parent) is not None:
         path.append(by_index[parent])
@@ -72,7 +72,7 @@ def _path(turn: Turn, by_index: Mapping[int, Turn]) -> list[Turn]:
 
 
 def _sample(leaf: Turn, trained: Sequence[Turn]) -> Sample:
-    """The tokens of `leaf` with its prompt; trained are the outputs of the given turns, which lie on its path."""
+    """Return the tokens of `leaf` with its prompt; it trains the outputs of `trained`, turns on its path."""
     token_ids = leaf.prompt_ids + leaf.output_ids_T
     length = len(token_ids)
     mask, logprobs, versions, indices = [False] * length, [0.0] * length, [-1] * length, [-1] * length

@@ -1,8 +1,8 @@
-"""Tokenizers whose files say all there is to know to the library `tokenizers`, so that transformers is not needed.
+"""Tokenizers that the library `tokenizers` can read completely from their files, so that transformers is not needed.
 
-Place in the flow: tokenizer.py asks for one first, because importing transformers takes as long as all else that a
-server's start does. Files that could mean what this module does not know are left to transformers; all others have
-here the names and the results that they have there. Knows nothing of replies.
+Place in the flow: tokenizer.py tries this module first, because importing transformers takes as long as the rest of a
+server's start. Files that this module may misread are left to transformers. For all others, names and results here are
+equal to those of transformers. This module knows nothing of replies.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -26,19 +26,19 @@ _WITHOUT_EFFECT = frozenset({
     "backend", "clean_up_tokenization_spaces", "is_local", "local_files_only", "model_input_names", "model_max_length",
     "name_or_path", "padding_side", "tokenizer_class", "truncation_side",
 })  # fmt: skip
-"""Settings that change neither ids, nor the text of ids, nor what the template makes of messages."""
+"""Settings that change neither ids, nor the text of ids, nor the rendering of messages."""
 _OTHER_FILES = ("added_tokens.json", "special_tokens_map.json", "additional_chat_templates")
 _LARGEST_VOCABULARY = 100_000
-"""Above it transformers looks for tokenizers of one maker that it must mend."""
+"""The vocabulary size above which transformers looks for tokenizers of one maker that it must repair."""
 
 
 class PlainTokenizer:
-    """As much of a transformers tokenizer as a Codec needs."""
+    """The part of a transformers tokenizer that a Codec needs."""
 
     def __init__(self, tokenizer: Tokenizer, chat_template: str, special_tokens_map: Mapping[str, str]) -> None:
-        """`special_tokens_map` names special tokens, which the template may read.
+        """Build a tokenizer. `special_tokens_map` names special tokens, which the template may read.
 
-        Raises TemplateError if the template cannot be read.
+        Raise TemplateError if the template cannot be read.
         """
         self.chat_template = chat_template
         self.special_tokens_map = special_tokens_map
@@ -62,19 +62,19 @@ class PlainTokenizer:
 
     @property
     def added_tokens_decoder(self) -> dict[int, AddedToken]:
-        """The tokens that are no part of the trained vocabulary, special or not, by id."""
+        """The tokens outside the trained vocabulary, special or not, by id."""
         return self._tokenizer.get_added_tokens_decoder()
 
     def get_added_vocab(self) -> dict[str, int]:
-        """The ids of those tokens by their texts."""
+        """Return the ids of the added tokens by their texts."""
         return {entry.content: token for token, entry in sorted(self.added_tokens_decoder.items())}
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """The ids of a text, in which special tokens may be spelled out."""
+        """Return the ids of a text, in which special tokens may be spelled out."""
         return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool, clean_up_tokenization_spaces: bool) -> str:
-        """The exact text of tokens. Raises ValueError if spaces are to be cleaned up."""
+        """Return the exact text of tokens. Raise ValueError if spaces are to be cleaned up."""
         if clean_up_tokenization_spaces:
             raise ValueError("the text of tokens is told as it is")
         return self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
@@ -88,7 +88,10 @@ class PlainTokenizer:
         tokenize: bool,
         **options: Any,
     ) -> str:
-        """The text of the messages. Raises whatever the template raises; ValueError if the ids are asked for."""
+        """Return the text of the messages.
+
+        Raise what the template raises, and ValueError if the caller asks for ids.
+        """
         if tokenize:
             raise ValueError("a template makes text; encode it")
         return self._template.render(
@@ -101,7 +104,10 @@ class PlainTokenizer:
 
 
 def read_plain_tokenizer(directory: Path) -> PlainTokenizer | None:
-    """The tokenizer of a model directory; None if transformers must read it, or say what is wrong with it."""
+    """Return the tokenizer of a model directory.
+
+    Return None if transformers has to read it, or has to report what is wrong with it.
+    """
     settings, template = _read_settings(directory)
     if settings.get("tokenizer_class") not in _CLASSES or not template or marks_replies(template):
         return None
@@ -123,7 +129,10 @@ def read_plain_tokenizer(directory: Path) -> PlainTokenizer | None:
 
 
 def _read_settings(directory: Path) -> tuple[dict[str, Any], str | None]:
-    """The settings of a tokenizer without its chat template, and that template; none where they cannot be read."""
+    """Return a tokenizer's settings without its chat template, and that template.
+
+    Return no settings where they cannot be read.
+    """
     template_file = directory / "chat_template.jinja"
     try:
         read: Any = json.loads((directory / "tokenizer_config.json").read_text(encoding="utf-8"))
@@ -137,7 +146,7 @@ def _read_settings(directory: Path) -> tuple[dict[str, Any], str | None]:
 
 
 def _are_special(tokenizer: Tokenizer, texts: Iterable[object]) -> bool:
-    """Whether each text is a special token already, in the form in which transformers would add it."""
+    """Return whether each text is a special token already, in the form in which transformers would add it."""
     forms = {entry.content: entry for entry in tokenizer.get_added_tokens_decoder().values()}
     return all(
         isinstance(text, str) and text in forms and forms[text] == AddedToken(text, special=True, normalized=False)

@@ -1,7 +1,7 @@
-"""What a model says to itself before its reply: found by the marks around it, while the text arrives.
+"""The reasoning of a model before its reply, found by its marks while the text arrives.
 
-Place in the flow: between the detokenizer and the tool calls; calls inside reasoning are no calls. Knows nothing of
-tokens or templates but the marks that they contain.
+Place in the flow: between the detokenizer and the tool calls; calls inside reasoning are not calls. This module knows
+nothing of tokens or templates but the marks in them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from swarm.tracker.text import overlap
 
 @dataclass(frozen=True, slots=True)
 class ReasoningFormat:
-    """Reasoning stands between the two marks, at the very beginning of a reply."""
+    """Reasoning between two marks, at the very beginning of a reply."""
 
     name: str
     opening: str
@@ -28,15 +28,15 @@ class ReasoningFormat:
         return self.opening, self.closing
 
     def is_open(self, prompt: str) -> bool:
-        """Whether a reply to this prompt begins inside the reasoning."""
+        """Return whether a reply to this prompt begins inside the reasoning."""
         return prompt.rstrip().endswith(self.opening)
 
     def written(self, reasoning: str, content: str) -> str:
-        """Both as models write them."""
+        """Return reasoning and content as models write them."""
         return f"{self.opening}\n{reasoning}\n{self.closing}\n\n{content}"
 
     def lark_rules(self, special_ids: Mapping[str, int], *, is_inside: bool) -> str:
-        """Rules of a Lark grammar for `reasoning`, as it stands before a forced call."""
+        """Return the rules of a Lark grammar for `reasoning` before a forced call."""
         opening, closing = mark(self.opening, special_ids), mark(self.closing, special_ids)
         if self.closing in special_ids:
             escaped = re.escape(self.closing).replace("/", r"\/")
@@ -50,10 +50,10 @@ class ReasoningFormat:
 
 
 class ReasoningStream:
-    """Splits text into reasoning and what follows it; however it is cut into pushes, both are the same.
+    """A splitter of text into reasoning and the rest. Both do not depend on how the text is cut into pushes.
 
-    White space next to the marks is dropped. Reasoning that never ends is reasoning. A reply that does not begin with
-    the opening mark, white space aside, has none and comes through character for character.
+    White space next to the marks is dropped. Reasoning without an end is reasoning. A reply that does not begin with
+    the opening mark, white space aside, has no reasoning and passes through character for character.
     """
 
     def __init__(self, form: ReasoningFormat, *, is_inside: bool) -> None:
@@ -65,7 +65,7 @@ class ReasoningStream:
         self._is_behind = False
 
     def push(self, text: str) -> tuple[str, str]:
-        """Reasoning and text behind it that are now certain."""
+        """Return the reasoning, and the text after it, that are now certain."""
         self._buffer += text
         if not self._is_decided:
             self._decide()
@@ -75,7 +75,7 @@ class ReasoningStream:
         return reasoning, "" if self._is_inside else self._push_text()
 
     def finish(self) -> tuple[str, str]:
-        """What was held back until no more text comes."""
+        """Return the remaining reasoning and text; no more text comes."""
         rest, self._buffer = self._buffer, ""
         if self._is_inside:
             return (rest if rest.strip() else ""), ""
@@ -118,7 +118,7 @@ REASONING_FORMATS: Mapping[str, ReasoningFormat] = MappingProxyType({"think": _T
 
 
 def reasoning_format(template: str, vocabulary: Collection[str]) -> ReasoningFormat | None:
-    """The format whose closing mark the chat template shows or the vocabulary has; None for a model without."""
+    """Return the format whose closing mark the chat template shows or the vocabulary has; None for a model without."""
     for known in (template, vocabulary):
         for form in REASONING_FORMATS.values():
             if form.closing in known:

@@ -1,7 +1,7 @@
-"""Texts that a chat template made lately, by what it made them of.
+"""A cache of the texts that a chat template rendered lately.
 
-Place in the flow: used by codec.py. The episodes of a group begin with the same messages, and each turn of a
-conversation is rendered once as a prompt and again as the beginning of the next one. Knows nothing of tokens.
+Place in the flow: used by codec.py. The episodes of a group begin with the same messages. Each turn of a conversation
+is rendered once as a prompt and again as the beginning of the next one. This module knows nothing of tokens.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pydantic_core import PydanticSerializationError, to_json
 from swarm.types import Message, ToolSpec
 
 MAX_CHARS = 4 * 2**20
-"""All remembered texts together have at most so many characters."""
+"""The most characters of all cached texts together."""
 
 
 class RenderedTexts:
@@ -26,7 +26,7 @@ class RenderedTexts:
         self._max_chars = max_chars
         self._chars = 0
         self._texts: OrderedDict[bytes, str] = OrderedDict()
-        # What is shown of an episode is decoded in threads of its own.
+        # Episodes are decoded for display in other threads.
         self._lock = threading.Lock()
 
     def get(
@@ -38,11 +38,11 @@ class RenderedTexts:
         generation_prompt: bool,
         render: Callable[[], str],
     ) -> str:
-        """The remembered text, else what `render` makes, which is then remembered. Raises what `render` raises."""
+        """Return the cached text, or cache and return the result of `render`. Raise what `render` raises."""
         try:
             asked = to_json([list(messages), list(tools), dict(options), generation_prompt], inf_nan_mode="constants")
         except (PydanticSerializationError, ValueError):
-            # JSON cannot spell everything that a template may be asked to render.
+            # JSON cannot represent everything that a request may ask a template to render.
             return render()
         key = hashlib.blake2b(asked, digest_size=16).digest()
         with self._lock:

@@ -1,8 +1,9 @@
 """The assistant message of one completion, built while its tokens arrive, by the rules of its model and request.
 
-Place in the flow: detokenizer (text.py), then reasoning, then tool calls, then the message that the gateway sends and
-the turn records. A model's syntax is chosen when its codec is loaded and gives the rules for each request, with the
-grammar that a forced call needs. This module knows nothing of HTTP, and of no format of calls or reasoning.
+Place in the flow: the detokenizer (text.py) comes first, then reasoning, then tool calls. The result is the message
+that the gateway sends and the turn records. The syntax of a model is chosen when its codec is loaded. It gives the
+rules for each request, and the grammar that a forced call needs. This module knows nothing of HTTP, and of no format of
+calls or reasoning.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 @dataclass(frozen=True, slots=True)
 class ReplyRules:
-    """How a reply's text is read. Without `calls` or `reasoning` such parts are text.
+    """The rules for reading a reply. Without `calls` or `reasoning`, those parts are text.
 
-    `is_inside` says that it begins inside the reasoning, `one_call` that it ends with the first call, whatever the
-    model wrote behind it.
+    A reply that `is_inside` begins inside the reasoning. With `one_call` it ends with the first call, whatever text
+    comes after that.
     """
 
     calls: ToolFormat | None = None
@@ -37,7 +38,10 @@ class ReplyRules:
 
 
 class ReplyStream:
-    """`push` token ids and get the parts of the reply that are certain; `message` is whole after `finish`."""
+    """A reply in progress: `push` takes token ids and returns the parts that are certain.
+
+    After `finish`, `message` is whole.
+    """
 
     def __init__(self, open_text: Callable[[], TextStream], rules: ReplyRules, *, turn_index: int) -> None:
         self._text = open_text()
@@ -48,15 +52,15 @@ class ReplyStream:
         self._parser = ReplyParser(rules, turn_index)
 
     def push(self, token_ids: Sequence[int]) -> list[ReplyPart]:
-        """Pieces of reasoning and content, and whole tool calls, in order."""
+        """Return pieces of reasoning and content, and whole tool calls, in order."""
         return self._parser.push(self._seen(self._text.push(token_ids)))
 
     def finish(self) -> list[ReplyPart]:
-        """What was held back until no more tokens come."""
+        """Return the remaining parts; no more tokens come."""
         return self._parser.push(self._seen(self._text.finish())) + self._parser.finish()
 
     def is_exact(self, output_ids: Sequence[int]) -> bool:
-        """Whether the parts that were given are what `output_ids` say, decoded and read at once; after `finish`."""
+        """Return whether the returned parts match `output_ids`, decoded and read at once. Call it after `finish`."""
         text = self._open_text().whole(output_ids)
         if text != "".join(self._shown):
             return False
@@ -77,7 +81,7 @@ class ReplyStream:
 
 
 class ReplyParser:
-    """Text to the parts of a reply; however it is cut into pushes, the message is the same."""
+    """A parser of text into the parts of a reply. The message does not depend on how the text is cut into pushes."""
 
     def __init__(self, rules: ReplyRules, turn_index: int) -> None:
         self._one_call = rules.one_call
@@ -131,7 +135,10 @@ class ReplyParser:
 
 
 def call_id(turn_index: int, call_index: int) -> str:
-    """A tool call's id, unique in its episode: nine letters and digits, the only form Mistral's templates accept."""
+    """Return the id of a tool call, unique in its episode.
+
+    It has nine letters and digits, the only form that Mistral's templates accept.
+    """
     return "call" + _base36(turn_index, 3) + _base36(call_index, 2)
 
 
@@ -145,7 +152,10 @@ def _base36(number: int, width: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ReplySyntax:
-    """`mark_ids` are those marks that are tokens; `special_ids` those of them that the tokenizer calls special."""
+    """The formats of one model. `mark_ids` are the marks that are tokens.
+
+    `special_ids` are those marks that the tokenizer calls special.
+    """
 
     calls: ToolFormat
     reasoning: ReasoningFormat | None
@@ -161,7 +171,7 @@ class ReplySyntax:
         tool_parser: ToolParser,
         reasoning_parser: ReasoningParser,
     ) -> ReplySyntax:
-        """The named formats, or those found in template and vocabulary."""
+        """Return the syntax with the named formats, or with those found in template and vocabulary."""
         calls = tool_format(template, added_tokens) if tool_parser == "auto" else TOOL_FORMATS[tool_parser]
         if reasoning_parser == "auto":
             reasoning = reasoning_format(template, added_tokens)
@@ -172,18 +182,18 @@ class ReplySyntax:
         return cls(calls, reasoning, mark_ids, {text: each for text, each in mark_ids.items() if each in special_ids})
 
     def is_inside(self, prompt: str) -> bool:
-        """Whether a reply to this prompt, or to one that ends like this, begins inside the reasoning."""
+        """Return whether a reply to this prompt, or to one with this ending, begins inside the reasoning."""
         return self.reasoning is not None and self.reasoning.is_open(prompt)
 
     def rules(self, tools: Sequence[ToolSpec], choice: ToolChoice, *, is_inside: bool) -> ReplyRules:
-        """How to read a reply. Without tools, or if none may be called, it has no calls."""
+        """Return the rules for reading a reply. Without tools, or if none may be called, it has no calls."""
         calls = self.calls if tools and choice.mode is not ToolMode.NONE else None
         return ReplyRules(calls, self.reasoning, is_inside, one_call=not choice.parallel)
 
     def forced_grammar(self, tools: Sequence[ToolSpec], choice: ToolChoice, *, is_inside: bool) -> Grammar | None:
-        """The language of replies that call a tool, the model's reasoning before it allowed; None if none is forced.
+        """Return the grammar of replies that call a tool, with reasoning allowed before it; None if none is forced.
 
-        Raises BadRequest for a named tool that is not among the tools, or if there are none.
+        Raise BadRequest for a named tool that is not among the tools, or if there are none.
         """
         if choice.mode is not ToolMode.REQUIRED:
             return None

@@ -1,6 +1,6 @@
-"""What a chat template reads besides the messages, and its rendering as transformers does it.
+"""The variables that a chat template reads besides the messages, and its rendering as in transformers.
 
-Place in the flow: below codec.py. Knows nothing of tokens.
+Place in the flow: below codec.py. This module knows nothing of tokens.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 _GIVEN = frozenset({"messages", "tools", "documents", "add_generation_prompt", "raise_exception", "strftime_now"})
-"""Names that rendering itself provides."""
+"""The names that rendering itself provides."""
 
 TEMPLATES_KEPT = 8
-"""How many templates are kept as they were read: an engine that starts again mostly has the same one."""
+"""The most templates that are cached: an engine that starts again usually has the same one."""
 
 
 class _Generation(Extension):
-    """The tag around replies that some templates have; here it only has to be understood."""
+    """The tag around replies that some templates have. It is parsed here, and has no effect."""
 
     tags = {"generation"}  # noqa: RUF012
 
@@ -35,7 +35,7 @@ class _Generation(Extension):
 
 @lru_cache(TEMPLATES_KEPT)
 def template_options(template: str) -> frozenset[str]:
-    """The variables that a request may set; none of a template that cannot be read."""
+    """Return the variables that a request may set; none of a template that cannot be read."""
     environment = ImmutableSandboxedEnvironment(extensions=[_Generation, loopcontrols])
     try:
         return frozenset(meta.find_undeclared_variables(environment.parse(template))) - _GIVEN
@@ -44,14 +44,17 @@ def template_options(template: str) -> frozenset[str]:
 
 
 def marks_replies(template: str) -> bool:
-    """Whether the template has the tag around replies, inside of which names have a scope of their own."""
+    """Return whether the template has the tag around replies, inside which names have a scope of their own."""
     return re.search(r"\{%[-+]?\s*generation\b", template) is not None
 
 
 @lru_cache(TEMPLATES_KEPT)
 def compile_template(template: str) -> Template:
-    """The template with the filters and functions that transformers gives it. Raises TemplateError if it is none."""
-    # jinja2 says nothing of the types of these two.
+    """Return the template with the filters and functions that transformers provides.
+
+    Raise TemplateError if it is invalid.
+    """
+    # jinja2 does not declare the types of these two.
     environment: Any = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
     environment.filters["tojson"] = _to_json
     environment.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now)

@@ -1,6 +1,7 @@
-"""Sampled token ids to text as they arrive: whole characters only, and nothing of a stop string.
+"""The conversion of sampled token ids to text as they arrive: whole characters only, and nothing of a stop string.
 
-Place in the flow: below codec.py, which makes one stream per completion. Knows nothing of templates or tool calls.
+Place in the flow: below codec.py, which makes one stream per completion. This module knows nothing of templates or tool
+calls.
 """
 
 from __future__ import annotations
@@ -8,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 _BROKEN = "\ufffd"
-# A UTF-8 character has at most four bytes and a token at least one, so what lies further back is decided.
+# A UTF-8 character has at most four bytes and a token at least one, so earlier tokens are already decided.
 _CHARACTER_TOKENS = 4
 _PENDING_TOKENS = 16
 
 
 class TextStream:
-    """Detokenizer of one completion. However the ids are cut into pushes, the pieces join to the same text.
+    """A detokenizer of one completion. The joined text does not depend on how the ids are cut into pushes.
 
-    With several stop strings the one that is complete first ends the text.
+    With several stop strings, the first one to be complete ends the text.
     """
 
     def __init__(
@@ -25,7 +26,7 @@ class TextStream:
         self._decode = decode
         self._is_visible = is_visible
         self._stop = tuple(stop)
-        # Some tokenizers drop a leading space, so new tokens are decoded behind those of the previous piece.
+        # Some tokenizers drop a leading space, so new tokens are decoded after those of the previous piece.
         self._context: list[int] = []
         self._context_text = ""
         self._pending: list[int] = []
@@ -33,16 +34,16 @@ class TextStream:
         self.stopped = False
 
     def push(self, token_ids: Sequence[int]) -> str:
-        """Text that is now certain to be shown."""
+        """Return text that is now certain to be shown."""
         self._pending.extend(token for token in token_ids if self._is_visible(token))
         return self._release(self._decoded(), final=False)
 
     def finish(self) -> str:
-        """The rest, when no more tokens come; what is left of an incomplete character shows as U+FFFD."""
+        """Return the remaining text; no more tokens come. An incomplete character shows as U+FFFD."""
         return self._release(self._take(len(self._pending)), final=True)
 
     def whole(self, token_ids: Sequence[int]) -> str:
-        """The text of a whole completion, by one decoding. Leaves the stream as it is."""
+        """Return the text of a whole completion, decoded at once. The stream does not change."""
         text = self._decode([token for token in token_ids if self._is_visible(token)])
         ends = [(text.find(stop) + len(stop), text.find(stop)) for stop in self._stop if stop in text]
         return text[: min(ends)[1]] if ends else text
@@ -57,7 +58,10 @@ class TextStream:
         return self._take_decided()
 
     def _take_decided(self) -> str:
-        """The text of waiting tokens that no later byte can mend, where many wait for the end of a character."""
+        """Return the text of waiting tokens that no later byte can change.
+
+        Many tokens may wait for the end of one character.
+        """
         count = len(self._pending) - _CHARACTER_TOKENS
         head, tail = self._pending_text(count), self._decode(self._pending[count:])
         return self._take(count) if head + tail == self._pending_text(len(self._pending)) else ""
@@ -89,7 +93,7 @@ class TextStream:
 
 
 def overlap(text: str, mark: str) -> int:
-    """How many characters at the end of `text` may be the beginning of `mark`, short of the whole of it."""
+    """Return how many characters at the end of `text` may begin `mark`, without completing it."""
     for length in range(min(len(text), len(mark) - 1), 0, -1):
         if text.endswith(mark[:length]):
             return length

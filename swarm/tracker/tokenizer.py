@@ -15,7 +15,10 @@ from swarm.tracker.plain_tokenizer import read_plain_tokenizer
 
 
 def read_tokenizer(directory: Path) -> Any:
-    """A tokenizer of transformers, or one that is the same to a Codec. Raises JobInvalid if it cannot be read."""
+    """Return a tokenizer of transformers, or one that a Codec can use like it.
+
+    Raise JobInvalid if it cannot be read.
+    """
     plain = read_plain_tokenizer(directory)
     if plain is not None:
         return plain
@@ -32,7 +35,7 @@ def special_ids(tokenizer: Any) -> frozenset[int]:
 
 
 def generation_stops(directory: Path) -> tuple[int, ...]:
-    """The `eos_token_id`s of a model directory's generation_config.json, if it has one."""
+    """Return the `eos_token_id`s of a model directory's generation_config.json, if it has one."""
     try:
         config = json.loads((directory / "generation_config.json").read_text(encoding="utf-8"))
         named: Any = config.get("eos_token_id")
@@ -44,10 +47,10 @@ def generation_stops(directory: Path) -> tuple[int, ...]:
 
 
 def _tokenizer_class(directory: Path) -> Any:
-    """The transformers class to load with. Imported here because it pulls torch in, which takes seconds.
+    """Return the transformers class to load with. The import is here because it loads torch, which takes seconds.
 
-    AutoTokenizer finds the right class of any model, at the price of importing every model's machinery, which doubles
-    that; a tokenizer that names no class of its own does not need it.
+    AutoTokenizer finds the right class for any model, but it imports the code of every model, which doubles that time.
+    A tokenizer that names no class of its own does not need it.
     """
     import transformers
 
@@ -63,17 +66,17 @@ def _tokenizer_class(directory: Path) -> Any:
 
 
 FIRST_LOOK = 8
-"""Characters per token of the context: about twice as many as fit."""
+"""Characters per token of the context that are encoded first: about twice as many as fit."""
 
 WIDENING = 4
 MARGIN = 2
-"""The beginning of a text may have a few tokens more by itself than in the whole, never twice as many."""
+"""The beginning of a text may have a few more tokens alone than within the whole text, but never twice as many."""
 
 
 def encode_within(encode: Callable[[str], tuple[int, ...]], text: str, context_length: int) -> tuple[int, ...]:
-    """The ids of a text; 0 for a `context_length` that is not known.
+    """Return the ids of a text; a `context_length` of 0 is not known and sets no limit.
 
-    Raises ContextLengthExceeded if the beginning of the text alone has more than twice as many tokens.
+    Raise ContextLengthExceeded if the beginning of the text alone has more than twice as many tokens as the context.
     """
     if context_length:
         size = FIRST_LOOK * context_length

@@ -1,7 +1,7 @@
 """The token tree of one episode: where a new request continues, and the turns recorded so far.
 
-Place in the flow: the gateway asks `locate` before it calls the engine and `add`s the turn afterwards; merge.py cuts
-the turns into samples. Knows nothing of engines, rewards or storage.
+Place in the flow: the gateway asks `locate` before it calls the engine, and calls `add` with the turn afterwards.
+merge.py cuts the turns into samples. This module knows nothing of engines, rewards or storage.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from swarm.types import ForkReason, Message, ToolSpec, Turn
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What to sample from. `index` is the new turn's; `parent` is the turn whose ids the prompt extends exactly.
+    """A prompt to sample from. `index` is the index of the new turn.
 
-    Without a parent, `fork_reason` says why.
+    `parent` is the turn whose ids the prompt extends exactly. Without a parent, `fork_reason` tells why.
     """
 
     index: int
@@ -30,16 +30,16 @@ class Prompt:
 
 
 class EpisodeTree:
-    """The turns of one episode. Requests may overlap: a turn can be extended once it was added.
+    """The turns of one episode. Requests may overlap; a turn can be extended once it was added.
 
-    Not thread-safe: used from one event loop.
+    Use it from one event loop, since it is not thread-safe.
     """
 
     def __init__(self, episode_id: str) -> None:
         self.episode_id = episode_id
         self._turns: dict[int, Turn] = {}
         self._next_index = 0
-        # From the messages of a turn with its reply to the turns that said so, in the order they were added.
+        # Maps the fingerprint of messages and reply to the turns that have them, in the order they were added.
         self._by_history: dict[str, list[int]] = {}
         self._openings: set[str] = set()
         self._replies: set[str] = set()
@@ -56,10 +56,10 @@ class EpisodeTree:
         codec: Codec,
         template_options: Mapping[str, Any] = MappingProxyType({}),
     ) -> Prompt:
-        """The prompt of a request and its place in the tree: behind the longest earlier turn that it extends.
+        """Return the prompt of a request and its place in the tree: after the longest earlier turn that it extends.
 
-        Each call allots the next index; one whose turn is never added leaves a gap. Raises BadRequest if the chat
-        template refuses the messages.
+        Each call assigns the next index; a turn that is never added leaves a gap. Raise BadRequest if the chat template
+        refuses the messages.
         """
         prompt = self.preview(messages, tools, codec, template_options)
         self._allot()
@@ -72,7 +72,7 @@ class EpisodeTree:
         codec: Codec,
         template_options: Mapping[str, Any] = MappingProxyType({}),
     ) -> Prompt:
-        """What `locate` would return, without a place being taken."""
+        """Return the same as `locate`, without taking a place."""
         reason: ForkReason | None = None
         prefixes = prefix_fingerprints(messages)
         for candidate in self._candidates(prefixes):
@@ -84,10 +84,10 @@ class EpisodeTree:
         return Prompt(self._next_index, prompt_ids, None, reason or self._reason_without_candidate(messages, prefixes))
 
     def locate_raw(self, text: str | None, token_ids: Sequence[int] | None, codec: Codec) -> Prompt:
-        """The prompt of a request that brings its own text or ids, behind the longest earlier turn it begins with.
+        """Return the prompt of a request with its own text or ids, after the longest earlier turn that it begins with.
 
-        Text goes on from a turn if it begins with all of it, special tokens spelled out; what follows is tokenized by
-        itself, so that the tokens before it stay those that were sampled.
+        Text continues a turn if it begins with the whole text of the turn, special tokens spelled out. The rest is
+        tokenized by itself, so that the tokens before it stay those that were sampled.
         """
         given = None if token_ids is None else tuple(token_ids)
         best: tuple[Turn, tuple[int, ...]] | None = None
@@ -105,7 +105,7 @@ class EpisodeTree:
         return Prompt(self._allot(), prompt_ids, None, ForkReason.NEW_CONVERSATION)
 
     def add(self, turn: Turn) -> None:
-        """Record a finished turn. Raises ValueError if its index is taken or its parent was never added."""
+        """Record a finished turn. Raise ValueError if its index is taken or its parent was never added."""
         if turn.index in self._turns:
             raise ValueError(f"turn {turn.index} of episode {self.episode_id} was added before")
         if turn.parent is not None and turn.parent not in self._turns:
@@ -118,15 +118,20 @@ class EpisodeTree:
         self._replies.add(fingerprint(turn.reply))
 
     def _candidates(self, prefixes: Sequence[str]) -> list[Turn]:
-        """Turns whose messages and reply are a beginning with one of these fingerprints: the longest first, of equals
-        the latest."""
+        """Return the turns whose messages and reply match one of these prefixes.
+
+        The longest come first, and of equal ones the latest.
+        """
         found: list[Turn] = []
         for prefix in reversed(prefixes):
             found.extend(self._turns[index] for index in reversed(self._by_history.get(prefix, ())))
         return found
 
     def _reason_without_candidate(self, messages: Sequence[Message], prefixes: Sequence[str]) -> ForkReason:
-        """Edited, if the request shows a reply and began like an earlier turn or quotes an earlier turn's reply."""
+        """Return why a request continues no turn.
+
+        The history was edited if the request shows a reply and began like an earlier turn, or quotes an earlier reply.
+        """
         replies = {fingerprint(message) for message in messages if message.get("role") == "assistant"}
         if replies and (_opening(messages, prefixes) in self._openings or replies & self._replies):
             return ForkReason.EDITED_HISTORY
@@ -138,7 +143,10 @@ class EpisodeTree:
 
 
 def _opening(messages: Sequence[Message], prefixes: Sequence[str]) -> str:
-    """Identifies the messages up to the first that is no instruction. `prefixes` begin with the messages' own."""
+    """Return the fingerprint of the messages up to the first that is not an instruction.
+
+    `prefixes` begin with the fingerprints of these messages.
+    """
     opening = ""
     for message, prefix in zip(messages, prefixes, strict=False):
         opening = prefix

@@ -1,7 +1,8 @@
-"""Checksums of what an episode leaves behind: its turns, and the result that its client reported.
+"""Checksums of an episode's record: its turns, and the result that its client reported.
 
-Place in the flow: writes store one with each row. queries.py checks it with each row that is read, wholeness.py with
-all of them. SQLite itself notices a broken page only where its structure is broken. Knows nothing of what values mean.
+Place in the flow: writes store one checksum with each row. queries.py checks it with each row that is read, and
+wholeness.py with all rows. SQLite itself notices a broken page only where its structure is broken. This module knows
+nothing of the meaning of values.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ RESULT_COLUMNS = (
     "episode_id", "task_id", "idempotency_key", "payload_digest", "reward", "is_success", "metadata", "turn_rewards",
     "rewards",
 )  # fmt: skip
-"""Of an episode, in the order of its checksum."""
+"""The columns of an episode's result, in the order of its checksum."""
 
 TURN_COLUMNS = (
     "episode_id", "turn_index", "prompt_ids", "output_ids", "logprobs", "weight_versions", "finish_reason", "params",
     "messages", "reply", "tools", "parent", "fork_reason", "started_at", "ended_at", "call_id", "choice",
     "request_sha256", "attempt", "withheld",
 )  # fmt: skip
-"""All of a turn, in the order of the table and of its checksum."""
+"""All columns of a turn, in the order of the table and of its checksum."""
 
 
 def checksum(values: Iterable[Stored]) -> int:
@@ -35,7 +36,7 @@ def checksum(values: Iterable[Stored]) -> int:
 
 
 def is_intact(stored: Stored, values: Iterable[Stored]) -> bool:
-    """Return whether a row is what was written."""
+    """Return whether a row is as it was written."""
     return stored == checksum(values)
 
 
@@ -48,7 +49,7 @@ def _bytes_of(value: Stored) -> bytes:
         case int():
             return b"i%d" % value
         case float():
-            # SQLite stores whole numbers as such, and so has no negative zero.
+            # SQLite stores whole numbers as integers, and so has no negative zero.
             return struct.pack("<cd", b"f", value + 0.0)
         case _:
             pass

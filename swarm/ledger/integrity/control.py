@@ -1,9 +1,9 @@
-"""The control file: which ledger lies beside it, and how far that ledger had come when it last answered.
+"""The control file: which ledger is beside it, and how far that ledger had come when it last answered.
 
-Place in the flow: the writer notes each commit here, after it is on disk and before anybody is answered. Whoever opens
-the ledger compares the two. So the ledger is never behind its control file, unless something of it is gone. A note is
-one write within a page of the file, which no `kill -9` tears. Two places are written by turns, so that a loss of power
-leaves one of them whole. Knows nothing of SQL.
+Place in the flow: the writer notes each commit here, after the commit is on disk and before any caller is answered.
+A server that opens the ledger compares the two. The ledger is never behind its control file, unless a part of it is
+lost. A note is one write within a page of the file, which no `kill -9` tears. The notes alternate between two places,
+so that a loss of power leaves one of them whole. This module knows nothing of SQL.
 """
 
 from __future__ import annotations
@@ -24,24 +24,26 @@ logger = logging.getLogger(__name__)
 
 PLACE_BYTES = 512
 PLACES = 2
-# After a loss of power the file may be this far behind the ledger, which only makes a loss harder to see.
+# After a loss of power the file may be this far behind the ledger. That only makes a loss harder to notice.
 SYNC_EVERY_S = 1.0
-# A ledger that takes longer to read is closed without a digest, and opened without a look at it.
+# A ledger that takes longer to read is closed without a digest, and opened without a check of it.
 DIGEST_LIMIT_S = 3.0
 _CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class ClosedFile:
-    """Size and digest of the ledger's file after its server had closed it. Nothing changes the file until a server
-    opens it."""
+    """Size and digest of the ledger's file after its server had closed it.
+
+    Nothing changes the file until a server opens it.
+    """
 
     size: int
     sha256: str
 
     @classmethod
     def of(cls, path: Path, limit_s: float | None = DIGEST_LIMIT_S) -> ClosedFile | None:
-        """Return those of a file, or None if that takes longer than the limit. Raise OSError."""
+        """Return size and digest of a file, or None if that takes longer than the limit. Raise OSError."""
         give_up_at = None if limit_s is None else time.monotonic() + limit_s
         digest = hashlib.sha256()
         with path.open("rb") as file:
@@ -54,7 +56,7 @@ class ClosedFile:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How far a ledger has come. `sequence` counts its commits, `acknowledged` the episodes that ended with a result.
+    """The progress of a ledger: `sequence` counts its commits, `acknowledged` the episodes that ended with a result.
 
     Neither ever falls. `closed` is None while a server has the ledger open, and after that server was killed.
     """
@@ -71,7 +73,7 @@ def control_path(ledger: Path) -> Path:
 
 
 def read_mark(ledger: Path) -> Mark | None:
-    """Return what the control file of a ledger says, or None if there is no file that can be read.
+    """Return the mark in a ledger's control file, or None if there is no readable file.
 
     Raise LedgerError if the system refuses to read it.
     """
@@ -103,7 +105,7 @@ class ControlFile:
 
     @classmethod
     def create(cls, ledger: Path, mark: Mark) -> ControlFile:
-        """Write the file anew and return it. It is whole and on disk by then. Raise OSError."""
+        """Write the file anew, whole and on disk, and return it. Raise OSError."""
         path = control_path(ledger)
         draft = path.with_name(f"{path.name}.partial")
         descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
@@ -123,9 +125,9 @@ class ControlFile:
         return self._mark
 
     def note(self, sequence: int, acknowledged: int) -> None:
-        """Take down a commit.
+        """Note a commit.
 
-        A file that cannot be written is logged: the commit itself is safe, and the next note makes up for this one.
+        A file that cannot be written is logged: the commit itself is safe, and the next note replaces this one.
         """
         self._write(Mark(self._mark.ledger_id, sequence, acknowledged))
         self._is_behind = True
@@ -134,11 +136,11 @@ class ControlFile:
 
     @property
     def is_behind(self) -> bool:
-        """Return whether there are notes that a loss of power could take."""
+        """Return whether there are notes that a loss of power would lose."""
         return self._is_behind
 
     def sync(self) -> None:
-        """Bring the notes to the disk."""
+        """Flush the notes to disk."""
         try:
             os.fdatasync(self._descriptor)
         except OSError as error:
@@ -146,11 +148,11 @@ class ControlFile:
         self._is_behind, self._synced_at = False, time.monotonic()
 
     def abandon(self) -> None:
-        """Close the file as it is: nobody writes to the ledger."""
+        """Close the file as it is, since nobody writes to the ledger."""
         os.close(self._descriptor)
 
     def close(self, closed: ClosedFile | None) -> None:
-        """Take down how the ledger was left, and close the file."""
+        """Note the state of the closed ledger, and close the file."""
         self._write(Mark(self._mark.ledger_id, self._mark.sequence, self._mark.acknowledged, closed))
         self.sync()
         os.close(self._descriptor)

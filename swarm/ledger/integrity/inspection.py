@@ -1,8 +1,8 @@
-"""The look at a ledger before it is opened: what is wrong with it, and how many acknowledged episodes that costs.
+"""The inspection of a ledger before it is opened: what is wrong with it, and how many acknowledged episodes are lost.
 
-Place in the flow: opening.py refuses what is not sound, `swarm doctor` reports it. The file is held against its control
-file, against SQLite's own check, and against the checksums of its rows. Nothing is written. Knows nothing of run
-folders.
+Place in the flow: opening.py refuses a ledger that is not sound, and `swarm doctor` reports on it. The file is compared
+with its control file, with SQLite's own check, and with the checksums of its rows. Nothing is written. This module
+knows nothing of run folders.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ _REFUSALS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """A sound ledger. `mark` is None for a new one. `is_adopted` says that no control file vouches for it."""
+    """A sound ledger. `mark` is None for a new one. `is_adopted` means that it has no control file to compare with."""
 
     mark: Mark | None
     is_adopted: bool
 
 
 def inspect(path: Path, limit_s: float | None) -> Inspected:
-    """Look at the ledger at `path`, for about `limit_s` seconds.
+    """Inspect the ledger at `path`, for about `limit_s` seconds.
 
     Raise LedgerDamaged for a ledger that is missing, empty, older than its control file, damaged or of another
-    directory. Raise LedgerError for a ledger of another version and for what is no ledger.
+    directory. Raise LedgerError for a ledger of another version and for a file that is not a ledger.
     """
-    # Read first: a server that runs meanwhile is ahead of it.
+    # The mark is read first: a server that runs meanwhile can only be ahead of it.
     noted = read_mark(path)
     try:
         return _look(path, noted, limit_s)
     except LedgerDamaged:
         if (present := read_mark(path)) == noted:
             raise
-        # A server has opened it, or written, while it was read as one that nobody writes to.
+        # A server opened or changed the ledger during the check, so its findings may be wrong: check once more.
         return _look(path, present, limit_s)
 
 
@@ -73,7 +73,7 @@ def _look(path: Path, noted: Mark | None, limit_s: float | None) -> Inspected:
         _check_pages(path, mark, noted, "quick_check", left_s())
         _check_rows(path, left_s())
         _check_file(path, mark, noted, left_s())
-        # Holds indexes against their tables, which takes the longest.
+        # The check compares indexes with their tables, which takes the longest.
         _check_pages(path, mark, noted, "integrity_check", left_s())
     except sqlite3.DatabaseError as error:
         if _is_refusal(error):
@@ -83,7 +83,7 @@ def _look(path: Path, noted: Mark | None, limit_s: float | None) -> Inspected:
 
 
 def _require_new(path: Path, noted: Mark | None) -> None:
-    """Raise LedgerDamaged unless there was never anything in a ledger that is empty or missing."""
+    """Raise LedgerDamaged unless an empty or missing ledger never had any content."""
     state = "is empty" if path.exists() else "is missing"
     packed = path.with_name(f"{path.name}.xz")
     if packed.exists() and noted is not None:
@@ -173,7 +173,7 @@ def _check_file(path: Path, mark: Mark, noted: Mark | None, limit_s: float | Non
 
 
 def _ask_sqlite(path: Path, check: str, limit_s: float | None) -> str:
-    """Return what SQLite says about the file, or "ok" if it has found nothing wrong within the limit."""
+    """Return the verdict of SQLite on the file, or "ok" if it has found nothing wrong within the limit."""
     with closing(open_unchanged(path)) as connection:
         if limit_s is None:
             return _last_line(connection.execute(f"PRAGMA {check}(1)").fetchone())
@@ -191,7 +191,7 @@ def _ask_sqlite(path: Path, check: str, limit_s: float | None) -> str:
         finally:
             limit.cancel()
             limit.join()
-    # Cut off within the tree of a table, SQLite may report pages it did not get to as unused.
+    # A check cut off within the tree of a table may report pages that SQLite did not reach as unused.
     return verdict if time.monotonic() - began < limit_s else "ok"
 
 
@@ -207,7 +207,7 @@ def _whole(path: Path) -> int:
 
 
 def _is_refusal(error: sqlite3.Error) -> bool:
-    """Return whether the system refuses, which says nothing of what the file holds."""
+    """Return whether the system refused, which tells nothing about the contents of the file."""
     return error.sqlite_errorcode & 0xFF in _REFUSALS
 
 

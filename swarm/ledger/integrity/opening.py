@@ -1,7 +1,7 @@
-"""A ledger opened for writing together with its control file, and both closed so that one file holds everything.
+"""The opening of a ledger with its control file for writing, and the close that leaves everything in one file.
 
-Place in the flow: the ledger and `swarm gc` open by this, under the lock, and nothing else writes. What is not sound is
-refused with the file untouched. Knows nothing of what is written.
+Place in the flow: the server's ledger and `swarm gc` open with this, under the lock, and nothing else writes. A ledger
+that is not sound is refused and its file stays untouched. This module knows nothing of what is written.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from swarm.ledger.integrity.inspection import inspect
 logger = logging.getLogger(__name__)
 
 CHECK_LIMIT_S = 5.0
-"""SQLite's own check reads about a gigabyte in two seconds. What is not got to in time is checked when it is read, or
-by `swarm doctor`."""
+"""The time limit of a check. SQLite's own check reads about a gigabyte in two seconds. The rest is checked when it is
+read, or by `swarm doctor`."""
 
 ADOPTED = "ledger.adopted"
 """The event of a ledger that came without its control file, as a copy of the file alone does."""
@@ -45,9 +45,9 @@ class OpenLedger:
         return tuple(row.fetchone())
 
     def close(self) -> None:
-        """Move everything into the ledger's file, so that a copy of it is a copy of all.
+        """Move everything into the ledger's file, so that a copy of the file is a copy of everything.
 
-        The system may refuse: then what is on record stays in two files.
+        If the system refuses, the record stays in two files.
         """
         try:
             is_busy = self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
@@ -56,7 +56,7 @@ class OpenLedger:
             is_busy = True
         self.connection.close()
         if not is_busy and log_of(self.path).exists():
-            # A reader that was still there was the last to close, and readers leave files behind.
+            # If a reader was the last to close, it left files behind, as readers do.
             with suppress(sqlite3.Error), closing(sqlite3.connect(self.path)) as connection:
                 connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         closed = None
@@ -76,7 +76,7 @@ def open_ledger(path: Path, require: Callable[[], object] = lambda: None) -> Ope
         inspected = inspect(path, CHECK_LIMIT_S)
         require()
         if inspected.mark is not None and not inspected.is_adopted:
-            # Before the first write: what was noted of the closed file holds no longer.
+            # This comes before the first write, since the note about the closed file is then no longer true.
             control = ControlFile.create(path, inspected.mark)
             try:
                 return OpenLedger(path, connect_writer(path), control)
@@ -98,7 +98,7 @@ def open_ledger(path: Path, require: Callable[[], object] = lambda: None) -> Ope
 def _new_mark(connection: sqlite3.Connection, path: Path, adopted: Mark | None) -> Mark:
     """Return the mark of a ledger without a control file.
 
-    A copy gets an id of its own, because it and its origin go on to record different things.
+    A copy gets an id of its own, because it and its original will record different things.
     """
     if adopted is not None:
         logger.warning(
@@ -112,12 +112,12 @@ def _new_mark(connection: sqlite3.Connection, path: Path, adopted: Mark | None) 
 
 
 def own_mark(connection: sqlite3.Connection) -> Mark:
-    """Return how far a ledger has come, as it says itself."""
+    """Return the progress of a ledger by its own record."""
     return Mark(*connection.execute("SELECT ledger_id, sequence, acknowledged FROM marks").fetchone())
 
 
 def rename(connection: sqlite3.Connection, kind: str) -> Mark:
-    """Give a copy of a ledger an id of its own, leave an event of this kind, and return its mark."""
+    """Give a copy of a ledger an id of its own, record an event of this kind, and return its mark."""
     origin = own_mark(connection)
     detail = json.dumps({"acknowledged": origin.acknowledged, "of": origin.ledger_id})
     connection.execute("BEGIN IMMEDIATE")

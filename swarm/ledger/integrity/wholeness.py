@@ -1,8 +1,8 @@
-"""The count of episodes of which everything can be read: their result, and every token that was recorded.
+"""The count of episodes that can be read completely: their result, and every token that was recorded.
 
-Place in the flow: inspection.py asks how many of the acknowledged episodes are gone. Rows are read one by one in the
-order of the tables themselves. So a broken page costs what lies on it, and a broken index nothing. Knows nothing of why
-a page is broken.
+Place in the flow: inspection.py asks how many of the acknowledged episodes are lost. Rows are read one by one in the
+order of the tables themselves. So a broken page costs the rows on it, and a broken index costs nothing. This module
+knows nothing of why a page is broken.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from swarm.ledger.integrity.checksums import RESULT_COLUMNS, TURN_COLUMNS, is_in
 from swarm.ledger.schema import ACKNOWLEDGED
 
 MAX_GAP = 10_000
-"""So many row numbers without a row that can be read, and the rest of a table is given up. A broken page that points to
-others hides some thousands."""
+"""The most row numbers in a row without a readable row; after them the rest of a table is given up. A broken page that
+points to others hides some thousands."""
 
 ROWS_BETWEEN_LOOKS = 500
-"""A look at the clock costs as much as a row."""
+"""Rows between two looks at the clock, since one look costs as much as a row."""
 
 _OF_RESULT = ", ".join(RESULT_COLUMNS)
 _OF_TURN = ", ".join(TURN_COLUMNS)
@@ -33,26 +33,28 @@ _STATE = f"state IN {ACKNOWLEDGED}, turns, is_compacted"
 
 
 class OutOfTime(Exception):
-    """The end of the time limit, before the end of the count and before any damage."""
+    """The end of the time limit, before the end of the count and before any damage was found."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Two numbers of episodes: those that a ledger says it acknowledged (0 if it does not say), and those that can be
-    read whole."""
+    """The number of episodes that a ledger acknowledged by its own record, and of those that can be read completely.
+
+    The first number is 0 if the ledger has no such record.
+    """
 
     acknowledged: int
     whole: int
 
 
 def count_whole(path: Path, limit_s: float | None = None) -> Counted:
-    """Count acknowledged episodes that can be read with their result, and with their tokens unless those were dropped.
+    """Count acknowledged episodes that can be read with their result, and with their tokens unless those were removed.
 
     A server may write meanwhile. Raise OutOfTime, or sqlite3.Error if the file cannot be opened at all.
     """
     give_up_at = None if limit_s is None else time.monotonic() + limit_s
     with closing(open_unchanged(path)) as connection:
-        # Damaged text is no UTF-8.
+        # Damaged text may not be UTF-8.
         connection.text_factory = bytes
         connection.execute("BEGIN")
         acknowledged = _acknowledged(connection)
@@ -77,7 +79,7 @@ def _acknowledged(connection: sqlite3.Connection) -> int:
 def _intact_rows(
     connection: sqlite3.Connection, table: str, columns: str, unchecked: int, give_up_at: float | None
 ) -> Generator[tuple[Any, ...]]:
-    """Yield the rows of a table that can be read and are what was written.
+    """Yield the rows of a table that can be read and are as they were written.
 
     The first `unchecked` columns have no part in the checksum.
     """
@@ -85,7 +87,7 @@ def _intact_rows(
     try:
         connection.execute(f"{query} IS NULL")
     except sqlite3.DatabaseError:
-        # Not one row can be asked for.
+        # No query on this table works at all.
         return
     rowid, gap, looked = 0, 0, 0
     while gap < MAX_GAP:
@@ -96,7 +98,7 @@ def _intact_rows(
         if row is None:
             return
         if not _passes(row, unchecked):
-            # Its number may be as wrong as the rest: it leads nowhere.
+            # The number of a damaged row may be wrong as well, so the search continues at the next number instead.
             gap, rowid = gap + 1, rowid + 1
             row = _read(connection, f"{query} = ?", rowid)
             if row is None or not _passes(row, unchecked):
@@ -106,7 +108,7 @@ def _intact_rows(
 
 
 def _read(connection: sqlite3.Connection, query: str, rowid: int) -> tuple[Any, ...] | None:
-    """Return the row: None if there is none, and an empty one if it cannot be read."""
+    """Return the row, None if there is none, or an empty row if it cannot be read."""
     try:
         return connection.execute(query, (rowid,)).fetchone()
     except sqlite3.DatabaseError:

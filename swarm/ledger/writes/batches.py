@@ -1,7 +1,7 @@
 """The life of one batch: sealed, then trained or failed, and perhaps rewound.
 
-Place in the flow: the training loop records each step of a batch here. Conditions of the statements decide what may
-follow what, so that no episode is trained twice. Knows nothing of how a batch is chosen.
+Place in the flow: the training loop records each step of a batch here. The conditions of the statements admit only
+legal changes of state, so that no episode is trained twice. This module knows nothing of how a batch is chosen.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def seal_batch(
 ) -> None:
     """Bind completed episodes to a batch, group by group, and drop others, given as (episode id, reason).
 
-    `settings` is what the batch is trained with where that differs from the job. Raise Conflict, with nothing changed,
-    if a member is not a completed train episode outside any batch.
+    `settings` are those the batch is trained with, where they differ from the job. Raise Conflict, with nothing
+    changed, if a member is not a completed train episode outside any batch.
     """
     connection.execute(
         "INSERT INTO batches (batch_id, job_id, step, state, sealed_at, settings)"
@@ -115,7 +115,7 @@ def fail_sealed(connection: sqlite3.Connection, at: float, reason: str) -> tuple
 
 
 def rewind(connection: sqlite3.Connection, at: float, step: int, reason: str) -> None:
-    """Declare that the weights are back at `step`. Later batches become REWOUND, and their metrics leave the history.
+    """Record that the weights are back at `step`. Later batches become REWOUND, and their metrics leave the history.
 
     Their episodes stay TRAINED, so that no episode is trained twice.
     """

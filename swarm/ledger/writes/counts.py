@@ -1,4 +1,4 @@
-"""Counts that are kept with each write, because counting rows takes seconds once there are millions.
+"""Counts that are updated with each write, because counting rows takes seconds once there are millions.
 
 Place in the flow: writes that end an episode call these in the same transaction.
 """

@@ -1,6 +1,6 @@
 """Values as the JSON text of a column.
 
-Place in the flow: every write that stores a mapping or a sequence uses it. Knows nothing of tables.
+Place in the flow: every write that stores a mapping or a sequence uses it. This module knows nothing of tables.
 """
 
 from __future__ import annotations

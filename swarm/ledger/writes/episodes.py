@@ -1,7 +1,7 @@
 """The life of one episode: begun, ended, revised or given up.
 
-Place in the flow: the ledger binds arguments, the writer supplies the connection. Conditions of the statements decide
-what may follow what, so that no caller can end an episode twice. Knows nothing of batches.
+Place in the flow: the ledger binds arguments, the writer supplies the connection. The conditions of the statements
+admit only legal changes of state, so that no caller can end an episode twice. This module knows nothing of batches.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def insert_episode(connection: sqlite3.Connection, row: EpisodeRow) -> None:
 def end_episode(connection: sqlite3.Connection, ending: Ending) -> EndReceipt:
     """Complete a running episode exactly once. The same key and digest again give the same answer.
 
-    Raise NotFound, IdempotencyMismatch for another payload under the same key, or EpisodeEnded. EpisodeEnded says
+    Raise NotFound, IdempotencyMismatch for another payload under the same key, or EpisodeEnded. EpisodeEnded tells
     whether the episode ended under another key, was aborted or expired.
     """
     add_use(connection, ending.episode_id, ending.unrecorded)
@@ -77,9 +77,9 @@ def revise_reward(
     rewards: Mapping[str, float] | None = None,
     reason: str,
 ) -> EpisodeRow:
-    """Give an episode that waits for a batch another result. The former one is kept in `reward_revisions`.
+    """Give an episode that waits for a batch another result. `reward_revisions` keeps the former one.
 
-    Raise NotFound, or EpisodeEnded once its batch is sealed or if it is in any other state.
+    Raise NotFound, or EpisodeEnded once its batch is closed or if it is in any other state.
     """
     former = queries.episode(connection, episode_id)
     stored = connection.execute(f"SELECT {RESULT} FROM episodes WHERE episode_id = ?", (episode_id,)).fetchone()
@@ -129,7 +129,7 @@ def close_episode(
 ) -> bool:
     """Give a running episode up, or a prepared one if `is_prepared`. Return False if it was given up already.
 
-    `unrecorded` is what is not on record yet of its calls. Raise NotFound or EpisodeEnded.
+    `unrecorded` is the use of its calls that is not on record yet. Raise NotFound or EpisodeEnded.
     """
     add_use(connection, episode_id, unrecorded)
     closed = connection.execute(
@@ -150,7 +150,7 @@ def close_episode(
 
 
 def receipt_of(row: EpisodeRow, *, replayed: bool = True) -> EndReceipt:
-    """Return what a row says of an episode that has a result."""
+    """Return the receipt of an episode that has a result."""
     assert row.ended_at is not None, "it has a result"
     return EndReceipt(
         replayed,

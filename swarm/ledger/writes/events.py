@@ -1,6 +1,6 @@
 """Events, states of the engine and control calls, as watchers and operators see them.
 
-Place in the flow: other writes leave their event here, in the same transaction. Knows nothing of who watches.
+Place in the flow: other writes record their event here, in the same transaction. This module knows nothing of watchers.
 """
 
 from __future__ import annotations

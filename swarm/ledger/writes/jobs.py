@@ -1,7 +1,7 @@
 """Jobs: a new run, more steps for the newest one, and changes of its settings.
 
-Place in the flow: the server's commands record a job here before its engine boots. Knows nothing of what a setting
-means.
+Place in the flow: the server's commands record a job here before its engine boots. This module knows nothing of the
+meaning of a setting.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def insert_job(
 ) -> JobRow:
     """Start a new run, whose steps count from 0 and whose pool is empty.
 
-    With `from_weights` it begins from the weights of the run before, if there is one. What that run left open is closed
-    with the reason `job_replaced`.
+    With `from_weights` it begins from the weights of the previous run, if there is one. The open work of the previous
+    run is closed with the reason `job_replaced`.
     """
     close_books(connection, at)
     earlier = queries.latest_job(connection) if from_weights else None
@@ -52,7 +52,7 @@ def insert_job(
 def extend_job(
     connection: sqlite3.Connection, at: float, job: Mapping[str, Any], resolved: Mapping[str, Any]
 ) -> JobRow:
-    """Give the newest run its job anew, with another end. Steps and pool stay. Raise LedgerError without a job."""
+    """Record the newest run's job anew, with another end. Steps and pool stay. Raise LedgerError without a job."""
     before = queries.latest_job(connection)
     row = connection.execute(
         f"UPDATE jobs SET job = ?, resolved = ? WHERE job_id = {NEWEST_JOB} RETURNING *",

@@ -1,6 +1,6 @@
 """The open work of a job: continued after a crash, or closed when another job begins.
 
-Place in the flow: a restarted server asks for it, jobs.py closes it. Knows nothing of how it is continued.
+Place in the flow: a restarted server asks for it, jobs.py closes it. This module knows nothing of how it is continued.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ JOB_REPLACED = "job_replaced"
 
 
 def recover(connection: sqlite3.Connection, at: float, reason: str = "server_restarted") -> OpenWork:
-    """Return what to go on with after a crash.
+    """Return the work to continue after a crash.
 
-    Batches that were sealed and never finished fail with `reason`. Running episodes go on, with one more failure of the
-    system.
+    Batches that were closed and never finished fail with `reason`. Running episodes continue, with one more system
+    failure counted.
     """
     returned = fail_sealed(connection, at, reason)
     last = connection.execute(
         f"SELECT step, weight_version FROM batches WHERE job_id = {NEWEST_JOB} AND state = 'trained'"
         " ORDER BY step DESC LIMIT 1"
     ).fetchone()
-    # Its agent may have had a call under way, or have found nobody to ask.
+    # An agent may have had a call in progress, or have found no server to call.
     connection.execute(
         f"UPDATE episodes SET system_failures = system_failures + 1 WHERE job_id = {NEWEST_JOB} AND state = 'running'"
     )
@@ -45,7 +45,7 @@ def recover(connection: sqlite3.Connection, at: float, reason: str = "server_res
 
 
 def close_books(connection: sqlite3.Connection, at: float) -> None:
-    """End whatever belongs to the job before. Nothing of it can be trained by the next."""
+    """End all open work of the previous job, since the next job cannot train it."""
     fail_sealed(connection, at, JOB_REPLACED)
     expired = connection.execute(
         "UPDATE episodes SET state = ?, outcome = ?, ended_at = ? WHERE state IN ('running', 'prepared')",

@@ -1,6 +1,6 @@
-"""The result of an episode as it is stored: what its client reported, with a checksum.
+"""The stored result of an episode: the report of its client, with a checksum.
 
-Place in the flow: episodes.py and transactions.py write these columns. Knows nothing of states.
+Place in the flow: episodes.py and transactions.py write these columns. This module knows nothing of states.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NO_RESULT = {**dict.fromkeys(RESULT_COLUMNS), "metadata": "{}"}
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The result that a client reported, with what is not on record yet of the episode's calls."""
+    """The result that a client reported, with the use of the episode's calls that is not on record yet."""
 
     episode_id: str
     idempotency_key: str

@@ -1,6 +1,6 @@
-"""Turns: one completion each, encoded by its caller's thread and written with what it used.
+"""Turns: one completion each, encoded by its caller's thread and written together with its model use.
 
-Place in the flow: the ledger encodes, the writer's thread inserts. Knows nothing of how a turn ends.
+Place in the flow: the ledger encodes, the writer's thread inserts. This module knows nothing of how a turn ends.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class EncodedTurn:
 
     @classmethod
     def of(cls, turn: Turn) -> EncodedTurn:
-        """Return a turn in this form. Raise LedgerError for a value that JSON cannot express."""
+        """Return a turn as it is stored. Raise LedgerError for a value that JSON cannot express."""
         columns = (
             turn.episode_id,
             turn.index,
@@ -77,7 +77,7 @@ def insert_turns(connection: sqlite3.Connection, turns: Sequence[EncodedTurn]) -
 
 
 def insert_turn(connection: sqlite3.Connection, turn: EncodedTurn) -> None:
-    """Record a turn, and add what it used to its episode."""
+    """Record a turn, and add its model use to its episode."""
     connection.execute(f"INSERT INTO turns ({_COLUMNS}) VALUES ({_PLACES})", turn.columns)
     own, sampling = to_json(turn.weight_versions), sampling_to_json(turn.sampling)
     known, known_sampling = connection.execute(

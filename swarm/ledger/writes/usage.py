@@ -1,6 +1,6 @@
-"""What an episode has used of the model: calls, tokens and sampling settings.
+"""The model use of an episode: calls, tokens and sampling settings.
 
-Place in the flow: turns.py adds a call with its turn, the end of an episode adds calls without a turn.
+Place in the flow: turns.py adds the use of a call with its turn. The end of an episode adds calls without a turn.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from swarm.ledger.writes.encoding import to_json
 
 
 def add_use(connection: sqlite3.Connection, episode_id: str, use: ModelUse) -> None:
-    """Add what is not on record yet of a running episode's calls."""
+    """Add the use of a running episode's calls that is not on record yet."""
     if use == NO_USE:
         return
     known = connection.execute(
@@ -33,7 +33,7 @@ def add_sampling(
     known: Sequence[SamplingSettings],
     used: Sequence[SamplingSettings],
 ) -> None:
-    """Add sampling settings to those that are known of an episode."""
+    """Add sampling settings to the known ones of an episode."""
     together = tuple(dict.fromkeys((*known, *used)))[:MAX_SETTINGS]
     if together != tuple(known):
         connection.execute(

@@ -1,8 +1,8 @@
-"""Asks another server how a transaction was decided there: the only calls that a server makes by itself.
+"""The calls that ask another server for its decision on a transaction: the only calls that a server makes by itself.
 
-Place in the flow: two_phase.py asks here when a client is silent. Whom to ask is said by a client, so that only
-servers that the operator named may be asked; or, if nobody but this machine can call, those of this machine. It knows
-nothing of episodes.
+Place in the flow: two_phase.py asks here when a client is silent. A client names the server to ask, so only servers
+that the operator allowed may be asked. If only this machine can call this server, all servers on this machine may be
+asked as well. This module knows nothing of episodes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ ASKED_TOGETHER = 20
 
 
 class CoordinatorClient:
-    """Used from one event loop. `host` is what this server listens on, `peers` are base URLs in one spelling."""
+    """A client of other servers. Use it from one event loop.
+
+    `host` is the address that this server listens on, `peers` are base URLs in one spelling.
+    """
 
     def __init__(self, host: str = "127.0.0.1", peers: Collection[str] = ()) -> None:
         self._is_local = is_loopback(host)
@@ -35,7 +38,7 @@ class CoordinatorClient:
         self._http: httpx.AsyncClient | None = None
 
     def url(self, coordinator: str, transaction_id: str) -> str:
-        """Where to ask. Raises BadRequest for a server that may not be asked."""
+        """Return the URL to ask. Raise BadRequest for a server that may not be asked."""
         try:
             base = base_url(coordinator)
         except ValueError as error:
@@ -47,7 +50,7 @@ class CoordinatorClient:
         return f"{base}{PATH}{transaction_id}"
 
     async def ask(self, url: str) -> TransactionState | None:
-        """None if no clear answer came."""
+        """Return the state of the transaction, or None without a clear answer."""
         base, found, _ = url.rpartition(PATH)
         if not found or not self._may_ask(base):
             logger.warning("%s may not be asked any more: start this server with --peer", base)

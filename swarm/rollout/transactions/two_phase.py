@@ -1,10 +1,10 @@
 """Episodes that count on several servers or on none: two-phase commit, as one of these servers sees it.
 
 Place in the flow: beside episodes.py, which owns the running episodes and asks here about prepared ones. A prepared
-episode has its result on record and waits. Its client commits first on one server, the coordinator: that decides. A
-client that falls silent leaves its episodes prepared; then the coordinator gives its own up, which decides as well, and
-the others ask it. Nothing is decided in memory: the ledger lets either the commit or the abort happen, whichever comes
-first, and never both.
+episode has its result on record and waits. Its client commits first on one server, the coordinator, and that commit
+decides. A client that falls silent leaves its episodes prepared. Then the coordinator gives its own episode up, which
+decides as well, and the other servers ask it. Nothing is decided in memory: the ledger admits either the commit or the
+abort, whichever comes first, and never both.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ ABORTED = "transaction_aborted"
 UNRESOLVED = "transaction_unresolved"
 
 ASK_AT_LEAST_S = 2 * COMMIT_LIMIT_S
-"""How long after its preparation an episode is kept although its coordinator gives no answer; longer if its hard
-deadline is later."""
+"""How long after its preparation an episode is kept although its coordinator gives no answer. A later hard deadline
+extends this time."""
 
 GIVEN_UP = frozenset({EpisodeState.ABORTED, EpisodeState.EXPIRED})
 
 
 @dataclass(slots=True)
 class Transactions:
-    """The prepared episodes among `running`. Used from one event loop.
+    """The prepared episodes among `running`. Use it from one event loop.
 
-    `complete` hands an ended episode on, `lose` counts one that was given up; both do so once. `job` is the present
-    one, `model_share` how much of the graded replies its model wrote.
+    `complete` passes an ended episode on, `lose` counts one that was given up; both act once per episode. `job` returns
+    the present job. `model_share` returns the share of the graded replies that the episode's model wrote.
     """
 
     ledger: Ledger
@@ -57,10 +57,10 @@ class Transactions:
     _asking: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, asyncio.Task[None]])
 
     async def prepare(self, episode_id: str, request: PrepareEpisodeRequest) -> EndReceipt:
-        """Store a result that is to count only if the transaction does; durable on return. Its key is closed.
+        """Store a result that counts only if the transaction commits; durable on return.
 
-        Raises NotFound, BadRequest (turn or named rewards, a coordinator that may not be asked), IdempotencyMismatch,
-        Conflict for another transaction, EpisodeEnded.
+        The episode takes no more calls. Raise NotFound, IdempotencyMismatch, EpisodeEnded, or Conflict for another
+        transaction. Raise BadRequest for turn or named rewards, or for a coordinator that may not be asked.
         """
         secret, coordinator = request.transaction_id, request.coordinator
         inquiry_url = None if coordinator is None else self.coordinator_client.url(coordinator, secret)
@@ -89,14 +89,14 @@ class Transactions:
         return receipt
 
     async def commit(self, episode_id: str, transaction_id: str) -> EndReceipt:
-        """Complete a prepared episode exactly once; durable on return. Raises NotFound, Conflict, EpisodeEnded."""
+        """Complete a prepared episode exactly once; durable on return. Raise NotFound, Conflict or EpisodeEnded."""
         return await self._commit(episode_id, transaction_digest(transaction_id))
 
     async def abort(self, episode: RunningEpisode, reason: str) -> None:
-        """Give a prepared episode up. Raises EpisodeEnded if that comes too late.
+        """Give a prepared episode up. Raise EpisodeEnded if that comes too late.
 
-        Elsewhere than on the coordinator this is not for the client to say: raises Conflict unless the coordinator has
-        aborted already.
+        Only on the coordinator may the client decide this. Elsewhere, raise Conflict unless the coordinator has aborted
+        already.
         """
         if episode.row.inquiry_url is None:
             await self._give_up(episode, EpisodeState.ABORTED, reason)
@@ -108,7 +108,7 @@ class Transactions:
             )
 
     async def expire(self, episode: RunningEpisode, reason: str) -> None:
-        """The client of a prepared episode is silent. Returns at once where the coordinator has to be asked."""
+        """Give up a prepared episode whose client is silent, or ask its coordinator in the background."""
         if episode.row.inquiry_url is None:
             await self._give_up(episode, EpisodeState.EXPIRED, reason)
         elif episode.episode_id not in self._asking:
@@ -117,7 +117,10 @@ class Transactions:
             asking.add_done_callback(lambda _: self._asking.pop(episode.episode_id, None))
 
     async def state_of(self, transaction_id: str) -> TransactionState:
-        """What others are told; a transaction whose time is over is aborted for good before that is said."""
+        """Return the state that other servers are told.
+
+        A transaction whose time is over is first aborted for good.
+        """
         row = await self.ledger.transaction(transaction_digest(transaction_id))
         if row is None or row.state is not EpisodeState.PREPARED:
             return state_of(row)
@@ -131,7 +134,7 @@ class Transactions:
         return state_of(await self.ledger.episode(row.episode_id))
 
     async def close(self) -> None:
-        """Ask no more: the next server does."""
+        """Stop asking coordinators; the next server asks again."""
         asking = list(self._asking.values())
         for task in asking:
             task.cancel()
@@ -166,11 +169,11 @@ class Transactions:
                 is_prepared=True,
             )
         finally:
-            # Also if it was decided otherwise meanwhile.
+            # The ledger may have recorded the other decision meanwhile.
             await self._follow(episode)
 
     async def _follow(self, episode: RunningEpisode) -> None:
-        """Do in memory what the ledger says of a prepared episode."""
+        """Apply in memory what the ledger records about a prepared episode."""
         row = await self.ledger.episode(episode.episode_id)
         if row.state is EpisodeState.PREPARED or episode.episode_id not in self.running:
             return
@@ -186,7 +189,7 @@ class Transactions:
             logger.warning("episode %s stays prepared: %s", episode.episode_id, error.message)
 
     async def _resolve(self, episode: RunningEpisode) -> None:
-        """Do as the coordinator did. Without an answer it is asked again, until the episode's own time is over."""
+        """Decide as the coordinator did; without an answer, ask again until the episode's own time is over."""
         row = episode.row
         assert row.inquiry_url is not None and row.transaction_sha256 is not None and row.ended_at is not None
         match await self.coordinator_client.ask(row.inquiry_url):
@@ -202,19 +205,22 @@ class Transactions:
 
 
 def transaction_digest(transaction_id: str) -> str:
-    """What is kept of a transaction's secret where it is decided."""
+    """Return a digest of a transaction's secret, as the coordinator stores it."""
     return hashlib.sha256(transaction_id.encode()).hexdigest()
 
 
 def state_of(row: EpisodeRow | None) -> TransactionState:
-    """What the deciding episode says of its transaction. Without one nobody committed, nor ever will."""
+    """Return the state of a transaction by its deciding episode.
+
+    Without such an episode nobody committed, nor ever will.
+    """
     if row is None or row.state in GIVEN_UP:
         return TransactionState.ABORTED
     return TransactionState.PENDING if row.state is EpisodeState.PREPARED else TransactionState.COMMITTED
 
 
 async def state_without_engine(ledger: Ledger, transaction_id: str) -> TransactionState:
-    """As `Transactions.state_of` while no engine runs, when no client can renew a lease."""
+    """Return the same as `Transactions.state_of` while no engine runs and no client can renew a lease."""
     row = await ledger.transaction(transaction_digest(transaction_id))
     if row is None or row.state is not EpisodeState.PREPARED:
         return state_of(row)

@@ -1,7 +1,7 @@
-"""What a tool-call format is: how calls look in a completion, and the grammar under which nothing else is said.
+"""The interface of a tool-call format: how calls look in a completion, and the grammar that forces a call.
 
 Place in the flow: the formats beside this module implement it, registry.py names them, codec.py picks one per model.
-Knows nothing of tokens but the names of special ones, and nothing of which tools exist while it reads.
+This module knows nothing of tokens but the names of special ones. While it reads, it does not know which tools exist.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ class ToolCall:
 
 
 class ToolStream(Protocol):
-    """Splits text into content and calls as it arrives; however it is cut into pushes, the parts are the same.
+    """A splitter of text into content and calls as it arrives.
 
-    Content streams at once, save for what may be the beginning of a call. White space next to calls, and at the end of
-    a reply that has some, is dropped. What is not a well-formed call is content, character for character.
+    The parts do not depend on how the text is cut into pushes. Content streams at once, except for text that may begin
+    a call. White space next to calls, and at the end of a reply with calls, is dropped. A call that is not well-formed
+    is content, character for character.
     """
 
     def push(self, text: str) -> list[str | ToolCall]:
-        """The parts that are now certain, in order: pieces of content and whole calls."""
+        """Return the parts that are now certain, in order: pieces of content and whole calls."""
         ...
 
     def finish(self) -> list[str | ToolCall]:
-        """The rest, when no more text comes."""
+        """Return the remaining parts; no more text comes."""
         ...
 
 
@@ -47,16 +48,16 @@ class ToolFormat(Protocol):
     def marks(self) -> tuple[str, ...]: ...
 
     def open_stream(self) -> ToolStream:
-        """A parser for one reply."""
+        """Return a parser for one reply."""
         ...
 
     def forced_call(
         self, tools: Sequence[ToolSpec], choice: ToolChoice, special_ids: Mapping[str, int], before: str = ""
     ) -> Grammar:
-        """The language of replies that call one of `tools`, or several where `choice` allows calls in parallel.
+        """Return the grammar of replies that call one of `tools`, or several where `choice` allows parallel calls.
 
-        `tools` are those that may be called. `special_ids` are the ids of those marks which the tokenizer takes for
-        special tokens; the others are plain text. `before` is a Lark expression of what precedes the first call.
-        Raises BadRequest for a tool whose parameters are no schema of an object.
+        `tools` are those that may be called. `special_ids` are the ids of the marks that the tokenizer treats as
+        special tokens; the other marks are plain text. `before` is a Lark expression for the text before the first
+        call. Raise BadRequest for a tool whose parameters are not the schema of an object.
         """
         ...

@@ -1,6 +1,6 @@
-"""The Hermes format, which Qwen and the bundled model speak: `<tool_call>{json}</tool_call>`.
+"""The Hermes format, which Qwen and the bundled models use: `<tool_call>{json}</tool_call>`.
 
-Place in the flow: one of the formats of registry.py. A call of an unknown tool is a call, and the agent's to answer.
+Place in the flow: one of the formats of registry.py. A call of an unknown tool is still a call; the agent answers it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ CLOSE = "</tool_call>"
 
 
 class HermesFormat:
-    """A call without arguments has the arguments `{}`; one at the end of a reply may lack its closing tag."""
+    """The Hermes format. A call without arguments gets the arguments `{}`.
+
+    A call at the end of a reply may lack its closing tag.
+    """
 
     name = "hermes"
     marks = (OPEN, CLOSE)
@@ -29,7 +32,7 @@ class HermesFormat:
     def forced_call(
         self, tools: Sequence[ToolSpec], choice: ToolChoice, special_ids: Mapping[str, int], before: str = ""
     ) -> Grammar:
-        """As Qwen's templates write calls, one per line."""
+        """Return the grammar of calls in the form of Qwen's templates, one per line."""
         form = CallForm(
             first=mark(OPEN, special_ids),
             before_name=literal('\n{"name": '),
@@ -64,7 +67,7 @@ class _Tagged:
                 return Scanned([call], end)
             if not ends_in_string(body):
                 return Scanned([], self._quoted or end)
-            # An argument quotes the tag, or the JSON is broken: what follows tells.
+            # An argument quotes the tag, or the JSON is broken: only the text after it can tell.
             self._quoted, self._searched = self._quoted or end, end
         self._searched = max(self._searched, len(text) - len(CLOSE) + 1)
         return None

@@ -1,6 +1,6 @@
 """Calls written as JSON: where a value ends in a text that still grows, and the call that an object describes.
 
-Place in the flow: below the formats. Knows nothing of what stands around the JSON.
+Place in the flow: below the formats. This module knows nothing of the text around the JSON.
 """
 
 from __future__ import annotations
@@ -19,16 +19,19 @@ _INSIDE = re.compile(r'["\\]')
 
 
 class JsonExtent:
-    """Finds the end of an object or array by its brackets, reading each character once."""
+    """A search for the end of an object or array by its brackets, which reads each character once."""
 
     def __init__(self, begin: int = 0) -> None:
-        """The opening bracket is character `begin` of the text."""
+        """Build a search whose opening bracket is character `begin` of the text."""
         self._position: int = begin
         self._depth = 0
         self._in_string = False
 
     def find_end(self, text: str) -> int | None:
-        """The index behind the closing bracket; None while it is missing. `text` goes on from what it was before."""
+        """Return the index after the closing bracket, or None while it is missing.
+
+        `text` must continue the text of the previous call.
+        """
         while match := (_INSIDE if self._in_string else _OUTSIDE).search(text, self._position):
             found = match.group()
             if found == "\\":
@@ -49,9 +52,10 @@ class JsonExtent:
 
 
 def parse_call(body: str, keys: Collection[str] = ("arguments",), default: str | None = "{}") -> ToolCall | None:
-    """The call that the JSON object `body` describes, or None.
+    """Return the call that the JSON object `body` describes, or None.
 
-    Its arguments stand under one of `keys`; without any of them they are `default`, and None makes it no call.
+    Its arguments are under one of `keys`. Without any of them the arguments are `default`; a default of None means that
+    it is not a call.
     """
     try:
         return _call(top_level(body.strip(_SPACE)), keys, default)
@@ -60,7 +64,7 @@ def parse_call(body: str, keys: Collection[str] = ("arguments",), default: str |
 
 
 def parse_arguments(name: str, arguments: str) -> ToolCall | None:
-    """The call of a name that stands apart from its arguments, or None."""
+    """Return the call of a name that is written apart from its arguments, or None."""
     try:
         return _call({"name": json.dumps(name), "arguments": arguments}, ("arguments",), None)
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -68,7 +72,7 @@ def parse_arguments(name: str, arguments: str) -> ToolCall | None:
 
 
 def parse_calls(body: str) -> list[ToolCall]:
-    """The calls of a JSON array of objects; none if one of them is no call."""
+    """Return the calls of a JSON array of objects; none if one of them is not a call."""
     try:
         items = [] if not isinstance(_DECODER.decode(body), list) else _items(body)
     except (ValueError, RecursionError):
@@ -78,7 +82,7 @@ def parse_calls(body: str) -> list[ToolCall]:
 
 
 def ends_in_string(text: str) -> bool:
-    """Whether this is the beginning of a JSON value, cut off within a string."""
+    """Return whether this is the beginning of a JSON value, cut off within a string."""
     try:
         _DECODER.decode(text.strip(_SPACE))
     except JSONDecodeError as error:
@@ -89,7 +93,7 @@ def ends_in_string(text: str) -> bool:
 
 
 def top_level(text: str) -> dict[str, str]:
-    """The fields of a JSON object as the text of their values. Raises ValueError."""
+    """Return the fields of a JSON object, each with the text of its value. Raise ValueError for any other text."""
     if not isinstance(_DECODER.decode(text), dict):
         raise ValueError("not an object")
     fields: dict[str, str] = {}
@@ -113,7 +117,7 @@ def _call(fields: dict[str, str], keys: Collection[str], default: str | None) ->
     value = _DECODER.decode(arguments)
     if isinstance(value, str):
         arguments, value = value, _DECODER.decode(value)
-    # Escapes can spell lone surrogates, which no response could carry.
+    # Escapes can spell lone surrogates, which no response can be encoded with.
     (name + arguments).encode()
     return ToolCall(name, arguments) if name and isinstance(value, dict) else None
 

@@ -1,6 +1,6 @@
 """Grammars of forced tool calls, in llguidance's Lark.
 
-Place in the flow: below the formats, which say what stands around names and arguments; the engine enforces the result.
+Place in the flow: below the formats, which know the text around names and arguments. The engine enforces the result.
 """
 
 from __future__ import annotations
@@ -17,22 +17,23 @@ from swarm.types import Grammar, GrammarKind, ToolChoice, ToolSpec
 SEPARATORS: Mapping[str, object] = MappingProxyType(
     {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 )
-"""Between the tokens of JSON arguments, in llguidance's options: as chat templates write them.
+"""The separators of JSON arguments, as llguidance options: those that chat templates write.
 
-No blank is the model's to choose: a small one may write as many as it is allowed. The options are part of a grammar's
-text, so that what was recorded with others is still followed with those.
+The model may not choose blanks, because a small model may write as many as it is allowed. The options are part of a
+grammar's text, so a recorded grammar keeps the options that it was recorded with.
 """
 LARGEST_INTEGER = 2**53 - 1
-"""What every reader of JSON can hold (RFC 8259). Without a bound a small model may write digits until its limit."""
+"""The largest integer that every JSON reader represents exactly (RFC 8259). Without a bound a small model may write
+digits until its limit."""
 _PLAIN_KEYWORDS = frozenset(
     ("$schema", "$defs", "definitions", "title", "description", "default", "examples", "type", "properties", "required")
 )
-"""Those that say nothing of what else an object holds, or how large a number is."""
+"""The keywords that limit neither the further fields of an object nor the size of a number."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallForm:
-    """Lark expressions: `first` and `last` stand around all calls, `between` separates two of them.
+    """The Lark expressions of one format: `first` and `last` enclose all calls, `between` separates two of them.
 
     A name is written as JSON unless `is_bare`.
     """
@@ -47,9 +48,10 @@ class CallForm:
 
 
 def forced_grammar(form: CallForm, tools: Sequence[ToolSpec], choice: ToolChoice, before: str) -> Grammar:
-    """Calls of `tools` in this form behind `before`. Raises BadRequest for parameters that are no schema of an object.
+    """Return a grammar for calls of `tools` in this form after `before`.
 
-    Every schema is a root of its own, so that its references hold.
+    Every schema is a root of its own, so that its references resolve. Raise BadRequest for parameters that are not the
+    schema of an object.
     """
     repeated = f"({form.between} call)*" if choice.parallel else ""
     names = [str(tool["function"]["name"]) for tool in tools]
@@ -66,12 +68,12 @@ def forced_grammar(form: CallForm, tools: Sequence[ToolSpec], choice: ToolChoice
 
 
 def literal(text: str) -> str:
-    """A text as a Lark string."""
+    """Return a text as a Lark string."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def mark(text: str, special_ids: Mapping[str, int]) -> str:
-    """A mark as its special token, which no text can spell, or as text."""
+    """Return a mark as its special token, which no text can spell, or as text."""
     return f"<[{special_ids[text]}]>" if text in special_ids else literal(text)
 
 
@@ -81,14 +83,14 @@ def _arguments_schema(name: str, tool: ToolSpec) -> dict[str, Any]:
     schema = cast("dict[str, Any]", fields) if isinstance(fields, dict) else {"type": None}
     if schema.get("type", "object") != "object":
         raise BadRequest(f"tools: the parameters of {name} must be a JSON schema of type object", param="tools")
-    # In place of options hidden in the schema, too: a keyword that cannot be enforced must not be skipped.
+    # This replaces options in the schema itself, too: they could tell the engine to skip what it cannot enforce.
     return {**_ending(schema), "type": "object", "x-guidance": dict(SEPARATORS)}
 
 
 def _ending(schema: dict[str, Any]) -> dict[str, Any]:
-    """The part of a schema that comes to an end: integers that do, and no parameters but those it names.
+    """Return a schema whose values have an end: integers are bounded, and only named parameters are allowed.
 
-    What a schema itself says of either is left alone.
+    Limits that the schema sets itself stay as they are.
     """
     named: object = schema.get("properties", {})
     if not isinstance(named, dict):

@@ -1,6 +1,6 @@
-"""Llama 3's JSON calls: a reply that is `{"name": ..., "parameters": {...}}`, several of them separated by `;`.
+"""Llama 3's JSON calls: a reply that is `{"name": ..., "parameters": {...}}`, or several of these separated by `;`.
 
-Place in the flow: one of the formats of registry.py. A call of an unknown tool is a call, and the agent's to answer.
+Place in the flow: one of the formats of registry.py. A call of an unknown tool is still a call; the agent answers it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ _BEHIND_CALL = re.compile(rf"\s*(;?\s*(?:{re.escape(PYTHON_TAG)}\s*)?)(?=\{{)")
 
 
 class Llama3Format:
-    """A call opens the reply, stands behind another call, or behind the tag that Llama may put before it.
+    """The Llama 3 format.
 
-    It must have parameters, so that an answer in JSON which happens to have a name is no call.
+    A call opens the reply, or comes after another call, or after the tag that Llama may put before it. A call must have
+    parameters, so that a JSON answer that happens to have a name is not a call.
     """
 
     name = "llama3_json"
@@ -36,7 +37,7 @@ class Llama3Format:
     def forced_call(
         self, tools: Sequence[ToolSpec], choice: ToolChoice, special_ids: Mapping[str, int], before: str = ""
     ) -> Grammar:
-        """Without the tag, which Llama keeps for its built-in tools."""
+        """Return the grammar without the tag, which Llama reserves for its built-in tools."""
         form = CallForm(
             first="",
             before_name=literal('{"name": '),
@@ -57,7 +58,7 @@ class Llama3Stream(CallStream):
         return tagged.span() if tagged else None
 
     def uncertain(self, text: str, place: Preceding) -> int:
-        """The beginning of the tag, or the whole of it while what follows it is not there."""
+        """Return the length of a beginning of the tag, or of the whole tag while the text after it is missing."""
         begin = text.rstrip().rfind(PYTHON_TAG)
         if begin >= 0 and not text[begin + len(PYTHON_TAG) :].strip():
             tagged = len(text) - begin

@@ -1,6 +1,6 @@
 """Mistral's calls: `[TOOL_CALLS] [{json}, ...]`, and `[TOOL_CALLS]name[ARGS]{json}` of newer models.
 
-Place in the flow: one of the formats of registry.py. A call of an unknown tool is a call, and the agent's to answer.
+Place in the flow: one of the formats of registry.py. A call of an unknown tool is still a call; the agent answers it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ OPEN = "[TOOL_CALLS]"
 CALL_ID = "[CALL_ID]"
 ARGUMENTS = "[ARGS]"
 LONGEST_HEADER = 256
-"""Characters between the mark and the arguments. What is longer is text and need not wait for more."""
+"""The most characters between the mark and the arguments. A longer text is content and need not wait for more."""
 
 _BARE_NAME = re.compile(r"[^\s\[\]{}]+")
 _HEADER = re.compile(
@@ -29,7 +29,10 @@ _ARRAY = re.compile(r"\s*\[\s*[{\]]")
 
 
 class MistralFormat:
-    """Reads both forms. A forced call is in the newer one if the tokenizer has the mark before arguments."""
+    """Mistral's formats, both of which it reads.
+
+    A forced call has the newer form if the tokenizer has the mark before arguments.
+    """
 
     name = "mistral"
     marks = (OPEN, CALL_ID, ARGUMENTS)
@@ -86,7 +89,7 @@ class MistralStream(CallStream):
 
 
 class _Behind:
-    """What follows the mark: an array of calls, or a name and its arguments."""
+    """The text after the mark: an array of calls, or a name and its arguments."""
 
     def __init__(self) -> None:
         self._name: str | None = None
@@ -124,7 +127,7 @@ class _Behind:
 
 
 def _is_hopeless(text: str) -> bool:
-    """Whether no continuation of `text` begins a value."""
+    """Return whether no continuation of `text` begins a value."""
     if len(text) > LONGEST_HEADER:
         return True
     if not text.strip() or re.fullmatch(r"\s*\[\s*", text):

@@ -1,6 +1,6 @@
-"""The tool-call formats by name, and which one a model speaks.
+"""The tool-call formats by name, and the choice of a model's format.
 
-Place in the flow: codec.py asks once per model. A format is added here, and to the names that a job may give.
+Place in the flow: codec.py asks once per model. A new format is added here, and to the names that a job accepts.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ TOOL_FORMATS: Mapping[str, ToolFormat] = MappingProxyType(
 )
 
 _SIGNS: tuple[tuple[str, ToolFormat], ...] = ((OPEN, _HERMES), (TOOL_CALLS, _MISTRAL), (PYTHON_TAG, _LLAMA3))
-# Llama 3.2's template shows its format to the model only in these words.
+# Llama 3.2's template describes its format to the model in these words alone.
 _LLAMA3_WORDS = '{"name": function name, "parameters":'
 
 
 def tool_format(template: str, vocabulary: Collection[str]) -> ToolFormat:
-    """The format of a chat template; where it shows none, that of the tokens the vocabulary has; else Hermes.
+    """Return the format that a chat template shows, else the format whose tokens the vocabulary has, else Hermes.
 
-    Models are tuned on each other, so that a vocabulary may hold another format's tokens: the template decides.
+    The template comes first: models are tuned from each other, so a vocabulary may contain another format's tokens.
     """
     for sign, form in (*_SIGNS, (_LLAMA3_WORDS, _LLAMA3)):
         if sign in template:

@@ -1,6 +1,6 @@
-"""Text into content and tool calls, for formats whose calls open with something that can be recognized.
+"""The split of text into content and tool calls, for formats whose calls open with recognizable text.
 
-Place in the flow: below the formats, which say how a call opens and where it ends. Knows no format itself.
+Place in the flow: below the formats, which know how a call opens and where it ends. This module knows no format itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from swarm.tracker.formats.base import ToolCall
 
 
 class Preceding(Enum):
-    """What came before: only white space, other text, or a call (and white space)."""
+    """The text before a position: only white space, other text, or a call (and white space)."""
 
     START = auto()
     TEXT = auto()
@@ -24,26 +24,29 @@ class Preceding(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """What stood behind an opening: so many characters are these calls, or, without calls, are content."""
+    """The text after an opening: this many characters are these calls or, without calls, content."""
 
     calls: Sequence[ToolCall]
     used: int
 
 
 class Scanner(Protocol):
-    """Reads what follows one opening. `text` is all of it so far, so it only ever grows."""
+    """A reader of the text after one opening. `text` is all of it so far, so it only grows."""
 
     def scan(self, text: str) -> Scanned | None:
-        """None while more text is needed. Must not depend on how much of what follows is there already."""
+        """Return the result, or None while more text is needed.
+
+        The result must not depend on how much of the later text has arrived.
+        """
         ...
 
     def finish(self, text: str) -> Scanned:
-        """The same when no more text comes."""
+        """Return the result; no more text comes."""
         ...
 
 
 class CallStream(ABC):
-    """A `ToolStream` over openings and scanners."""
+    """A `ToolStream` built from openings and scanners."""
 
     def __init__(self) -> None:
         self._buffer = ""
@@ -56,15 +59,15 @@ class CallStream(ABC):
 
     @abstractmethod
     def find_opening(self, text: str, place: Preceding) -> tuple[int, int] | None:
-        """Where the first opening in `text` begins and ends."""
+        """Return where the first opening in `text` begins and ends."""
 
     @abstractmethod
     def uncertain(self, text: str, place: Preceding) -> int:
-        """How many characters at the end of a text without an opening may begin one, white space aside."""
+        """Return how many characters at the end of a text without an opening may begin one, white space aside."""
 
     @abstractmethod
     def open_scanner(self) -> Scanner:
-        """A scanner for what follows an opening."""
+        """Return a scanner for the text after an opening."""
 
     def push(self, text: str) -> list[str | ToolCall]:
         self._buffer += text
@@ -87,7 +90,7 @@ class CallStream(ABC):
         return parts + self._content(rest if rest.strip() or not self._has_calls else "")
 
     def _open(self, parts: list[str | ToolCall]) -> bool:
-        """Pass content on, up to the next opening; False if there is none yet."""
+        """Pass content on, up to the next opening; return False if there is none yet."""
         text = self._buffer
         found = self.find_opening(text, self._place)
         if found is None:

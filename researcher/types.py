@@ -20,8 +20,8 @@ from typing import Any
 class Verdict(StrEnum):
     """The result of the charter's rule for one arm against the baseline.
 
-    KEEP: the arm is better, by enough to matter. WORSE: the arm is worse. NO_BETTER: an improvement that matters is ruled
-    out. INCONCLUSIVE: the data decide nothing. A planner never chooses a verdict.
+    KEEP: the arm is better, by enough to matter. WORSE: the arm is worse. NO_BETTER: an improvement that matters is
+    ruled out. INCONCLUSIVE: the data decide nothing. A planner never chooses a verdict.
     """
 
     KEEP = "keep"
@@ -62,8 +62,8 @@ class Action(StrEnum):
 class JudgedBy(StrEnum):
     """The number of a run by which arms are compared.
 
-    FINAL is the held-out score at the end of the run. AREA is the mean score over all steps of training. STEPS_TO is the
-    first step at which the score reaches a level. WORST is the lowest score after training has begun. SPREAD is the
+    FINAL is the held-out score at the end of the run. AREA is the mean score over all steps of training. STEPS_TO is
+    the first step at which the score reaches a level. WORST is the lowest score after training has begun. SPREAD is the
     distance of the final score from the median of the arm (Brown & Forsythe 1974, JASA 69:364-367).
     """
 
@@ -92,12 +92,12 @@ HALVING = (1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 128)
 class DecisionRule:
     """The rule by which an arm counts as better than the baseline.
 
-    The arm's corrected p value must be below `alpha`. The mean difference must be at least `min_effect`, in units of the
-    metric. `correction` is `holm` or `none`, and applies to the comparisons of one plan.
+    The arm's corrected p value must be below `alpha`. The mean difference must be at least `min_effect`, in units of
+    the metric. `correction` is `holm` or `none`, and applies to the comparisons of one plan.
 
     `shares` divides `alpha` among the plans: the first share belongs to the first plan. A plan beyond the last share
-    decides nothing. If `shares` is empty, every plan uses all of `alpha`. The first `plans_of_parent` shares belong to the
-    study that this study was forked from. The remaining shares add up to 1 at most.
+    decides nothing. If `shares` is empty, every plan uses all of `alpha`. The first `plans_of_parent` shares belong to
+    the study that this study was forked from. The remaining shares add up to 1 at most.
     """
 
     alpha: float = 0.05
@@ -112,10 +112,10 @@ class DecisionRule:
 class SampleSizeGoal:
     """The goal that determines the number of runs per arm.
 
-    The study should keep an arm that is better by `target_effect` with probability `target_power`. `seeds` is the number
-    of runs where a person fixed it. Otherwise the variance comes from earlier studies, or from the first `pilot_seeds`
-    runs of the baseline, and the number is at most `max_seeds`. A study with a power below `min_power` stops, unless
-    `is_underpowered` is true.
+    The study should keep an arm that is better by `target_effect` with probability `target_power`. `seeds` is the
+    number of runs where a person fixed it. Otherwise the variance comes from earlier studies, or from the first
+    `pilot_seeds` runs of the baseline, and the number is at most `max_seeds`. A study with a power below `min_power`
+    stops, unless `is_underpowered` is true.
     """
 
     target_effect: float = 0.10
@@ -131,11 +131,11 @@ class SampleSizeGoal:
 class SampleSize:
     """The number of runs per arm, with the power it gives.
 
-    `seed_variance` is the variance between runs of one arm beyond evaluation noise. `noise_variance` is evaluation noise:
-    the variance of a score from its finite number of episodes. `basis` names the source of both. `wanted` is the number of
-    runs that the goal needs. `power` is the probability that the chosen number gives. `seconds` is the expected time of
-    the whole plan; None if no run has been timed. `finds_worse` is true if no arm can be better than the baseline by the
-    target. The power is then that of finding a worse arm.
+    `seed_variance` is the variance between runs of one arm beyond evaluation noise. `noise_variance` is evaluation
+    noise: the variance of a score from its finite number of episodes. `basis` names the source of both. `wanted` is the
+    number of runs that the goal needs. `power` is the probability that the chosen number gives. `seconds` is the
+    expected time of the whole plan; None if no run has been timed. `finds_worse` is true if no arm can be better than
+    the baseline by the target. The power is then that of finding a worse arm.
     """
 
     seeds: int
@@ -169,8 +169,8 @@ class Budget:
 class StudiedEnvironment:
     """An environment that a person named.
 
-    `reference` opens the environment, and `name` is its name in texts. Two references with the same `digest` open the same
-    tasks and grader.
+    `reference` opens the environment, and `name` is its name in texts. Two references with the same `digest` open the
+    same tasks and grader.
     """
 
     reference: str
@@ -182,8 +182,8 @@ class StudiedEnvironment:
 class StudyKind(StrEnum):
     """The kind of a study.
 
-    COMPARE answers a question about given arms. OPTIMIZE searches a space for the best settings: its first plans make no
-    claim, and fresh seeds confirm the arm that they find.
+    COMPARE answers a question about given arms. OPTIMIZE searches a space for the best settings: its first plans make
+    no claim, and fresh seeds confirm the arm that they find.
     """
 
     COMPARE = "compare"
@@ -193,8 +193,8 @@ class StudyKind(StrEnum):
 class Design(StrEnum):
     """The way in which the levels of several factors are combined.
 
-    ONE_AT_A_TIME combines each level with the baseline's levels of the other factors. FACTORIAL combines all levels with
-    all others.
+    ONE_AT_A_TIME combines each level with the baseline's levels of the other factors. FACTORIAL combines all levels
+    with all others.
     """
 
     ONE_AT_A_TIME = "one-at-a-time"
@@ -232,8 +232,8 @@ class ComparedAt(StrEnum):
 class Level:
     """One value of a factor.
 
-    `factors` is what the study compares. `settings` go to the job, and `options` go to the environment that the arm trains
-    on.
+    `factors` is what the study compares. `settings` go to the job, and `options` go to the environment that the arm
+    trains on.
     """
 
     name: str
@@ -246,9 +246,9 @@ class Level:
 class Factor:
     """A factor of a study with its levels.
 
-    `explicit` is true if a person gave the levels, and false if they come from the table of factors. `needs` are settings
-    without which the factor has no effect; every arm has them. `compared_with` names the baseline's level where a person
-    chose it.
+    `explicit` is true if a person gave the levels, and false if they come from the table of factors. `needs` are
+    settings without which the factor has no effect; every arm has them. `compared_with` names the baseline's level
+    where a person chose it.
     """
 
     name: str
@@ -309,18 +309,17 @@ class Charter:
     filled in, one sentence each. `not_studied` are parts of the topic that cannot be studied and that a person dropped
     with `--assume`. `job` are the settings that all arms share before their levels are set.
 
-    How runs are measured:
-    `metric` is always the mean reward of eval episodes that the evaluator runs itself. Held-out scores are taken every
-    `eval_every` steps of training; 0 means only at the end. `judged_by` is the number of a run by which arms are compared.
-    `judged_level` is the score to reach where that number counts steps. `metric_range` is the lowest and the highest
-    possible score; None if unknown. `failed_score` is what a run without a score counts as, if it failed by its own doing:
-    `base` (the score before training) or `worst` (the end of the range, or the worst score of the study).
+    How runs are measured: `metric` is always the mean reward of eval episodes that the evaluator runs itself. Held-out
+    scores are taken every `eval_every` steps of training; 0 means only at the end. `judged_by` is the number of a run
+    by which arms are compared. `judged_level` is the score to reach where that number counts steps. `metric_range` is
+    the lowest and the highest possible score; None if unknown. `failed_score` is what a run without a score counts as,
+    if it failed by its own doing: `base` (the score before training) or `worst` (the end of the range, or the worst
+    score of the study).
 
-    What arms get:
-    `compared_at` is the quantity of which every arm gets the same amount (`ComparedAt`); empty if a planner says nothing.
-    `amount` is the amount of it that ends a run, for tokens or seconds; 0 if the job's steps end it. `sample_size` is None
-    where nobody asked for power. `attempt_calls` and `attempt_tokens` bound the model calls and the sampled tokens of one
-    attempt, equally for all arms; None means unbounded.
+    What arms get: `compared_at` is the quantity of which every arm gets the same amount (`ComparedAt`); empty if a
+    planner says nothing. `amount` is the amount of it that ends a run, for tokens or seconds; 0 if the job's steps end
+    it. `sample_size` is None where nobody asked for power. `attempt_calls` and `attempt_tokens` bound the model calls
+    and the sampled tokens of one attempt, equally for all arms; None means unbounded.
     """
 
     topic: str
@@ -396,9 +395,9 @@ class Charter:
 class Arm:
     """One treatment of a study.
 
-    `name` is short and unique. `factors` is what the study compares. `job` is a complete set of TrainJob settings, except
-    `seed` and `experiment_name`, which the evaluator sets per run. `environment` is the training environment if it differs
-    from the charter's. All arms are judged on the charter's environment.
+    `name` is short and unique. `factors` is what the study compares. `job` is a complete set of TrainJob settings,
+    except `seed` and `experiment_name`, which the evaluator sets per run. `environment` is the training environment if
+    it differs from the charter's. All arms are judged on the charter's environment.
     """
 
     name: str
@@ -416,8 +415,8 @@ class Contrast:
 
     better, worse: at least one of `arms` is better (worse) than the one arm of `against` by more than `margin`.
     equivalent: each of `arms` is within `margin` of the one arm of `against`.
-    interaction: `arms` are four: neither change, the first, the second, both. The two changes together do more or less than
-    the sum of each. The contrast is refuted if that excess is within `margin`.
+    interaction: `arms` are four: neither change, the first, the second, both. The two changes together do more or
+    less than the sum of each. The contrast is refuted if that excess is within `margin`.
     best: one of `arms` is better than all others. With `against`, `arms` has one arm, and it beats all of `against`.
     matters_more: some arm of `arms` is further from the baseline, in either direction, than every arm of `against`.
     """
@@ -447,7 +446,8 @@ class Plan:
 
     Seeds are repetitions, never tunables. An arm that has run before is judged by the runs of this plan alone. If
     `pools_runs` is true, it is judged by all its runs; the number of seeds must then not depend on any score.
-    `sample_size` is set once the seeds are chosen. `author` is the planner that made the plan; the plan node fills it in.
+    `sample_size` is set once the seeds are chosen. `author` is the planner that made the plan; the plan node fills it
+    in.
     """
 
     iteration: int
@@ -489,8 +489,8 @@ class ScoredRun:
 
     `score` is the number that the run is judged by. For a run that failed by its own doing, it is what the charter
     prescribes. `failure` says how the run failed; it is also set if a run was ended early and scored. `noise` is the
-    variance of `score` from its finite number of episodes, and `base_noise` is that of `base`. `retries` are the reasons,
-    oldest first, of earlier attempts at this run that ended after their training had begun.
+    variance of `score` from its finite number of episodes, and `base_noise` is that of `base`. `retries` are the
+    reasons, oldest first, of earlier attempts at this run that ended after their training had begun.
     """
 
     run_id: str
@@ -522,10 +522,10 @@ class AttemptCost:
 
     The numbers come from the ledgers of the arm's servers, never from its program. `calls`, `prompt_tokens`,
     `sampled_tokens` and `seconds` are means over `attempts`. `temperatures` are the distinct sampling temperatures in
-    rising order. `other_sampling` are further settings that restrict sampling, such as `top_k=1`. `model_share` is the mean
-    share, from 0 to 1, of the characters of the graded replies that the model wrote; None if it was not measured. `broken`
-    counts attempts that the program broke. `repeated` counts attempts that the system broke and that were made again.
-    `bounded` counts attempts that met a limit on calls or tokens.
+    rising order. `other_sampling` are further settings that restrict sampling, such as `top_k=1`. `model_share` is the
+    mean share, from 0 to 1, of the characters of the graded replies that the model wrote; None if it was not measured.
+    `broken` counts attempts that the program broke. `repeated` counts attempts that the system broke and that were made
+    again. `bounded` counts attempts that met a limit on calls or tokens.
     """
 
     attempts: int
@@ -575,14 +575,14 @@ class Comparison:
 
     `p` is two-sided. `p_adjusted` is corrected over the plan's comparisons and for the plan's share of alpha, so it is
     compared with alpha itself. `basis` is `seeds`, `evaluation` or `none`. It is `evaluation` if an arm has one run, so
-    that only evaluation noise is known. `correlation` is measured between runs of the same seed; NaN if that is impossible.
-    `failures` counts failed runs of the arm, and `baseline_failures` those of the baseline. `missing` and
+    that only evaluation noise is known. `correlation` is measured between runs of the same seed; NaN if that is
+    impossible. `failures` counts failed runs of the arm, and `baseline_failures` those of the baseline. `missing` and
     `baseline_missing` give the reason for each planned seed without a score. `retries` gives the reasons for repeated
     trainings.
 
-    `agent_gain` is the difference of the base scores: the effect of the arm's agent on the base weights. `training_gain` is
-    the difference in what training added. `unseen_failures` is an upper bound on the share of the arm's runs that fail or
-    collapse. `note` explains the verdict and its limits.
+    `agent_gain` is the difference of the base scores: the effect of the arm's agent on the base weights.
+    `training_gain` is the difference in what training added. `unseen_failures` is an upper bound on the share of the
+    arm's runs that fail or collapse. `note` explains the verdict and its limits.
     """
 
     arm: str
@@ -613,8 +613,8 @@ class Comparison:
 class JudgedContrast:
     """A hypothesis' contrast with its outcome.
 
-    `key` is the key of the hypothesis in the database. `reason` is one sentence with the numbers. `winner` is the arm that
-    a `best` contrast found.
+    `key` is the key of the hypothesis in the database. `reason` is one sentence with the numbers. `winner` is the arm
+    that a `best` contrast found.
     """
 
     key: str
@@ -628,8 +628,8 @@ class JudgedContrast:
 class Analysis:
     """The result of the judge.
 
-    `ranking` lists the arms, best first. `failed` maps each arm to the reasons for its runs without a score. `comparisons`
-    contains the latest comparison of each arm. `contrasts` contains those of the analyzed plan.
+    `ranking` lists the arms, best first. `failed` maps each arm to the reasons for its runs without a score.
+    `comparisons` contains the latest comparison of each arm. `contrasts` contains those of the analyzed plan.
     """
 
     arms: tuple[ArmSummary, ...]
@@ -643,9 +643,9 @@ class Analysis:
 class Decision:
     """The next action of a study, with the reason that people see.
 
-    `author` is who decided, if it is not the study's planner. `is_budget_spent` means that nothing was left to choose, so
-    a raised budget reopens the matter. `disqualified` maps the arms that the planner rules out to its reasons. An arm stays
-    disqualified: no later decision reverses it.
+    `author` is who decided, if it is not the study's planner. `is_budget_spent` means that nothing was left to choose,
+    so a raised budget reopens the matter. `disqualified` maps the arms that the planner rules out to its reasons. An
+    arm stays disqualified: no later decision reverses it.
     """
 
     action: Action
@@ -680,10 +680,10 @@ class History:
 class FrameRequest:
     """The input from which a planner frames a study.
 
-    A person fixed every value that is not None, and the planner must keep it. `assume` allows the study to go on without
-    the parts of the topic that cannot be studied; otherwise the topic is refused. `not_studied` are the parts that were
-    dropped before. `question` is what flags or the topic ask; if it has no factors, the planner chooses them. `equal` is
-    the quantity of which every arm gets the same amount, and `amount` is that amount.
+    A person fixed every value that is not None, and the planner must keep it. `assume` allows the study to go on
+    without the parts of the topic that cannot be studied; otherwise the topic is refused. `not_studied` are the parts
+    that were dropped before. `question` is what flags or the topic ask; if it has no factors, the planner chooses them.
+    `equal` is the quantity of which every arm gets the same amount, and `amount` is that amount.
     """
 
     topic: str
@@ -727,7 +727,8 @@ class ClaimKind(StrEnum):
 class Measured(StrEnum):
     """The score of an arm that a claim is about.
 
-    BEFORE and AFTER are the scores on the search split before and after training. TEST is the score on the sealed split.
+    BEFORE and AFTER are the scores on the search split before and after training. TEST is the score on the sealed
+    split.
     """
 
     BEFORE = "before"
@@ -739,10 +740,11 @@ class Measured(StrEnum):
 class Claim:
     """One statement of a planner about the results, in a form that code can check.
 
-    Readers see it in the report's own words. `arm` and `other` are names of arms. `number` is a mean (MEAN), the absolute
-    size of a difference (BETTER, WORSE), a margin (EQUAL), half the width of an interval, a corrected p value, or a number
-    of runs (FAILED). None claims no size. `significant` is None if the claim says nothing about significance. `arms` is a
-    ranking, best first. `of` is the total number of runs that `number` refers to. `text` is an OPINION.
+    Readers see it in the report's own words. `arm` and `other` are names of arms. `number` is a mean (MEAN), the
+    absolute size of a difference (BETTER, WORSE), a margin (EQUAL), half the width of an interval, a corrected p value,
+    or a number of runs (FAILED). None claims no size. `significant` is None if the claim says nothing about
+    significance. `arms` is a ranking, best first. `of` is the total number of runs that `number` refers to. `text` is
+    an OPINION.
     """
 
     kind: ClaimKind

@@ -45,8 +45,8 @@ def judge_contrast(
 ) -> JudgedContrast:
     """Return the contrast with its outcome.
 
-    `failures` maps each arm to its share of failed runs. An arm that fails more often than its rivals is not supported as
-    the better one. `alpha` bounds the probability of a wrong outcome.
+    `failures` maps each arm to its share of failed runs. An arm that fails more often than its rivals is not supported
+    as the better one. `alpha` bounds the probability of a wrong outcome.
     """
     named = [*contrast.arms, *contrast.against, charter.baseline]
     missing = [arm for arm in named if arm not in samples or samples[arm].n < charter.rule.min_seeds]

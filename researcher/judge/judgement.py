@@ -59,9 +59,9 @@ class Family:
     """The comparisons of one plan, fixed before its first run.
 
     `runs` maps each arm to the runs that it is judged by: those of the plan, and earlier ones if the plan pools runs.
-    `size` is the number of comparisons to correct for. It exceeds the number of arms if the plan repeats only some arms of
-    an earlier plan. `contrasts` are keyed by hypothesis. `missing` maps each arm to its planned seeds that ended without a
-    score, with the reasons.
+    `size` is the number of comparisons to correct for. It exceeds the number of arms if the plan repeats only some arms
+    of an earlier plan. `contrasts` are keyed by hypothesis. `missing` maps each arm to its planned seeds that ended
+    without a score, with the reasons.
     """
 
     iteration: int
@@ -108,10 +108,10 @@ def judge(
 ) -> Analysis:
     """Return the summaries and the ranking of all arms in `runs`, and the comparisons and contrasts of one family.
 
-    `earlier` are the comparisons of earlier plans. Those of arms that this plan repeats are replaced; the others stay as
-    they were judged. Arms keep the order of `runs`. Of equal arms the earlier one ranks higher, and an arm without scores
-    is not ranked. `disqualified` maps arms to reasons. These arms are neither ranked nor tested, and they lose their
-    earlier verdicts.
+    `earlier` are the comparisons of earlier plans. Those of arms that this plan repeats are replaced; the others stay
+    as they were judged. Arms keep the order of `runs`. Of equal arms the earlier one ranks higher, and an arm without
+    scores is not ranked. `disqualified` maps arms to reasons. These arms are neither ranked nor tested, and they lose
+    their earlier verdicts.
 
     Raises ValueError if a score is not finite or the rule is unknown.
     """
@@ -138,8 +138,8 @@ def judge(
 def adjust_holm(p_values: Sequence[float], size: int | None = None) -> list[float]:
     """Return Holm's adjusted p values in the order given, in a family of `size` (default: the number of values).
 
-    NaN stays NaN but counts in the family. So do the comparisons that `size` has beyond the values given. Neither is ever
-    rejected.
+    NaN stays NaN but counts in the family. So do the comparisons that `size` has beyond the values given. Neither is
+    ever rejected.
     """
     total = len(p_values) if size is None else max(size, len(p_values))
     order = sorted((p, index) for index, p in enumerate(p_values) if not math.isnan(p))
@@ -411,8 +411,8 @@ def _judge_contrasts(
 def _settle_best(charter: Charter, item: JudgedContrast, compared: Sequence[Comparison]) -> JudgedContrast:
     """Return the contrast as supported if every other arm is worse than the baseline, by the verdicts.
 
-    This settles only a `best` contrast that is undecided by itself. The comparisons are corrected as one family, so all of
-    them are true together.
+    This settles only a `best` contrast that is undecided by itself. The comparisons are corrected as one family, so all
+    of them are true together.
     """
     arms = {*item.contrast.arms, *item.contrast.against}
     first = item.contrast.arms[:1] if item.contrast.against else (charter.baseline,)

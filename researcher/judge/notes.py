@@ -21,8 +21,9 @@ MOST_LISTED = 3
 class Weighed:
     """One comparison with the checks of its verdict.
 
-    `by_test` is the verdict of the test, and `verdict` is the one after the checks. `outlier` is the arm and the seed of a
-    run that lies apart from the arm's others. `is_kept_at_worst` is whether the arm would be kept in the worst case.
+    `by_test` is the verdict of the test, and `verdict` is the one after the checks. `outlier` is the arm and the seed
+    of a run that lies apart from the arm's others. `is_kept_at_worst` is whether the arm would be kept in the worst
+    case.
     """
 
     arm: str

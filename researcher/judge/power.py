@@ -47,9 +47,9 @@ MOST_SEEDS = 200
 class Spread:
     """An estimate of the variance of one run's score at `mean`.
 
-    `seed_variance` is the variance between seeds, on `df` degrees of freedom. `noise_variance` is that of evaluation alone.
-    `basis` names the source in words. If `mean` is None, nothing was measured, and the variances are those in the middle
-    of the range.
+    `seed_variance` is the variance between seeds, on `df` degrees of freedom. `noise_variance` is that of evaluation
+    alone. `basis` names the source in words. If `mean` is None, nothing was measured, and the variances are those in
+    the middle of the range.
     """
 
     seed_variance: float

@@ -44,8 +44,8 @@ def evaluation_noise(mean: float, stderr: float, episodes: int, metric_range: Ra
     """Return the variance of a score that stems from its finite number of episodes alone.
 
     If all attempts score alike, the standard error is 0, which understates the noise. The variance is then that of a
-    proportion with one success and one failure added (Agresti & Coull 1998, The American Statistician 52:119-126). Without
-    a range of scores, it is the variance of one episode's step.
+    proportion with one success and one failure added (Agresti & Coull 1998, The American Statistician 52:119-126).
+    Without a range of scores, it is the variance of one episode's step.
     """
     if stderr > 0:
         return stderr**2
@@ -60,8 +60,8 @@ def evaluation_noise(mean: float, stderr: float, episodes: int, metric_range: Ra
 class Sample:
     """The runs of one arm: their number, their mean, and the variance of one run's score; NaN if there are too few.
 
-    `noise` is the part of the variance that comes from evaluation. `room` is share * (1 - share), where share is the place
-    of the mean in the range from 0 to 1. It is 1 for every mean if the range is unknown.
+    `noise` is the part of the variance that comes from evaluation. `room` is share * (1 - share), where share is the
+    place of the mean in the range from 0 to 1. It is 1 for every mean if the range is unknown.
     """
 
     n: int

@@ -43,8 +43,8 @@ def with_missing(runs: Runs, missing: Mapping[int, str], worst: float) -> Runs:
 def loss_by_retries(charter: Charter, runs: Runs, baseline: Runs, worst: float) -> float:
     """Return by how much the true mean of an arm may be worse than that of its runs, because of retried trainings.
 
-    The share of retried trainings is taken at its upper bound. Each counts as a failed run, or as the lowest score seen if
-    that is lower.
+    The share of retried trainings is taken at its upper bound. Each counts as a failed run, or as the lowest score seen
+    if that is lower.
     """
     retried = sum(bool(run.retries) for run in runs.values())
     if not retried:

@@ -406,7 +406,7 @@ class Evaluator:
             time.sleep(REST_POLL_S)
 
     def _check_job(self, client: SwarmClient, run: Run) -> None:
-        """Raise RunBroken unless the server still runs the job that it was given, which a program could have changed."""
+        """Raise RunBroken unless the server still runs the job it was given, which a program could have changed."""
         present = client.job().resolved
         if present is None or TrainJob.model_validate(present) != TrainJob.model_validate(dict(run.job)):
             raise RunBroken("the server no longer runs the arm's job: its score would not be the arm's")

@@ -62,10 +62,11 @@ def say_what_is_equal(compared_at: ComparedAt, amount: float) -> str:
 
 
 def hold_equal(arms: Sequence[Arm], compared_at: ComparedAt, amount: float = 0.0) -> tuple[Arm, ...]:
-    """Return the arms with numbers of steps that give each as many episodes as the baseline, to the nearest step.
+    """Return the arms with numbers of steps that give each as many episodes as the baseline.
 
-    Arms compared at steps stay as they are. For arms compared at tokens or time, `amount` ends a run. Their number of
-    steps is then an upper bound that no run reaches; an episode has at least one token.
+    The numbers are rounded to whole steps. Arms compared at steps stay as they are. For arms compared at tokens or
+    time, `amount` ends a run. Their number of steps is then an upper bound that no run reaches: an episode has at least
+    one token.
     """
     if compared_at is ComparedAt.STEPS:
         return tuple(arms)

@@ -166,7 +166,10 @@ class Chat:
         return text
 
     def _send(self, messages: list[dict[str, str]]) -> object:
-        """Send the messages over a connection of their own, which closes with the call even if nobody waits for it any more."""
+        """Send the messages over a connection of their own, which closes with the call.
+
+        It closes even if nobody waits for the call any more.
+        """
         with openai.OpenAI(
             api_key=self._key, base_url=self._base_url, timeout=self._timeout_s, max_retries=0
         ) as client:

@@ -93,7 +93,10 @@ def say_inequality(arms: Sequence[Arm], compared_at: ComparedAt) -> tuple[str, .
 
 
 def give_episodes_of(baseline: Mapping[str, Any], job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the job with the number of steps that gives as many episodes as the baseline's job, to the nearest step."""
+    """Return the job with the number of steps that gives it as many episodes as the baseline's job has.
+
+    The number is rounded to whole steps.
+    """
     return {**job, "total_steps": _steps_for(count_episodes(baseline), job)}
 
 

@@ -1,8 +1,8 @@
-"""`researcher start | resume | watch | status | list | report | verify | reproduce | export | ui`.
+"""The commands `researcher start | resume | watch | status | list | report | verify | reproduce | export | ui`.
 
-Place in the flow: top of the package. Arguments are checked before anything heavy is imported. Data goes to stdout,
-messages and progress to stderr, and every failure to one line with a documented exit code. This module decides nothing
-about a study; extend, fork, pause and stop are in lifecycle_cli.py.
+Place in the flow: top of the package. Each command checks its arguments before it imports anything heavy. Data goes to
+stdout, messages and progress go to stderr. Every failure is one line with a documented exit code. This module decides
+nothing about a study. The commands extend, fork, pause and stop are in lifecycle_cli.py.
 
 Exit codes: 0 done, paused or stopped on request; 1 failure; 2 wrong usage or a bad topic; 3 no such study; 5 a swarm
 server cannot be reached or started; 6 no sandbox; 7 budget; 8 the record is not what was stored or measured; 9 too

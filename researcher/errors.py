@@ -1,8 +1,8 @@
-"""Failures the researcher names; each has the process exit code that the CLI returns for it.
+"""The errors of the researcher, each with the exit code that the CLI returns for it.
 
 ResearchError            1
 ├── TopicInvalid         2   empty topic, unknown task, contradicting flags
-│   └── TopicNotUnderstood   2   parts of the topic that no setting, environment or option stands for
+│   └── TopicNotUnderstood   2   parts of the topic match no setting, environment or option
 ├── StudyNotFound        3
 ├── ServerProblem        5   a swarm server cannot be reached or started
 │   └── ServerInUse     75   another study uses the server
@@ -11,15 +11,15 @@ ResearchError            1
 ├── RunLost                1   a server no longer has the run
 ├── StudyBusy           75   another process works on this study
 ├── PlannerError           1   a planner has no valid answer
-├── LanguageModelRefused   1   its server refuses the key, or has no such model: nothing that waiting mends
+├── LanguageModelRefused   1   its server refuses the key, or has no such model, so waiting does not help
 ├── LanguageModelUnavailable  10   no usable answer for as long as the study waits for one: the study is paused
 ├── BudgetExceeded       7   the next launch or call would exceed the budget
 ├── NothingToExtend      2   a study that is not finished, or has nothing left to compare
 ├── AlphaSpent          11   the charter has no alpha for another plan
 ├── StudyFailed         12   no arm of a study has a score, or nothing in it could be compared
 ├── EnvironmentBroken   13   the environment fails whatever the arms do: no run of the study can be scored
-├── NotDetached          *   the process that was to work on a study ended at once; its own exit code
-└── Underpowered         9   the study would hardly find what it looks for
+├── NotDetached          *   the detached process of a study ended at once; the code is that of the process
+└── Underpowered         9   the study has too little power to find its target effect
 """
 
 from __future__ import annotations

@@ -302,19 +302,18 @@ class Question:
 class Charter:
     """The question and the rules of a study, frozen before its first run.
 
-    What is studied:
-    `asks` is the question as data, and `question` is the same in words. `task` is the name of the environment.
-    `environment` is the reference that opens it. `environment_digest` changes with its tasks and its grader. Both are
-    empty until the frame node has opened the environment. `assumptions` lists what the topic left open and the planner
-    filled in, one sentence each. `not_studied` are parts of the topic that cannot be studied and that a person dropped
-    with `--assume`. `job` are the settings that all arms share before their levels are set.
+    What is studied: `asks` is the question as data, and `question` is the same in words. `task` is the name of the
+    environment. `environment` is the reference that opens it. `environment_digest` changes with its tasks and its
+    grader. Both are empty until the frame node has opened the environment. `assumptions` lists what the topic left open
+    and the planner filled in, one sentence each. `not_studied` are parts of the topic that cannot be studied and that a
+    person dropped with `--assume`. `job` are the settings that all arms share before their levels are set.
 
     How runs are measured: `metric` is always the mean reward of eval episodes that the evaluator runs itself. Held-out
     scores are taken every `eval_every` steps of training; 0 means only at the end. `judged_by` is the number of a run
     by which arms are compared. `judged_level` is the score to reach where that number counts steps. `metric_range` is
     the lowest and the highest possible score; None if unknown. `failed_score` is what a run without a score counts as,
-    if it failed by its own doing: `base` (the score before training) or `worst` (the end of the range, or the worst
-    score of the study).
+    if it failed by its own doing. It is `base` (the score before training) or `worst` (the end of the range, or the
+    worst score of the study).
 
     What arms get: `compared_at` is the quantity of which every arm gets the same amount (`ComparedAt`); empty if a
     planner says nothing. `amount` is the amount of it that ends a run, for tokens or seconds; 0 if the job's steps end
@@ -740,11 +739,11 @@ class Measured(StrEnum):
 class Claim:
     """One statement of a planner about the results, in a form that code can check.
 
-    Readers see it in the report's own words. `arm` and `other` are names of arms. `number` is a mean (MEAN), the
-    absolute size of a difference (BETTER, WORSE), a margin (EQUAL), half the width of an interval, a corrected p value,
-    or a number of runs (FAILED). None claims no size. `significant` is None if the claim says nothing about
-    significance. `arms` is a ranking, best first. `of` is the total number of runs that `number` refers to. `text` is
-    an OPINION.
+    Readers see it in the report's own words. `arm` and `other` are names of arms. `number` depends on the kind: a mean
+    (MEAN), the absolute size of a difference (BETTER, WORSE), a margin (EQUAL), half the width of an interval
+    (HALF_WIDTH), a corrected p value (P_VALUE), or a number of runs (FAILED). None claims no size. `significant` is
+    None if the claim says nothing about significance. `arms` is a ranking, best first. `of` is the total number of runs
+    that `number` refers to. `text` is an OPINION.
     """
 
     kind: ClaimKind

@@ -39,7 +39,7 @@ def _agent_part(runs: Runs, baseline: Runs, metric_range: Range) -> Estimate:
     if not all(measured.values()):
         return NOT_ESTIMATED
     if measured[ARM] == measured[BASELINE]:
-        # The same measurements: the same agent.
+        # The same measurements come from the same agent.
         return Estimate(0.0, 0.0, math.inf)
     samples = {name: _sample(scores, metric_range) for name, scores in measured.items()}
     if min(sample.n for sample in samples.values()) > 1:

@@ -35,7 +35,7 @@ BASE_JOB: Mapping[str, Any] = MappingProxyType(
 STEPS: Mapping[str, int] = MappingProxyType(
     {"reverse": 30, "copy": 30, "sort": 40, "add": 40, "count": 30, "calc": 30, "guess": 50, "chain": 40}
 )
-"""The training steps after which the bundled model's learning curve flattens; multi-turn tasks take longer."""
+"""The training steps within which the bundled model's learning curve bends; multi-turn tasks need more."""
 
 DEFAULT_STEPS = 30
 BASELINE = "baseline"
@@ -108,7 +108,7 @@ def combine_kept(history: History) -> tuple[Arm, ...] | None:
     changes: dict[str, Any] = {}
     factors: dict[str, Any] = {}
     for arm in kept:
-        # The best comes last and wins where two arms change the same setting.
+        # The best arm comes last, so it wins if two arms change the same setting.
         changes |= {key: value for key, value in arm.job.items() if baseline.job.get(key) != value}
         factors |= {key: value for key, value in arm.factors.items() if baseline.factors.get(key) != value}
     if len(factors) < 2:

@@ -253,7 +253,7 @@ def check_title(reading: Reading, question: Question, fix: Sequence[str], enviro
     its title.
     """
     check_environment(reading, environment)
-    # A named algorithm is fixed by settings of other names.
+    # A named algorithm sets settings with other names, so compare the names in the flags too.
     fixed = {text.partition("=")[0].strip() for text in fix}
     known = {*(factor.name for factor in question.factors), *question.varied, *question.fixed, *fixed}
     for name in sorted(reading.names - known):

@@ -40,8 +40,8 @@ _EMPTY = "give values, as in --vary lr=1e-3,3e-3"
 def read_factors(texts: Sequence[str]) -> tuple[Factor, ...]:
     """Return the factor of each `--vary`, in order.
 
-    Raises TopicInvalid, which names the flag, for a setting that cannot be a factor, an invalid value, fewer than two
-    levels, or a setting or option that two factors would set.
+    Raises TopicInvalid, which names the flag, for a setting that cannot be a factor, or an invalid value. It does the
+    same for fewer than two levels, and for a setting or option that two factors would set.
     """
     factors = tuple(_read_together(text) if _TOGETHER.match(text) else _read_one(text) for text in texts)
     owner: dict[str, str] = {}

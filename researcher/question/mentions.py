@@ -125,7 +125,7 @@ def _mention_at(tokens: Sequence[Token], index: int) -> Mention | None:
     if token.kind is Kind.VALUE:
         name = str(token.meaning[0])
         end, values, baseline = _list_at(tokens, index, name, stops_at_names=False)
-        # "a cosine or a constant schedule": the name behind its values.
+        # In "a cosine or a constant schedule", the name follows its values.
         end += end < len(tokens) and tokens[end].kind is Kind.SETTING and tokens[end].meaning == name
         return _read(tokens, name, index, end, values, baseline)
     if token.kind is Kind.NUMBER:

@@ -209,7 +209,7 @@ _ANSWERS: Mapping[Outcome, str] = {
     Outcome.UNDECIDED: "Not decided: {statement}",
 }
 _ASKED = frozenset({Relation.MATTERS_MORE, Relation.INTERACTION, Relation.EQUIVALENT})
-"""The relations besides better and best, with which the answer begins."""
+"""The relations of hypotheses besides better and best, which the first sentences of the answer cover."""
 
 
 def _other_contrasts(facts: StudyFacts) -> Iterator[str]:

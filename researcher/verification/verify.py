@@ -63,7 +63,7 @@ def verify_study(store: ExperimentStore, study_id: str) -> Verification:
 
 
 def _carry_out(kind: str, check: Callable[[], Iterable[Check]]) -> Iterator[Check]:
-    """Run a check. A record that it cannot read is a mismatch, not the end of the other checks."""
+    """Run a check; a record that it cannot read is a mismatch, and the other checks go on."""
     try:
         yield from check()
     except Exception as error:  # noqa: BLE001 - the boundary: what cannot be recomputed is a result

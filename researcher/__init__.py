@@ -1,1 +1,4 @@
-"""The autonomous researcher: topic in, planned and judged training runs, report out. Uses swarm by its public names."""
+"""The autonomous researcher: topic in, planned and judged training runs, report out.
+
+It uses only public names of swarm.
+"""

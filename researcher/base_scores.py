@@ -1,8 +1,8 @@
-"""Which base weights have been scored already: those of one model are the same for every arm and seed.
+"""The scores of base weights, measured once for all arms and seeds that share them.
 
-Place in the flow: the evaluator asks here before it scores base weights. A score is shared between runs only where
-nothing differs that bears on it: model, engine, agent, environment and whatever else the job says of serving. This
-module measures nothing.
+Place in the flow: the evaluator asks here before it scores base weights. Runs share a score only if everything that
+affects it is the same: model, engine, agent, environment and the job's settings for serving. This module measures
+nothing.
 """
 
 from __future__ import annotations
@@ -25,15 +25,19 @@ TRAINS = frozenset(
         *("rollout_is", "rollout_is_threshold", "use_kl_loss", "kl_loss_coef", "kl_loss_type", "temperature"),
     }
 )
-"""Settings of a job that cannot change what base weights score; evaluation has a temperature of its own. A setting that
-is not named here is taken to matter."""
+"""The settings of a job that cannot change the score of base weights.
+
+The temperature is one of them, because evaluation has its own. A setting that is not named here counts as relevant."""
 
 KEY, MEASURED_ON = "base_key", "measured_on"
-"""The details of a base score say under these names what it is the score of, and which run's server measured it."""
+"""The keys in a base score's details for what it scores, and for the run whose server measured it."""
 
 
 def key_of(job: Mapping[str, Any], program_code: str, evaluator_hash: str) -> str:
-    """Equal for runs whose base weights score the same; `job` is a whole one, with its defaults."""
+    """Return a key that is equal for runs whose base weights score the same.
+
+    `job` is a whole job, with its defaults.
+    """
     served = {name: value for name, value in job.items() if name not in TRAINS}
     return hash_json({"job": served, "program": program_code, "evaluator": evaluator_hash})
 
@@ -41,7 +45,7 @@ def key_of(job: Mapping[str, Any], program_code: str, evaluator_hash: str) -> st
 def find_base_score(
     store: ExperimentStore, study_id: str, *, phase: str, split: str, key: str, weight_version: int
 ) -> Evaluation | None:
-    """The first score of a study with this key, of weights of this version."""
+    """Return the first score of a study with this key and weight version."""
     return store.find_detailed_evaluation(
         study_id, phase=phase, split=split, weight_version=weight_version, detail=(KEY, key)
     )

@@ -1,8 +1,8 @@
-"""`researcher start | resume | watch | status | list | report | verify | reproduce | export | ui`.
+"""The commands `researcher start | resume | watch | status | list | report | verify | reproduce | export | ui`.
 
-Place in the flow: top of the package. Arguments are checked before anything heavy is imported. Data goes to stdout,
-messages and progress to stderr, and every failure to one line with a documented exit code. This module decides nothing
-about a study; extend, fork, pause and stop are in lifecycle_cli.py.
+Place in the flow: top of the package. Each command checks its arguments before it imports anything heavy. Data goes to
+stdout, messages and progress go to stderr. Every failure is one line with a documented exit code. This module decides
+nothing about a study. The commands extend, fork, pause and stop are in lifecycle_cli.py.
 
 Exit codes: 0 done, paused or stopped on request; 1 failure; 2 wrong usage or a bad topic; 3 no such study; 5 a swarm
 server cannot be reached or started; 6 no sandbox; 7 budget; 8 the record is not what was stored or measured; 9 too
@@ -48,7 +48,7 @@ app = typer.Typer(
 )
 
 UNTRUE = 8
-"""The exit code of `verify` and `reproduce` where what they found is not what the record says."""
+"""The exit code of `verify` and `reproduce` if their result differs from the record."""
 
 
 def _print_version(wanted: bool) -> None:
@@ -115,7 +115,7 @@ def start(
     as_json: JsonOption = False,
 ) -> None:
     """Begin a study and work on it until its report is written."""
-    # Most options are settings of the same name.
+    # Most options have the same name as their setting.
     given = locals()
     with failures_in_one_line():
         from researcher.study.settings import (
@@ -167,8 +167,10 @@ def resume(
     db: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Go on with a study that was paused, stopped or cut short, by its budget too if that is raised; one that is
-    finished otherwise is left as it is."""
+    """Go on with a study that was paused, stopped or cut short.
+
+    One that was ended by its budget goes on if that is raised; one that is finished otherwise is left as it is.
+    """
     limits = {
         "max_runs": max_runs,
         "max_hours": max_hours,
@@ -204,7 +206,7 @@ def status(
         events = store.list_events(study.id, newest_first=True, limit=SHOWN_EVENTS)
         Console().print(render(snapshot, tuple(reversed(events))))
         if not (snapshot.work.is_at_work or is_over(store, study)):
-            # Not in the table, which breaks lines where the terminal ends.
+            # The table would break the command at the width of the terminal.
             typer.echo(f"go on with: {go_on}")
 
 
@@ -380,7 +382,7 @@ for command in (lifecycle_cli.extend, lifecycle_cli.fork, lifecycle_cli.pause, l
 
 
 def _environment_settings(env: str | None) -> dict[str, Any]:
-    """A path is stored in full: the study may be taken up from another directory."""
+    """Return the settings for `--env`, with an absolute path, because the study may be resumed in another directory."""
     from swarm.environments.registry import is_bundled
 
     if env is None or is_bundled(env):

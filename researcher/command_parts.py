@@ -1,6 +1,6 @@
-"""What the commands of the researcher share: the store they open, the study they mean, and what they print of it.
+"""The common parts of the commands: opening the store, finding the study and printing the result.
 
-Place in the flow: cli.py and lifecycle_cli.py are made of these. It parses no arguments and decides nothing about a
+Place in the flow: cli.py and lifecycle_cli.py use these. This module parses no arguments and decides nothing about a
 study.
 """
 
@@ -20,17 +20,17 @@ from researcher.terminal import log_to
 from swarm.processes.imports import collector_paused
 
 EXAMPLE = "learning rate 1e-3 or 3e-3 for copying words"
-"""A topic that any home can be begun with."""
+"""A topic that works in any home."""
 
 
 @contextmanager
 def open_database(
     home: Path, db: str | None, *, read_only: bool = False, must_exist: bool = False, waits: bool = False
 ) -> Generator[Any]:
-    """Open the store of a command. One with an older schema is upgraded first, also to be only read.
+    """Open the store of a command; an older schema is upgraded first, even for reading.
 
-    With `waits`, one that is locked or lies on a full disk is waited for: nobody may be there to give the command
-    again.
+    With `waits`, the command waits for a store that is locked or on a full disk, because nobody may be there to repeat
+    the command.
     """
     from experiments_db import StoreUnavailable
 
@@ -82,7 +82,7 @@ def find(store: Any, study_id: str | None) -> Any:
 
 def paths_of(store: Any, study_id: str, home: Path, db: str | None) -> dict[str, str]:
     location = database_of(home, db)
-    # A URL may hold a password, which the store's name of itself leaves out.
+    # A URL may contain a password, which `store.location` omits.
     found = {"database": store.location if "://" in location else location}
     for name, kind in (("report", "report.markdown"), ("html", "report.html")):
         for artifact in store.list_artifacts(study_id, kind=kind):
@@ -91,7 +91,7 @@ def paths_of(store: Any, study_id: str, home: Path, db: str | None) -> dict[str,
 
 
 def print_values(values: Mapping[str, str | int | list[str]], as_json: bool) -> None:
-    """One `name: value` per line, or one JSON object."""
+    """Print one `name: value` per line, or one JSON object."""
     if as_json:
         typer.echo(json.dumps(values))
         return
@@ -113,10 +113,11 @@ def work(
     min_free_gb: float | None = None,
     budget: Mapping[str, float] | None = None,
 ) -> None:
-    """Carry a study on with progress on stderr, print the paths of what it made; exit 128 + signal if one ended it.
+    """Carry on a study with progress on stderr, and print the paths of its results.
 
-    With `detach`, a process of its own does that, and what is printed says how to watch it. `min_free_gb` stands in for
-    what the study's settings say, `budget` are new limits by name of the setting.
+    Exits with 128 + signal if a signal ended the work. With `detach`, a process of its own works on the study, and the
+    output says how to watch it. `min_free_gb` replaces the value in the study's settings. `budget` has new limits, by
+    name of the setting.
     """
     from researcher.study.ending import is_over
     from researcher.study.requests import find_study
@@ -145,7 +146,10 @@ def work(
 
 
 def _end_with(store: Any, study: Any, home: Path, db: str | None, as_json: bool) -> None:
-    """Print the result. Raises StudyFailed where there is none."""
+    """Print the result.
+
+    Raises StudyFailed if there is none.
+    """
     from experiments_db import StudyStatus
     from researcher.errors import StudyFailed
 
@@ -173,7 +177,7 @@ def _detach(store: Any, study: Any, home: Path, db: str | None, as_json: bool, o
 
 
 def print_result(store: Any, study: Any, home: Path, db: str | None, as_json: bool) -> None:
-    """Where everything is; of a study that is over also what it found and how to look at it."""
+    """Print the paths of a study, and of one that is over also its findings and how to look at them."""
     from researcher.study.ending import is_over
 
     values: dict[str, Any] = {"study": study.id, "status": study.status.value} | paths_of(store, study.id, home, db)

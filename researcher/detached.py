@@ -1,8 +1,8 @@
-"""A process of its own that works on a study after the command that began it has ended.
+"""The process that works on a study after the command that began it has ended.
 
-Place in the flow: command_parts.py starts it in place of working on the study itself; it runs `researcher resume`. It
-has a session of its own, so neither the end of a terminal nor a Ctrl-C in it reaches it. This module knows nothing of
-what the study is.
+Place in the flow: command_parts.py starts it instead of working on the study itself; it runs `researcher resume`. It
+has a session of its own, so neither the end of a terminal nor a Ctrl-C in it reaches the process. This module knows
+nothing of the study's content.
 """
 
 from __future__ import annotations
@@ -19,16 +19,19 @@ from researcher.errors import NotDetached
 from swarm.processes.child import tail
 
 START_LIMIT_S = 120.0
-"""A cold start imports LangGraph and the web stack from disk; far above the seconds that takes on a busy laptop."""
+"""The longest start, in seconds: far above the time of the imports on a busy laptop."""
 
 POLL_S = 0.1
 FAILURE = "researcher: "
-"""What the line begins with in which a command says why it failed (terminal.py)."""
+"""The prefix of the line with which a command explains its failure (terminal.py)."""
 
 
 @dataclass(frozen=True, slots=True)
 class DetachedWork:
-    """`pid` is the process that works, also the number of its session; `log` has all that it prints."""
+    """A process that works on a study.
+
+    `pid` is its process id and the id of its session. `log` has all that it prints.
+    """
 
     pid: int
     log: Path
@@ -37,10 +40,10 @@ class DetachedWork:
 def work_detached(
     store: ExperimentStore, study: Study, home: Path, db: str | None, options: Sequence[str] = ()
 ) -> DetachedWork:
-    """Returns once the process has the study to itself, so that a request to pause or stop reaches it. `options` are
-    further ones of `resume`.
+    """Start a process that works on a study, and wait until it has the study's lease.
 
-    Raises NotDetached, with the exit code of the process, if it ended before that.
+    Only then does a request to pause or stop reach it. `options` are further options of `resume`. Raises NotDetached,
+    with the exit code of the process, if it ended before that.
     """
     log = (home / "studies" / study.id / "output.log").resolve()
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -67,14 +70,20 @@ def work_detached(
 
 
 def _has_begun(store: ExperimentStore, study: Study, pid: int) -> bool:
-    """Whether the process has the lease and has set the study running, which would undo an earlier request to pause."""
+    """Return whether the process has the lease and has set the study running.
+
+    Setting it running would undo an earlier request to pause.
+    """
     lease = store.find_lease(lease_name(study.id))
     is_taken = lease is not None and lease.owner.split(":")[1] == str(pid)
     return is_taken and store.get_study(study.id).updated_at > study.updated_at
 
 
 def _failure(log: Path, begins: int) -> str:
-    """The line in which the process said why it ended, since byte `begins`; another one may write there as well."""
+    """Return the process's line about its failure, after byte `begins` of the log.
+
+    An older process may have written to the same log before.
+    """
     if log.stat().st_size <= begins:
         return ""
     said = [line for line in tail(log).splitlines() if line.startswith(FAILURE)]

@@ -1,4 +1,4 @@
-"""The command `researcher`, also where the extra that it needs is not installed: then it says so.
+"""The entry point of the command `researcher`, which explains a missing extra.
 
 Place in the flow: the script of the package comes here first, and cli.py has the commands.
 """

@@ -1,8 +1,8 @@
-"""Failures the researcher names; each has the process exit code that the CLI returns for it.
+"""The errors of the researcher, each with the exit code that the CLI returns for it.
 
 ResearchError            1
 ├── TopicInvalid         2   empty topic, unknown task, contradicting flags
-│   └── TopicNotUnderstood   2   parts of the topic that no setting, environment or option stands for
+│   └── TopicNotUnderstood   2   parts of the topic match no setting, environment or option
 ├── StudyNotFound        3
 ├── ServerProblem        5   a swarm server cannot be reached or started
 │   └── ServerInUse     75   another study uses the server
@@ -11,15 +11,15 @@ ResearchError            1
 ├── RunLost                1   a server no longer has the run
 ├── StudyBusy           75   another process works on this study
 ├── PlannerError           1   a planner has no valid answer
-├── LanguageModelRefused   1   its server refuses the key, or has no such model: nothing that waiting mends
+├── LanguageModelRefused   1   its server refuses the key, or has no such model, so waiting does not help
 ├── LanguageModelUnavailable  10   no usable answer for as long as the study waits for one: the study is paused
 ├── BudgetExceeded       7   the next launch or call would exceed the budget
 ├── NothingToExtend      2   a study that is not finished, or has nothing left to compare
 ├── AlphaSpent          11   the charter has no alpha for another plan
 ├── StudyFailed         12   no arm of a study has a score, or nothing in it could be compared
 ├── EnvironmentBroken   13   the environment fails whatever the arms do: no run of the study can be scored
-├── NotDetached          *   the process that was to work on a study ended at once; its own exit code
-└── Underpowered         9   the study would hardly find what it looks for
+├── NotDetached          *   the detached process of a study ended at once; the code is that of the process
+└── Underpowered         9   the study has too little power to find its target effect
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ from typing import ClassVar
 
 
 class ResearchError(Exception):
-    """Base of the tree. The message is one line: what is wrong and what to do about it."""
+    """Base class of the researcher's errors.
+
+    The message is one line: what is wrong and what to do about it.
+    """
 
     exit_code: ClassVar[int] = 1
 
@@ -38,8 +41,11 @@ class TopicInvalid(ResearchError):
 
 
 class TopicNotUnderstood(TopicInvalid):
-    """`parts` are those parts of the topic, as they stand there. The message has several lines: each part with what to
-    do about it, what would be understood, and the nearest study as a command."""
+    """A topic with parts that cannot be read.
+
+    `parts` are those parts, as in the topic. The message has several lines: each part with what to do about it, what
+    was understood, and the nearest study as a command.
+    """
 
     def __init__(self, message: str, parts: tuple[str, ...]) -> None:
         super().__init__(message)
@@ -59,15 +65,15 @@ class ServerInUse(ServerProblem):
 
 
 class RunBroken(ResearchError):
-    """This run cannot go on or cannot be scored; the study can."""
+    """A run that cannot go on or cannot be scored, in a study that can."""
 
 
 class ScoreIncomplete(RunBroken):
-    """Some episodes of a score brought no reward; it may be measured again."""
+    """A score with episodes that brought no reward; it may be measured again."""
 
 
 class RunLost(ResearchError):
-    """The server no longer has the run: nothing is left of it there that could go on or be scored."""
+    """A run that the server no longer has, so that nothing there can go on or be scored."""
 
 
 class StudyBusy(ResearchError):
@@ -79,13 +85,16 @@ class PlannerError(ResearchError):
 
 
 class LanguageModelRefused(ResearchError):
-    """Once a person has mended what is refused, `resume` goes on."""
+    """A refusal by the server of the language model.
+
+    Once a person has fixed the cause, `resume` goes on.
+    """
 
     exit_code = 1
 
 
 class LanguageModelUnavailable(ResearchError):
-    """An outage: no connection, no capacity, or only answers that cannot be used. It never ends a study."""
+    """An outage of the language model: no connection, no capacity, or only unusable answers. It never ends a study."""
 
     exit_code = 10
 
@@ -107,19 +116,19 @@ class AlphaSpent(ResearchError):
 
 
 class StudyFailed(ResearchError):
-    """The study has come to its end and has no result; why is on record as its status."""
+    """A study that ended without a result; its status has the reason."""
 
     exit_code = 12
 
 
 class EnvironmentBroken(ResearchError):
-    """The tasks or the grader of a study's environment fail, which says nothing of any arm."""
+    """A failure of the environment's tasks or grader, which says nothing about any arm."""
 
     exit_code = 13
 
 
 class NotDetached(ResearchError):
-    """The message is what the process said last."""
+    """A detached process that ended before it had the study; the message is its last output."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)

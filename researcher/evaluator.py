@@ -1,9 +1,9 @@
-"""The evaluator: what is measured of a run, by whom, and on which tasks. The only place where a score comes from.
+"""The evaluator: the only place where a score comes from.
 
-Place in the flow: launch has a run prepared (engine, base score, program), evaluate has it measured, final_test scores
-the test split. Scores come from eval episodes that the agent of the arm's program plays on the weights that the server
-serves, graded by the environment alone; nothing that a program prints or sends counts. This module decides nothing: it
-knows no plans, verdicts or brains.
+Place in the flow: launch has a run prepared (engine, base score, program), evaluate has it measured, and final_test
+scores the test split. Scores come from eval episodes: the agent of the arm's program plays them on the weights that the
+server serves. The environment alone grades them; nothing that a program prints or sends counts. This module decides
+nothing: it knows no plans, verdicts or brains.
 """
 
 from __future__ import annotations
@@ -48,40 +48,44 @@ from swarm.tasks import Split
 
 BASE, FINAL, SEALED = "base", "final", "sealed"
 AT_STEP = "step-"
-"""What the phase of a score in mid-training begins with; the number of steps follows."""
+"""The prefix of the phase of a score in mid-training; the number of steps follows."""
 CHECKPOINTS = "checkpoints"
-"""Where in a run's external ids the paths of what is scored in mid-training stand, by step."""
+"""The key in a run's external ids for the paths of checkpoints to score in mid-training, by step."""
 
 EVAL_WORKERS = 64
 SAMPLED_EPISODES = 4
 MAX_BROKEN = 0.02
-"""Where nobody knows the worst score that there is, the largest share of a score's attempts that a program may break:
-what it would have scored there cannot be told."""
+"""The largest share of a score's attempts that a program may break if the worst score is unknown.
+
+The score of a broken attempt cannot be told then."""
 PRUNED = "pruned"
-"""Where in a run's external ids the paths of its checkpoints stand that the study has removed."""
+"""The key in a run's external ids for the paths of checkpoints that the study has removed."""
 RECORD = "record"
-"""Where in a run's external ids the begin of its record stands."""
+"""The key in a run's external ids for the beginning of its record."""
 REST_POLL_S = 0.1
 MAX_REASONS, MAX_REASON_CHARS = 20, 300
-"""What is kept of the reasons of one score's broken and repeated attempts."""
+"""Bounds on the stored reasons for one score's broken and repeated attempts."""
 TRAIN_DIGEST = "train_environment_digest"
 CLIENT_EXIT_S = 10.0
-"""A client sees TrainingComplete at its next begin; beyond that it is ended."""
+"""The seconds in which a client may see TrainingComplete at its next begin; after that it is stopped."""
 
 
 def boot_timeout_s(job: Mapping[str, Any]) -> float:
-    """Return how long the engine of a job may take until it serves, in seconds."""
+    """Return the longest time, in seconds, until the engine of a job serves."""
     return TIME_LIMITS[engine_of(job)].boot_s
 
 
 def step_limit_s(job: Mapping[str, Any]) -> float:
-    """Return how long the engine of a job may train before it serves again, in seconds."""
+    """Return the longest time, in seconds, that the engine of a job may train before it serves again."""
     return TIME_LIMITS[engine_of(job)].step_s
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluator:
-    """Measures the runs of one study. Methods are called from background threads; each touches one run only."""
+    """The measurement of the runs of one study.
+
+    Background threads call its methods; each call touches one run only.
+    """
 
     store: ExperimentStore
     charter: Charter
@@ -96,8 +100,10 @@ class Evaluator:
         return self.home / "runs" / run_id
 
     def _check_train_environment(self, experiment: Experiment) -> dict[str, str]:
-        """Return its digest, by TRAIN_DIGEST, where an arm trains on an environment of its own. Raises RunBroken if
-        other runs of the arm had another one."""
+        """Return the digest of the arm's own training environment, keyed by TRAIN_DIGEST; empty if the arm has none.
+
+        Raises RunBroken if other runs of the arm had another digest.
+        """
         if experiment.train_environment is None:
             return {}
         opened = self.environments.open(experiment.train_environment)
@@ -108,10 +114,10 @@ class Evaluator:
         return {TRAIN_DIGEST: opened.digest}
 
     def prepare(self, run: Run, experiment: Experiment, url: str, *, is_trusted: bool) -> Child:
-        """Have the run's job served, score the base weights, start its client. Raises RunBroken, RunLost, SwarmError.
+        """Have the server serve the run's job, score the base weights, and start the client.
 
-        May be repeated after any failure: a run that the server has launched goes on there, and a base score measured
-        before is kept.
+        May be repeated after any failure: a run that the server has launched continues there, and a base score that was
+        measured before is kept. Raises RunBroken, RunLost or SwarmError.
         """
         trained = self._check_train_environment(experiment)
         job = job_of(run.study_id, experiment, run.seed, run.attempt)
@@ -144,7 +150,7 @@ class Evaluator:
     def _score_base(
         self, client: SwarmClient, run: Run, experiment: Experiment, job: Mapping[str, Any], *, url: str, version: int
     ) -> None:
-        """Score the base weights once for all runs that begin with them and are played by the same agent."""
+        """Score the base weights once for all runs that start from them and have the same agent."""
         split = self.charter.search_split
         key = key_of(job, experiment.program_code, self.evaluator_hash(split))
         known = find_base_score(self.store, run.study_id, phase=BASE, split=split, key=key, weight_version=version)
@@ -166,10 +172,10 @@ class Evaluator:
         )
 
     def measure(self, run: Run, url: str, child: Child | None) -> int:
-        """End the client, save the weights, score them; returns their version.
+        """End the client, save the weights, score them and return their version.
 
-        Raises RunBroken if they are not what the arm's job gives, after all its steps or after the one with which the
-        study ended it. Raises RunRejected if the server's record is not that of an honest run.
+        Raises RunBroken if the weights are not those of the arm's job, after all its steps or after the step at which
+        the study ended it. Raises RunRejected if the server's record is not that of an honest run.
         """
         if child is not None:
             child.wait(CLIENT_EXIT_S)
@@ -204,8 +210,10 @@ class Evaluator:
         return version
 
     def _measure_saved(self, client: SwarmClient, run: Run, url: str) -> int:
-        """Score the weights that were saved before the run lost its place on the server. If none were, it raises
-        RunBroken or RunLost: they are saved only once the record of the run is found honest."""
+        """Score the weights that were saved before the run lost its place on the server.
+
+        Raises RunBroken or RunLost if none were saved: that happens only after the record of the run is found honest.
+        """
         checkpoint = self.store.get_run(run.id).external_ids.get("checkpoint")
         if not checkpoint:
             refuse_own_successor(client, run)
@@ -218,11 +226,17 @@ class Evaluator:
         return self.store.get_run(run.id).final_weight_version or 0
 
     def measure_sealed(self, run: Run, url: str) -> None:
-        """Score a finished run's checkpoint on the sealed split. Raises RunBroken if it has none."""
+        """Score a finished run's checkpoint on the sealed split.
+
+        Raises RunBroken if the run has no checkpoint.
+        """
         self._measure_checkpoint(run, url, run.external_ids.get("checkpoint"), SEALED, self.charter.sealed_split)
 
     def measure_at_step(self, run: Run, url: str, step: int) -> None:
-        """Score what a finished run had learned by a step, on the search split. Raises RunBroken if it was not kept."""
+        """Score a finished run's checkpoint of a step on the search split.
+
+        Raises RunBroken if that checkpoint was not kept.
+        """
         checkpoint = run.external_ids.get(CHECKPOINTS, {}).get(str(step))
         self._measure_checkpoint(run, url, checkpoint, f"{AT_STEP}{step}", self.charter.search_split)
 
@@ -252,8 +266,10 @@ class Evaluator:
         version: int,
         details: Mapping[str, Any] = MappingProxyType({}),
     ) -> list[tuple[Task, str]]:
-        """Measure with the agent of the arm's program and store; returns some of the tasks with the ids of their
-        episodes."""
+        """Measure with the agent of the arm's program and store the score.
+
+        Returns some of the tasks with the ids of their episodes.
+        """
         environment = self._environment()
         first = {item.task.task_id for item in islice(environment.tasks(Split(split)), SAMPLED_EPISODES)}
         sampled: list[tuple[Task, str]] = []
@@ -263,7 +279,7 @@ class Evaluator:
             if task.task_id in first:
                 sampled.append((task, credentials.episode_id))
 
-        # Known before the first attempt, and the same if the score is measured again.
+        # The seed is fixed before the first attempt, and the same if the score is measured again.
         sampling_seed = int(hash_json({"run": run.id, "phase": phase, "split": split})[:12], 16)
         with self._program(run, phase, url) as program:
             result = measure(
@@ -290,8 +306,10 @@ class Evaluator:
         return sampled
 
     def _worst_score(self, study_id: str) -> float:
-        """Return what an attempt scores that its program breaks: the end of the metric's range, or the worst that any
-        attempt of the study has scored."""
+        """Return the score of an attempt that the program breaks.
+
+        It is the worse end of the metric's range, or the worst score of any attempt of the study.
+        """
         is_minimized = self.charter.direction == "minimize"
         if self.charter.metric_range is not None:
             return self.charter.metric_range[1 if is_minimized else 0]
@@ -300,7 +318,10 @@ class Evaluator:
         return max(rewards) if is_minimized else min(rewards)
 
     def _environment(self) -> Environment:
-        """Open the environment. Raises RunBroken if it is no longer what the charter says."""
+        """Open the environment of the charter.
+
+        Raises RunBroken if its digest is not the charter's.
+        """
         opened = self.environments.open(self.charter.environment)
         if opened.digest != self.charter.environment_digest:
             raise RunBroken(
@@ -310,8 +331,10 @@ class Evaluator:
 
     @contextmanager
     def _program(self, run: Run, phase: str, url: str) -> Generator[Program]:
-        """Run the agent that plays for a run: that of its arm's program, in a process of its own, in a sandbox if it is
-        foreign code."""
+        """Yield the agent that plays for a run: that of its arm's program.
+
+        It runs in a process of its own, and in a sandbox if it is foreign code.
+        """
         experiment = self._experiment(run)
         code = experiment.program_code
         if code == load("program"):
@@ -334,9 +357,9 @@ class Evaluator:
         version: int,
         details: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        """Store a score with the reward of every attempt behind it, and which attempts were broken or made again.
+        """Store a score with the reward of every attempt, and the counts of broken and repeated attempts.
 
-        Raises ScoreIncomplete if the system broke an attempt for good, RunBroken if other weights answered.
+        Raises ScoreIncomplete if the system broke an attempt for good, and RunBroken if other weights answered.
         """
         if result.failures or result.mean is None:
             first = result.failures[0].error if result.failures else "no reason given"
@@ -371,7 +394,10 @@ class Evaluator:
         return evaluator_hash(self.charter, self._environment(), split)
 
     def _await_rest(self, client: SwarmClient, wait_s: float) -> None:
-        """Wait until no batch is being trained. Raises RunBroken after `wait_s`, or if the engine failed."""
+        """Wait until no batch is being trained.
+
+        Raises RunBroken after `wait_s` seconds, or if the engine failed.
+        """
         deadline = time.monotonic() + wait_s
         while (status := client.status()).state not in ("ROLLING", "COMPLETE"):
             self._check_stop()
@@ -380,13 +406,13 @@ class Evaluator:
             time.sleep(REST_POLL_S)
 
     def _check_job(self, client: SwarmClient, run: Run) -> None:
-        """Raise RunBroken unless the server still runs the job it was given: a program could have changed it."""
+        """Raise RunBroken unless the server still runs the job it was given, which a program could have changed."""
         present = client.job().resolved
         if present is None or TrainJob.model_validate(present) != TrainJob.model_validate(dict(run.job)):
             raise RunBroken("the server no longer runs the arm's job: its score would not be the arm's")
 
     def _mark(self, client: SwarmClient, run: Run, job: Mapping[str, Any]) -> Run:
-        """Remember where the run's record begins; a run that is taken up again keeps its mark."""
+        """Store where the run's record begins; a run that is resumed keeps its mark."""
         if RECORD in run.external_ids:
             return run
         mark = mark_begin(client, job)
@@ -409,7 +435,7 @@ class Evaluator:
         )
 
     def _kept_checkpoints(self, client: SwarmClient, run: Run, steps: int) -> dict[str, str]:
-        """Return paths by step, of those that are to be scored: the base and the end are scored as it is."""
+        """Return the paths of the checkpoints to score, by step, without the base and the end."""
         event_id, _ = self.store.get_run(run.id).external_ids[RECORD]
         kept = {
             int(event.detail["step"]): str(event.detail["path"])
@@ -479,7 +505,10 @@ class Evaluator:
 
 
 def evaluator_hash(charter: Charter, environment: Environment, split: str) -> str:
-    """Return a hash: two scores with the same one were measured in the same way on the same tasks."""
+    """Return a hash of the way of measuring and its tasks.
+
+    Two scores with the same hash were measured in the same way on the same tasks.
+    """
     tasks = islice(environment.tasks(Split(split)), charter.eval_episodes)
     limits = {"attempt_calls": charter.attempt_calls, "attempt_tokens": charter.attempt_tokens}
     return hash_json(
@@ -498,12 +527,12 @@ def evaluator_hash(charter: Charter, environment: Environment, split: str) -> st
 
 
 def _counted(reasons: Iterable[str]) -> dict[str, int]:
-    """Return how often each reason occurs, the most frequent of them first."""
+    """Return how often each reason occurs, most frequent first."""
     return dict(Counter(reason[:MAX_REASON_CHARS] for reason in reasons).most_common(MAX_REASONS))
 
 
 def raw_rewards(result: Evaluation) -> dict[str, list[Any]]:
-    """Return one entry per episode in three aligned lists: its task, its reward, and whether it solved the task."""
+    """Return three aligned lists with one entry per episode: its task, its reward, and whether it solved the task."""
     return {
         "tasks": [task_id for task_id, rewards in result.rewards.items() for _ in rewards],
         "rewards": [reward for rewards in result.rewards.values() for reward in rewards],
@@ -512,7 +541,7 @@ def raw_rewards(result: Evaluation) -> dict[str, list[Any]]:
 
 
 def keep_file(store: ExperimentStore, study_id: str, path: Path, kind: str, *, run_id: str | None = None) -> None:
-    """Note a file of a study with its hash; one that does not exist is left out."""
+    """Record a file of a study with its hash; a file that does not exist is left out."""
     if path.is_file():
         content = path.read_bytes()
         store.record_artifact(

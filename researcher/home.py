@@ -1,6 +1,7 @@
-"""The directory that holds studies, their servers and their logs, and how it is named in commands that are shown.
+"""The directory of studies, their servers and their logs, and its option in printed commands.
 
-Place in the flow: the commands take it as an option, study/requests.py writes it into hints. It loads nothing else.
+Place in the flow: the commands take it as an option, and study/requests.py writes it into hints. This module loads
+nothing else.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from pathlib import Path
 
 DEFAULT_HOME = Path("runs")
 DATABASE = "research.db"
-"""The file below a home that its studies are in, unless another database is named."""
+"""The file in a home with its studies, unless another database is named."""
 
 
 def home_option(home: Path) -> str:
-    """What a command for this home has to say of it; empty for the default one."""
+    """Return the option that names this home in a command; empty for the default one."""
     return "" if home == DEFAULT_HOME else f" --home {shlex.quote(str(home))}"

@@ -1,6 +1,6 @@
-"""`researcher extend | fork | pause | stop`: what changes the course of a study that is there already.
+"""The commands `researcher extend | fork | pause | stop`, which change the course of an existing study.
 
-Place in the flow: cli.py takes these commands into its own. They decide nothing about a study.
+Place in the flow: cli.py adds these commands to its own. This module decides nothing about a study.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""What the commands of the researcher can be told: each option and argument with its type, bounds and help.
+"""The options and arguments of the researcher's commands, each with its type, bounds and help.
 
-Place in the flow: cli.py gives these types to its commands. What a value means for a study is decided in
-study/settings.py.
+Place in the flow: cli.py gives these types to its commands. study/settings.py decides what a value means for a study.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a terminal shows of failures, one line each, and the log that has the rest.
+"""The output of failures in a terminal, one line each, and the log that has the rest.
 
 Place in the flow: cli.py wraps each command in `failures_in_one_line` and opens the log of a study with `log_to`. This
 module knows no command.
@@ -62,7 +62,7 @@ def failures_in_one_line() -> Generator[None]:
 
 
 class _Logged(Exception):
-    """A failure that nobody foresaw, whose traceback is in a study's log already."""
+    """An unexpected failure whose traceback is already in a study's log."""
 
     def __init__(self, error: Exception, path: Path) -> None:
         super().__init__(str(error))
@@ -78,7 +78,7 @@ def _show_unexpected(error: Exception, path: Path) -> None:
 
 
 class _OneLine(logging.Formatter):
-    """For terminals: of a traceback what was raised; all of it stands in the log file."""
+    """A formatter for terminals that shows only the exception of a traceback; the log file has all of it."""
 
     def format(self, record: logging.LogRecord) -> str:
         shown = copy(record)
@@ -90,7 +90,7 @@ class _OneLine(logging.Formatter):
 
 
 class _StudyLogFile(logging.FileHandler):
-    """What does not fit on a full disk is missing there, and nothing else comes of it."""
+    """A log file that ignores a full disk: the lines that do not fit are lost."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         if not isinstance(sys.exc_info()[1], OSError):
@@ -99,7 +99,7 @@ class _StudyLogFile(logging.FileHandler):
 
 @contextmanager
 def log_to(path: Path) -> Generator[None]:
-    """Meanwhile everything goes to the study's log file, and warnings to stderr unless a live table is drawn there."""
+    """Write everything to the study's log file meanwhile, and warnings to stderr unless a live table is drawn there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handlers: list[logging.Handler] = [_StudyLogFile(path, encoding="utf-8")]
     handlers[0].setFormatter(logging.Formatter(LOG_FORMAT))

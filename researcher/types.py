@@ -1,10 +1,11 @@
-"""What flows through a study: frozen dataclasses between the nodes, the planners, the judge and the report.
+"""The data that flows through a study, as frozen dataclasses.
 
     Topic -> frame -> plan -> write_program -> check -> launch -> monitor -> evaluate -> analyze -> decide -> report
              Charter  Plan    ArmProgram           Run rows          scores     Analysis   Decision -> plan again
 
-Place in the flow: bottom of the package. Nodes store these through experiments_db and pass ids in the graph's
-state. This module knows nothing of LangGraph, SQL, HTTP or language models.
+Place in the flow: bottom of the package. Nodes, planners, the judge and the report exchange these types. Nodes store
+them through experiments_db and pass ids in the graph's state. This module knows nothing of LangGraph, SQL, HTTP or
+language models.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from typing import Any
 
 
 class Verdict(StrEnum):
-    """What the charter's rule says of an arm against the baseline; a planner never chooses it.
+    """The result of the charter's rule for one arm against the baseline.
 
-    KEEP: better, by enough to matter. WORSE: worse. NO_BETTER: an improvement that matters is ruled out. INCONCLUSIVE:
-    not decided.
+    KEEP: the arm is better, by enough to matter. WORSE: the arm is worse. NO_BETTER: an improvement that matters is
+    ruled out. INCONCLUSIVE: the data decide nothing. A planner never chooses a verdict.
     """
 
     KEEP = "keep"
@@ -30,7 +31,7 @@ class Verdict(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What the scores say of a hypothesis that states a contrast."""
+    """The result for a hypothesis that states a contrast."""
 
     SUPPORTED = "supported"
     REFUTED = "refuted"
@@ -38,7 +39,10 @@ class Outcome(StrEnum):
 
 
 class Relation(StrEnum):
-    """What a contrast claims of its arms; `Contrast` says which arms each relation takes."""
+    """The claim that a contrast makes about its arms.
+
+    `Contrast` lists the arms that each relation takes.
+    """
 
     BETTER = "better"
     WORSE = "worse"
@@ -49,18 +53,18 @@ class Relation(StrEnum):
 
 
 class Action(StrEnum):
-    """What happens after an analysis."""
+    """The step that follows an analysis."""
 
     REFINE = "refine"
     STOP = "stop"
 
 
 class JudgedBy(StrEnum):
-    """The number of a run that arms are compared by.
+    """The number of a run by which arms are compared.
 
-    FINAL is its held-out score at the end. AREA is its mean score over all steps of training, and STEPS_TO the first
-    step at which the score reaches a level. WORST is its lowest score once training has begun. SPREAD is how far its
-    final score lies from the median of its arm (Brown & Forsythe 1974, JASA 69:364-367).
+    FINAL is the held-out score at the end of the run. AREA is the mean score over all steps of training. STEPS_TO is
+    the first step at which the score reaches a level. WORST is the lowest score after training has begun. SPREAD is the
+    distance of the final score from the median of the arm (Brown & Forsythe 1974, JASA 69:364-367).
     """
 
     FINAL = "final"
@@ -71,28 +75,29 @@ class JudgedBy(StrEnum):
 
     @property
     def needs_curve(self) -> bool:
-        """Whether it is made from scores in mid-training."""
+        """Whether the number is computed from scores in mid-training."""
         return self in (JudgedBy.AREA, JudgedBy.STEPS_TO, JudgedBy.WORST)
 
     @property
     def is_score(self) -> bool:
-        """Whether it is a score, in the units and the range of the environment's grades."""
+        """Whether the number is a score, in the units and the range of the environment's grades."""
         return self in (JudgedBy.FINAL, JudgedBy.AREA, JudgedBy.WORST)
 
 
 HALVING = (1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 128)
-"""Shares of alpha for up to eight plans of which nobody knows beforehand how many there will be."""
+"""The shares of alpha for up to eight plans, where the number of plans is not known in advance."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionRule:
-    """When an arm counts as better: its corrected p value is below `alpha` and the mean difference is at least
-    `min_effect`, in units of the metric.
+    """The rule by which an arm counts as better than the baseline.
 
-    `correction` (holm or none) is over the comparisons of one plan. `shares` divides `alpha` among the plans, the first
-    share for the first plan; a plan beyond the last share decides nothing, and where there are no shares every plan has
-    all of `alpha`. The first `plans_of_parent` shares are those of the study that this one was forked from, whose
-    verdicts those plans have; the rest add up to 1 at most.
+    The arm's corrected p value must be below `alpha`. The mean difference must be at least `min_effect`, in units of
+    the metric. `correction` is `holm` or `none`, and applies to the comparisons of one plan.
+
+    `shares` divides `alpha` among the plans: the first share belongs to the first plan. A plan beyond the last share
+    decides nothing. If `shares` is empty, every plan uses all of `alpha`. The first `plans_of_parent` shares belong to
+    the study that this study was forked from. The remaining shares add up to 1 at most.
     """
 
     alpha: float = 0.05
@@ -105,12 +110,12 @@ class DecisionRule:
 
 @dataclass(frozen=True, slots=True)
 class SampleSizeGoal:
-    """What the number of runs per arm is chosen for: to keep an arm that is better by `target_effect` with probability
-    `target_power`.
+    """The goal that determines the number of runs per arm.
 
-    `seeds` is the number where a person fixed it. Else the variance comes from earlier studies, or from the first
-    `pilot_seeds` runs of the baseline, and the number is at most `max_seeds`; a study whose power is below `min_power`
-    stops, unless `is_underpowered` accepts that.
+    The study should keep an arm that is better by `target_effect` with probability `target_power`. `seeds` is the
+    number of runs where a person fixed it. Otherwise the variance comes from earlier studies, or from the first
+    `pilot_seeds` runs of the baseline, and the number is at most `max_seeds`. A study with a power below `min_power`
+    stops, unless `is_underpowered` is true.
     """
 
     target_effect: float = 0.10
@@ -124,13 +129,13 @@ class SampleSizeGoal:
 
 @dataclass(frozen=True, slots=True)
 class SampleSize:
-    """The number of runs per arm and what is expected of it.
+    """The number of runs per arm, with the power it gives.
 
-    `seed_variance` is the variance between runs of one arm beyond `noise_variance`, that of a score which stems from
-    its finite number of episodes alone; `basis` says where both come from. `wanted` is the number that the goal needs,
-    `power` the probability that the number chosen gives. `seconds` is the expected time of the whole plan; None where
-    no run has been timed. `finds_worse` says that no arm can be better than the baseline by the target, so that the
-    power is that to find a worse one.
+    `seed_variance` is the variance between runs of one arm beyond evaluation noise. `noise_variance` is evaluation
+    noise: the variance of a score from its finite number of episodes. `basis` names the source of both. `wanted` is the
+    number of runs that the goal needs. `power` is the probability that the chosen number gives. `seconds` is the
+    expected time of the whole plan; None if no run has been timed. `finds_worse` is true if no arm can be better than
+    the baseline by the target. The power is then that of finding a worse arm.
     """
 
     seeds: int
@@ -147,8 +152,11 @@ class SampleSize:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Upper bounds; None means unbounded. `max_wall_s` is time in which a researcher process works on the study,
-    waiting included; GPU-hours are those of runs, from launch to score."""
+    """The upper bounds of a study; None means unbounded.
+
+    `max_wall_s` counts the seconds in which a researcher process works on the study, waiting included. `max_gpu_hours`
+    counts every run from launch to score.
+    """
 
     max_runs: int | None = None
     max_wall_s: float | None = None
@@ -159,8 +167,11 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class StudiedEnvironment:
-    """An environment that a person named: `reference` opens it, `name` is what people call it. Two references with the
-    same `digest` open the same tasks and grader."""
+    """An environment that a person named.
+
+    `reference` opens the environment, and `name` is its name in texts. Two references with the same `digest` open the
+    same tasks and grader.
+    """
 
     reference: str
     name: str
@@ -169,22 +180,32 @@ class StudiedEnvironment:
 
 
 class StudyKind(StrEnum):
-    """COMPARE answers a question about given arms. OPTIMIZE looks for the best settings in a space: its first plans
-    make no claim, and the arm that they find is confirmed on fresh seeds."""
+    """The kind of a study.
+
+    COMPARE answers a question about given arms. OPTIMIZE searches a space for the best settings: its first plans make
+    no claim, and fresh seeds confirm the arm that they find.
+    """
 
     COMPARE = "compare"
     OPTIMIZE = "optimize"
 
 
 class Design(StrEnum):
-    """Which levels of several factors are combined: each beside the baseline's others, or all with all."""
+    """The way in which the levels of several factors are combined.
+
+    ONE_AT_A_TIME combines each level with the baseline's levels of the other factors. FACTORIAL combines all levels
+    with all others.
+    """
 
     ONE_AT_A_TIME = "one-at-a-time"
     FACTORIAL = "factorial"
 
 
 class Asked(StrEnum):
-    """The relation that a study asks about. EFFECT is whether the levels of a factor differ at all."""
+    """The relation that a study asks about.
+
+    EFFECT asks whether the levels of a factor differ at all.
+    """
 
     EFFECT = "effect"
     BEST = "best"
@@ -199,7 +220,7 @@ class Asked(StrEnum):
 
 
 class ComparedAt(StrEnum):
-    """The amount that every arm gets the same of."""
+    """The quantity of which every arm gets the same amount."""
 
     EPISODES = "episodes"
     STEPS = "steps"
@@ -209,8 +230,11 @@ class ComparedAt(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One value of a factor: `factors` is what the study compares, `settings` what the job is given, and `options` what
-    the environment that the arm trains on is given."""
+    """One value of a factor.
+
+    `factors` is what the study compares. `settings` go to the job, and `options` go to the environment that the arm
+    trains on.
+    """
 
     name: str
     factors: Mapping[str, Any]
@@ -222,8 +246,9 @@ class Level:
 class Factor:
     """A factor of a study with its levels.
 
-    `explicit` says that a person gave the levels, and not the table of factors. `needs` are settings without which the
-    factor has no effect; every arm has them. `compared_with` names the level of the baseline where a person said so.
+    `explicit` is true if a person gave the levels, and false if they come from the table of factors. `needs` are
+    settings without which the factor has no effect; every arm has them. `compared_with` names the baseline's level
+    where a person chose it.
     """
 
     name: str
@@ -234,21 +259,21 @@ class Factor:
 
     @property
     def varied(self) -> tuple[str, ...]:
-        """The settings of a job that its levels set."""
+        """The settings of a job that the factor's levels set."""
         return tuple(dict.fromkeys(name for level in self.levels for name in level.settings))
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The options of the environment that its levels set."""
+        """The options of the environment that the factor's levels set."""
         return tuple(dict.fromkeys(name for level in self.levels for name in level.options))
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a study asks, as data: the only thing about it that plans, verdicts and reports read.
+    """The question of a study, as data.
 
-    `fixed` are the settings of every arm that a person fixed. `design` is None where there is one factor. An optimizing
-    study without factors searches the default space.
+    Plans, verdicts and reports read nothing else about the question. `fixed` are settings that a person fixed for every
+    arm. `design` is None if there is one factor. An optimizing study without factors searches the default space.
     """
 
     kind: StudyKind = StudyKind.COMPARE
@@ -259,37 +284,41 @@ class Question:
 
     @property
     def varied(self) -> tuple[str, ...]:
-        """The settings of a job that its factors vary."""
+        """The settings of a job that the question's factors vary."""
         return tuple(dict.fromkeys(name for factor in self.factors for name in factor.varied))
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The options of the environment that its factors vary."""
+        """The options of the environment that the question's factors vary."""
         return tuple(dict.fromkeys(name for factor in self.factors for name in factor.options))
 
     def levels_of(self, factors: Mapping[str, Any]) -> tuple[Level, ...]:
-        """Return the levels that an arm with these factors has."""
+        """Return the levels of an arm with these factors."""
         levels = (level for factor in self.factors for level in factor.levels)
         return tuple(level for level in levels if level.factors.items() <= factors.items())
 
 
 @dataclass(frozen=True, slots=True)
 class Charter:
-    """The frozen question. `metric` is always the mean reward of eval episodes that the evaluator runs itself.
+    """The question and the rules of a study, frozen before its first run.
 
-    `task` is the name of the environment. `environment` is what opens it and `environment_digest` changes with its
-    tasks and its grader; both are empty until the frame node has opened it. `assumptions` lists, one sentence each,
-    what the topic did not say and was filled in. `not_studied` are the parts of the topic that nothing stands for and
-    that a person let go with `--assume`. Held-out scores are taken every `eval_every` steps of training, or at its end
-    alone if that is 0. `judged_by` says which number of a run arms are compared by, and `judged_level` the score that
-    it looks for where it counts steps to one. `compared_at` is what every arm gets the same amount of (`ComparedAt`),
-    empty where a planner says nothing. `amount` is how much of it ends a run, where that is tokens or seconds; 0 where
-    the job's steps do. `metric_range` are the lowest and the highest score there can be; None if unknown.
-    `failed_score` says what a run counts as that gave no score by its own doing: `base` (the score before training),
-    `worst` (the end of the range, or the worst score of the study). `sample_size` is None where nobody asked for
-    power. `attempt_calls` and `attempt_tokens` bound the model calls and the sampled tokens of one attempt, for all
-    arms alike; None means unbounded. `asks` is the question as data, `question` the same in words. `job` are the
-    settings that all arms share before their levels are set.
+    What is studied: `asks` is the question as data, and `question` is the same in words. `task` is the name of the
+    environment. `environment` is the reference that opens it. `environment_digest` changes with its tasks and its
+    grader. Both are empty until the frame node has opened the environment. `assumptions` lists what the topic left open
+    and the planner filled in, one sentence each. `not_studied` are parts of the topic that cannot be studied and that a
+    person dropped with `--assume`. `job` are the settings that all arms share before their levels are set.
+
+    How runs are measured: `metric` is always the mean reward of eval episodes that the evaluator runs itself. Held-out
+    scores are taken every `eval_every` steps of training; 0 means only at the end. `judged_by` is the number of a run
+    by which arms are compared. `judged_level` is the score to reach where that number counts steps. `metric_range` is
+    the lowest and the highest possible score; None if unknown. `failed_score` is what a run without a score counts as,
+    if it failed by its own doing. It is `base` (the score before training) or `worst` (the end of the range, or the
+    worst score of the study).
+
+    What arms get: `compared_at` is the quantity of which every arm gets the same amount (`ComparedAt`); empty if a
+    planner says nothing. `amount` is the amount of it that ends a run, for tokens or seconds; 0 if the job's steps end
+    it. `sample_size` is None where nobody asked for power. `attempt_calls` and `attempt_tokens` bound the model calls
+    and the sampled tokens of one attempt, equally for all arms; None means unbounded.
     """
 
     topic: str
@@ -323,17 +352,17 @@ class Charter:
 
     @property
     def sign(self) -> float:
-        """1 where the larger number of two runs is the better one, else -1."""
+        """1 if the larger number of two runs is the better one, else -1."""
         return 1.0 if self.judged_by.is_score and self.direction == "maximize" else -1.0
 
     @property
     def of_scores(self) -> Charter:
-        """The same charter by final scores, which base scores and the sealed split are compared by."""
+        """The same charter judged by final scores, which is how base scores and the sealed split are compared."""
         return replace(self, judged_by=JudgedBy.FINAL)
 
     @property
     def judged_range(self) -> tuple[float, float] | None:
-        """The lowest and the highest number that a run can be judged by; None if unknown."""
+        """The lowest and the highest number by which a run can be judged; None if unknown."""
         if self.judged_by is JudgedBy.STEPS_TO:
             return 0.0, float(self.job["total_steps"])
         if self.judged_by is JudgedBy.SPREAD and self.metric_range is not None:
@@ -342,12 +371,12 @@ class Charter:
 
     @property
     def room_range(self) -> tuple[float, float] | None:
-        """The range near whose ends the number varies less; None where it has no such ends, as distances have none."""
+        """The range near whose ends the judged number varies less; None if there are no such ends, as for distances."""
         return None if self.judged_by is JudgedBy.SPREAD else self.judged_range
 
     @property
     def judged(self) -> str:
-        """What runs are judged by, in words."""
+        """The number by which runs are judged, in words."""
         match self.judged_by:
             case JudgedBy.FINAL:
                 return self.metric
@@ -363,10 +392,11 @@ class Charter:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One treatment: a short unique `name`, the `factors` it sets (what the study compares) and its whole `job`.
+    """One treatment of a study.
 
-    `job` is a complete set of TrainJob settings without `seed` and `experiment_name`, which the evaluator sets per run.
-    `environment` is what it trains on where that is another than the charter's, on which all arms are judged.
+    `name` is short and unique. `factors` is what the study compares. `job` is a complete set of TrainJob settings,
+    except `seed` and `experiment_name`, which the evaluator sets per run. `environment` is the training environment if
+    it differs from the charter's. All arms are judged on the charter's environment.
     """
 
     name: str
@@ -380,13 +410,13 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
-    """What a hypothesis predicts, so that code can judge it.
+    """The prediction of a hypothesis in a form that code can judge.
 
-    better, worse: one of `arms` at least is better (worse) than the one arm of `against` by more than `margin`.
+    better, worse: at least one of `arms` is better (worse) than the one arm of `against` by more than `margin`.
     equivalent: each of `arms` is within `margin` of the one arm of `against`.
-    interaction: `arms` are four: neither change, the first, the second, both; together the changes do more or less than
-    the sum of each, and more than `margin` would be worth telling.
-    best: one of `arms` is better than all others; with `against`, it is the one arm of `arms` that beats those.
+    interaction: `arms` are four: neither change, the first, the second, both. The two changes together do more or
+    less than the sum of each. The contrast is refuted if that excess is within `margin`.
+    best: one of `arms` is better than all others. With `against`, `arms` has one arm, and it beats all of `against`.
     matters_more: some arm of `arms` is further from the baseline, in either direction, than every arm of `against`.
     """
 
@@ -398,7 +428,10 @@ class Contrast:
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """A statement that the arms named can support or refute; without a `contrast` it stays undecided."""
+    """A statement that the named arms can support or refute.
+
+    Without a `contrast`, the statement stays undecided.
+    """
 
     statement: str
     prediction: str
@@ -408,11 +441,12 @@ class Hypothesis:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One iteration: every arm is run once per seed. Seeds are repetitions, never tunables.
+    """One iteration of a study: every arm is run once per seed.
 
-    An arm that has run before is judged by the runs of this plan alone, or by all its runs if the plan `pools_runs`,
-    for which the number of seeds must not depend on any score. `sample_size` is set once the seeds have been chosen.
-    `author` is the planner that made it, empty until the plan node knows.
+    Seeds are repetitions, never tunables. An arm that has run before is judged by the runs of this plan alone. If
+    `pools_runs` is true, it is judged by all its runs; the number of seeds must then not depend on any score.
+    `sample_size` is set once the seeds are chosen. `author` is the planner that made the plan; the plan node fills it
+    in.
     """
 
     iteration: int
@@ -427,8 +461,10 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class ArmProgram:
-    """The program of an arm: an agent, a training reward or an order of tasks, as one file. `trusted` code runs without
-    a sandbox."""
+    """The program of an arm as one file: an agent, a training reward or an order of tasks.
+
+    Code that is `trusted` runs without a sandbox.
+    """
 
     arm: str
     code: str
@@ -437,8 +473,10 @@ class ArmProgram:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One reason why `check` rejects a program: `stage` is parse, lint, imports, job, functions,
-    preflight, twin, promise or environment."""
+    """One reason why `check` rejects a program.
+
+    `stage` is parse, lint, imports, job, functions, preflight, twin, promise or environment.
+    """
 
     stage: str
     message: str
@@ -448,10 +486,10 @@ class Problem:
 class ScoredRun:
     """One run as the judge sees it.
 
-    `score` is the final held-out metric, or what the charter gives for a run that failed by its own doing; `failure`
-    then says how, and it is also set where a run was ended early and scored. `noise` is the variance of the score from
-    its finite number of episodes. `base_noise` is that of `base`. `retries` are the reasons, oldest first, of earlier
-    attempts at this run that ended after their training had begun.
+    `score` is the number that the run is judged by. For a run that failed by its own doing, it is what the charter
+    prescribes. `failure` says how the run failed; it is also set if a run was ended early and scored. `noise` is the
+    variance of `score` from its finite number of episodes, and `base_noise` is that of `base`. `retries` are the
+    reasons, oldest first, of earlier attempts at this run that ended after their training had begun.
     """
 
     run_id: str
@@ -465,9 +503,10 @@ class ScoredRun:
 
 @dataclass(frozen=True, slots=True)
 class GainPart:
-    """One part of the difference between an arm and the baseline: its value, interval and two-sided p value.
+    """One part of the difference between an arm and the baseline.
 
-    All are NaN where too few runs have a base score. `p` is not corrected for the family.
+    A part has a value, an interval and a two-sided p value. All are NaN if too few runs have a base score. `p` is not
+    corrected for the family.
     """
 
     value: float = math.nan
@@ -478,14 +517,14 @@ class GainPart:
 
 @dataclass(frozen=True, slots=True)
 class AttemptCost:
-    """The inference of one arm's attempts, per attempt, from the ledgers of its servers and never from its program.
+    """The inference cost of one arm, per attempt.
 
-    `calls`, `prompt_tokens`, `sampled_tokens` and `seconds` are means over `attempts`. `temperatures` are the distinct
-    sampling temperatures in rising order, and `other_sampling` further settings that changed what could be drawn, as in
-    `top_k=1`. `model_share` is the mean share, from 0 to 1, of the characters of the graded
-    replies that the model wrote; None where it was not measured. `broken` counts attempts that the program broke,
-    `repeated` those that the system broke and that were made again, and `bounded` those that met a limit on calls or
-    tokens.
+    The numbers come from the ledgers of the arm's servers, never from its program. `calls`, `prompt_tokens`,
+    `sampled_tokens` and `seconds` are means over `attempts`. `temperatures` are the distinct sampling temperatures in
+    rising order. `other_sampling` are further settings that restrict sampling, such as `top_k=1`. `model_share` is the
+    mean share, from 0 to 1, of the characters of the graded replies that the model wrote; None if it was not measured.
+    `broken` counts attempts that the program broke. `repeated` counts attempts that the system broke and that were made
+    again. `bounded` counts attempts that met a limit on calls or tokens.
     """
 
     attempts: int
@@ -503,7 +542,7 @@ class AttemptCost:
 
 @dataclass(frozen=True, slots=True)
 class ArmCost:
-    """The cost of one arm's attempts in training and in final evaluation; None where nothing is on record."""
+    """The cost of one arm's attempts in training and in final evaluation; None if it is not on record."""
 
     training: AttemptCost | None = None
     evaluation: AttemptCost | None = None
@@ -511,9 +550,12 @@ class ArmCost:
 
 @dataclass(frozen=True, slots=True)
 class ArmSummary:
-    """Scores of one arm over all its runs. `scores` maps seed to the final held-out metric; the interval is Student's t
-    over seeds, cut to the range of the metric, and `half_width` is half of it before it was cut. `failures` maps seeds
-    to how the run failed."""
+    """The scores of one arm over all its runs.
+
+    `scores` maps each seed to the number that its run is judged by. The interval is Student's t over seeds, cut to the
+    range of the metric. `half_width` is half the width of the interval before the cut. `failures` maps seeds to how the
+    run failed.
+    """
 
     arm: str
     scores: Mapping[int, float]
@@ -528,16 +570,18 @@ class ArmSummary:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Arm minus baseline, as one plan judged it for good; `iteration` is that plan's.
+    """The difference of an arm from the baseline (arm minus baseline), as the plan of `iteration` judged it.
 
-    `p` is two-sided. `p_adjusted` is corrected over the plan's comparisons and for the plan's share of alpha, so that
-    it is compared with alpha itself. `basis` is seeds, or evaluation where one run per arm allows no more than
-    evaluation noise, or none. `correlation` is measured between runs of the same seed; NaN if it cannot be.
-    `failures` counts failed runs of the arm, `baseline_failures` those of the baseline. `missing` and
-    `baseline_missing` give the reason of each planned seed without a score, `retries` those of repeated trainings.
-    `agent_gain` is the difference of the base scores: the arm's agent on the base weights. `training_gain` is the
-    difference of what training added to them. `unseen_failures` is the largest share of the arm's runs that may fail or
-    collapse, given what was seen. `note` is what the verdict is about and what it leaves out.
+    `p` is two-sided. `p_adjusted` is corrected over the plan's comparisons and for the plan's share of alpha, so it is
+    compared with alpha itself. `basis` is `seeds`, `evaluation` or `none`. It is `evaluation` if an arm has one run, so
+    that only evaluation noise is known. `correlation` is measured between runs of the same seed; NaN if that is
+    impossible. `failures` counts failed runs of the arm, and `baseline_failures` those of the baseline. `missing` and
+    `baseline_missing` give the reason for each planned seed without a score. `retries` gives the reasons for repeated
+    trainings.
+
+    `agent_gain` is the difference of the base scores: the effect of the arm's agent on the base weights.
+    `training_gain` is the difference in what training added. `unseen_failures` is an upper bound on the share of the
+    arm's runs that fail or collapse. `note` explains the verdict and its limits.
     """
 
     arm: str
@@ -566,8 +610,11 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class JudgedContrast:
-    """A hypothesis' contrast with its outcome. `key` is that of the hypothesis in the database; `reason` is one
-    sentence with the numbers; `winner` is the arm that a `best` contrast found."""
+    """A hypothesis' contrast with its outcome.
+
+    `key` is the key of the hypothesis in the database. `reason` is one sentence with the numbers. `winner` is the arm
+    that a `best` contrast found.
+    """
 
     key: str
     contrast: Contrast
@@ -578,9 +625,10 @@ class JudgedContrast:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """The judge's result: `ranking` orders arms best first; `failed` maps arm to the reasons of runs without score.
+    """The result of the judge.
 
-    `comparisons` holds each arm's latest one, `contrasts` those of the plan that was analyzed.
+    `ranking` lists the arms, best first. `failed` maps each arm to the reasons for its runs without a score.
+    `comparisons` contains the latest comparison of each arm. `contrasts` contains those of the analyzed plan.
     """
 
     arms: tuple[ArmSummary, ...]
@@ -592,9 +640,12 @@ class Analysis:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do next, with the reason that is shown to people. `author` is who decided, where that is not the study's
-    planner; `is_budget_spent` says that there was nothing to choose, so that a raised budget reopens the matter.
-    `disqualified` maps arms that the planner rules out, for good, to its reasons; no decision takes an arm back in."""
+    """The next action of a study, with the reason that people see.
+
+    `author` is who decided, if it is not the study's planner. `is_budget_spent` means that nothing was left to choose,
+    so a raised budget reopens the matter. `disqualified` maps the arms that the planner rules out to its reasons. An
+    arm stays disqualified: no later decision reverses it.
+    """
 
     action: Action
     reason: str
@@ -605,9 +656,12 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What a planner may look at when it plans: earlier plans and analyses of this study, diagnoses of failed runs, and
-    findings (negative ones too) of earlier studies on the same task. `runs_used` is what the budget was charged for;
-    None where there is no record to ask."""
+    """The information that a planner may use for its next plan.
+
+    It has earlier plans and analyses of this study, and diagnoses of failed runs. `earlier_findings` are findings of
+    earlier studies on the same task, negative ones included. `runs_used` counts the runs charged to the budget; None if
+    there is no record.
+    """
 
     plans: tuple[Plan, ...] = ()
     analyses: tuple[Analysis, ...] = ()
@@ -617,17 +671,18 @@ class History:
 
     @property
     def planned_runs(self) -> int:
-        """A later plan names again what an earlier one has run: each arm counts once with each seed."""
+        """The number of distinct runs in all plans: an arm that later plans repeat counts once per seed."""
         return len({(arm.name, seed) for plan in self.plans for arm in plan.arms for seed in plan.seeds})
 
 
 @dataclass(frozen=True, slots=True)
 class FrameRequest:
-    """What a planner gets to frame a study. Values a person fixed by flags are not None and must be kept.
+    """The input from which a planner frames a study.
 
-    `assume` says to go on without the parts of the topic that cannot be studied, which are refused otherwise.
-    `not_studied` are those that were left out before. `question` is what flags or the topic ask; without factors the
-    planner chooses them. `equal` is what every arm gets the same amount of, and `amount` how much of it.
+    A person fixed every value that is not None, and the planner must keep it. `assume` allows the study to go on
+    without the parts of the topic that cannot be studied; otherwise the topic is refused. `not_studied` are the parts
+    that were dropped before. `question` is what flags or the topic ask; if it has no factors, the planner chooses them.
+    `equal` is the quantity of which every arm gets the same amount, and `amount` is that amount.
     """
 
     topic: str
@@ -651,7 +706,10 @@ class FrameRequest:
 
 
 class ClaimKind(StrEnum):
-    """What a planner may claim of a study; `researcher/report/claims.py` says what makes each of them true."""
+    """The kinds of claim that a planner may make about a study.
+
+    `researcher/report/claims.py` defines when each kind is true.
+    """
 
     MEAN = "mean"
     BETTER = "better"
@@ -666,7 +724,11 @@ class ClaimKind(StrEnum):
 
 
 class Measured(StrEnum):
-    """Which score of an arm: on the search split before or after training, or on the sealed split."""
+    """The score of an arm that a claim is about.
+
+    BEFORE and AFTER are the scores on the search split before and after training. TEST is the score on the sealed
+    split.
+    """
 
     BEFORE = "before"
     AFTER = "after"
@@ -675,12 +737,13 @@ class Measured(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One statement of a planner about the results, in a form that code can check; it is shown in words of our own.
+    """One statement of a planner about the results, in a form that code can check.
 
-    `arm` and `other` are names of arms. `number` is a mean (MEAN), the size of a difference, never negative (BETTER,
-    WORSE), a margin (EQUAL), half the width of an interval, a corrected p value, or a number of runs (FAILED); None
-    claims no size. `significant` None claims nothing of that. `arms` is a ranking, best first. `of` is out of how many
-    runs. `text` is an OPINION.
+    Readers see it in the report's own words. `arm` and `other` are names of arms. `number` depends on the kind: a mean
+    (MEAN), the absolute size of a difference (BETTER, WORSE), a margin (EQUAL), half the width of an interval
+    (HALF_WIDTH), a corrected p value (P_VALUE), or a number of runs (FAILED). None claims no size. `significant` is
+    None if the claim says nothing about significance. `arms` is a ranking, best first. `of` is the total number of runs
+    that `number` refers to. `text` is an OPINION.
     """
 
     kind: ClaimKind

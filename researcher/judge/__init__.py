@@ -1,10 +1,11 @@
-"""The judge: what the scores of a study say, by statistics fixed before the first run.
+"""The judge: statistics, fixed before the first run, that turn the scores of a study into verdicts.
 
-Place in the flow: `analyze` hands in the runs that the evaluator scored and gets an `Analysis`; the `design` node asks
-how many runs a plan needs. samples.py estimates, judgement.py compares arms with the baseline and decides,
-worst_case.py says what a verdict is held against, gains.py divides a difference into agent and training, notes.py says
-what a verdict is about, contrasts.py judges what hypotheses predict, power.py chooses the number of runs. The package
-knows nothing of planners, databases or servers.
+Place in the flow: `analyze` hands in the runs that the evaluator scored and gets an `Analysis`. The `design` node asks
+how many runs a plan needs. The package knows nothing of planners, databases or servers.
+
+samples.py estimates. judgement.py compares arms with the baseline and decides. worst_case.py builds the worst case that
+a verdict must survive. gains.py divides a difference into the parts of agent and training. notes.py explains a verdict.
+contrasts.py judges the predictions of hypotheses. power.py chooses the number of runs.
 """
 
 from researcher.judge.judgement import Family as Family

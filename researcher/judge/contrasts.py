@@ -1,14 +1,14 @@
-"""Judges what a hypothesis predicts: supported, refuted or undecided, each wrong with at most the probability given.
+"""The judgement of a hypothesis' prediction: supported, refuted or undecided.
 
-Place in the flow: judgement.py calls this for every hypothesis of a plan that states a contrast. This module knows
-nothing of verdicts on arms, of plans or of databases.
+Each outcome is wrong with at most the given probability. Place in the flow: judgement.py calls this for every
+hypothesis of a plan that states a contrast. This module knows nothing of verdicts on arms, of plans or of databases.
 
 A claim that needs several differences at once takes the largest of their p values, without a correction
-(intersection-union test: Berger 1982, Technometrics 24:295-300); one that any of several differences would do takes the
-smallest, times their number (Bonferroni). Equivalence is two one-sided tests (Schuirmann 1987, Journal of
+(intersection-union test: Berger 1982, Technometrics 24:295-300). A claim that needs any of several differences takes
+the smallest, times their number (Bonferroni). Equivalence is two one-sided tests (Schuirmann 1987, Journal of
 Pharmacokinetics and Biopharmaceutics 15:657-680). The best of several must beat each of the others (multiple
-comparisons with the best: Hsu 1984, Annals of Statistics 12:1136-1144). A claim of one direction is held to the same
-bar as a comparison with its two-sided p value: its p value is doubled.
+comparisons with the best: Hsu 1984, Annals of Statistics 12:1136-1144). The p value of a one-sided claim is doubled, so
+that its threshold is that of a two-sided comparison.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from researcher.judge.samples import Estimate, Sample, contrast_of
 from researcher.types import Charter, Contrast, JudgedContrast, Outcome, Relation
 
 Judged = tuple[float, float, str, str]
-"""p value of the claim, p value of its opposite, the sentence that gives the numbers, the winner if there is one."""
+"""The p value of the claim, the p value of its opposite, a sentence with the numbers, and the winner or ""."""
 
 
 ARMS_OF_RELATION: Mapping[Relation, str] = {
@@ -32,7 +32,7 @@ ARMS_OF_RELATION: Mapping[Relation, str] = {
     Relation.BEST: "two arms or more, or one arm against its rivals",
     Relation.MATTERS_MORE: "the arms that change one factor, against those that change the other",
 }
-"""What each relation takes, in words."""
+"""The arms that each relation takes, in words."""
 
 
 def judge_contrast(
@@ -43,8 +43,11 @@ def judge_contrast(
     failures: Mapping[str, float],
     alpha: float,
 ) -> JudgedContrast:
-    """`failures` are the shares of failed runs by arm: an arm that fails more often than what it is held against is
-    not supported as the better one. `alpha` bounds the probability of a wrong outcome."""
+    """Return the contrast with its outcome.
+
+    `failures` maps each arm to its share of failed runs. An arm that fails more often than its rivals is not supported
+    as the better one. `alpha` bounds the probability of a wrong outcome.
+    """
     named = [*contrast.arms, *contrast.against, charter.baseline]
     missing = [arm for arm in named if arm not in samples or samples[arm].n < charter.rule.min_seeds]
     if missing or not is_complete(contrast):
@@ -67,7 +70,7 @@ def judge_contrast(
 
 
 def rule_out_contrast(judged: JudgedContrast, ruled_out: Collection[str]) -> JudgedContrast:
-    """The contrast undecided where it names an arm that was disqualified."""
+    """Return the contrast, undecided if it names an arm that was disqualified."""
     out = [arm for arm in (*judged.contrast.arms, *judged.contrast.against) if arm in ruled_out]
     if not out:
         return judged
@@ -75,7 +78,7 @@ def rule_out_contrast(judged: JudgedContrast, ruled_out: Collection[str]) -> Jud
 
 
 def is_complete(contrast: Contrast) -> bool:
-    """Whether the contrast names as many arms as its relation takes."""
+    """Return whether the contrast names as many arms as its relation takes."""
     arms, against = len(contrast.arms), len(contrast.against)
     match contrast.relation:
         case Relation.BETTER | Relation.WORSE | Relation.EQUIVALENT:
@@ -89,7 +92,10 @@ def is_complete(contrast: Contrast) -> bool:
 
 
 class _Scores:
-    """The arms of one contrast; differences are gains, so that more is better whatever the metric's direction."""
+    """The arms of one contrast.
+
+    Differences are gains: more is better, whatever the metric's direction.
+    """
 
     def __init__(self, samples: Mapping[str, Sample], sign: float, baseline: str, min_effect: float) -> None:
         self._samples = samples
@@ -111,7 +117,7 @@ class _Scores:
 
 
 def _any_beyond(scores: _Scores, contrast: Contrast, direction: float) -> Judged:
-    """Some arm beyond the margin, or none by as much as would matter."""
+    """Judge whether some arm is beyond the margin, or no arm by as much as would matter."""
     (rival,) = contrast.against
     needed = max(contrast.margin, scores.min_effect)
     gains = {arm: scores.sum_of({arm: direction, rival: -direction}) for arm in contrast.arms}
@@ -136,7 +142,7 @@ def _equivalent(scores: _Scores, contrast: Contrast) -> Judged:
 
 
 def _interaction(scores: _Scores, contrast: Contrast) -> Judged:
-    """The difference of differences, and whether it is ruled out to be as large as the margin."""
+    """Judge the difference of differences, and whether it is within the margin."""
     neither, first, second, both = contrast.arms
     margin = contrast.margin or scores.min_effect
     extra = scores.sum_of({both: 1.0, first: -1.0, second: -1.0, neither: 1.0})
@@ -151,7 +157,7 @@ def _best(scores: _Scores, contrast: Contrast) -> Judged:
         tries = 1
     else:
         winner, *rivals = scores.rank(contrast.arms)
-        # Any of the arms but the true best may be taken for it.
+        # Every arm except the true best may be mistaken for it.
         tries = len(contrast.arms) - 1
     supported = min(1.0, 2 * tries * max(scores.gain(winner, rival).p_above(contrast.margin) for rival in rivals))
     if contrast.against:
@@ -164,7 +170,7 @@ def _best(scores: _Scores, contrast: Contrast) -> Judged:
 
 
 def _apart(gain: Estimate, margin: float) -> float:
-    """p value of two arms being further apart than the margin."""
+    """Return the p value of two arms being further apart than the margin."""
     return max(gain.p_above(-margin), gain.p_below(margin))
 
 
@@ -177,10 +183,10 @@ def _matters_more(scores: _Scores, contrast: Contrast) -> Judged:
 
 
 def _further(scores: _Scores, arms: Sequence[str], others: Sequence[str]) -> float:
-    """p value of no arm being further from the baseline, in either direction, than all of the others.
+    """Return the p value of no arm being further from the baseline, in either direction, than all of the others.
 
     |a - b| > |c - b| exactly if (a - c) and (a + c - 2 b) have the same sign, so both must be clear of 0 on one side.
-    Any of `arms` may be the one, so the p value is taken times their number.
+    Any of `arms` may be the one, so the p value is multiplied by their number.
     """
     base = scores.baseline
     best = 1.0

@@ -1,9 +1,9 @@
-"""The two parts of a difference: what an arm's agent does on the base weights, and what training added to that.
+"""The two parts of a difference: the effect of the arm's agent on the base weights, and the effect of training.
 
 Place in the flow: judgement.py asks for both parts of every comparison. This module knows nothing of verdicts.
 
-The base weights of one model score the same in every run, so they are often measured once, and every run has a copy of
-that score. A copy is no further evidence: only measurements that differ are counted, and a single one has the
+The base weights of one model score the same in every run. They are often measured once, and every run gets a copy of
+that score. A copy is no further evidence, so only measurements that differ are counted. A single measurement has the
 uncertainty of its finite number of episodes.
 """
 
@@ -20,7 +20,10 @@ WEIGHTS = {ARM: 1.0, BASELINE: -1.0}
 
 
 def divide_gain(runs: Runs, baseline: Runs, metric_range: Range, alpha: float) -> tuple[GainPart, GainPart]:
-    """The agent's part and training's part of the arm's difference from the baseline, in runs that have both scores."""
+    """Return the agent's part and training's part of the difference, in this order.
+
+    Only runs with both a base score and a final score count for training's part.
+    """
     agent = _agent_part(runs, baseline, metric_range)
     trained = {
         name: sample_of([run for run in each.values() if run.base is not None], metric_range)
@@ -36,7 +39,7 @@ def _agent_part(runs: Runs, baseline: Runs, metric_range: Range) -> Estimate:
     if not all(measured.values()):
         return NOT_ESTIMATED
     if measured[ARM] == measured[BASELINE]:
-        # The same measurements: the same agent.
+        # The same measurements come from the same agent.
         return Estimate(0.0, 0.0, math.inf)
     samples = {name: _sample(scores, metric_range) for name, scores in measured.items()}
     if min(sample.n for sample in samples.values()) > 1:
@@ -53,7 +56,7 @@ def _sample(measured: set[tuple[float, float]], metric_range: Range) -> Sample:
 
 
 def _less(total: Estimate, part: Estimate) -> Estimate:
-    """The difference of two estimates that are taken to be independent."""
+    """Return the difference of two estimates, taken to be independent."""
     final, base = total.stderr**2, part.stderr**2
     below = final**2 / total.df + base**2 / part.df
     df = (final + base) ** 2 / below if below else math.inf

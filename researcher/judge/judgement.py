@@ -1,16 +1,16 @@
-"""The judgement of one plan: summaries of all arms, comparisons with the baseline, and the verdicts of the charter.
+"""The judgement of one plan: summaries of all arms, comparisons with the baseline, and verdicts.
 
-Place in the flow: `analyze` hands in the runs that were scored and gets an `Analysis`; the verdicts in it follow from
-the charter's rule alone. This module knows nothing of planners, databases or servers.
+Place in the flow: `analyze` hands in the scored runs and gets an `Analysis`. Its verdicts follow from the charter's
+rule alone. This module knows nothing of planners, databases or servers.
 
-The comparisons of a plan are one family: they are corrected together by Holm's step-down method (Holm 1979,
-Scandinavian Journal of Statistics 6:65-70) at the plan's share of alpha. The family is fixed with the plan: an arm that
-has no score, that is not repeated or that was ruled out still counts. Plans share alpha, so that all of them together
-keep a useless arm with at most its probability (the union bound), however many there are and whatever stops them.
+The comparisons of a plan are one family. Holm's step-down method corrects them together (Holm 1979, Scandinavian
+Journal of Statistics 6:65-70), at the plan's share of alpha. The family is fixed with the plan: an arm still counts if
+it has no score, is not repeated or was ruled out. The plans of a study share alpha. By the union bound, all of them
+together keep a useless arm with probability alpha at most, whatever number of plans there is and whatever stops them.
 
-What the test says of an arm is a verdict only if three things hold besides: its runs failed no more often than the
-baseline's, no single run lies apart from the others on the side that speaks against it, and it would be kept with all
-that is not known of it at its worst.
+A significant test becomes a verdict only under three more conditions. The arm's runs failed no more often than the
+baseline's. No single run lies apart from the others on the side that speaks against the verdict. The arm would still be
+kept if everything unknown about it were at its worst.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ _DIRECTIONS = ("maximize", "minimize")
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What one plan compares, fixed before its first run.
+    """The comparisons of one plan, fixed before its first run.
 
-    `runs` are, by arm, those it is judged by: its own, or also earlier ones where the plan pools them. `size` is the
-    number of comparisons to correct for, which is larger than that of the arms where the plan repeats but some of an
-    earlier plan's. `contrasts` go by the key of their hypothesis. `missing` gives, by arm, the reason of each planned
-    seed that has ended without a score.
+    `runs` maps each arm to the runs that it is judged by: those of the plan, and earlier ones if the plan pools runs.
+    `size` is the number of comparisons to correct for. It exceeds the number of arms if the plan repeats only some arms
+    of an earlier plan. `contrasts` are keyed by hypothesis. `missing` maps each arm to its planned seeds that ended
+    without a score, with the reasons.
     """
 
     iteration: int
@@ -72,7 +72,10 @@ class Family:
 
 
 def summarize_arm(arm: str, runs: Runs, charter: Charter) -> ArmSummary:
-    """Mean and interval of one arm over its runs, inside the range of the metric; one run has no interval."""
+    """Return the mean and interval of one arm over its runs, cut to the range of the metric.
+
+    The interval of a single run is NaN.
+    """
     seeds = sorted(runs)
     sample = sample_of([runs[seed] for seed in seeds])
     low, high = math.nan, math.nan
@@ -105,10 +108,12 @@ def judge(
 ) -> Analysis:
     """Return the summaries and the ranking of all arms in `runs`, and the comparisons and contrasts of one family.
 
-    `earlier` are the comparisons of plans before: those of arms that this plan repeats are replaced, the others stand
-    as they were judged. Arms keep the order of `runs`; of equal arms the earlier one ranks higher, and an arm without
-    scores is not ranked. `disqualified` arms, with their reasons, are neither ranked nor tested, and what was decided
-    of them before is decided no longer. Raises ValueError for a score that is not finite and a rule that is unknown.
+    `earlier` are the comparisons of earlier plans. Those of arms that this plan repeats are replaced; the others stay
+    as they were judged. Arms keep the order of `runs`. Of equal arms the earlier one ranks higher, and an arm without
+    scores is not ranked. `disqualified` maps arms to reasons. These arms are neither ranked nor tested, and they lose
+    their earlier verdicts.
+
+    Raises ValueError if a score is not finite or the rule is unknown.
     """
     _check(charter, runs)
     ruled_out = disqualified or {}
@@ -131,9 +136,10 @@ def judge(
 
 
 def adjust_holm(p_values: Sequence[float], size: int | None = None) -> list[float]:
-    """Return Holm's adjusted p values in the order given, in a family of `size` (default: as many as are given).
+    """Return Holm's adjusted p values in the order given, in a family of `size` (default: the number of values).
 
-    NaN stays NaN. It counts in the family, as does what `size` has beyond the values: neither is ever rejected.
+    NaN stays NaN but counts in the family. So do the comparisons that `size` has beyond the values given. Neither is
+    ever rejected.
     """
     total = len(p_values) if size is None else max(size, len(p_values))
     order = sorted((p, index) for index, p in enumerate(p_values) if not math.isnan(p))
@@ -146,7 +152,7 @@ def adjust_holm(p_values: Sequence[float], size: int | None = None) -> list[floa
 
 
 def share_of_alpha(rule: DecisionRule, iteration: int) -> float:
-    """Return the part of alpha that a plan may spend."""
+    """Return the share of alpha, from 0 to 1, that belongs to a plan."""
     if not rule.shares:
         return 1.0
     return rule.shares[iteration] if iteration < len(rule.shares) else 0.0
@@ -154,7 +160,10 @@ def share_of_alpha(rule: DecisionRule, iteration: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Compared:
-    """One comparison as the test decides it. `estimate` is the arm minus the baseline, `p` is corrected."""
+    """One comparison as the test decides it.
+
+    `estimate` is the arm minus the baseline, and `p` is corrected.
+    """
 
     arm: str
     estimate: Estimate
@@ -182,8 +191,10 @@ def _is_anything_unknown(family: Family) -> bool:
 
 
 def _at_worst(charter: Charter, family: Family, worst: float) -> tuple[Family, dict[str, float]]:
-    """The family with the missing seeds of its arms at the worst, and by how much an arm's gain may be smaller, of the
-    arms of which something is not known."""
+    """Return the family with missing seeds at the worst score, and the possible loss of each arm with unknowns.
+
+    The loss is by how much the arm's gain may be smaller because some of its runs were trained again.
+    """
     baseline = family.runs.get(charter.baseline, {})
     arms = {arm: runs for arm, runs in family.runs.items() if arm != charter.baseline}
     losses = {arm: loss_by_retries(charter, runs, baseline, worst) for arm, runs in arms.items()}
@@ -216,12 +227,12 @@ def _test_family(
 
 
 def _p_no_gain(estimate: Estimate, sign: float, min_effect: float) -> float:
-    """P value of an improvement of `min_effect` or more."""
+    """Return the p value of an improvement of `min_effect` or more."""
     return estimate.p_below(min_effect) if sign > 0 else estimate.p_above(-min_effect)
 
 
 def _correct(rule: DecisionRule, p_values: Sequence[float], family: Family) -> list[float]:
-    """Adjusted for the family and for the plan's share, so that each compares with alpha itself."""
+    """Return the p values adjusted for the family and for the plan's share, so that each compares with alpha itself."""
     share = share_of_alpha(rule, family.iteration)
     adjusted = adjust_holm(p_values, family.size) if rule.correction == "holm" else list(p_values)
     return [math.nan if math.isnan(p) else min(1.0, p / share) if share else 1.0 for p in adjusted]
@@ -243,8 +254,11 @@ def _compare(charter: Charter, arm: str, family: Family) -> _Compared:
 
 
 def _against_each_other(estimate: Estimate, runs: Runs, baseline: Runs) -> Estimate:
-    """The estimate, which a positive correlation within seeds makes safer and a negative one bolder: where runs of the
-    same seed go clearly against each other, their differences give the standard error."""
+    """Return the estimate, with a larger standard error if runs of the same seed correlate negatively.
+
+    A positive correlation within seeds makes the estimate conservative, a negative one anti-conservative. If the
+    correlation is clearly negative, the differences within seeds give the standard error.
+    """
     common = sorted(runs.keys() & baseline.keys())
     correlation = _correlation(runs, baseline)
     if math.isnan(correlation) or len(common) < len(runs) or not _is_clearly_negative(correlation, len(common)):
@@ -255,7 +269,7 @@ def _against_each_other(estimate: Estimate, runs: Runs, baseline: Runs) -> Estim
 
 
 def _is_clearly_negative(correlation: float, pairs: int) -> bool:
-    """Whether a correlation of this many pairs is below 0 at a one-sided level of 5 %."""
+    """Return whether a correlation of this many pairs is below 0 at a one-sided level of 5 %."""
     if abs(correlation) >= 1 - TOLERANCE:
         return correlation < 0
     t = correlation * math.sqrt((pairs - 2) / (1 - correlation**2))
@@ -263,7 +277,10 @@ def _is_clearly_negative(correlation: float, pairs: int) -> bool:
 
 
 def _correlation(runs: Runs, baseline: Runs) -> float:
-    """Pearson's, between runs of the same seed; NaN for fewer than three pairs or where one side does not vary."""
+    """Return Pearson's correlation between runs of the same seed.
+
+    It is NaN for fewer than three pairs, or if one side does not vary.
+    """
     common = sorted(runs.keys() & baseline.keys())
     if len(common) < 3:
         return math.nan
@@ -320,7 +337,10 @@ def _reasons(runs: Runs) -> dict[int, str]:
 
 
 def _verdict_by_rule(charter: Charter, item: _Compared, p: float, no_gain_p: float) -> Verdict:
-    """The charter's rule. NaN compares false, so what was not estimated is never decided."""
+    """Return the verdict of the charter's rule.
+
+    Every comparison with NaN is false, so an estimate that is missing is never decided.
+    """
     rule, gain = charter.rule, charter.sign * item.estimate.value
     if min(len(item.runs), len(item.baseline)) < rule.min_seeds:
         return Verdict.INCONCLUSIVE
@@ -334,10 +354,10 @@ def _verdict_by_rule(charter: Charter, item: _Compared, p: float, no_gain_p: flo
 
 
 def _outlier_against(charter: Charter, item: _Compared) -> tuple[str, int] | None:
-    """A run that lies apart on the side that speaks against what the test says of the arm: its arm and seed.
+    """Return the arm and the seed of a run that lies apart on the side that speaks against the test's verdict.
 
-    A low run of a good arm, or a high one of the baseline, may be the first of many. Runs that failed are left out:
-    they are known to be apart, and counted.
+    A low run of a good arm, or a high run of the baseline, may be the first of many. Failed runs are left out: they are
+    known to lie apart, and they are counted elsewhere.
     """
     if item.verdict is Verdict.INCONCLUSIVE:
         return None
@@ -361,7 +381,7 @@ def _limits(charter: Charter, family: Family, item: _Compared) -> list[str]:
 
 
 def rule_out(comparison: Comparison, ruled_out: Mapping[str, str]) -> Comparison:
-    """The comparison without a verdict where its arm was disqualified."""
+    """Return the comparison, without a verdict if its arm was disqualified."""
     reason = ruled_out.get(comparison.arm)
     if reason is None:
         return comparison
@@ -372,7 +392,10 @@ def rule_out(comparison: Comparison, ruled_out: Mapping[str, str]) -> Comparison
 def _judge_contrasts(
     charter: Charter, runs: Mapping[str, Runs], family: Family, ruled_out: Mapping[str, str]
 ) -> tuple[JudgedContrast, ...]:
-    """Each at an equal part of the plan's alpha. An arm that the plan does not run is judged by all its runs."""
+    """Return the judged contrasts, each at an equal part of the plan's alpha.
+
+    An arm that the plan does not run is judged by all its runs.
+    """
     if not family.contrasts:
         return ()
     of_plan = {**runs, **family.runs}
@@ -386,9 +409,10 @@ def _judge_contrasts(
 
 
 def _settle_best(charter: Charter, item: JudgedContrast, compared: Sequence[Comparison]) -> JudgedContrast:
-    """A contrast that is not decided by itself, where the verdicts say it: every other arm is worse than the baseline.
+    """Return the contrast as supported if every other arm is worse than the baseline, by the verdicts.
 
-    The comparisons are corrected as one family, so that all of them hold together.
+    This settles only a `best` contrast that is undecided by itself. The comparisons are corrected as one family, so all
+    of them are true together.
     """
     arms = {*item.contrast.arms, *item.contrast.against}
     first = item.contrast.arms[:1] if item.contrast.against else (charter.baseline,)
@@ -400,14 +424,16 @@ def _settle_best(charter: Charter, item: JudgedContrast, compared: Sequence[Comp
 
 
 def _share_of_troubles(runs: Runs, missing: Mapping[int, str]) -> float:
-    """The share of an arm's seeds that failed, were trained again or have no score."""
+    """Return the share of an arm's seeds that failed, were trained again or have no score."""
     troubled = sum(bool(run.failure or run.retries) for run in runs.values())
     return (troubled + len(missing)) / max(len(runs) + len(missing), 1)
 
 
 def compare_sealed(charter: Charter, arm: str, runs: Mapping[str, Runs]) -> Comparison:
-    """The arm that was chosen against the baseline on the sealed split: one comparison, planned as such, with all of
-    alpha."""
+    """Return the comparison of the chosen arm with the baseline on the sealed split.
+
+    It is one comparison, planned as such, so it uses all of alpha.
+    """
     whole = replace(charter.of_scores, rule=replace(charter.rule, shares=()))
     family = Family(0, {name: runs[name] for name in (arm, charter.baseline) if name in runs}, size=1)
     worst = worst_score(charter, (run.score for by_seed in family.runs.values() for run in by_seed.values()))
@@ -416,8 +442,10 @@ def compare_sealed(charter: Charter, arm: str, runs: Mapping[str, Runs]) -> Comp
 
 
 def contradicts(charter: Charter, sealed: Comparison) -> bool:
-    """Whether the sealed split speaks against an arm that was kept: no gain on it, or an interval without one that
-    would matter. Too few scores contradict nothing."""
+    """Return whether the sealed split speaks against an arm that was kept.
+
+    It does if there is no gain, or if the interval excludes a gain that matters. Too few scores contradict nothing.
+    """
     gain = charter.sign * sealed.difference
     most = sealed.ci_high if charter.sign > 0 else -sealed.ci_low
     return gain <= 0 or most < charter.rule.min_effect

@@ -1,7 +1,7 @@
-"""How fast a run learned: its held-out scores by training step, the area under them, and the steps to a level.
+"""The learning speed of a run: held-out scores by training step, the area under them, and the steps to a level.
 
-Place in the flow: analyze judges runs by the area where the charter says so, the report shows all of it. The scores are
-those that the evaluator stored; this module knows nothing of arms, seeds or verdicts.
+Place in the flow: analyze judges runs by these numbers where the charter asks for it, and the report shows them. The
+scores are those that the evaluator stored. This module knows nothing of arms, seeds or verdicts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from researcher.judge import evaluation_noise
 
 @dataclass(frozen=True, slots=True)
 class ScoredStep:
-    """What a run scored after so many steps; `noise` is the variance of the mean from its finite number of episodes."""
+    """The score of a run after `step` steps.
+
+    `noise` is the variance of the mean from its finite number of episodes.
+    """
 
     step: int
     mean: float
@@ -29,7 +32,7 @@ class ScoredStep:
 
 @dataclass(frozen=True, slots=True)
 class JudgedNumber:
-    """The number that a run is judged by, and its variance from evaluation alone."""
+    """The number by which a run is judged, and its variance from evaluation alone."""
 
     value: float
     noise: float
@@ -38,7 +41,7 @@ class JudgedNumber:
 def curve_of(
     evaluations: Iterable[EvaluationSummary], split: str, metric_range: tuple[float, float] | None
 ) -> tuple[ScoredStep, ...]:
-    """The scores of one run on a split, by step: the base at 0, those in mid-training, and the end."""
+    """Return the scores of one run on a split, by step: the base at 0, those in mid-training, and the end."""
     points: dict[int, ScoredStep] = {}
     for item in evaluations:
         step = _step_of(item)
@@ -51,7 +54,7 @@ def curve_of(
 def area_under(curve: Sequence[ScoredStep]) -> JudgedNumber | None:
     """Return the mean score over all steps of a run, in units of the metric: the area by the trapezoidal rule.
 
-    It is over the steps from the first score to the last; None for fewer than two.
+    The steps are those from the first score to the last. Fewer than two scores give None.
     """
     if len(curve) < 2:
         return None
@@ -82,7 +85,10 @@ def steps_to(curve: Sequence[ScoredStep], level: float) -> JudgedNumber | None:
 
 
 def lowest_of(curve: Sequence[ScoredStep], sign: float) -> JudgedNumber | None:
-    """Return the worst score after step 0; None where there is none. A larger score is better where `sign` is 1."""
+    """Return the worst score after step 0; None if there is none.
+
+    A larger score is better if `sign` is 1.
+    """
     trained = [point for point in curve if point.step > 0]
     worst = min(trained, key=lambda point: sign * point.mean, default=None)
     return None if worst is None else JudgedNumber(worst.mean, worst.noise)

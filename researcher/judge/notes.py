@@ -1,6 +1,6 @@
-"""What a reader must know beside a verdict: what it is about, what it leaves out, and what was held against it.
+"""The note of a verdict: its subject, its limits and the checks that it went through.
 
-Place in the flow: judgement.py hands in one comparison that is decided and gets its note. This module decides nothing.
+Place in the flow: judgement.py hands in one decided comparison and gets its note. This module decides nothing.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from researcher.judge.worst_case import Runs, largest_share
 from researcher.types import Charter, GainPart, Verdict
 
 MOST_LISTED = 3
-"""So many seeds are named one by one; of more, the first ones."""
+"""The largest number of seeds that a note names one by one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """One comparison and what its verdict went through: `by_test` is what the test says, `verdict` what is left of it.
+    """One comparison with the checks of its verdict.
 
-    `outlier` is a run that lies apart from those of its arm: the arm, the seed. `is_kept_at_worst` is whether the arm
-    would be kept with what is not known of it at its worst.
+    `by_test` is the verdict of the test, and `verdict` is the one after the checks. `outlier` is the arm and the seed
+    of a run that lies apart from the arm's others. `is_kept_at_worst` is whether the arm would be kept in the worst
+    case.
     """
 
     arm: str
@@ -105,7 +106,7 @@ def _outlier(charter: Charter, item: Weighed) -> list[str]:
 
 
 def _training(charter: Charter, item: Weighed) -> list[str]:
-    """Said of a kept arm whose training is not shown to have added more than the baseline's."""
+    """Return a note on a kept arm whose training is not shown to have added more than the baseline's."""
     part = item.training_gain
     gain = charter.sign * part.value
     if item.verdict is not Verdict.KEEP or math.isnan(part.p) or (part.p < charter.rule.alpha and gain > 0):

@@ -1,18 +1,20 @@
-"""How many runs per arm a plan needs, and the power that a number of runs has, before the first run.
+"""The number of runs per arm that a plan needs, and the power of a number of runs, before the first run.
 
-Place in the flow: the `design` node hands in what is known of the variance and gets a `SampleSize`. This module knows
-nothing of how the variance was measured, of planners or of databases.
+Place in the flow: the `design` node hands in an estimate of the variance and gets a `SampleSize`. This module knows
+nothing of planners, of databases or of how the variance was measured.
 
-The power is that of the rule for two arms of equal size and variance, by the noncentral t distribution, at the level of
-one comparison out of those of a plan (Bonferroni, which Holm's method is never below). What it takes for a run apart
-from the others is taken off. The variance between seeds is known from a few runs only, so the power is averaged over
-what it may be: seed variance times its degrees of freedom over a chi-squared variable (the scaled inverse chi-squared
-distribution). A size that reaches the goal on that average is safer than one that takes the estimate for the truth
-(assurance: O'Hagan, Stevens & Campbell 2005, Pharmaceutical Statistics 4:187-201).
+The power is that of the rule for two arms of equal size and variance, by the noncentral t distribution. The level is
+that of one comparison of a plan after Bonferroni's correction, and Holm's method is never stricter. The chance that a
+run is taken for an outlier is subtracted.
 
-Scores vary less near an end of the range. The variance between seeds is therefore taken to follow the room of a mean as
-the rule has it, and evaluation noise as a proportion's does; the rule then takes the arm nearer to an end to vary as
-the other one. Where no arm can be better than the baseline by the effect, the power is that to find a worse one.
+The variance between seeds is known from a few runs only, so the power is averaged over its possible values. These
+follow the scaled inverse chi-squared distribution: seed variance times its degrees of freedom over a chi-squared
+variable. A size that reaches the goal on this average is safer than one that trusts the estimate (assurance: O'Hagan,
+Stevens & Campbell 2005, Pharmaceutical Statistics 4:187-201).
+
+Scores vary less near an end of the range. The variance between seeds follows the room of a mean as in the rule, and
+evaluation noise follows it as a proportion's does. The rule then gives the arm nearer to an end the variance of the
+other arm. If no arm can be better than the baseline by the effect, the power is that of finding a worse one.
 """
 
 from __future__ import annotations
@@ -30,21 +32,25 @@ from researcher.judge.samples import OUTLIER_LEVEL, SHRINKAGE, TOLERANCE, inflat
 from researcher.types import Charter, SampleSize, SampleSizeGoal, ScoredRun
 
 ASSUMED_SEED_SD = 0.04
-"""Standard deviation between runs of one arm where nothing was measured, on scores in the middle of 0 to 1: twice what
-the bundled model shows."""
+"""The standard deviation between runs of one arm if nothing was measured, for scores in the middle of 0 to 1.
+
+It is twice that of the bundled model."""
 MIDDLE_ROOM = 0.25
 ASSUMED_DF = 2.0
-"""What the assumption weighs beside measured runs: as much as three of them."""
+"""The weight of the assumption beside measured runs: that of three runs."""
 QUANTILES = 20
 MOST_SEEDS = 200
-"""Beyond this the search for a number that reaches the goal ends."""
+"""The number of seeds at which the search for the goal ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """What is known of the variance of one run's score at `mean`: between seeds, on `df` degrees of freedom, and of
-    evaluation alone. `basis` says in words where it comes from. Without a mean nothing was measured, and the variances
-    are those in the middle of the range."""
+    """An estimate of the variance of one run's score at `mean`.
+
+    `seed_variance` is the variance between seeds, on `df` degrees of freedom. `noise_variance` is that of evaluation
+    alone. `basis` names the source in words. If `mean` is None, nothing was measured, and the variances are those in
+    the middle of the range.
+    """
 
     seed_variance: float
     df: float
@@ -59,16 +65,16 @@ def assume_spread(charter: Charter, basis: str = "an assumption: nothing has bee
 
 
 def measure_spread(charter: Charter, arms: Sequence[Sequence[ScoredRun]], basis: str) -> Spread:
-    """Return the variance of the runs of one arm or several, pooled within arms, together with the assumption.
+    """Return the variance of the runs of one or several arms, pooled within arms and combined with the assumption.
 
-    Evaluation noise is taken to be that of episodes that are all or nothing, for other arms may score so.
+    Evaluation noise is taken to be that of episodes that are all or nothing, because other arms may score so.
     """
     assumed = assume_spread(charter)
     groups = [runs for runs in arms if len(runs) > 1]
     if not groups:
         return Spread(assumed.seed_variance, assumed.df, assumed.noise_variance, basis)
     mean = fmean(run.score for runs in groups for run in runs)
-    # Where the range is unknown, all means have the same room.
+    # If the range is unknown, all means have the same room.
     share = 1.0 if charter.room_range is None else room_at(mean, charter.room_range) / MIDDLE_ROOM
     df = float(sum(len(runs) - 1 for runs in groups))
     squares = sum(
@@ -95,9 +101,9 @@ def choose_size(
     run_seconds: float | None = None,
     parallel: int = 1,
 ) -> SampleSize:
-    """The smallest number of seeds that reaches the goal, or the most that the goal and `max_runs` allow.
+    """Return the smallest number of seeds that reaches the goal, or the most that the goal and `max_runs` allow.
 
-    `arms` includes the baseline; `run_seconds` is what one run took, of which `parallel` go at a time.
+    `arms` counts the baseline too. `run_seconds` is the time of one run, and `parallel` runs go at a time.
     """
     comparisons = max(arms - 1, 1)
     least = max(charter.rule.min_seeds, 2)
@@ -127,9 +133,9 @@ def choose_size(
 
 
 def power_of(charter: Charter, spread: Spread, comparisons: int, seeds: int, effect: float) -> float:
-    """Return the probability that an arm which differs by `effect` is found to do so in the first plan.
+    """Return the probability that the first plan finds an arm that differs by `effect`.
 
-    The arm is better, or worse where `finds_worse` says so. The power is 0 with fewer seeds than the rule asks.
+    The arm is better, or worse if `finds_worse` is true. The power is 0 with fewer seeds than the rule asks.
     """
     rule = charter.rule
     if seeds < max(rule.min_seeds, 2):
@@ -144,17 +150,17 @@ def power_of(charter: Charter, spread: Spread, comparisons: int, seeds: int, eff
     judged = [each * inflation(room, max(places)) for each, room in zip(true, places, strict=True)]
     total, squares = np.maximum(sum(true), TOLERANCE), np.maximum(sum(each**2 for each in judged), TOLERANCE**2)
     df = np.maximum(sum(judged), TOLERANCE) ** 2 / squares * (seeds - 1)
-    # The rule estimates its degrees of freedom, and comes out about one lower.
+    # The rule estimates its degrees of freedom, which come out about one lower.
     critical = special.stdtrit(np.maximum(df - 1, 1.0), 1 - level / 2) * np.sqrt(np.maximum(sum(judged) / total, 1.0))
     shifts = effect / np.sqrt(total / seeds)
     misses = special.nctdtr(df, shifts, critical)
-    # What is too small for a float comes as NaN.
+    # scipy returns NaN for a probability that is too small for a float.
     found = float(np.mean(1 - np.where(np.isnan(misses) & np.isfinite(shifts), 0.0, misses)))
     return found * (1 - OUTLIER_LEVEL) ** 2
 
 
 def finds_worse(charter: Charter, spread: Spread, effect: float) -> bool:
-    """Return whether no arm can be better than one of this mean by the effect, so that a worse one is looked for."""
+    """Return whether no arm can be better than this mean by the effect, so that a worse one is looked for."""
     if charter.judged_range is None or spread.mean is None:
         return False
     low, high = charter.judged_range
@@ -162,7 +168,7 @@ def finds_worse(charter: Charter, spread: Spread, effect: float) -> bool:
 
 
 def _rooms(charter: Charter, spread: Spread, effect: float) -> tuple[float, float, float]:
-    """The room at the mean that was measured, at the baseline's, which is the same, and at the other arm's."""
+    """Return the room at the measured mean, at the baseline's mean (the same), and at the other arm's mean."""
     if charter.room_range is None:
         return 1.0, 1.0, 1.0
     low, high = charter.room_range
@@ -177,5 +183,5 @@ def _scale(charter: Charter) -> float:
 
 
 def _largest_noise(charter: Charter) -> float:
-    """That of a score in the middle of the range whose episodes are all or nothing."""
+    """Return the noise of a score in the middle of the range whose episodes are all or nothing."""
     return 0.25 * _scale(charter) ** 2 / charter.eval_episodes

@@ -1,6 +1,6 @@
-"""What is said of the number of runs and its power: before the first run, in a refusal, and in the report.
+"""The sentences about the number of runs and its power, for the plan, a refusal and the report.
 
-Place in the flow: the `design` node and the report take their words from here. This module computes nothing.
+Place in the flow: the `design` node and the report take these sentences. This module computes nothing.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from researcher.types import SampleSize, SampleSizeGoal
 
 
 def describe_target(effect: float, *, is_worse: bool) -> str:
-    """Return what a study looks for: an arm that differs so much."""
+    """Return the difference that a study looks for, in words."""
     if is_worse:
         return f"an arm that is worse by {effect:g} (none can be better by so much)"
     return f"an arm that is better by {effect:g}"

@@ -1,16 +1,15 @@
-"""What is estimated from the runs of arms: means, their standard errors, and p values and intervals of any contrast.
+"""Estimates from the runs of arms: means, standard errors, and p values and intervals of any contrast.
 
-Place in the flow: bottom of the judge; the other modules say which contrast is asked and what follows from it. This
-module knows nothing of rules, plans or verdicts.
+Place in the flow: bottom of the judge. The other modules choose the contrast and interpret the result. This module
+knows nothing of rules, plans or verdicts.
 
-Arms are independent samples with variances of their own, so a contrast is tested as Welch did (1947, Biometrika
+Arms are independent samples with variances of their own. A contrast is therefore tested as Welch did (1947, Biometrika
 34:28-35), with the degrees of freedom of Satterthwaite (1946, Biometrics Bulletin 2:110-114). The variance of a score
-is never taken to be smaller than what its finite number of episodes gives by itself.
+is never taken to be smaller than its evaluation noise: the variance from its finite number of episodes.
 
-Near an end of its range a score has little room to vary, so an arm whose few runs happen to be good is also one whose
-runs happen to be alike, and Welch's test keeps it too often. As in a score test, the variance is therefore taken as it
-would be if the arms were equal: an arm nearer to an end gets the variance that it would have at the place of the arm
-with the most room.
+A score near an end of its range has little room to vary. The few runs of an arm that happen to be good also happen to
+be alike, and Welch's test keeps such an arm too often. As in a score test, the variance is therefore computed as if the
+arms were equal. An arm nearer to an end gets the variance that it would have at the mean of the arm with the most room.
 """
 
 from __future__ import annotations
@@ -26,26 +25,27 @@ from researcher.types import ScoredRun
 
 Range = tuple[float, float] | None
 
-# Scores are ratios of small integers: what differs by less than this differs only by rounding.
+# Scores are ratios of small integers, so a smaller difference than this is only rounding.
 TOLERANCE = 1e-12
 
 SHRINKAGE = 1.5
-"""How the variance of a score follows its room, share * (1 - share) of the range: as a power, between that of a beta
-distribution of constant precision (1) and that of a constant spread of the log odds (2). docs/statistics.md has the
-error rates by which it was chosen."""
+"""The power with which the variance of a score follows its room, share * (1 - share) of the range.
+
+It lies between that of a beta distribution of constant precision (1) and that of constant variance of the log odds (2).
+docs/statistics.md has the error rates by which it was chosen."""
 OUTLIER_LEVEL = 0.002
-"""The probability that one run of a normal sample is taken to lie apart from the others."""
+"""The probability that the test takes one run of a normal sample for an outlier."""
 FEWEST_FOR_OUTLIER = 4
 LEAST_SHARE = 0.0025
-"""How near to an end of the range a mean is taken to be at most: one episode of the usual 400."""
+"""The least distance of a mean from an end of the range, as a share of it: one episode of the usual 400."""
 
 
 def evaluation_noise(mean: float, stderr: float, episodes: int, metric_range: Range) -> float:
-    """The variance of a score that stems from its finite number of episodes alone.
+    """Return the variance of a score that stems from its finite number of episodes alone.
 
-    All attempts alike give a standard error of 0, which is not the truth: then the variance is that of a proportion
-    with one success and one failure added (Agresti & Coull 1998, The American Statistician 52:119-126), or without a
-    range of scores that of one episode's step.
+    If all attempts score alike, the standard error is 0, which understates the noise. The variance is then that of a
+    proportion with one success and one failure added (Agresti & Coull 1998, The American Statistician 52:119-126).
+    Without a range of scores, it is the variance of one episode's step.
     """
     if stderr > 0:
         return stderr**2
@@ -58,10 +58,10 @@ def evaluation_noise(mean: float, stderr: float, episodes: int, metric_range: Ra
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The runs of one arm: how many, their mean, and the variance of one run's score; NaN where there are too few.
+    """The runs of one arm: their number, their mean, and the variance of one run's score; NaN if there are too few.
 
-    `noise` is the part of that variance that evaluation gives. `room` is what the mean leaves a score to vary in,
-    share * (1 - share) of the range; the same for all means where the range is unknown.
+    `noise` is the part of the variance that comes from evaluation. `room` is share * (1 - share), where share is the
+    place of the mean in the range from 0 to 1. It is 1 for every mean if the range is unknown.
     """
 
     n: int
@@ -82,13 +82,16 @@ def sample_of(runs: Sequence[ScoredRun], metric_range: Range = None) -> Sample:
 
 
 def variance(values: Sequence[float]) -> float:
-    """Return the variance of a sample of two or more, in floats: the library's is exact and forty times slower."""
+    """Return the variance of a sample of two or more values.
+
+    It computes in floats, because the standard library's exact variance is forty times slower.
+    """
     mean = fmean(values)
     return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
 
 
 def room_at(mean: float, metric_range: Range) -> float:
-    """The room of a mean, which is never less than that of a score at `LEAST_SHARE` from the end."""
+    """Return the room of a mean, at least that of a score at `LEAST_SHARE` from an end."""
     if metric_range is None:
         return 1.0
     low, high = metric_range
@@ -97,13 +100,16 @@ def room_at(mean: float, metric_range: Range) -> float:
 
 
 def inflation(room: float, widest: float) -> float:
-    """By how much the variance grows from a mean with this room to one with the widest."""
+    """Return the factor by which the variance grows from a mean with this room to one with the widest."""
     return max(1.0, widest / room) ** SHRINKAGE
 
 
 def find_outlier(scores: Mapping[int, float], noise: float, sign: float) -> int | None:
-    """The key of the highest score (`sign` 1) or of the lowest (-1) if it lies apart from all others, by the test of
-    Grubbs (1950, Annals of Mathematical Statistics 21:27-58); else None. `noise` is the least variance of one score."""
+    """Return the key of the highest score (`sign` 1) or the lowest (-1) if it lies apart from all others, else None.
+
+    The test is that of Grubbs (1950, Annals of Mathematical Statistics 21:27-58). `noise` is the least variance of one
+    score.
+    """
     if len(scores) < FEWEST_FOR_OUTLIER:
         return None
     furthest = max(scores, key=lambda key: sign * scores[key])
@@ -115,29 +121,29 @@ def find_outlier(scores: Mapping[int, float], noise: float, sign: float) -> int 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A value with its standard error and its degrees of freedom; NaN is what could not be estimated."""
+    """A value with its standard error and its degrees of freedom; NaN if it could not be estimated."""
 
     value: float
     stderr: float
     df: float
 
     def p_above(self, bound: float = 0.0) -> float:
-        """One-sided p value of the hypothesis that the true value is at most `bound`."""
+        """Return the one-sided p value of the hypothesis that the true value is at most `bound`."""
         if self.stderr == 0.0:
             return 0.0 if self.value > bound + TOLERANCE else 1.0
         return float(special.stdtr(self.df, (bound - self.value) / self.stderr))
 
     def p_below(self, bound: float = 0.0) -> float:
-        """One-sided p value of the hypothesis that the true value is at least `bound`."""
+        """Return the one-sided p value of the hypothesis that the true value is at least `bound`."""
         return Estimate(-self.value, self.stderr, self.df).p_above(-bound)
 
     def p_two_sided(self) -> float:
-        """P value of the hypothesis that the true value is 0."""
+        """Return the p value of the hypothesis that the true value is 0."""
         smaller = min(self.p_above(), self.p_below())
         return math.nan if math.isnan(smaller) else min(1.0, 2 * smaller)
 
     def interval(self, alpha: float) -> tuple[float, float]:
-        """Student's t interval at confidence 1 - alpha."""
+        """Return Student's t interval at confidence 1 - alpha."""
         half = float(special.stdtrit(self.df, 1 - alpha / 2)) * self.stderr if self.stderr else self.stderr
         return self.value - half, self.value + half
 
@@ -146,8 +152,10 @@ NOT_ESTIMATED = Estimate(math.nan, math.nan, math.nan)
 
 
 def contrast_of(weights: Mapping[str, float], samples: Mapping[str, Sample]) -> Estimate:
-    """The weighted sum of the arms' means, with the variance that the arms have where they are equal. Its standard
-    error is NaN if an arm has fewer than two runs."""
+    """Return the weighted sum of the arms' means, with the variance that the arms have if they are equal.
+
+    Its standard error is NaN if an arm has fewer than two runs.
+    """
     value, total, below = 0.0, 0.0, 0.0
     widest = max(samples[arm].room for arm in weights)
     for arm, weight in weights.items():
@@ -164,13 +172,16 @@ def contrast_of(weights: Mapping[str, float], samples: Mapping[str, Sample]) -> 
 
 
 def noise_of(weights: Mapping[str, float], samples: Mapping[str, Sample]) -> Estimate:
-    """The same with evaluation noise as the only uncertainty: what a single run per arm can say."""
+    """Return the weighted sum of the arms' means, with evaluation noise as the only uncertainty.
+
+    This is all that a single run per arm can show.
+    """
     value = sum(weight * samples[arm].mean for arm, weight in weights.items())
     total = sum(weight**2 * samples[arm].noise / max(samples[arm].n, 1) for arm, weight in weights.items())
     return Estimate(value, math.sqrt(total), math.inf)
 
 
 def within(bounds: tuple[float, float], interval: tuple[float, float]) -> tuple[float, float]:
-    """The interval cut to what the value can be, which loses no coverage."""
+    """Return the interval cut to `bounds`, which loses no coverage."""
     low, high = (min(max(end, bounds[0]), bounds[1]) if math.isfinite(end) else end for end in interval)
     return low, high

@@ -1,7 +1,7 @@
-"""Puts the planner with a language model together, as the settings of a study say: alone, or with rules in its place.
+"""The construction of the planner with a language model, alone or with the rules planner as fallback.
 
 Place in the flow: session.py calls `build_language_planner` for every brain but `rules`. The key and the address of the
-model's server come from the environment, as for every client of that API. This module asks nothing of a model.
+model's server come from environment variables, as for every client of that API. This module asks a model nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ from researcher.types import FrameRequest
 def build_language_planner(
     settings: StudySettings, request: FrameRequest, log: StudyLog, ledger: BudgetLedger, background: BackgroundTasks
 ) -> Planner:
-    """Raises PlannerError where the language model is not named or has no key."""
+    """Return the planner that the settings ask for.
+
+    Raises PlannerError if the language model has no name or no key.
+    """
     model = settings.model or ""
     price = settings.llm_price
     chat = Chat(
@@ -59,6 +62,6 @@ def build_language_planner(
 
 
 def _failures_for_rules(settings: StudySettings) -> tuple[type[ResearchError], ...]:
-    """What rules answer in the model's place."""
+    """Return the errors after which the rules planner answers in the model's place."""
     failures: list[type[ResearchError]] = [LanguageModelUnavailable] if settings.rules_answer_outages else []
     return (*failures, BudgetExceeded) if settings.brain == "hybrid" else tuple(failures)

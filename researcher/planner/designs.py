@@ -1,7 +1,7 @@
-"""Layouts of arms: the settings every job starts from, and which arms an iteration of the `rules` planner compares.
+"""Layouts of arms: the settings that every job starts from, and the arms that the `rules` planner compares.
 
 Place in the flow: rules.py calls these with the question of a charter or with the history of the study. This module
-knows nothing of how a topic is read, of files or of servers.
+knows nothing of topics as text, of files or of servers.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ BASE_JOB: Mapping[str, Any] = MappingProxyType(
 STEPS: Mapping[str, int] = MappingProxyType(
     {"reverse": 30, "copy": 30, "sort": 40, "add": 40, "count": 30, "calc": 30, "guess": 50, "chain": 40}
 )
-"""Training steps in which the bundled model's curve bends on each task; the multi-turn ones learn later."""
+"""The training steps within which the bundled model's learning curve bends; multi-turn tasks need more."""
 
 DEFAULT_STEPS = 30
 BASELINE = "baseline"
 
 
 FOR_THE_BUNDLED_MODEL = ("lr", "mini_batch_num")
-"""Settings of BASE_JOB that suit the bundled model alone; another one starts from the defaults of a job."""
+"""The settings of BASE_JOB that suit only the bundled model; another model starts from the defaults of a job."""
 
 
 def default_job(task: str, *, steps: int | None, base: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a job whose topic says nothing of them; `base` is what a person fixed of it."""
+    """Return the settings of a job, where `base` are those that a person fixed."""
     job = {**BASE_JOB, "engine": "local", **base}
     if job["model"] != BASE_JOB["model"]:
         usual = {name: TrainJob.model_fields[name].default for name in FOR_THE_BUNDLED_MODEL}
@@ -57,11 +57,11 @@ def default_job(task: str, *, steps: int | None, base: Mapping[str, Any]) -> dic
 def lay_out(
     question: Question, job: Mapping[str, Any], options: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[Arm, ...]:
-    """Return the arms of a question: the levels of one factor; of several, what its design says.
+    """Return the arms of a question: one per level of a single factor, or the combinations that its design prescribes.
 
-    The baseline is the arm of the levels that the question compares with, or of the usual ones; else the first arm.
-    Usual are those that leave `job` and the `options` of the environment as they are. What factors need stands in every
-    arm, unless `job` was fixed otherwise.
+    The baseline is the arm with the levels that the question compares with. If it names none, the baseline has the
+    usual levels: those that leave `job` and the `options` of the environment unchanged. If no arm has these, it is the
+    first arm. Settings that a factor needs are set in every arm, unless a person fixed them.
     """
     factors = question.factors
     needs = {name: value for factor in factors for name, value in factor.needs.items() if name not in question.fixed}
@@ -85,7 +85,7 @@ def lay_out(
 
 
 def default_space(job: Mapping[str, Any]) -> tuple[Factor, ...]:
-    """Return what a search without factors tries: two other learning rates, larger groups and a KL term."""
+    """Return the factors of a search that names none: two other learning rates, larger groups and a KL term."""
     lr = job["lr"]
     rates = [lr, *(float(number_as_text(times * lr)) for times in (3, 0.3))]
     values = {"lr": rates, "num_repeat": [job["num_repeat"], 2 * job["num_repeat"]], "use_kl_loss": [False, True]}
@@ -96,7 +96,10 @@ def default_space(job: Mapping[str, Any]) -> tuple[Factor, ...]:
 
 
 def combine_kept(history: History) -> tuple[Arm, ...] | None:
-    """The baseline and one arm with every kept change, of one factor the best; None if fewer than two were kept."""
+    """Return the baseline and one arm with every kept change; of each factor, the best level.
+
+    Returns None if fewer than two changes were kept.
+    """
     first = history.plans[0]
     baseline = _baseline_of(first.arms)
     verdicts = {item.arm: item for item in history.analyses[-1].comparisons}
@@ -105,7 +108,7 @@ def combine_kept(history: History) -> tuple[Arm, ...] | None:
     changes: dict[str, Any] = {}
     factors: dict[str, Any] = {}
     for arm in kept:
-        # The best comes last and wins where two arms change the same setting.
+        # The best arm comes last, so it wins if two arms change the same setting.
         changes |= {key: value for key, value in arm.job.items() if baseline.job.get(key) != value}
         factors |= {key: value for key, value in arm.factors.items() if baseline.factors.get(key) != value}
     if len(factors) < 2:
@@ -122,7 +125,7 @@ def combine_kept(history: History) -> tuple[Arm, ...] | None:
 
 
 def confirm_best(history: History) -> tuple[Arm, ...]:
-    """The baseline and the arm that leads the last ranking among those that were kept, or among all if none was."""
+    """Return the baseline and the best kept arm of the last ranking, or the best of all arms if none was kept."""
     arms = _all_arms(history)
     baseline = _baseline_of(tuple(arms.values()))
     last = history.analyses[-1]
@@ -133,14 +136,14 @@ def confirm_best(history: History) -> tuple[Arm, ...]:
 
 
 def is_confirmation(history: History) -> bool:
-    """Whether the last plan did no more than repeat one arm that an earlier one had chosen."""
+    """Return whether the last plan only repeats one arm of an earlier plan."""
     *earlier, last = history.plans
     known = {arm.name for plan in earlier for arm in plan.arms}
     return len(last.arms) == 2 and all(arm.name in known for arm in last.arms)
 
 
 def repeat_inconclusive(history: History) -> tuple[Arm, ...]:
-    """The baseline and every arm that the last analysis left open."""
+    """Return the baseline and every arm whose last verdict is inconclusive."""
     arms = _all_arms(history)
     baseline = _baseline_of(tuple(arms.values()))
     open_arms = [arms[item.arm] for item in history.analyses[-1].comparisons if item.verdict is Verdict.INCONCLUSIVE]
@@ -156,8 +159,7 @@ def _baseline_of(arms: tuple[Arm, ...]) -> Arm:
 
 
 def _usual_level(factor: Factor, job: Mapping[str, Any], options: Mapping[str, str]) -> Level:
-    """The level that the question compares with, else the one that leaves job and options as they are, or the first
-    one."""
+    """Return the level that the question compares with, else the one that changes nothing, else the first one."""
     if factor.compared_with is not None:
         return next(level for level in factor.levels if level.name == factor.compared_with)
     for level in factor.levels:
@@ -172,7 +174,10 @@ def _present(job: Mapping[str, Any], key: str) -> Any:
 
 
 def _make_arm(levels: Sequence[Level], job: Mapping[str, Any], usual: Sequence[Level]) -> Arm:
-    """The arm of these levels, named by all of them, or in a search by those that are not `usual`."""
+    """Return the arm of these levels.
+
+    All levels give it its name; in a search, only those that are not `usual`.
+    """
     factors: dict[str, Any] = {}
     settings: dict[str, Any] = dict(job)
     for level in levels:

@@ -1,9 +1,10 @@
-"""This module says what all arms of a study get the same amount of, and how many steps each of them gets for it.
+"""The quantity that is equal in all arms, and the number of steps of each arm that follows from it.
 
-Place in the flow: rules.py asks when it has laid out arms. Group size, batch size, steps, response length and model
-change how much an arm computes, so an arm could win by having more. What is held equal is said by the topic, or else by
-the factors: equal *episodes*, but for the number of steps, which is the amount itself. The report shows episodes,
-tokens and seconds of training of every arm. This module knows neither topics nor scores.
+Place in the flow: rules.py calls this module after it has laid out the arms. Group size, batch size, steps, response
+length and model change how much an arm computes, so an arm could win by having more. The topic names the quantity to
+keep equal. If it names none, arms are compared at equal *episodes*, or at equal steps if the number of steps is
+varied. The report shows the episodes, tokens and seconds of training of every arm. This module knows neither topics nor
+scores.
 """
 
 from __future__ import annotations
@@ -20,27 +21,29 @@ HELD: Mapping[ComparedAt, str] = {
     ComparedAt.EPISODES: "Every arm trains on as many episodes: one with fewer of them per step gets more steps",
     ComparedAt.STEPS: "Every arm trains for the steps that its settings say, however many episodes those have",
 }
-"""What the number of steps holds equal, before a run."""
+"""The sentences for quantities that the number of steps makes equal before a run."""
 
 TOLERATED = 0.02
-"""Share of the episodes by which arms may differ without a word."""
+"""The share of the episodes by which arms may differ without a note in the charter."""
 TOKENS_PER_REPLY = 0.5
-"""A reply is taken to be so long, as a share of the bound on it, where the topic names no number of tokens."""
+"""The assumed length of a reply, as a share of its bound, if the topic names no number of tokens."""
 SECONDS_PER_STEP = 2.0
-"""A step is taken to last so long where the topic names no time: as one of the bundled models on a busy laptop."""
+"""The assumed duration of a step if the topic names no time: that of a bundled model on a busy laptop."""
 MOST_STEPS_IN_TIME = 1000
-"""A run that time ends may have so many times the usual number of steps, which it never reaches."""
+"""The factor on the usual number of steps for a run that time ends; no run reaches the product."""
 
 
 def usual_comparison(varied: Collection[str]) -> ComparedAt:
-    """Return what arms that differ in these settings are compared at where nobody says so: equal episodes, but for the
-    number of steps, which is the amount itself."""
+    """Return the quantity at which arms with these varied settings are compared if nobody names one."""
     return ComparedAt.STEPS if "total_steps" in varied else ComparedAt.EPISODES
 
 
 def usual_amount(compared_at: ComparedAt, job: Mapping[str, Any], max_tokens: int) -> float:
-    """The share of a run where the topic names none, by the usual job and the bound on a reply of its environment; 0
-    where the number of steps is the share."""
+    """Return the amount that ends a run if the topic names none.
+
+    It follows from the usual job and from `max_tokens`, the environment's bound on a reply. It is 0 if the number of
+    steps ends a run.
+    """
     match compared_at:
         case ComparedAt.TOKENS:
             return float(max(1, round(count_episodes(job) * max_tokens * TOKENS_PER_REPLY)))
@@ -51,7 +54,7 @@ def usual_amount(compared_at: ComparedAt, job: Mapping[str, Any], max_tokens: in
 
 
 def say_what_is_equal(compared_at: ComparedAt, amount: float) -> str:
-    """One sentence for the charter."""
+    """Return one sentence for the charter about the equal quantity."""
     if compared_at in HELD:
         return f"{HELD[compared_at]}."
     share = f"{amount:,.0f} tokens" if compared_at is ComparedAt.TOKENS else f"{amount:,.0f} seconds of training"
@@ -59,10 +62,11 @@ def say_what_is_equal(compared_at: ComparedAt, amount: float) -> str:
 
 
 def hold_equal(arms: Sequence[Arm], compared_at: ComparedAt, amount: float = 0.0) -> tuple[Arm, ...]:
-    """The arms with the numbers of steps that give each as many episodes as the baseline has, to the nearest step.
+    """Return the arms with numbers of steps that give each as many episodes as the baseline.
 
-    Compared at steps they stay as they are. Compared at tokens or time, `amount` ends a run, and its steps are more
-    than it can make of that: an episode has at least one token.
+    The numbers are rounded to whole steps. Arms compared at steps stay as they are. For arms compared at tokens or
+    time, `amount` ends a run. Their number of steps is then an upper bound that no run reaches: an episode has at least
+    one token.
     """
     if compared_at is ComparedAt.STEPS:
         return tuple(arms)
@@ -75,7 +79,7 @@ def hold_equal(arms: Sequence[Arm], compared_at: ComparedAt, amount: float = 0.0
 
 
 def say_inequality(arms: Sequence[Arm], compared_at: ComparedAt) -> tuple[str, ...]:
-    """One sentence where whole steps leave arms with numbers of episodes that differ by more than `TOLERATED`."""
+    """Return one sentence if whole steps let the arms' numbers of episodes differ by more than `TOLERATED`."""
     if compared_at is not ComparedAt.EPISODES:
         return ()
     episodes = {arm.name: count_episodes(arm.job) for arm in arms}
@@ -89,12 +93,15 @@ def say_inequality(arms: Sequence[Arm], compared_at: ComparedAt) -> tuple[str, .
 
 
 def give_episodes_of(baseline: Mapping[str, Any], job: Mapping[str, Any]) -> dict[str, Any]:
-    """The job with the number of steps that has as many episodes as the baseline's job, to the nearest step."""
+    """Return the job with the number of steps that gives it as many episodes as the baseline's job has.
+
+    The number is rounded to whole steps.
+    """
     return {**job, "total_steps": _steps_for(count_episodes(baseline), job)}
 
 
 def count_episodes(job: Mapping[str, Any]) -> int:
-    """Episodes that a run of this job trains on, if no group of it is lost."""
+    """Return the number of episodes that a run of this job trains on, if no group is lost."""
     return int(job["total_steps"]) * episodes_per_step(job)
 
 
@@ -112,7 +119,7 @@ def _steps_for(episodes: int, job: Mapping[str, Any]) -> int:
     try:
         return max(1, round(episodes / episodes_per_step(job)))
     except (ValueError, ZeroDivisionError):
-        # A size that no job can have is refused by name when the job is checked.
+        # The check of the job refuses an impossible size by name.
         return int(job["total_steps"])
 
 

@@ -1,10 +1,11 @@
-"""The planner with a language model, and rules in its place for a question that it cannot or may not be asked.
+"""The planner that asks a language model first, and the rules planner if the model fails.
 
-Place in the flow: one of the planners of base.py, made of two others. Each question goes to the language model first;
-what takes the rules' planner instead is a failure named beforehand: an outage, a spent budget of tokens or money, or
-both. The next question goes to the language model again. Rules answer only what they can answer soundly: they frame a
-topic as `--brain rules` reads it, plan by the factors of the charter, and write no program but the plain one. Where
-they cannot, the failure stands.
+Place in the flow: one of the planners of base.py, made of two others. Each question goes to the language model first.
+The rules planner answers only after a failure that was named beforehand: an outage, a used-up budget of tokens or
+money, or both. The next question goes to the language model again.
+
+The rules planner answers only what it can answer soundly. It frames a topic as `--brain rules` reads it, plans by the
+factors of the charter, and writes no program except the plain one. If it cannot answer, the model's failure is raised.
 """
 
 from __future__ import annotations
@@ -38,9 +39,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class FallbackPlanner:
-    """`failures` are the errors at which `rules` answer. `read` makes a topic the request that rules frame; it raises
-    TopicInvalid. `plain` is what the language model's arms call a program that does nothing differently. `say` gets the
-    kind of an event and a line for people.
+    """A planner made of a language model and rules.
+
+    `failures` are the errors after which `rules` answer. `read` turns a topic into the request that rules frame; it
+    raises TopicInvalid. `plain` is the name of the plain program in the language model's arms. `say` gets the kind of
+    an event and a line for people.
     """
 
     model: Planner
@@ -118,13 +121,16 @@ class FallbackPlanner:
         return self.rules.decide(self._with_question(charter), analysis, history)
 
     def _with_question(self, charter: Charter) -> Charter:
-        """The charter with the space that rules search where it leaves the factors open."""
+        """Return the charter, with the default search space if it leaves the factors open."""
         if charter.asks.factors:
             return charter
         return replace(charter, asks=replace(charter.asks, factors=default_space(charter.job)))
 
     def _write_plain(self, charter: Charter, arm: Arm) -> ArmProgram:
-        """Raises PlannerError for an arm that is about another program."""
+        """Return the program that rules write for an arm.
+
+        Raises PlannerError if the arm studies another program.
+        """
         if arm.factors.get(PROGRAM, self.plain) != self.plain:
             raise PlannerError(f"{arm.name} is to have a program that no rule writes")
         factors = {name: value for name, value in arm.factors.items() if name != PROGRAM}
@@ -132,8 +138,10 @@ class FallbackPlanner:
 
 
 def _around_baseline(charter: Charter, planned: Plan) -> Plan:
-    """A first plan whose baseline has the name that the charter gives it. Raises PlannerError where that name promises
-    other settings, or stands for another arm."""
+    """Return a first plan whose baseline has the name that the charter gives it.
+
+    Raises PlannerError if that name implies other settings or belongs to another arm.
+    """
     baseline = next(arm for arm in planned.arms if arm.is_baseline)
     if baseline.name == charter.baseline:
         return planned

@@ -1,8 +1,8 @@
-"""The planner that asks a language model: it frames, plans, writes and repairs clients, interprets and decides.
+"""The planner that asks a language model for frames, plans, programs, claims and decisions.
 
-Place in the flow: one of the planners of base.py. Prompts come from prompts/, the calls go through chat.py, and answers
-are read and checked in language_model/. A model only chooses among what exists: task families, settings of a training
-job, a number of seeds; metric, splits, rule, steps and budget are set there.
+Place in the flow: one of the planners of base.py. Prompts come from prompts/, and chat.py makes the calls. The modules
+in language_model/ read and check the answers. A model chooses only among what exists: task families, settings of a
+training job, a number of seeds. Metric, splits, rule, steps and budget are fixed.
 """
 
 from __future__ import annotations
@@ -69,13 +69,15 @@ LEFT_OUT = (
     "The person has agreed to go on without it: frame the rest of the topic as well. The report says first what was "
     "left out."
 )
-"""What the prompt of frame says of a topic that cannot be studied as asked."""
+"""The instructions of the frame prompt for a topic that cannot be studied as asked."""
 DEFAULT_TOPIC = "Which settings train reverse best?"
 
 
 class LLMPlanner:
-    """`environment` is the one that a person named; without it the model chooses a bundled one. `program` is what those
-    of the arms start from, the plain one unless a person named another.
+    """A planner that asks a language model.
+
+    `environment` is the environment that a person named; None lets the model choose a bundled one. `program` is the
+    code that the programs of all arms start from; None stands for the plain program.
     """
 
     def __init__(
@@ -84,7 +86,7 @@ class LLMPlanner:
         self._chat = chat
         self._environment = environment
         self._contract = load("program_contract", example=program or load("program"))
-        # Arms mostly share one program: what was mended for the first needs no second call for the next.
+        # Most arms share one program, so a program that was repaired once needs no second call.
         self._mended: dict[str, str] = {}
 
     @property
@@ -189,8 +191,10 @@ class LLMPlanner:
 
 
 def _has_program_of(arm: Arm, parent: ArmProgram, charter: Charter) -> bool:
-    """Whether an arm is to have the program of its parent: a plan makes an arm that is not the baseline the parent of
-    those alone that have its program."""
+    """Return whether an arm has the same program as its parent.
+
+    A plan chooses a parent other than the baseline only for arms with the parent's program.
+    """
     return parent.arm != charter.baseline or program_of(arm) == program_of(find_baseline(charter))
 
 
@@ -201,7 +205,10 @@ def _show_parent(parent: ArmProgram | None) -> str:
 
 
 def _parse_decision(text: str, arms: Collection[str]) -> DecideAnswer:
-    """A decision that disqualifies none but `arms`. Raises Unusable."""
+    """Return a decision that disqualifies only arms in `arms`.
+
+    Raises Unusable if it names another arm.
+    """
     answer = parse_answer(text, DecideAnswer)
     if unknown := [item.arm for item in answer.disqualified if item.arm not in arms]:
         raise Unusable(f"{', '.join(unknown)} cannot be disqualified: choose among {', '.join(sorted(arms)) or 'none'}")
@@ -209,5 +216,5 @@ def _parse_decision(text: str, arms: Collection[str]) -> DecideAnswer:
 
 
 def _without_analyses(history: History) -> History:
-    """The last analysis stands above already."""
+    """Return the history without analyses, because the prompt shows the last analysis elsewhere."""
     return replace(history, analyses=())

@@ -1,4 +1,4 @@
-"""What the `rules` planner predicts of its arms, as statements with the contrasts that judge them.
+"""The predictions of the `rules` planner, as statements with the contrasts that judge them.
 
 Place in the flow: rules.py calls this for every plan. This module knows nothing of how arms were laid out, of scores or
 of statistics.
@@ -15,9 +15,9 @@ from researcher.types import Arm, Asked, Charter, Contrast, Hypothesis, Relation
 
 
 def predict(arms: tuple[Arm, ...], charter: Charter) -> tuple[Hypothesis, ...]:
-    """Return the hypotheses that answer what the charter asks, and no others: they share the probability of an error.
+    """Return the hypotheses that answer the charter's question, and no others: they share the probability of an error.
 
-    What is best of two arms is whether the other one is better than the baseline.
+    Of two arms, the question for the best one becomes whether the other arm is better than the baseline.
     """
     baseline = next((arm for arm in arms if arm.is_baseline), arms[0])
     grouped = _by_change(arms, baseline)
@@ -37,7 +37,7 @@ def predict(arms: tuple[Arm, ...], charter: Charter) -> tuple[Hypothesis, ...]:
 
 
 def _by_change(arms: Sequence[Arm], baseline: Arm) -> dict[tuple[str, ...], list[str]]:
-    """The arms by the factors in which they differ from the baseline."""
+    """Return the names of the arms, grouped by the factors in which they differ from the baseline."""
     grouped: dict[tuple[str, ...], list[str]] = {}
     for arm in arms:
         if arm is not baseline:
@@ -78,7 +78,10 @@ def _is_equal(arms: Sequence[Arm], baseline: Arm, charter: Charter) -> Hypothesi
 
 
 def _is_needed(arms: Sequence[Arm], charter: Charter) -> Hypothesis:
-    """That something is better than the arm without it, which is the first one where no level is off."""
+    """Return the hypothesis that arms with the factor are better than the arm without it.
+
+    If no level is off, the first arm counts as the one without it.
+    """
     (factor,) = charter.asks.factors
     spec = SPECS.get(factor.name)
     off = None if spec is None else spec.off
@@ -93,7 +96,7 @@ def _is_needed(arms: Sequence[Arm], charter: Charter) -> Hypothesis:
 
 
 def _matters_more(grouped: Mapping[tuple[str, ...], list[str]]) -> tuple[Hypothesis, ...]:
-    """One hypothesis for each pair of factors, of arms that change one factor alone."""
+    """Return one hypothesis for each pair of factors, about the arms that change only one of them."""
     single = {changed[0]: names for changed, names in grouped.items() if len(changed) == 1}
     return tuple(
         Hypothesis(
@@ -107,7 +110,7 @@ def _matters_more(grouped: Mapping[tuple[str, ...], list[str]]) -> tuple[Hypothe
 
 
 def _interactions(arms: Sequence[Arm], baseline: Arm) -> tuple[Hypothesis, ...]:
-    """One hypothesis for each arm that changes two factors, beside the two arms that change one of both."""
+    """Return one hypothesis for each arm that changes two factors, with the two arms that change one of them each."""
     by_factors = {tuple(sorted(arm.factors.items(), key=str)): arm for arm in arms}
     found: list[Hypothesis] = []
     for both in arms:

@@ -1,9 +1,9 @@
 """The planner without a language model: a designed experiment from the factors of the charter.
 
-Place in the flow: one of the planners of base.py, the default where no language model is configured. designs.py lays
-out the arms; this module decides in which order that happens and says what it assumed.
+Place in the flow: one of the planners of base.py, and the default if no language model is configured. designs.py lays
+out the arms. This module orders the iterations and states the assumptions.
 
-A study that compares gets one iteration with exactly the arms of its factors. One that optimizes gets three: one change
+A comparing study gets one iteration with exactly the arms of its factors. An optimizing study gets three: one change
 at a time, then the kept changes combined, then the best arm confirmed on fresh seeds.
 """
 
@@ -65,19 +65,25 @@ from swarm.tasks import TASK_FAMILIES
 
 DEFAULT_TASK = "reverse"
 DEFAULT_MAX_TOKENS = 256
-"""The bound on a reply of an environment that sets none, and of a job."""
+"""The bound on a reply, in tokens, if the environment sets none; it is also the default of a job."""
 EVAL_EPISODES = 400
-"""Standard error at most 0.025 per run; on the bundled model they take two seconds, where a run takes thirty."""
+"""The episodes per score: the standard error of a run is at most 0.025.
+
+With the bundled model they take two seconds, and a run takes thirty."""
 
 SHARES_OF_NAMED, SHARES_OF_REPEATED, SHARES_OF_DEFAULT = (1.0,), (1 / 2, 1 / 2), (1 / 2, 1 / 4, 1 / 4)
-"""How alpha is divided: all of it for arms that a topic names, halved where a budget lets open ones have more runs; in
-the default design half of it finds changes, the rest is for their combination and its confirmation."""
+"""The shares of alpha by plan.
+
+Arms that a topic names use all of alpha, or half of it if the budget allows a second plan for inconclusive arms. A
+search uses half of alpha to find changes, and the rest for their combination and its confirmation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RulesPlanner:
-    """`programs` are the code of the program of each level, by name; one alone is what every arm runs. `train_envs` are
-    the references of the environments to train on, likewise. Everything else of a study stands in its charter.
+    """A planner that follows fixed rules.
+
+    `programs` maps the name of each program level to its code; a single program runs in every arm. `train_envs`
+    likewise maps names to references of the environments to train on. The charter has everything else.
     """
 
     name = "rules"
@@ -147,8 +153,10 @@ class RulesPlanner:
         return Plan(iteration, predict(arms, charter), arms, seeds, why)
 
     def _unseen_arms(self, charter: Charter, history: History) -> tuple[Arm, ...]:
-        """The baseline and those arms that no plan has had, as in a study that was forked to ask for more; empty if
-        there are none."""
+        """Return the baseline and the arms that no plan has had, or nothing if there are none.
+
+        A study that was forked to ask for more has such arms.
+        """
         known = {arm.name for plan in history.plans for arm in plan.arms}
         arms = self._first_arms(charter)
         unseen = tuple(arm for arm in arms if arm.name not in known)
@@ -165,7 +173,7 @@ class RulesPlanner:
     def repair_program(
         self, charter: Charter, arm: Arm, program: ArmProgram, problems: tuple[Problem, ...]
     ) -> ArmProgram:
-        """No rule mends a program. Raises PlannerError."""
+        """Raise PlannerError, because no rule repairs a program."""
         first = problems[0].message if problems else "no reason given"
         raise PlannerError(f"the program of arm {arm.name} was rejected: {first}")
 
@@ -205,7 +213,10 @@ class RulesPlanner:
         return Decision(Action.REFINE, f"{best} is the best that was kept: it is confirmed on fresh seeds.")
 
     def _fill(self, question: Question, task: str, steps: int | None) -> Question:
-        """The question with the space that a search without factors goes through."""
+        """Return the question, with the default search space if it is a search without factors.
+
+        Raises TopicInvalid if nothing is compared, or if programs of a person make the response length ineffective.
+        """
         if question.kind is StudyKind.COMPARE and not question.factors:
             raise TopicInvalid("nothing is compared: name a setting with its values, as in --vary lr=1e-3,3e-3")
         if self.programs and any(factor.name == RESPONSE_LENGTH for factor in question.factors):
@@ -228,7 +239,7 @@ class RulesPlanner:
         return next(iter(self.train_envs.values())) if len(self.train_envs) == 1 else None
 
     def _with_environments(self, arms: Sequence[Arm], charter: Charter) -> tuple[Arm, ...]:
-        """The arms with what each trains on; None for what it is judged on."""
+        """Return the arms with their training environments; None stands for the environment that judges them."""
         return tuple(replace(arm, environment=self._environment_of(arm, charter)) for arm in arms)
 
     def _environment_of(self, arm: Arm, charter: Charter) -> str | None:
@@ -266,7 +277,7 @@ def _assumptions(charter: Charter, request: FrameRequest) -> tuple[str, ...]:
 
 
 def _decide_named(charter: Charter, analysis: Analysis, history: History) -> Decision:
-    """Stop after the arms that the question names, or add seeds once, where the budget of runs has room for them."""
+    """Decide to stop after the arms that the question names, or to add seeds once if the budget of runs allows it."""
     open_arms = [item.arm for item in analysis.comparisons if item.verdict is Verdict.INCONCLUSIVE]
     if not open_arms or len(history.plans) > 1:
         return Decision(Action.STOP, "The arms that the question names have been compared.")
@@ -284,7 +295,7 @@ def _has_room(budget: Budget, runs: int) -> bool:
 
 
 def longest_reply(task: str) -> int:
-    """Return the tokens that a reply may have on an environment, as far as that is known before it is opened."""
+    """Return the largest number of tokens in a reply on an environment, as far as it is known before opening it."""
     return TASK_FAMILIES[task].max_tokens if task in TASK_FAMILIES else DEFAULT_MAX_TOKENS
 
 
@@ -301,14 +312,14 @@ def _shares(question: Question, budget: Budget) -> tuple[float, ...]:
 
 
 def _fresh_seeds(history: History) -> tuple[int, ...]:
-    """As many as the last plan had, beginning after all that were used."""
+    """Return as many seeds as the last plan had, starting after all that were used."""
     *_, last = history.plans
     first = max(seed for plan in history.plans for seed in plan.seeds) + 1
     return tuple(range(first, first + len(last.seeds)))
 
 
 def _check_metric(request: FrameRequest, arms: Sequence[Arm]) -> None:
-    """Raises TopicInvalid where steps are counted and arms have more or fewer of them."""
+    """Raise TopicInvalid if the metric counts steps and arms have different numbers of them."""
     steps = sorted({int(arm.job["total_steps"]) for arm in arms})
     if request.judged_by is JudgedBy.STEPS_TO and len(steps) > 1:
         raise TopicInvalid(
@@ -318,7 +329,7 @@ def _check_metric(request: FrameRequest, arms: Sequence[Arm]) -> None:
 
 
 def _check_steps(charter: Charter, laid_out: Sequence[Arm], arms: Sequence[Arm]) -> None:
-    """Raises TopicInvalid where a level says a number of steps and what is held equal says another."""
+    """Raise TopicInvalid if a level sets a number of steps and the equal quantity requires another."""
     for asked, held in zip(laid_out, arms, strict=True):
         says_steps = any("total_steps" in level.settings for level in charter.asks.levels_of(asked.factors))
         if says_steps and held.job != asked.job:
@@ -329,7 +340,7 @@ def _check_steps(charter: Charter, laid_out: Sequence[Arm], arms: Sequence[Arm])
 
 
 def _check_job(arm: Arm) -> None:
-    """Raises TopicInvalid naming the setting that cannot take its value, or that no study can carry out."""
+    """Raise TopicInvalid, naming the setting with an invalid value or one that no study can carry out."""
     if reason := why_not_carried_out(arm.job):
         raise TopicInvalid(f"arm {arm.name}: {reason}")
     try:

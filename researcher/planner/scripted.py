@@ -1,7 +1,7 @@
-"""A planner that replays what it was given: for tests and for repeating a study's decisions exactly.
+"""The planner that replays given answers, for tests and for repeating a study's decisions exactly.
 
-Place in the flow: one of the planners of base.py. Which answer is due follows from the history, so a study that is
-resumed in another process goes on at the right place. It knows nothing of what it replays.
+Place in the flow: one of the planners of base.py. The history determines the next answer, so a study that is resumed in
+another process continues at the right place. This module knows nothing of the content of the answers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """Answers in the order of the iterations. `programs` maps arm to its program, `repairs` arm to the next ones."""
+    """The answers of a planner, in the order of the iterations.
+
+    `programs` maps an arm to its program, and `repairs` maps an arm to its corrected programs.
+    """
 
     charter: Charter
     plans: Sequence[Plan]
@@ -30,7 +33,10 @@ class Script:
 
 
 class ScriptedPlanner:
-    """Raises PlannerError where the script has no answer."""
+    """A planner that replays a script.
+
+    Its methods raise PlannerError if the script has no answer.
+    """
 
     name = "scripted"
 

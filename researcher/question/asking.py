@@ -1,7 +1,7 @@
-"""Flags and topics made into one question: what a person asks, however it was said.
+"""The question of a person, built from flags and a topic.
 
-Place in the flow: the settings of a study call `flags_of` for a topic that is read, and `build_question` for what they
-hold then. What cannot be asked is refused here, before anything starts. This module opens no environment and knows
+Place in the flow: the settings of a study call `flags_of` for a topic that is read, and then `build_question` for the
+result. An impossible question is refused here, before anything starts. This module opens no environment and knows
 nothing of arms.
 """
 
@@ -24,7 +24,9 @@ from researcher.types import Asked, Design, Factor, FrameRequest, JudgedBy, Leve
 from swarm.tasks import TASK_FAMILIES
 
 LARGEST_FACTORIAL = 12
-"""Arms: what a laptop trains in an hour. A larger one is built where --design factorial asks for it."""
+"""The largest number of arms of a factorial design by default: what a laptop trains in an hour.
+
+A larger one needs --design factorial."""
 _FLAGS_OF_SETTINGS: Mapping[str, str] = MappingProxyType(
     {"total_steps": "--steps", "model": "--train-model", "n_gpu": "--n-gpu", "engine": "--engine"}
 )
@@ -32,20 +34,21 @@ _COMMAND_FLAGS = (
     *("equal", "design", "metric", "eval_every", "seeds", "steps", "max_runs", "max_hours", "eval_episodes"),
 )
 _OF_TWO = (Asked.MATTERS_MORE, Asked.INTERACTION)
-"""What is asked of two factors or more."""
+"""The questions about two or more factors."""
 METRICS_OF: Mapping[Asked, tuple[JudgedBy, ...]] = MappingProxyType(
     {Asked.SOONER: (JudgedBy.AREA, JudgedBy.STEPS_TO), Asked.MORE_STABLE: (JudgedBy.SPREAD, JudgedBy.WORST)}
 )
-"""What answers a relation that final scores say nothing of; the first is taken where nobody chose."""
+"""The metrics for a relation that final scores cannot answer; the first is the default."""
 MID_TRAINING_SCORES = 5
-"""Steps between the scores of a topic that asks what learns sooner."""
+"""The number of steps between scores for a topic that asks which arm learns sooner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionFlags:
-    """What a person says of a question by flags, as written.
+    """The flags of a question, as a person wrote them.
 
-    `programs` and `train_envs` are the names of several. `env` is the environment that judges, where a flag names one.
+    `programs` and `train_envs` are names, if there are several. `env` is the environment that judges, if a flag names
+    one.
     """
 
     kind: StudyKind = StudyKind.COMPARE
@@ -61,14 +64,15 @@ class QuestionFlags:
 
     @property
     def name_factors(self) -> bool:
-        """Whether they say what is compared, so that the topic is a title."""
+        """Whether the flags name the factors, so that the topic is only a title."""
         return bool(self.vary) or len(self.programs) > 1 or len(self.train_envs) > 1
 
 
 def build_question(flags: QuestionFlags, *, needs_factors: bool = True) -> Question:
-    """Return the question that flags ask. Raises TopicInvalid, which names the flag that is wrong.
+    """Return the question that flags ask.
 
-    With `needs_factors` False a planner may name the factors later.
+    With `needs_factors` False, a planner may name the factors later. Raises TopicInvalid, which names the flag that is
+    wrong.
     """
     named = {PROGRAM: flags.programs, TRAIN_ENV: flags.train_envs}
     factors = tuple(
@@ -101,7 +105,7 @@ def build_question(flags: QuestionFlags, *, needs_factors: bool = True) -> Quest
 
 
 def _check_options(factors: Sequence[Factor], flags: QuestionFlags) -> None:
-    """Options are varied on one environment, which a flag names. Raises TopicInvalid."""
+    """Raise TopicInvalid if options are varied, unless flags name exactly one environment for them."""
     if not (named := [name for factor in factors for name in factor.options]):
         return
     option = f"{OPTION}{named[0]}"
@@ -115,7 +119,7 @@ def _check_options(factors: Sequence[Factor], flags: QuestionFlags) -> None:
 
 
 def flags_of(reading: Reading) -> dict[str, Any]:
-    """Return what a topic says as the flags that say it, by the names of the settings of a study."""
+    """Return a topic as the equivalent flags, by the names of the settings of a study."""
     factors = tuple(_fit_to_replies(factor, reading.environment) for factor in reading.factors)
     vary = [f"{factor.name}={','.join(_values(factor))}" for factor in factors]
     said: dict[str, Any] = {
@@ -139,7 +143,10 @@ def flags_of(reading: Reading) -> dict[str, Any]:
 
 
 def _fit_to_replies(factor: Factor, task: str | None) -> Factor:
-    """Limits on a reply that the topic does not give: half of what the environment allows, that, and twice that."""
+    """Return the factor with limits on a reply that suit the environment, if the topic gives none.
+
+    The limits are half of what the environment allows, that, and twice that.
+    """
     if factor.name != RESPONSE_LENGTH or factor.explicit or task is None or task not in TASK_FAMILIES:
         return factor
     usual = TASK_FAMILIES[task].max_tokens
@@ -149,7 +156,10 @@ def _fit_to_replies(factor: Factor, task: str | None) -> Factor:
 
 
 def refuse(reading: Reading, given: Mapping[str, Any]) -> TopicNotUnderstood:
-    """Return the error of a topic that is not read in full, in four lines. `given` are the flags so far."""
+    """Return the error for a topic with unread parts, in four lines.
+
+    `given` are the flags so far.
+    """
     understood = ", ".join(_understood(reading)) or "nothing"
     command, example = _command(reading, given)
     lead = f"with your setting in place of this example, {title_of(example)}" if example else "such as"
@@ -167,8 +177,10 @@ def refuse(reading: Reading, given: Mapping[str, Any]) -> TopicNotUnderstood:
 
 
 def refuse_by_name(parts: Sequence[tuple[str, str]], nearest: str, request: FrameRequest) -> TopicNotUnderstood:
-    """Return the error of a topic whose `parts` a language model found impossible, each with the reason. `nearest` is
-    a topic that can be studied."""
+    """Return the error for a topic with parts that a language model found impossible.
+
+    `parts` are pairs of a part and the reason. `nearest` is a topic that can be studied.
+    """
     environment = request.environment.reference if request.environment else request.task
     words = ["researcher", "start", "--topic", nearest, *(["--env", environment] if environment else [])]
     named = list(dict(parts))
@@ -195,8 +207,11 @@ def _understood(reading: Reading) -> Iterator[str]:
 
 
 def _command(reading: Reading, given: Mapping[str, Any]) -> tuple[str, str]:
-    """The question in flags as far as its settings are known, which asks it once its values are those meant; and the
-    setting that stands there as an example, where the topic names none with levels."""
+    """Return a command that asks the question in flags, and the setting that it has as an example.
+
+    The command has the settings that are known; a person completes its values. The example stands for a topic that
+    names no setting with levels, and is empty otherwise.
+    """
     said = {**flags_of(reading), **given}
     words = ["researcher", "start", "--topic", reading.text]
     words += ["--env", str(said.get("env") or said.get("task") or "reverse")]
@@ -223,7 +238,7 @@ def _command(reading: Reading, given: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _as_levels(proposed: Mapping[str, tuple[Any, ...]]) -> str:
-    """The first setting with its one value and its usual ones as levels; nothing where there is none."""
+    """Return the first setting with its value and its usual values as levels; empty if there is none."""
     for name, values in proposed.items():
         levels = dict.fromkeys((*values, *SPECS[name].usual))
         if len(levels) > 1:
@@ -232,13 +247,13 @@ def _as_levels(proposed: Mapping[str, tuple[Any, ...]]) -> str:
 
 
 def check_title(reading: Reading, question: Question, fix: Sequence[str], environment: str | None) -> None:
-    """Refuse a topic that names another environment, or a setting which no flag varies or fixes, where flags say what
-    is compared.
+    """Raise TopicInvalid if flags name the factors and the topic contradicts them.
 
-    Raises TopicInvalid: otherwise the study would be about something else than its title.
+    The topic must not name another environment, or a setting that no flag varies or fixes: the study would differ from
+    its title.
     """
     check_environment(reading, environment)
-    # A named algorithm is fixed by settings of other names.
+    # A named algorithm sets settings with other names, so compare the names in the flags too.
     fixed = {text.partition("=")[0].strip() for text in fix}
     known = {*(factor.name for factor in question.factors), *question.varied, *question.fixed, *fixed}
     for name in sorted(reading.names - known):
@@ -249,7 +264,7 @@ def check_title(reading: Reading, question: Question, fix: Sequence[str], enviro
 
 
 def check_environment(reading: Reading, environment: str | None) -> None:
-    """Raises TopicInvalid where the topic names another environment than a flag does."""
+    """Raise TopicInvalid if the topic names another environment than a flag does."""
     named = None if reading.environment is None else Path(reading.environment).expanduser()
     is_same = named is not None and environment is not None and named.exists() and str(named.resolve()) == environment
     if reading.environment is not None and environment not in (None, reading.environment) and not is_same:
@@ -268,7 +283,10 @@ def _count(name: str, value: float) -> float | int:
 
 
 def _with_baseline(factors: tuple[Factor, ...], names: Sequence[str]) -> tuple[Factor, ...]:
-    """The factors with the levels that a person compares the others with."""
+    """Return the factors with the baseline levels that a person named.
+
+    Raises TopicInvalid if there is no such level.
+    """
     left = dict.fromkeys(names)
     found: list[Factor] = []
     for factor in factors:

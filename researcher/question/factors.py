@@ -1,8 +1,8 @@
-"""The table of factors: every setting of a job, what people call it, its usual levels, or why it is no factor.
+"""The table of factors: every setting of a job with its names and usual levels, or the reason why it is no factor.
 
-Place in the flow: flags, the reader of topics, planners, docs and refusals all look here. Types, ranges and meanings
-come from TrainJob; this table adds names, usual levels and what a setting needs to have an effect. It knows nothing of
-arms, designs or scores.
+Place in the flow: flags, the reader of topics, planners, docs and refusals all use it. Types, ranges and meanings come
+from TrainJob. This table adds names, usual levels and the other settings that a setting needs to have an effect. It
+knows nothing of arms, designs or scores.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Any
 from swarm import TrainJob
 
 PROGRAM, TRAIN_ENV = "program", "train_env"
-"""Factors beside the settings of a job: what an arm trains with, and the environment that it trains on."""
+"""The factors that are not settings of a job: the program of an arm, and the environment that it trains on."""
 OPTION = "env."
-"""What the name of a factor begins with that is an option of the environment, as in env.difficulty."""
+"""The prefix of a factor that is an option of the environment, as in env.difficulty."""
 
 RESPONSE_LENGTH = "max_response_length"
-"""The factor whose levels are limits on a reply, which a program asks the model for."""
+"""The factor whose levels are limits on a reply, in tokens, which the program sends with its requests."""
 KL_COEFFICIENT = 0.05
-"""For "KL or no KL": large enough to hold a model of half a million parameters back visibly within thirty steps."""
+"""The coefficient for "KL or no KL", large enough to slow a model of half a million parameters within thirty steps."""
 MINIBATCHES_FOR_CLIPPING = 4
-"""Ratios are clipped only from the second minibatch of a step on; with one, no clip setting has any effect."""
+"""The minibatches per step for clip settings, which have no effect in the first minibatch of a step."""
 
 _CLIPPING = {"mini_batch_num": MINIBATCHES_FOR_CLIPPING}
 _KL = {"use_kl_loss": True, "kl_loss_coef": KL_COEFFICIENT}
@@ -36,13 +36,13 @@ _CORRECTED = {"rollout_is": "token"}
 
 @dataclass(frozen=True, slots=True)
 class FactorSpec:
-    """A setting that arms may differ in.
+    """A setting in which arms may differ.
 
-    `name` is the field of TrainJob and `title` what people read. `aliases` are further words for the setting, in the
-    singular and in lower case. `usual` are the levels of a topic that gives no values, `off` the value at which the
-    setting does nothing. `needs` are settings that every arm gets unless a person fixes them, since the factor has no
-    effect without them. `values` maps words for a value to the value. `ladder` are the values that a search for where
-    training diverges climbs.
+    `name` is the field of TrainJob, and `title` is its name in texts. `aliases` are further words for the setting, in
+    the singular and in lower case. `usual` are the levels for a topic that gives no values. `off` is the value at which
+    the setting does nothing. `needs` are settings without which the factor has no effect; every arm gets them unless a
+    person fixes them. `values` maps words to values. `ladder` are the rising values for a study that asks where
+    training diverges.
     """
 
     name: str
@@ -56,7 +56,7 @@ class FactorSpec:
 
     @property
     def is_numeric(self) -> bool:
-        """Whether a number of a topic can be its value."""
+        """Whether a number in a topic can be a value of the setting."""
         return any(isinstance(value, int | float) and not isinstance(value, bool) for value in self.usual)
 
     @property
@@ -118,7 +118,7 @@ ALGORITHMS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "remax": {"algorithm": "remax"},
     }
 )
-"""Algorithms by the names of their papers, as settings of a job."""
+"""The algorithms, named as in their papers, as settings of a job."""
 
 
 def _spec(name: str, title: str, *aliases: str, **more: Any) -> FactorSpec:
@@ -226,12 +226,12 @@ SPECS: Mapping[str, FactorSpec] = MappingProxyType({spec.name: spec for spec in 
 
 
 def why_no_factor(name: str) -> str | None:
-    """Return why a setting of a job is no factor; None if it is one, or no setting at all."""
+    """Return why a setting of a job cannot be a factor; None if it can, or if it is not a setting."""
     return _NO_FACTORS.get(name)
 
 
 def settings_of(spec: FactorSpec, value: Any) -> Mapping[str, Any]:
-    """Return the settings of a job that a level stands for: the field itself, or those of a named algorithm."""
+    """Return the settings of a job for a level: the field itself, or those of a named algorithm."""
     if spec.name == "algorithm" and str(value) in ALGORITHMS:
         return ALGORITHMS[str(value)]
     return {spec.name: value}

@@ -1,7 +1,7 @@
 """Factors and fixed values from flags: `--vary lr=1e-3,3e-3`, `--vary env.difficulty=1,3`, `--fix batch_size=8`.
 
-Place in the flow: the command line hands the texts over before anything starts. Values of a setting are checked by the
-field of TrainJob, those of an option by the environment, once it is opened. This module knows nothing of topics, arms
+Place in the flow: the command line hands the texts over before anything starts. The field of TrainJob checks the values
+of a setting, and the environment checks those of an option once it is opened. This module knows nothing of topics, arms
 or designs.
 """
 
@@ -40,8 +40,8 @@ _EMPTY = "give values, as in --vary lr=1e-3,3e-3"
 def read_factors(texts: Sequence[str]) -> tuple[Factor, ...]:
     """Return the factor of each `--vary`, in order.
 
-    Raises TopicInvalid, which names the flag, for a setting that is no factor, a value that the setting cannot take,
-    fewer than two levels, and a setting or option that two factors would set.
+    Raises TopicInvalid, which names the flag, for a setting that cannot be a factor, or an invalid value. It does the
+    same for fewer than two levels, and for a setting or option that two factors would set.
     """
     factors = tuple(_read_together(text) if _TOGETHER.match(text) else _read_one(text) for text in texts)
     owner: dict[str, str] = {}
@@ -54,7 +54,10 @@ def read_factors(texts: Sequence[str]) -> tuple[Factor, ...]:
 
 
 def read_fixed(texts: Sequence[str]) -> dict[str, Any]:
-    """Return the settings of every arm. Raises TopicInvalid, which names the flag."""
+    """Return the settings of every arm.
+
+    Raises TopicInvalid, which names the flag, for an invalid setting or value.
+    """
     fixed: dict[str, Any] = {}
     for name, value in (item for text in texts for item in _assignments(text, "--fix")):
         if name in fixed:
@@ -81,7 +84,7 @@ def make_factor(spec: FactorSpec, values: Sequence[Any], *, explicit: bool = Tru
 
 
 def make_level(spec: FactorSpec, value: Any) -> Level:
-    """Return the level of a value that the setting can take."""
+    """Return the level of a valid value of a setting."""
     settings = settings_of(spec, value)
     shown = value_as_text(value)
     name = shown if spec.name == "algorithm" else f"{spec.name}={shown}"
@@ -89,7 +92,7 @@ def make_level(spec: FactorSpec, value: Any) -> Level:
 
 
 def value_as_text(value: Any) -> str:
-    """Return a value as people write it, and as `--vary` reads it back."""
+    """Return a value as people write it, so that `--vary` can read it back."""
     if isinstance(value, bool) or value is None:
         return str(value).lower()
     if isinstance(value, int | float):
@@ -100,7 +103,10 @@ def value_as_text(value: Any) -> str:
 
 
 def read_value(name: str, text: str, flag: str) -> Any:
-    """Return the text as a value of a field of TrainJob. Raises TopicInvalid."""
+    """Return the text as a value of a field of TrainJob.
+
+    Raises TopicInvalid if the field cannot have that value.
+    """
     field = TrainJob.model_fields[name]
     checked: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
     adapter = TypeAdapter[Any](checked)
@@ -114,7 +120,7 @@ def read_value(name: str, text: str, flag: str) -> Any:
 
 
 def complete_model(name: str) -> str:
-    """Return the directory of a model in full, as a server has another working directory than who names it."""
+    """Return the absolute path if the model is a local directory, because a server has another working directory."""
     directory = Path(name).expanduser()
     return str(directory.resolve()) if name not in SPECS["model"].values and directory.is_dir() else name
 
@@ -145,8 +151,10 @@ def _make_option_factor(name: str, values: Sequence[str]) -> Factor:
 
 
 def _as_number(text: str) -> Any:
-    """The number that the text is, which reports put in order; the text where it is none, or another spelling of
-    one."""
+    """Return the text as a number, which reports can sort.
+
+    Returns the text itself if it is not a number, or if the number is usually written in another way.
+    """
     try:
         number = float(text)
     except ValueError:
@@ -163,7 +171,7 @@ def _check_option(name: str) -> str:
 
 
 def _read_together(text: str) -> Factor:
-    """A factor whose levels set several things: `short: batch_size=8,total_steps=60; long: batch_size=16`."""
+    """Return a factor whose levels set several settings: `short: batch_size=8,total_steps=60; long: batch_size=16`."""
     levels: list[Level] = []
     needs: dict[str, Any] = {}
     for part in _split(text, ";"):
@@ -193,7 +201,7 @@ def _read_together(text: str) -> Factor:
 
 
 def _assignments(text: str, flag: str) -> Iterator[tuple[str, str]]:
-    """SETTING=VALUE pairs between commas, each name once."""
+    """Yield the SETTING=VALUE pairs between commas, each name once."""
     names: set[str] = set()
     for part in _split(text, ","):
         name, mark, value = (each.strip() for each in part.partition("="))
@@ -234,7 +242,7 @@ def _unknown(name: str) -> str:
 
 
 def _split(text: str, separator: str) -> list[str]:
-    """The parts between separators that stand outside brackets; empty ones are left out."""
+    """Return the parts between separators outside brackets, without empty ones."""
     parts, depth = [""], 0
     for letter in text:
         depth += (letter in "[{") - (letter in "]}")

@@ -1,8 +1,9 @@
-"""Where a topic names a setting, and the values that stand at it.
+"""The mentions of settings in a topic, with their values.
 
-Place in the flow: reader.py asks once counts are taken out. Values belong to a setting if they directly follow its name
-("lr 1e-3 or 3e-3"), if its name directly follows them ("8 or 16 episodes per task"), or if the topic names one setting
-without values and has one list of numbers. A number beside an unknown word, or between two settings, is no value.
+Place in the flow: reader.py asks once counts are taken out. Values belong to a setting in three cases. They directly
+follow its name ("lr 1e-3 or 3e-3"). Its name directly follows them ("8 or 16 episodes per task"). Or the topic names
+one setting without values and has one list of numbers. A number beside an unknown word, or between two settings, is not
+a value.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from researcher.question.tokens import Kind, Token
 from researcher.types import Asked
 
 _STUDY_DEFAULTS: Mapping[str, Any] = MappingProxyType({"lr": 1e-3, "mini_batch_num": 4, "total_steps": 30})
-"""What a study sets that a job leaves open."""
+"""The defaults of a study that differ from those of a job."""
 _ARTICLES = frozenset({"a", "an", "the"})
 _GIVEN = frozenset({"at", "with", "using", "under"})
 _OFF = frozenset({"without", "no"})
@@ -32,8 +33,8 @@ _BEFORE_BASELINE = frozenset({"than", "beat", "beats", "outperform", "outperform
 class Mention:
     """A setting that the topic names, from token `start` to before token `end`, with its values.
 
-    `is_given` says that "at" or "with" stands before it, `is_without` that "without" or "no" does, and `is_with` that
-    one mention at least has neither of these two. `compared_with` is the value after "than".
+    `is_given` says that "at" or "with" precedes it. `is_without` says that "without" or "no" precedes it. `is_with`
+    says that neither of these precedes at least one mention. `compared_with` is the value after "than".
     """
 
     name: str
@@ -47,7 +48,7 @@ class Mention:
 
     @classmethod
     def joined(cls, run: Sequence[Mention]) -> Mention:
-        """Return several mentions of one setting, side by side, as one."""
+        """Return several adjacent mentions of one setting as one."""
         return cls(
             run[0].name,
             run[0].start,
@@ -69,12 +70,12 @@ class Mention:
 
     @property
     def usual(self) -> Any:
-        """The value of a study whose topic says nothing of the setting; None if there is none."""
+        """The value in a study whose topic does not mention the setting; None if there is none."""
         return _STUDY_DEFAULTS.get(self.name, self.spec.default)
 
     @property
     def has_levels(self) -> bool:
-        """Whether the topic itself says two levels or more."""
+        """Whether the topic itself gives at least two levels."""
         return len(self.values) > 1 or (not self.values and self.is_without and self.is_with)
 
     @property
@@ -86,7 +87,7 @@ class Mention:
         return (off, present) if off == self.usual else (present, off)
 
     def bare_levels(self, asked: Asked, *, is_alone: bool) -> tuple[Any, ...]:
-        """Return the levels of a setting without values: those that the question is about, or the usual ones."""
+        """Return the levels of a setting without values: those that the question implies, or the usual ones."""
         if asked is Asked.DIVERGES:
             return self.spec.ladder
         if asked is Asked.NEEDED or self.is_without:
@@ -95,9 +96,10 @@ class Mention:
 
 
 def find_mentions(tokens: Sequence[Token], *, near_unknown: bool = False) -> tuple[Mention, ...]:
-    """Return the mentions in order. Numbers that are values get the kind READ; all others stay as they are.
+    """Return the mentions in order, and give numbers that are their values the kind READ.
 
-    A setting beside an unknown word may be another thing, as in "LoRA dropout": it counts with `near_unknown` alone.
+    A setting beside an unknown word may be something else, as in "LoRA dropout". Such a mention counts only with
+    `near_unknown`.
     """
     found: list[Mention] = []
     index = 0
@@ -123,7 +125,7 @@ def _mention_at(tokens: Sequence[Token], index: int) -> Mention | None:
     if token.kind is Kind.VALUE:
         name = str(token.meaning[0])
         end, values, baseline = _list_at(tokens, index, name, stops_at_names=False)
-        # "a cosine or a constant schedule": the name behind its values.
+        # In "a cosine or a constant schedule", the name follows its values.
         end += end < len(tokens) and tokens[end].kind is Kind.SETTING and tokens[end].meaning == name
         return _read(tokens, name, index, end, values, baseline)
     if token.kind is Kind.NUMBER:
@@ -132,7 +134,7 @@ def _mention_at(tokens: Sequence[Token], index: int) -> Mention | None:
 
 
 def _mention_behind(tokens: Sequence[Token], index: int) -> Mention | None:
-    """A setting whose name stands directly behind a list: "8 or 16 episodes per task", "20 or 40 steps"."""
+    """Return a setting whose name directly follows a list: "8 or 16 episodes per task", "20 or 40 steps"."""
     before = tokens[index - 1] if index else None
     for place in range(index, len(tokens)):
         token = tokens[place]
@@ -169,7 +171,7 @@ def _mention(
 
 
 def _leading(tokens: Sequence[Token], start: int) -> set[str]:
-    """The words that introduce a mention, articles left out: "with", "with or without", "better than"."""
+    """Return the words that introduce a mention, without articles: "with", "with or without", "better than"."""
     place = start
     while place and tokens[place - 1].key in _ARTICLES:
         place -= 1
@@ -185,9 +187,9 @@ def _leading(tokens: Sequence[Token], start: int) -> set[str]:
 def _list_at(
     tokens: Sequence[Token], start: int, name: str, *, stops_at_names: bool
 ) -> tuple[int, tuple[Any, ...], Any]:
-    """The values of a setting from `start` on: where they end, the values, and the one behind "than".
+    """Return the end of the list of values from `start`, the values, and the value after "than".
 
-    A list behind a name stops before a number that belongs to another name: "lr 1e-3 or 3e-3, 8 episodes per task".
+    A list after a name stops before a number that belongs to another name: "lr 1e-3 or 3e-3, 8 episodes per task".
     """
     values: list[Any] = []
     baseline: Any = None
@@ -209,7 +211,7 @@ def _list_at(
 
 
 def _value_of(token: Token, name: str) -> Any:
-    """The token as a value of a setting; None if it is none."""
+    """Return the token as a value of a setting; None if it is not one."""
     if token.kind is Kind.VALUE:
         return token.meaning[1] if token.meaning[0] == name else None
     if token.kind is not Kind.NUMBER or not SPECS[name].is_numeric:
@@ -226,7 +228,7 @@ def _is_joint(token: Token) -> bool:
 
 
 def _is_claimed(tokens: Sequence[Token], place: int) -> bool:
-    """Whether what stands here makes the number before it something else: a name, a thing counted, an unknown word."""
+    """Return whether the token here takes the number before it: a name, a counted thing or an unknown word."""
     return place < len(tokens) and tokens[place].kind in (Kind.SETTING, Kind.COUNT, Kind.WORD)
 
 
@@ -246,7 +248,7 @@ def _after_links(tokens: Sequence[Token], place: int) -> int:
 
 
 def _with_set_off_values(tokens: Sequence[Token], found: list[Mention]) -> tuple[Mention, ...]:
-    """The mentions, with the one list of numbers that stands apart given to the one setting that there is."""
+    """Return the mentions; a single separate list of numbers becomes the values of a single setting."""
     places = [place for place, token in enumerate(tokens) if token.kind is Kind.NUMBER]
     if len(found) != 1 or not places or found[0].values:
         return tuple(found)

@@ -1,8 +1,8 @@
-"""The small form of topic that is read without a language model: settings, values, an environment and question words.
+"""The reader of topics without a language model: settings, values, an environment and question words.
 
-Place in the flow: the settings of a study are completed from what is read here, unless flags name the factors. Every
-word has to be known and to stand where docs/topics.md says; a topic with one that does not is refused. Nothing is ever
-taken for a remark. This module knows nothing of arms, servers or scores.
+Place in the flow: the result completes the settings of a study, unless flags name the factors. Every word must be known
+and stand where docs/topics.md allows it. A topic with any other word is refused; no word is ever ignored as a remark.
+This module knows nothing of arms, servers or scores.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from researcher.question.tokens import Kind, Token, key_of, tokenize
 from researcher.types import Asked, ComparedAt, Factor, StudyKind
 
 LONGEST_TOPIC = 4000
-"""Characters; a topic is a question, not a document."""
+"""The largest number of characters of a topic, which is a question, not a document."""
 SHORTEST_NAME = 4
-"""Letters of an unknown word that may be a name misspelled or of another language; shorter ones are like many."""
+"""The fewest letters of an unknown word that is compared with names; shorter words resemble too many."""
 LEAST_LIKENESS = 0.7
-"""Below this, as difflib measures it, two words have only letters in common."""
+"""The least similarity of two words, as difflib measures it; words below it share only letters."""
 _RELATIONS = frozenset({"than", "beat", "beats", "outperform", "outperforms", "instead of"})
 _ENDS_COUNT = frozenset({"and", "on", "at", "with"})
 _FACTORS_OF: Mapping[Asked, tuple[int, int]] = {
@@ -35,13 +35,16 @@ _FACTORS_OF: Mapping[Asked, tuple[int, int]] = {
     Asked.NEEDED: (1, 1),
     Asked.DIVERGES: (1, 1),
 }
-"""How many factors a relation is about, where that is not any number."""
+"""The least and the largest number of factors of a relation, if it is limited."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a topic says. `unread` are its parts that nothing stands for or that stand where they say nothing; `counts`
-    are numbers of seeds, steps, runs, hours, GPUs and held-out episodes. `names` are the settings that it names."""
+    """The content of a topic.
+
+    `unread` are the parts that have no known meaning, or that stand where they mean nothing. `counts` are numbers of
+    seeds, steps, runs, hours, GPUs and held-out episodes. `names` are the settings that the topic names.
+    """
 
     text: str
     kind: StudyKind = StudyKind.COMPARE
@@ -56,10 +59,10 @@ class Reading:
 
 
 def read_topic(text: str, *, has_environment: bool = False) -> Reading:
-    """Read a topic. Raises TopicInvalid for an empty or overlong one.
+    """Read a topic.
 
-    Where a flag names the environment (`has_environment`), the topic may end with a name of its own for it: "... on our
-    support tickets?".
+    If a flag names the environment (`has_environment`), the topic may end with its own name for it: "... on our support
+    tickets?". Raises TopicInvalid for an empty or overlong topic.
     """
     text = " ".join(text.split())
     if not text:
@@ -70,7 +73,7 @@ def read_topic(text: str, *, has_environment: bool = False) -> Reading:
 
 
 class _Reader:
-    """The reading of one topic: each step takes what it reads, and adds what it cannot read to `unread`."""
+    """A reader of one topic; each step reads its part and adds what it cannot read to `unread`."""
 
     def __init__(self, text: str, has_environment: bool) -> None:
         self._text = text
@@ -117,7 +120,7 @@ class _Reader:
         return known[0] if known else None
 
     def _read_own_name(self) -> None:
-        """Take the words after the last "on" or "for" of a topic for the name of the environment."""
+        """Read the words after the last "on" or "for" of a topic as the name of the environment."""
         end = len(self._tokens)
         while end and self._tokens[end - 1].kind is Kind.STOP:
             end -= 1
@@ -129,7 +132,10 @@ class _Reader:
                 token.kind = Kind.READ
 
     def _read_counts(self) -> dict[str, float]:
-        """Numbers directly before what they count, set off from everything else; each thing is counted once."""
+        """Return the numbers that directly precede what they count, each thing once.
+
+        A number and its unit must be separate from all other values.
+        """
         counts: dict[str, float] = {}
         for index, token in enumerate(self._tokens):
             number = self._tokens[index - 1] if index else None
@@ -158,7 +164,7 @@ class _Reader:
         return found[0][1].meaning if found else None
 
     def _check_negations(self, mentions: Sequence[Mention]) -> None:
-        """ "Without" and "no" stand before a setting; anywhere else they say what is not read."""
+        """Mark "without" and "no" as unread, unless they precede a setting."""
         starts = {mention.start for mention in mentions}
         for index, token in enumerate(self._tokens):
             place = index + 1
@@ -174,14 +180,14 @@ class _Reader:
             self._unread += [token.text for token in self._tokens if token.kind is Kind.ASKED][1:]
         if not any(token.kind is Kind.OPTIMIZES for token in self._tokens):
             return (particular or [Asked.EFFECT])[0], StudyKind.COMPARE
-        # What is searched, and what is fixed in a search, is said by flags alone.
+        # Only flags can name the space of a search and its fixed settings.
         self._unread += [mention.text for mention in mentions]
         if particular not in ([], [Asked.BEST]):
             self._unread.append(str(particular[0]))
         return Asked.BEST, StudyKind.OPTIMIZE
 
     def _sort_out(self, mentions: Sequence[Mention], asked: Asked) -> tuple[tuple[Factor, ...], dict[str, Any]]:
-        """Which settings vary and which are fixed. A setting that is neither for certain is unread."""
+        """Return which settings vary and which are fixed; an ambiguous setting is unread."""
         factors: list[Factor] = []
         fixed: dict[str, Any] = {}
         explicit = [mention for mention in mentions if mention.has_levels]
@@ -190,7 +196,7 @@ class _Reader:
             is_beside = mention.is_given and len(mentions) > 1 and (bool(values) or not mention.is_without)
             is_last = mention.compared_with in (None, *values[-1:])
             if mention.has_levels:
-                # "At 1e-3, 16" beside another setting fixes nothing, and "than" stands before one value alone.
+                # "At 1e-3, 16" beside another setting fixes nothing, and "than" must precede a single value.
                 levels = (values or mention.on_and_off) if is_last and not is_beside else ()
             elif values and is_beside:
                 fixed[mention.name] = values[0]
@@ -212,7 +218,7 @@ class _Reader:
     def _check_relation(
         self, asked: Asked, kind: StudyKind, factors: Sequence[Factor], mentions: Sequence[Mention]
     ) -> None:
-        """A relation needs what it relates: two factors that matter more or interact, one arm after "than"."""
+        """Mark a relation as unread unless it has its parts: two factors to weigh or combine, one arm after "than"."""
         relations = [token for token in self._tokens if token.key in _RELATIONS]
         has_baseline = any(factor.compared_with for factor in factors)
         is_one = len(factors) == 1 and has_baseline and len(relations) == 1
@@ -229,8 +235,11 @@ class _Reader:
 
 
 def _once_each(mentions: Sequence[Mention], unread: list[str]) -> Iterator[Mention]:
-    """The mentions of one setting side by side as one; a setting that comes back after another one is unread, as in
-    "A with X or B with Y", whose pairs are levels of their own."""
+    """Yield adjacent mentions of one setting as one.
+
+    A setting that returns after another one is unread, as in "A with X or B with Y": such pairs would be levels of
+    their own.
+    """
     runs = [list(run) for _, run in groupby(mentions, key=lambda mention: mention.name)]
     names = [run[0].name for run in runs]
     for run in runs:
@@ -248,7 +257,7 @@ def _with_baseline(factor: Factor, mention: Mention) -> Factor:
 
 
 def _unread_parts(tokens: Sequence[Token]) -> list[str]:
-    """What nothing stands for; words side by side are one part."""
+    """Return the words without a known meaning; adjacent words are one part."""
     parts: list[list[str]] = [[]]
     for token in tokens:
         if token.kind in (Kind.WORD, Kind.NUMBER, Kind.PATH, Kind.COUNT):
@@ -259,9 +268,9 @@ def _unread_parts(tokens: Sequence[Token]) -> list[str]:
 
 
 def propose(text: str) -> tuple[tuple[str, tuple[Any, ...]], ...]:
-    """Return the settings that a topic names with their values, for a proposal to the person whose topic was refused.
+    """Return the settings that a topic names with their values, for a proposal after a refusal.
 
-    Without values a setting has the usual ones. Numbers beside unknown words are values of nothing.
+    A setting without values has its usual ones. Numbers beside unknown words are ignored.
     """
     found: dict[str, tuple[Any, ...]] = {}
     for mention in find_mentions(tokenize(text), near_unknown=True):
@@ -270,16 +279,18 @@ def propose(text: str) -> tuple[tuple[str, tuple[Any, ...]], ...]:
 
 
 def nearest_setting(text: str) -> str:
-    """Return the setting that has usual levels and the names nearest to the unknown words of a topic; the learning rate
-    where none comes near."""
+    """Return the setting whose names are most similar to the unknown words of a topic.
+
+    Only settings with usual levels count. If none is similar, it is the learning rate.
+    """
     unknown = [token.key for token in tokenize(text) if token.kind is Kind.WORD and len(token.key) >= SHORTEST_NAME]
     likeness = {spec.name: sum(_likeness(spec, word) for word in unknown) for spec in SPECS.values() if spec.usual}
-    # Of several that are as near, the first in the table.
+    # Among equally similar settings, the first in the table wins.
     return max(likeness, key=lambda name: likeness[name])
 
 
 def _likeness(spec: FactorSpec, word: str) -> float:
-    """How like a word is to a name of the setting, or to a word of it; 0 where it is not."""
+    """Return the similarity of a word to the nearest name of the setting or word in it; 0 if none is similar."""
     phrases = [key_of(phrase) for phrase in (spec.name, spec.title, *spec.aliases)]
     names = {part for phrase in phrases for part in (phrase, *phrase.split()) if len(part) >= SHORTEST_NAME}
     nearest = max(SequenceMatcher(None, name, word).ratio() for name in names)

@@ -1,6 +1,6 @@
-"""The words of a topic as tokens: what each of them, or several together, stand for.
+"""The words of a topic as tokens, each with its meaning.
 
-Place in the flow: reader.py reads the tokens in order. A word that stands for nothing keeps the kind WORD. This module
+Place in the flow: reader.py reads the tokens in order. A word without a known meaning keeps the kind WORD. This module
 knows nothing of how tokens belong together.
 """
 
@@ -27,7 +27,10 @@ from swarm.environments.registry import LIBRARIES
 
 
 class Kind(StrEnum):
-    """What a token stands for. READ is a number that has found its setting."""
+    """The kind of a token's meaning.
+
+    READ is a number that has been assigned to its setting.
+    """
 
     WORD = "word"
     NUMBER = "number"
@@ -47,7 +50,7 @@ class Kind(StrEnum):
 
 @dataclass(slots=True)
 class Token:
-    """A word or number of the topic, or several words that stand for one thing; `meaning` is that thing."""
+    """A word or number of the topic, or several words with one meaning."""
 
     text: str
     kind: Kind
@@ -63,7 +66,7 @@ _NUMBER = r"10\^-\d+|[-−]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-−+]?\d+)?"
 _TOKEN = re.compile(
     rf"(?P<reference>(?:{'|'.join(LIBRARIES)}):[\w./@-]*\w(?:\?[\w=&.,-]*\w)?)"
     r"|(?P<path>(?:~|\.{1,2})?/[\w./@-]*\w(?:\?[\w=&.,-]*\w)?)"
-    # 8,16 may be two numbers, and in some languages one; a number in arithmetic or a range is none of its own.
+    # 8,16 may be two numbers, or one in some languages; a part of arithmetic or of a range is not a number.
     r"|(?P<word>(?<![\w.])\d+(?:,\d+)+(?![\w.]*[eE.]\d))"
     rf"|(?P<number>(?<![\w.*^±<>~×/–+-])(?:{_NUMBER})(?![\w*^±×/–%+-]|\.\d|\s*[*^±×]))"
     r"|(?P<stop>\.{2,}|…|[,;:!?()]|\.(?=\s|$))"
@@ -72,7 +75,7 @@ _TOKEN = re.compile(
 
 
 def tokenize(text: str) -> list[Token]:
-    """Return the tokens of a topic, with the longest run of words that stands for something as one of them."""
+    """Return the tokens of a topic; the longest run of words with a meaning is one token."""
     found: list[Token] = []
     for match in _TOKEN.finditer(text):
         if match.lastgroup in ("word", "other"):
@@ -85,7 +88,7 @@ def tokenize(text: str) -> list[Token]:
 
 
 def key_of(phrase: str) -> str:
-    """Return a phrase without case, hyphens, underscores and possessives, by which phrases are looked up."""
+    """Return a phrase without case, hyphens, underscores and possessives, for look-ups."""
     plain = phrase.lower().replace("’", "'").replace("'s ", " ")
     return re.sub(r"[\s_-]+", " ", plain).strip()
 
@@ -106,7 +109,7 @@ def _merge(tokens: Sequence[Token]) -> list[Token]:
 
 
 def _find(tokens: Sequence[Token], start: int, length: int, before: Sequence[Token]) -> tuple[Kind, Any] | None:
-    """What the words from `start` stand for; None for words that stand for nothing."""
+    """Return the meaning of the words from `start`; None if they have none."""
     run = tokens[start : start + length]
     if len(run) < length or any(token.kind is not Kind.WORD for token in run):
         return None
@@ -123,7 +126,7 @@ def _find(tokens: Sequence[Token], start: int, length: int, before: Sequence[Tok
 
 @cache
 def _lexicon() -> Mapping[str, tuple[str, Any]]:
-    """Every phrase that a topic may use, by its key."""
+    """Return every phrase that a topic may use, by its key."""
     found: dict[str, tuple[str, Any]] = {key_of(word): (Kind.HARMLESS, None) for word in HARMLESS}
     found |= {key_of(phrase): (Kind.ASKED, asked) for phrase, asked in ASKED.items()}
     found |= {key_of(phrase): (Kind.OPTIMIZES, None) for phrase in OPTIMIZES}

@@ -1,7 +1,7 @@
-"""A question in words: the titles of its factors and environment, the question itself, and what was understood.
+"""The wording of a question: titles of factors and environments, the question itself, and its parts.
 
-Place in the flow: frame states the question of the charter by it, the command line prints what was understood before
-anything starts, and the report shows both. This module decides nothing.
+Place in the flow: frame states the question of the charter with it. The command line prints the parts of the question
+before anything starts, and the report shows both. This module decides nothing.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _ENVIRONMENTS: Mapping[str, str] = MappingProxyType(
 
 
 def title_of(factor: str) -> str:
-    """Return what people call a factor: "learning rate" for lr."""
+    """Return the common name of a factor: "learning rate" for lr."""
     if factor.startswith(OPTION):
         return f"{factor.removeprefix(OPTION)} of the training environment"
     return _TITLES.get(factor) or (SPECS[factor].title if factor in SPECS else factor)
 
 
 def title_of_environment(task: str) -> str:
-    """Return what people call a bundled environment; any other keeps its name."""
+    """Return the common name of a bundled environment; any other environment keeps its name."""
     return _ENVIRONMENTS.get(task, task)
 
 
@@ -75,7 +75,7 @@ def state_question(question: Question, task: str) -> str:
 
 
 def describe_question(charter: Charter) -> Iterator[str]:
-    """Yield what was understood, line by line: the kind of study, its factors, what is fixed and what is equal."""
+    """Yield the question, line by line: the kind of study, its factors, fixed settings and equal amounts."""
     asks = charter.asks
     yield f"{asks.kind} on {title_of_environment(charter.task)}: {charter.question}"
     for factor in asks.factors:
@@ -91,7 +91,7 @@ def describe_question(charter: Charter) -> Iterator[str]:
 
 
 def _shown(factor: Factor) -> Sequence[str]:
-    """The levels of a factor, those that set several things with what they set."""
+    """Return the levels of a factor; a level that sets several settings lists them."""
     if factor.name != "/".join(level.name for level in factor.levels):
         return [level.name.removeprefix(f"{factor.name}=") for level in factor.levels]
     return [f"{level.name} ({', '.join(_set_by(level))})" for level in factor.levels]

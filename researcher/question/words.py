@@ -1,7 +1,7 @@
 """The words that a topic may use beside the names of settings and values. docs/topics.md shows these tables.
 
-Place in the flow: reader.py alone reads them. A word is here only if leaving it out changes nothing that is asked:
-negations, multiples and restrictions ("not", "twice", "except") are not here, so that a topic with them is refused.
+Place in the flow: only reader.py reads them. A word is here only if the question stays the same without it. Negations,
+multiples and restrictions ("not", "twice", "except") are therefore not here, and a topic with them is refused.
 """
 
 from __future__ import annotations
@@ -85,4 +85,4 @@ NAMES_OF_ENVIRONMENTS: Mapping[str, str] = MappingProxyType(
     }
 )
 VERBS_OF_ENVIRONMENTS = ("copy", "sort", "add", "count", "guess", "chain")
-"""Names of environments that are words of their own: they are read after "on" or "for" alone."""
+"""Names of environments that are also verbs: they are read as names only after words such as "on" or "for"."""

@@ -1,7 +1,7 @@
-"""The relation that a study asks about, answered in one sentence: matters, interacts, is needed, is as good, diverges.
+"""The answer to the relation that a study asks about, in one sentence: matters, interacts, is needed, and so on.
 
-Place in the flow: headline.py begins the answer with this sentence. The words are those of the question, the outcome is
-the judge's. What is best and what is better headline.py says itself. Nothing is computed here.
+Place in the flow: headline.py begins the answer with this sentence. It answers questions for the best or a better arm
+itself. The words are those of the question, and the outcome is the judge's. Nothing is computed here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _RELATIONS: Mapping[Asked, Relation] = MappingProxyType(
 
 
 def answer_relation(facts: StudyFacts) -> Iterator[str]:
-    """Yield the sentence that answers what is asked; none where headline.py answers it."""
+    """Yield the sentence that answers the question, or nothing if headline.py answers it."""
     asked = facts.charter.asks.asked
     if not facts.charter.asks.factors or not facts.compared:
         return
@@ -47,7 +47,10 @@ def is_answered(facts: StudyFacts, relation: Relation) -> bool:
 
 
 def _of_effects(facts: StudyFacts) -> Iterator[str]:
-    """Whether each factor matters: some arm that differs from the baseline in it alone is better or worse."""
+    """Yield whether each factor matters.
+
+    A factor matters if some arm that differs from the baseline in it alone is better or worse.
+    """
     baseline = facts.baseline
     if baseline is None:
         return
@@ -140,7 +143,7 @@ _ANSWERS: Mapping[Asked, Callable[[StudyFacts, JudgedContrast], str]] = MappingP
 
 
 def _changed_by(facts: StudyFacts, arms: tuple[str, ...], against: str | None = None) -> str:
-    """The titles of the factors in which arms differ from another one, or from the baseline."""
+    """Return the titles of the factors in which arms differ from another arm, or from the baseline."""
     found = {arm.name: arm for arm in facts.arms}
     base = found[against or facts.charter.baseline]
     names = dict.fromkeys(name for arm in arms for name in sorted(_changes(found[arm], base)))

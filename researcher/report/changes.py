@@ -1,6 +1,6 @@
-"""In what an arm differs from the baseline: the values that are in force in both, whoever set them.
+"""The differences of an arm from the baseline, by the values in force in both.
 
-Place in the flow: the recommendation says with this what to use. A setting that one job names and the other leaves to
+Place in the flow: the recommendation uses them to say what to use. A setting that one job names and the other leaves to
 its default differs only if the values do. This module judges nothing.
 """
 
@@ -34,7 +34,7 @@ def _jobs(baseline: ArmFacts, arm: ArmFacts) -> Iterator[tuple[str, Any, Any]]:
 
 
 def in_force(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a whole job, with defaults and automatic values; as it is stored where no such job can be built."""
+    """Return a whole job, with defaults and automatic values, or the job as it is stored if it is invalid."""
     try:
         return build_job(dict(job)).resolve().model_dump(mode="json")
     except SwarmError:

@@ -1,9 +1,8 @@
-"""Checks what a planner claims against the facts of a study.
+"""The check of a planner's claims against the facts of a study.
 
-Place in the flow: the decide node and the report pass a planner's claims through here. A claim is true if the record
-bears out all of it: arm, direction, size and significance; then the sentence gives the record's numbers. A claim that
-is not is said to be false, with what is on record beside it. An opinion is printed as it was written, and is checked by
-nobody.
+Place in the flow: the decide node and the report check a planner's claims here. A claim is true if the record supports
+all of it: arm, direction, size and significance. Its sentence then gives the record's numbers. The report calls any
+other claim false, and shows the record beside it. An opinion is printed as it was written, without a check.
 
 This module knows nothing of where claims come from.
 """
@@ -31,19 +30,22 @@ from researcher.report.overview import say_failures
 from researcher.types import ArmSummary, Claim, ClaimKind, Comparison, Measured, Verdict
 
 ROUNDING = 0.5 + 1e-6
-"""Half a unit of the last digit, with room for the representation of decimals as floats."""
+"""Half a unit of the last digit, plus a margin for the representation of decimals as floats."""
 
 COARSEST = 0.1
-"""A number counts as given to one decimal at least: "about 0" is no size of a difference of 0.4."""
+"""The coarsest unit of a claimed number: one decimal, so that "about 0" does not match a difference of 0.4."""
 
 SIGNIFICANT = frozenset({Verdict.KEEP, Verdict.WORSE})
-"""Verdicts that a comparison has only if it is significant."""
+"""The verdicts that only a significant comparison has."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedClaim:
-    """`sentence` is a true claim in the record's numbers, or an opinion as it was written; empty if the claim is false.
-    Then `claimed` is what was said, and `record` what is on record."""
+    """A claim after its check.
+
+    `sentence` is a true claim in the record's numbers, or an opinion as it was written. It is empty if the claim is
+    false. `claimed` is then the claim in words, and `record` is what the record has instead.
+    """
 
     sentence: str
     claimed: str = ""
@@ -52,7 +54,7 @@ class CheckedClaim:
 
 
 class _Untrue(Exception):
-    """The record does not bear the claim out; the message is what is on record."""
+    """A claim that the record does not support; the message is what the record has."""
 
 
 def check_claim(claim: Claim, facts: StudyFacts) -> CheckedClaim:
@@ -69,7 +71,7 @@ def check_claims(claims: Iterable[Claim], facts: StudyFacts) -> tuple[CheckedCla
 
 
 def _in_words(claim: Claim, facts: StudyFacts) -> str:
-    """A claim as it was made."""
+    """Return a claim as it was made, in words."""
     number = "" if claim.number is None else f"{claim.number:g}"
     by = f" by {number}" if number else ""
     significantly = {None: "", True: ", significantly", False: ", not significantly"}[claim.significant]
@@ -98,7 +100,7 @@ def _when(measured: Measured, facts: StudyFacts) -> str:
 
 
 def _moment(claim: Claim, facts: StudyFacts) -> str:
-    """When or on what it was measured, where that is not what a reader takes for granted: after training."""
+    """Return when or on which split a score was measured; empty for scores after training, the usual case."""
     return "" if claim.measured is Measured.AFTER else f" {_when(claim.measured, facts)}"
 
 
@@ -149,7 +151,7 @@ def _check_half_width(claim: Claim, facts: StudyFacts) -> str:
         arm, other = _pair(claim, facts)
         found, difference = _difference(arm, other, claim.measured, facts)
         low, high = _interval(found, arm, other)
-        # An interval is cut to what a difference can be, on one side at most unless it says nothing.
+        # An interval is cut to the possible differences, usually on one side only, so take the longer half.
         half = max(difference - low, high - difference)
         what = f"the difference of {arm.name} and {other.name}, {format_difference(difference)},"
     if not is_known(half):
@@ -235,8 +237,11 @@ def _summary(arm: ArmFacts, measured: Measured) -> ArmSummary:
 def _difference(
     arm: ArmFacts, other: ArmFacts, measured: Measured, facts: StudyFacts
 ) -> tuple[Comparison | None, float]:
-    """Arm minus other: that of the judge where it compared the two, else that of the means. A comparison is returned
-    as it was made, whichever of the two is its arm."""
+    """Return arm minus other, with the judge's comparison if it compared the two.
+
+    Without a comparison, the difference is that of the means. The comparison is returned as it was made, whichever of
+    the two is its arm.
+    """
     if measured is Measured.AFTER:
         for one, against, sign in ((arm, other, 1.0), (other, arm, -1.0)):
             found = one.comparison
@@ -246,7 +251,7 @@ def _difference(
 
 
 def _interval(found: Comparison | None, arm: ArmFacts, other: ArmFacts) -> tuple[float, float]:
-    """The interval of arm minus other."""
+    """Return the interval of arm minus other."""
     if found is None or not (is_known(found.ci_low) and is_known(found.ci_high)):
         raise _Untrue(f"the difference of {arm.name} and {other.name} has no interval")
     return (found.ci_low, found.ci_high) if found.arm == arm.name else (-found.ci_high, -found.ci_low)
@@ -264,12 +269,12 @@ def _size(claim: Claim) -> float:
 
 
 def _same(claimed: float, known: float, what: str) -> None:
-    """Raises _Untrue unless `known` is the claimed number."""
+    """Raise _Untrue unless `known` is the claimed number."""
     if not _is_same(claimed, known):
         raise _Untrue(f"{what} is {format_score(known)}")
 
 
 def _is_same(claimed: float, known: float) -> bool:
-    """Whether `known`, rounded to as many digits as were claimed, is the claimed number."""
+    """Return whether `known`, rounded to the digits of the claim, is the claimed number."""
     exponent = int(Decimal(repr(claimed)).as_tuple().exponent)
     return abs(known - claimed) <= ROUNDING * min(COARSEST, 10.0**exponent)

@@ -1,7 +1,7 @@
-"""The figures of a report: learning curves, final scores, differences; each for light and for dark pages.
+"""The figures of a report: learning curves, final scores and differences, each for light and for dark pages.
 
-Place in the flow: facts in, PNG bytes out. Nothing is computed here; no file, no template, no global state of
-matplotlib.
+Place in the flow: facts in, PNG bytes out. This module computes nothing, and it uses no file, no template and no global
+state of matplotlib.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DPI = 160
 WIDTH_IN = 7.6
 MAX_LABEL = 34
 
-# Okabe and Ito's palette, told apart with any colour vision; yellow is left out, it vanishes on white.
+# Okabe and Ito's palette, which suits any colour vision, without yellow, which vanishes on white.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#8A6FDF", "#7F7F7F")
 LINES = ("-", "--", ":", "-.")
 VERDICT_COLORS = {
@@ -39,7 +39,7 @@ VERDICT_COLORS = {
 
 
 CurvesOf = Callable[[ArmFacts], Mapping[str, Curve]]
-"""The curves of an arm by run."""
+"""A function from an arm to its curves by run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,10 @@ DARK = Theme("dark", text="#e6e8eb", faint="#3a4048", paper="#16191d")
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """One figure in both themes. `caption` says what is shown, for everyone; `csv` is the data that it shows."""
+    """One figure in both themes.
+
+    `caption` describes the figure for everyone. `csv` is the data that it shows.
+    """
 
     name: str
     title: str
@@ -67,7 +70,10 @@ class Picture:
 
 
 def draw_all(facts: StudyFacts, *, has_images: bool = True) -> tuple[Picture, ...]:
-    """The figures that the study has numbers for; their titles, captions and data alone without `has_images`."""
+    """Return the figures for which the study has numbers.
+
+    Without `has_images`, they contain only titles, captions and data.
+    """
     themes = (LIGHT, DARK) if has_images else ()
     measured = [arm for arm in facts.arms if arm.search.scores]
     compared = [arm for arm in facts.compared if arm.comparison and is_known(arm.comparison.difference)]
@@ -105,7 +111,7 @@ def draw_all(facts: StudyFacts, *, has_images: bool = True) -> tuple[Picture, ..
 
 
 def _draw_learning(facts: StudyFacts, measured: list[ArmFacts], themes: Sequence[Theme]) -> list[Picture]:
-    """The figures over training steps: the true grade, and the training reward where all arms have the same."""
+    """Return the figures over training steps: the true grade, and the training reward if all arms have the same."""
     batches = "Batches are drawn from the train split, so this is not the score that arms are judged by."
     figures = [
         (
@@ -215,7 +221,7 @@ def _list_curves(arms: list[ArmFacts], curves_of: CurvesOf, column: str) -> list
 
 
 def _render(height: float, themes: Sequence[Theme], paint: Callable[[Axes, Theme], None]) -> list[bytes]:
-    """One PNG for each theme. Colours move nothing: where the axes lie is found for the first and holds for all."""
+    """Return one PNG for each theme; all themes use the position of the axes in the first one."""
     images: list[bytes] = []
     position: Bbox | None = None
     for theme in themes:
@@ -265,7 +271,7 @@ def _draw_differences(axes: Axes, theme: Theme, facts: StudyFacts, arms: list[Ar
         if found is None:
             continue
         color = VERDICT_COLORS[found.verdict]
-        # An arm may have runs of other plans, too.
+        # An arm may also have runs of other plans.
         own = [item.value for item in arm.runs if item.value is not None and item.run.id in found.run_ids]
         apart = [value - arm.compared_means[1] for value in own if is_known(arm.compared_means[1])]
         axes.plot(apart, [row + o for o in _spread(len(apart))], "o", ms=4.5, color=color, alpha=0.75)
@@ -275,7 +281,7 @@ def _draw_differences(axes: Axes, theme: Theme, facts: StudyFacts, arms: list[Ar
 
 
 def _draw_curves(axes: Axes, theme: Theme, arms: list[ArmFacts], curves_of: CurvesOf, label: str) -> None:
-    """A thick line while all seeds are trained, a thin one from where the first has ended."""
+    """Draw a thick line while all seeds are trained, and a thin one after the first has ended."""
     for index, arm in enumerate(arms):
         early = _early(arm)
         found = mean_curve(curves_of(arm), early, int(arm.experiment.job.get("total_steps", 0)))
@@ -312,7 +318,7 @@ def _label_rows(axes: Axes, names: list[str]) -> None:
 
 
 def _spread(count: int) -> list[float]:
-    """Offsets that keep dots of one row apart."""
+    """Return offsets that keep the dots of one row apart."""
     if count < 2:
         return [0.16] * count
     return [0.16 + 0.08 * (index / (count - 1) - 0.5) for index in range(count)]

@@ -1,4 +1,4 @@
-"""How numbers, verdicts and names are written wherever a result is stated, so that no two places write one otherwise.
+"""The formats of numbers, verdicts and names, the same wherever a result is stated.
 
 Place in the flow: the sentences, the templates, the summary of the terminal and the checked claims all use these. This
 module knows nothing of studies.
@@ -19,9 +19,9 @@ MISSING = "n/a"
 DIGITS = 3
 """Digits after the point of a score, a difference and a p value."""
 LEAST = 0.5 * 10**-DIGITS
-"""A smaller difference is none in print, so nothing is called better or worse by it."""
+"""The smallest difference that print shows; nothing is called better or worse by less."""
 ROUNDING = 1e-9
-"""Scores are ratios of small integers: what differs by less is the same."""
+"""The difference below which two scores are equal, because scores are ratios of small integers."""
 
 _MARKDOWN_SPECIAL = re.compile(r"([\\`*_\[\]{}|#~$!])")
 _ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
@@ -36,7 +36,7 @@ def format_score(value: float | None) -> str:
 
 
 def format_difference(value: float | None) -> str:
-    """With as many digits as show that it is not 0."""
+    """Return a difference with enough digits to show that it is not 0."""
     if value is None or not math.isfinite(value):
         return MISSING
     if ROUNDING < abs(value) < LEAST:
@@ -51,7 +51,7 @@ def format_p(value: float | None) -> str:
 
 
 def say_p(value: float | None) -> str:
-    """Return a p value in a sentence; 0 is never one."""
+    """Return a p value in a sentence, never as 0."""
     written = format_p(value)
     if written == MISSING:
         return "no p value"
@@ -99,6 +99,6 @@ def join_names(names: Iterable[str]) -> str:
 
 
 def escape_markdown(value: object) -> str:
-    """Return text that Markdown shows as it is, on one line, in a table cell or elsewhere."""
+    """Return text on one line that Markdown shows literally, in a table cell or elsewhere."""
     line = " ".join(str(value).split()).translate(_ENTITIES)
     return _MARKDOWN_SPECIAL.sub(r"\\\1", line)

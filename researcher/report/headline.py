@@ -1,7 +1,7 @@
-"""The answer of a study: what is best, what is better than the baseline and by how much, and what that is about.
+"""The answer of a study: the best arm, its difference from the baseline, and the scope of the result.
 
-Place in the flow: the report, the terminal and the webhook say these sentences. They follow from the facts by rules; no
-planner has a say, and nothing is computed here.
+Place in the flow: the report, the terminal and the webhook show these sentences. They follow from the facts by rules.
+No planner influences them, and nothing is computed here.
 """
 
 from __future__ import annotations
@@ -26,13 +26,16 @@ from researcher.types import Asked, Comparison, JudgedBy, JudgedContrast, Outcom
 
 
 def not_studied(facts: StudyFacts) -> str:
-    """Return what the topic asked and the study leaves out, in one sentence; empty where it leaves nothing out."""
+    """Return one sentence about the parts of the topic that the study leaves out; empty if there are none."""
     named = ", ".join(facts.charter.not_studied)
     return f"Not studied, though the topic asks for it: {named}." if named else ""
 
 
 def answer(facts: StudyFacts) -> str:
-    """Return the answer. A study that failed says so first, and nothing else if it compared nothing."""
+    """Return the answer of a study.
+
+    A study that failed says so first, and nothing else if it compared nothing.
+    """
     if failed := headline(facts.study):
         is_anything_compared = any(is_known(difference_of(arm)) for arm in facts.arms)
         return f"{failed} {_answer_so_far(facts)}" if is_anything_compared else failed
@@ -51,14 +54,14 @@ def _answer_so_far(facts: StudyFacts) -> str:
 
 
 def _units(facts: StudyFacts) -> Iterator[str]:
-    """What the numbers are, where they are not final scores."""
+    """Yield what the numbers are, if they are not final scores."""
     if facts.charter.judged_by is not JudgedBy.FINAL:
         better = "larger" if facts.charter.sign > 0 else "smaller"
         yield f"The numbers are: {facts.charter.judged}; a {better} one is better."
 
 
 def _lead(facts: StudyFacts) -> str:
-    """What is best, with what the judge says of that."""
+    """Return which arm is best, and whether the judge supports that."""
     asked = [item for item in facts.contrasts if item.contrast.relation is Relation.BEST]
     ranked = facts.ranked
     if asked and asked[-1].outcome is Outcome.SUPPORTED and asked[-1].winner == ranked[0].name:
@@ -87,7 +90,7 @@ _BEST_WORDS: Mapping[Asked, str] = {
 
 
 def _leading(facts: StudyFacts) -> list[str]:
-    """The arms whose mean is the best in print; none where the answer does not begin with what is best."""
+    """Return the arms whose printed mean is the best; none if the question is not for the best arm."""
     if not facts.is_best_asked:
         return []
     first = format_score(facts.ranked[0].search.mean)
@@ -172,12 +175,12 @@ def difference_of(arm: ArmFacts) -> float | None:
 
 
 def unseen(found: Comparison) -> str:
-    """Return what share of the runs may fail although so few did."""
+    """Return the share of runs that may fail although so few did."""
     return f"up to {100 * found.unseen_failures:.0f} % of its runs may fail or collapse unseen"
 
 
 def is_better_trained(facts: StudyFacts, found: Comparison) -> bool:
-    """Whether the part of a gain that training added is clear of 0."""
+    """Return whether the part of a gain that training added is significantly above 0."""
     gain = found.training_gain
     sign = facts.charter.sign
     return is_known(gain.p) and gain.p < facts.charter.rule.alpha and sign * gain.value >= LEAST
@@ -189,7 +192,7 @@ def _means(arm: ArmFacts) -> str:
 
 
 def _parts(found: Comparison) -> str:
-    """The gain in two parts, where both are known."""
+    """Return the two parts of the gain, if both are known."""
     agent, training = found.agent_gain.value, found.training_gain.value
     if not (is_known(agent) and is_known(training)):
         return ""
@@ -206,7 +209,7 @@ _ANSWERS: Mapping[Outcome, str] = {
     Outcome.UNDECIDED: "Not decided: {statement}",
 }
 _ASKED = frozenset({Relation.MATTERS_MORE, Relation.INTERACTION, Relation.EQUIVALENT})
-"""What a hypothesis may ask besides what is better and what is best, which the answer begins with."""
+"""The relations of hypotheses besides better and best, which the first sentences of the answer cover."""
 
 
 def _other_contrasts(facts: StudyFacts) -> Iterator[str]:
@@ -222,7 +225,7 @@ def _other_contrasts(facts: StudyFacts) -> Iterator[str]:
 
 
 def _grounds(facts: StudyFacts, item: JudgedContrast) -> str:
-    """The numbers behind a contrast, with the plan whose runs they are of, where there are several."""
+    """Return the numbers behind a contrast, and their plan if the study has several."""
     plans = {each.key.split(".")[0] for each in facts.contrasts} | {f"h{each.iteration}" for each in facts.decisions}
     plan = item.key.split(".")[0].removeprefix("h")
     of_plan = f"plan {int(plan) + 1}: " if len(plans) > 1 and plan.isdigit() else ""
@@ -230,7 +233,7 @@ def _grounds(facts: StudyFacts, item: JudgedContrast) -> str:
 
 
 def _spending(facts: StudyFacts) -> Iterator[str]:
-    """What is to be known of the attempts of the arms that the answer names."""
+    """Yield the warnings about the attempts of the arms that the answer names."""
     named = dict.fromkeys(arm.name for arm in (*facts.ranked[:1], *[arm for arm in facts.ranked if arm.is_kept][:1]))
     if len(facts.compared) == 1:
         named[facts.compared[0].name] = None

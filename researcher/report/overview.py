@@ -1,7 +1,7 @@
-"""What a reader in a hurry needs: the abstract, what to do now, and what the study does not show.
+"""The summary of a report for a reader in a hurry: abstract, recommendation and limitations.
 
-Place in the flow: render.py puts these sentences at the head and the end of a report, and the terminal shows some. All
-of them follow from the facts by rules; no planner has a say, and nothing is counted or computed here.
+Place in the flow: render.py puts these sentences at the beginning and the end of a report, and the terminal shows some.
+All of them follow from the facts by rules. No planner influences them, and nothing is counted or computed here.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from researcher.study.log import BUDGET_SPENT
 from researcher.types import Charter, JudgedBy
 
 USUAL_EPISODES = 100
-"""Below this many held-out episodes, one episode is more than a hundredth of a score."""
+"""The number of held-out episodes below which one episode is more than a hundredth of a score."""
 POWER = 0.8
-"""The probability to find an effect that is there which is usually asked for."""
+"""The usual goal for the probability of finding an effect that exists."""
 FEW_PAIRS = 3
-"""So many pairs of arms are named one by one."""
+"""The largest number of pairs of arms that are named one by one."""
 
 FAILED_SCORES = {
     "base": "counted with the score before training",
@@ -43,7 +43,7 @@ FAILED_SCORES = {
 
 
 def abstract(facts: StudyFacts, answer: str) -> list[str]:
-    """Return what was asked, what was done and what came out, sentence by sentence."""
+    """Return the question, the method and the result, sentence by sentence."""
     charter = facts.charter
     arms = len(facts.arms) - len(facts.rejected_arms)
     sentences = [
@@ -61,7 +61,7 @@ def abstract(facts: StudyFacts, answer: str) -> list[str]:
 
 
 def say_runs(counts: RunCounts, charter: Charter) -> str:
-    """Return how the runs ended: each of them once, then those that failed among those that count."""
+    """Return how the runs ended, and how many of those that count failed."""
     if not counts.begun:
         return "No run was begun."
     early, failed = count_kinds(counts.early), count_kinds(counts.failed_without_score)
@@ -81,7 +81,7 @@ def say_runs(counts: RunCounts, charter: Charter) -> str:
 
 
 def say_failures(counts: RunCounts) -> str:
-    """Return how many of the runs that count failed by their own doing, ended early or without a score."""
+    """Return how many of the runs that count failed by their own doing, early or without a score."""
     kinds = f" ({count_kinds(counts.failures)})" if counts.failed else ""
     return f"{counts.failed} of the {counts.counting} that count failed by their own doing{kinds}"
 
@@ -139,7 +139,7 @@ def _use(facts: StudyFacts, baseline: ArmFacts, arm: ArmFacts) -> str:
 
 
 def is_not_from_model(arm: ArmFacts) -> bool:
-    """Whether too little of what is graded was written by the model."""
+    """Return whether the model wrote too little of the graded text."""
     share = None if arm.cost.evaluation is None else arm.cost.evaluation.model_share
     return share is not None and share < NOT_FROM_MODEL_BELOW
 
@@ -155,7 +155,7 @@ def _needed(facts: StudyFacts) -> str:
 
 
 def limitations(facts: StudyFacts) -> list[str]:
-    """Return what the study does not show, or shows less well than it may seem."""
+    """Return what the study does not show, or shows less clearly than it may seem."""
     charter = facts.charter
     models = sorted({str(arm.experiment.job.get("model")) for arm in facts.arms if arm.experiment.job.get("model")})
     of_model = f" with the model {join_names(models)}" if models else ""
@@ -197,7 +197,7 @@ def _of_runs(facts: StudyFacts) -> Iterator[str]:
 
 
 def _of_untested(facts: StudyFacts) -> Iterator[str]:
-    """The pairs of arms that neither a comparison nor a hypothesis was about."""
+    """Yield the pairs of arms that no comparison and no hypothesis covers."""
     others = [arm.name for arm in facts.arms if arm.search.scores and not arm.experiment.is_baseline]
     tested = [{*item.contrast.arms, *item.contrast.against} for item in facts.contrasts]
     pairs = list(combinations(others, 2))

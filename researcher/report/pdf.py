@@ -1,8 +1,8 @@
-"""The report as PDF: the Markdown report set on pages, with its figures and tables.
+"""The report as PDF: the Markdown report on pages, with its figures and tables.
 
-Place in the flow: `researcher report --pdf` calls `write_pdf` after the report was written; nothing is read but
-report.md and its figures, so the PDF says what the report says. Built on fpdf2, which is Python alone, with the fonts
-that come with matplotlib. This module knows nothing of studies.
+Place in the flow: `researcher report --pdf` calls `write_pdf` after the report was written. It reads only report.md and
+its figures, so the PDF has the same content as the report. It uses fpdf2, a pure Python library, with the fonts of
+matplotlib. This module knows nothing of studies.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ TABLE_PT, WIDE_TABLE_PT, CODE_PT = 7.5, 5.2, 6.8
 LINE_MM = 4.8
 MARGIN_MM = 16.0
 WIDE_COLUMNS = 9
-"""A table with more columns than this gets pages on their side."""
+"""The largest number of columns of a table on a portrait page."""
 
 MAX_COLUMN, MIN_COLUMN = 40, 4
-"""Bounds on the characters by which the widths of columns are shared out."""
+"""Bounds on the number of characters that determines a column's share of the width."""
 
 _FACES = (
     (SANS, "", "DejaVuSans.ttf"),
@@ -45,8 +45,11 @@ _FACES = (
 
 
 def write_pdf(markdown: Path, pdf: Path, *, made_at: float) -> None:
-    """Set `markdown` and the figures beside it on pages. `made_at` is the date in the file, in seconds since the epoch:
-    the same report gives the same file. Raises ResearchError if fpdf2 is not installed."""
+    """Write `markdown` and the figures beside it as PDF.
+
+    `made_at` is the date in the file, in seconds since the epoch, so that the same report gives the same file. Raises
+    ResearchError if fpdf2 is not installed.
+    """
     try:
         from fpdf import FPDF
     except ModuleNotFoundError as error:
@@ -66,7 +69,10 @@ def write_pdf(markdown: Path, pdf: Path, *, made_at: float) -> None:
 
 @dataclass(slots=True)
 class _Setter:
-    """Sets tokens of Markdown on pages, one kind of block by one method. `folder` is where pictures are."""
+    """A writer of Markdown tokens on pages, with one method per kind of block.
+
+    `folder` contains the pictures.
+    """
 
     page: FPDF
     folder: Path
@@ -114,7 +120,7 @@ class _Setter:
         self.page.cell(6.0, LINE_MM, mark)
 
     def _set_inline(self, inline: Token, *, is_item: bool) -> None:
-        """A paragraph with its emphasis, code and pictures."""
+        """Write a paragraph with its emphasis, code and pictures."""
         style = ""
         left = self.page.get_x()
         if is_item:
@@ -128,7 +134,7 @@ class _Setter:
                 self._set_picture(str(child.attrGet("src")))
             elif child.type in ("text", "code_inline", "softbreak", "hardbreak"):
                 is_code = child.type == "code_inline"
-                # Italic in a fixed width is not among the fonts.
+                # There is no italic font of fixed width.
                 self.page.set_font(MONO if is_code else SANS, style.replace("I", "") if is_code else style, BODY_PT)
                 self.page.write(LINE_MM, " " if child.type.endswith("break") else child.content)
         self.page.set_left_margin(MARGIN_MM)
@@ -166,13 +172,13 @@ class _Setter:
         self.page.ln(3.0)
 
     def _turn_page(self, *, is_wide: bool) -> None:
-        """A wide table, with its heading, stands on a page on its side."""
+        """Start a new page if a wide table, with its heading, needs landscape, or the text after it portrait."""
         if is_wide != (self.page.w > self.page.h):
             self.page.add_page(orientation="landscape" if is_wide else "portrait")
 
 
 def _is_wide(tokens: Sequence[Token]) -> bool:
-    """Whether these begin with a table that is too wide for an upright page."""
+    """Return whether the tokens begin with a table that is too wide for a portrait page."""
     if not tokens or tokens[0].type != "table_open":
         return False
     return len(next(_rows(tokens), ())) > WIDE_COLUMNS
@@ -189,7 +195,7 @@ def _rows(tokens: Sequence[Token]) -> Iterator[list[str]]:
 
 
 def _plain(inline: Token) -> str:
-    """The words of a line, without their marks."""
+    """Return the words of a line, without their markup."""
     return "".join(
         " " if child.type in ("softbreak", "hardbreak") else child.content
         for child in inline.children or ()

@@ -1,8 +1,8 @@
-"""The facts on a page: the two templates, and what they are filled in with.
+"""The pages of a report: two templates, filled in with facts.
 
-Place in the flow: `write.py` hands in the facts and the pictures and writes what comes out. Whatever a person or a
-model wrote is escaped: by Jinja's autoescape in HTML, by `escape_markdown` in Markdown. This module reads no database
-and counts nothing.
+Place in the flow: `write.py` hands in the facts and the pictures, and writes the result. All text of a person or a
+model is escaped: by Jinja's autoescape in HTML, by `escape_markdown` in Markdown. This module reads no database and
+counts nothing.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from researcher.report.figures import Picture
 
 WRITER = f"Written by swarm-researcher {swarm.__version__}."
-"""Says which version's words and layout a report has."""
+"""The line that names the version whose wording and layout a report has."""
 
 BUDGET_LINES: tuple[tuple[BudgetKind, str, str], ...] = (
     (BudgetKind.RUNS, "runs", "max_runs"),
@@ -61,7 +61,10 @@ BUDGET_LINES: tuple[tuple[BudgetKind, str, str], ...] = (
 
 
 def render_markdown(facts: StudyFacts, pictures: Sequence[Picture], files: Mapping[str, str]) -> str:
-    """`files` maps a picture's name to its path beside the report."""
+    """Return the report as Markdown.
+
+    `files` maps a picture's name to its path beside the report.
+    """
     text = (
         _environment(autoescape=False).get_template("report.md.j2").render(_page(facts), pictures=pictures, files=files)
     )
@@ -69,7 +72,7 @@ def render_markdown(facts: StudyFacts, pictures: Sequence[Picture], files: Mappi
 
 
 def render_html(facts: StudyFacts, pictures: Sequence[Picture]) -> str:
-    """One file: styles and figures are in it, and it loads nothing."""
+    """Return the report as one HTML file that contains its styles and figures and loads nothing."""
     environment = _environment(autoescape=True)
     style, _, _ = environment.loader.get_source(environment, "report.css") if environment.loader else ("", None, None)
     page = environment.get_template("report.html.j2")
@@ -79,7 +82,7 @@ def render_html(facts: StudyFacts, pictures: Sequence[Picture]) -> str:
 
 _METHOD = "The runs of an arm and of the baseline are independent samples with variances of their own (Welch's t)"
 SAID_ELSEWHERE = frozenset({"run.failed", "study.no_result", "arm.disqualified"})
-"""Kinds of warnings that the list of broken trainings, the answer and the decisions have already."""
+"""Kinds of warnings that stand elsewhere: in the list of broken trainings, the answer or the decisions."""
 
 
 def _sample_size(facts: StudyFacts) -> str:
@@ -105,7 +108,7 @@ def _base_scores(facts: StudyFacts) -> str:
 
 
 def _page(facts: StudyFacts) -> dict[str, Any]:
-    """All that both templates print; they hold words and layout, no computation."""
+    """Return everything that both templates print; they contain words and layout, no computation."""
     found, charter = answer(facts), facts.charter
     return {
         "facts": facts,
@@ -144,7 +147,7 @@ def _page(facts: StudyFacts) -> dict[str, Any]:
 
 
 def _interpretations(facts: StudyFacts) -> list[tuple[int, tuple[CheckedClaim, ...]]]:
-    """By iteration, checked against the record as it was then."""
+    """Return the planner's claims by iteration, checked against the record at that time."""
     return [
         (item.iteration, check_claims(map(claim_from_json, claims), facts.at_decisions.get(item.iteration, facts)))
         for item in facts.decisions
@@ -153,7 +156,7 @@ def _interpretations(facts: StudyFacts) -> list[tuple[int, tuple[CheckedClaim, .
 
 
 def _budget(facts: StudyFacts) -> list[tuple[str, str, str]]:
-    """With the limits as they are now; the charter has those that the study began with."""
+    """Return the lines of the budget, with the present limits; the charter has the limits at the beginning."""
     limits = present_budget(facts.study.settings, facts.charter.budget)
     lines: list[tuple[str, str, str]] = []
     for kind, label, limit_name in BUDGET_LINES:
@@ -166,7 +169,10 @@ def _budget(facts: StudyFacts) -> list[tuple[str, str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class _ProgramText:
-    """A program and the arms that ran it. `diff` is what it has changed of the baseline's, empty for that itself."""
+    """A program and the arms that ran it.
+
+    `diff` is its difference from the baseline's program; empty for that program itself.
+    """
 
     digest: str
     code: str
@@ -175,7 +181,7 @@ class _ProgramText:
 
 
 def _programs(arms: Sequence[ArmFacts]) -> list[_ProgramText]:
-    """Each distinct program once."""
+    """Return each distinct program once."""
     baseline = next((arm for arm in arms if arm.experiment.is_baseline), None)
     found: dict[str, list[ArmFacts]] = {}
     for arm in arms:
@@ -195,7 +201,7 @@ def _diff(baseline: ArmFacts | None, arm: ArmFacts) -> str:
 
 
 def _common_job(arms: Sequence[ArmFacts]) -> dict[str, Any]:
-    """The settings that every arm shares; what differs stands with the arm."""
+    """Return the settings that every arm shares; the page shows the others with their arm."""
     jobs = [arm.experiment.job for arm in arms]
     if not jobs:
         return {}
@@ -208,7 +214,7 @@ def _data_url(png: bytes) -> str:
 
 @cache
 def _environment(*, autoescape: bool) -> Environment:
-    """It keeps its templates: compiling them takes longer than filling them in."""
+    """Return the template environment, which is cached: compiling templates takes longer than filling them in."""
     environment = Environment(
         loader=PackageLoader("researcher.report"), autoescape=autoescape, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,

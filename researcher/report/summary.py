@@ -1,7 +1,7 @@
-"""What a study found, in the few lines that a terminal shows at its end.
+"""The result of a study in the few lines that a terminal shows at its end.
 
-Place in the flow: the CLI asks once a study is over, and the webhook after each analysis. The words are those of the
-report: they are made of the same facts, and nothing is counted or computed here.
+Place in the flow: the CLI asks once a study is over, and the webhook after each analysis. The words and the facts are
+those of the report. Nothing is counted or computed here.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ from researcher.report.overview import recommendation, say_runs
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """`verdicts` has one line per arm, best first; `runs` says how the runs ended, `recommendation` what to do.
-    `not_studied` is what the topic asked and the study leaves out."""
+    """The result of a study in a few lines.
+
+    `verdicts` has one line per arm, best first. `runs` says how the runs ended, and `recommendation` what to do.
+    `not_studied` names the parts of the topic that the study leaves out.
+    """
 
     not_studied: str
     answer: str
@@ -28,7 +31,10 @@ class Summary:
 
 
 def summarize(store: ExperimentStore, study_id: str) -> Summary:
-    """Raises StudyNotFound for a study without a charter."""
+    """Return the summary of a study.
+
+    Raises StudyNotFound for a study without a charter.
+    """
     facts = gather(store, study_id)
     return Summary(
         not_studied(facts),

@@ -1,7 +1,7 @@
-"""Writes the report of a study: Markdown, one HTML file and the figures, from the database alone.
+"""The writer of a study's report: Markdown, one HTML file and the figures, from the database alone.
 
-Place in the flow: the last node of the loop and `researcher report` call this; it may be called at any time and as
-often as wanted, and the same database gives the same report.
+Place in the flow: the last node of the loop and `researcher report` call this. It may be called at any time and any
+number of times. The same database gives the same report.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ class ReportPaths:
 
 
 def build_report(store: ExperimentStore, study_id: str, directory: Path, *, has_images: bool = True) -> ReportPaths:
-    """Write report.md, report.html and figures/ under `directory`, replacing an older report. Beside each figure lies
-    its data as CSV. Without `has_images` the figures are empty files: drawing takes longer than all else.
+    """Write report.md, report.html and figures/ under `directory`, replacing an older report.
+
+    The data of each figure lies beside it as CSV. Without `has_images` the figures are empty files, because drawing
+    takes longer than everything else.
 
     Raises StudyNotFound if the study was never framed, NotFound if there is no such study.
     """
-    # A study is long under way before anything is drawn, and matplotlib takes its time to import.
+    # matplotlib imports slowly, and a study runs for long before it draws anything.
     from researcher.report.figures import draw_all
 
     facts = gather(store, study_id)
@@ -56,7 +58,7 @@ def build_report(store: ExperimentStore, study_id: str, directory: Path, *, has_
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Whole or not at all: whoever reads meanwhile sees the older file."""
+    """Write the file atomically: a concurrent reader sees the older file."""
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".report-", delete=False) as file:
         file.write(content)
         os.fchmod(file.fileno(), 0o644)

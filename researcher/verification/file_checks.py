@@ -1,7 +1,7 @@
-"""Checks of what lies outside the database: programs, jobs and logs on disk, and the environment as it is today.
+"""The checks of programs, jobs and logs on disk, and of the present environment.
 
-Place in the flow: verify.py calls each of these once. A file that is not there any more is noted and is no mismatch:
-folders are pruned and moved, and what the study rests on is in the database as well.
+Place in the flow: verify.py calls each of these once. A missing file is noted and is not a mismatch: folders are pruned
+and moved, and the database has everything that the study rests on.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from swarm.errors import SwarmError
 from swarm.job import build_job
 
 AUTOMATIC = (None, "auto")
-"""Values of a job's settings that the server resolves."""
+"""The values of a job's settings that the server resolves."""
 
 
 def check_programs(store: ExperimentStore, study_id: str) -> Check:
-    """Check that what lay beside each run, and in the folder of its arm, is the arm's program, to the byte."""
+    """Check that the files beside each run and in the folder of its arm are the arm's program, byte for byte."""
     experiments = {item.id: item for item in store.list_experiments(study_id)}
     runs = {run.id: run for run in store.list_runs(study_id=study_id)}
     mismatches: list[str] = []
     files, missing = 0, 0
     for artifact in store.list_artifacts(study_id, kind="program"):
         files += 1
-        # What is not a run's lies in the folder of its arm.
+        # A file that belongs to no run lies in the folder of its arm.
         arm = runs[artifact.run_id].experiment_id if artifact.run_id else Path(artifact.path).parent.name
         code = experiments[arm].program_code
         if artifact.sha256 != sha256(code.encode()).hexdigest():
@@ -71,7 +71,7 @@ def check_jobs(store: ExperimentStore, study_id: str) -> Check:
 
 
 def check_files(store: ExperimentStore, study_id: str) -> Check:
-    """Check all other files that were noted with a hash; those of the report are made anew, see report_check.py."""
+    """Check all other files with a stored hash, except those of the report, which report_check.py writes anew."""
     mismatches: list[str] = []
     files, missing = 0, 0
     for artifact in store.list_artifacts(study_id):
@@ -86,8 +86,10 @@ def check_files(store: ExperimentStore, study_id: str) -> Check:
 
 
 def check_checkpoints(store: ExperimentStore, study_id: str) -> Check:
-    """Name the finished runs whose weights the study has removed once they were scored. Weights that are left are not
-    read: they may lie on another machine, and no number of the study rests on them."""
+    """Return the finished runs whose weights the study removed after scoring.
+
+    Weights that remain are not read: they may lie on another machine, and no number of the study depends on them.
+    """
     runs = [run for run in store.list_runs(study_id=study_id) if checkpoint_of(run) is not None]
     pruned = [run.id for run in runs if str(checkpoint_of(run)) in run.external_ids.get(PRUNED, ())]
     notes = (f"those of {len(pruned)} runs were removed by the study: {', '.join(pruned)}",) if pruned else ()
@@ -95,7 +97,7 @@ def check_checkpoints(store: ExperimentStore, study_id: str) -> Check:
 
 
 def check_environments(store: ExperimentStore, study_id: str, charter: Charter) -> Iterator[Check]:
-    """Check data and grader, which have one hash together, and how scores were measured on them."""
+    """Check data and grader, which share one hash, and how scores were measured on them."""
     evaluations = store.list_evaluations(study_id=study_id)
     with closing(StudyEnvironments()) as environments:
         try:

@@ -1,8 +1,8 @@
-"""A study's store in which every score is recomputed from its raw rewards, as the study stood after one iteration.
+"""A study's store whose scores are recomputed from raw rewards, as the study was after one iteration.
 
-Place in the flow: the loop's own analyze node and the report read from this in place of the real store. What analyze
-writes is kept here and nowhere else, so that it can be compared with what is stored. Any other write is refused, for
-`verify` opens the database for reading.
+Place in the flow: the loop's own analyze node and the report read from it instead of the real store. It keeps what
+analyze writes, so that this can be compared with what is stored. It refuses any other write, because `verify` opens the
+database for reading.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from experiments_db import (
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """After which iteration, and when its analysis was stored."""
+    """A moment of a study: after which iteration, and when its analysis was stored."""
 
     iteration: int
     at: float
@@ -37,8 +37,10 @@ class Moment:
 
 @dataclass(slots=True)
 class Written:
-    """What analyze would have stored. Findings are by iteration and arm's id; a hypothesis has its verdict and the
-    reason."""
+    """The results that analyze would have stored.
+
+    Findings are keyed by iteration and the arm's id. A hypothesis has its verdict and the reason.
+    """
 
     analysis: JsonObject | None = None
     findings: dict[tuple[int, str], dict[str, Any]] = field(default_factory=dict[tuple[int, str], dict[str, Any]])
@@ -46,7 +48,10 @@ class Written:
 
 
 class RecomputedStore(ExperimentStore):
-    """Made by `ExperimentStore.seen_as`; `moment` None is the study as it stands."""
+    """A store with recomputed scores, made by `ExperimentStore.seen_as`.
+
+    A `moment` of None stands for the present.
+    """
 
     moment: Moment | None = None
 
@@ -108,7 +113,7 @@ class RecomputedStore(ExperimentStore):
 
 
 def recompute(evaluation: Evaluation) -> Evaluation:
-    """Return the score with mean, error, successes and episodes from the rewards behind it."""
+    """Return the score with mean, error, successes and episodes from its rewards."""
     rewards: list[float] = evaluation.details["rewards"]
     by_task: dict[str, list[float]] = {}
     for task, reward in zip(evaluation.details["tasks"], rewards, strict=True):
@@ -117,7 +122,7 @@ def recompute(evaluation: Evaluation) -> Evaluation:
     return replace(
         evaluation,
         mean=statistics.fmean(rewards),
-        # As the client computes it: attempts at one task are not independent.
+        # The client computes it like this too, because attempts at one task are not independent.
         stderr=statistics.stdev(means) / len(means) ** 0.5 if len(means) > 1 else 0.0,
         episodes=len(rewards),
         successes=sum(evaluation.details["solved"]),

@@ -1,6 +1,7 @@
-"""Checks of the record itself: its rows, the charter, plans, decisions, the sealed test, the budget.
+"""The checks of the record itself: its rows, the charter, plans, decisions, the sealed test and the budget.
 
-Place in the flow: verify.py calls each of these once. Nothing is recomputed from rewards here; see score_checks.py.
+Place in the flow: verify.py calls each of these once. score_checks.py recomputes scores from rewards; nothing here
+does.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from researcher.verification.result import Check, differences
 
 
 def check_rows(store: ExperimentStore, study: Study) -> Iterator[Check]:
-    """Compare the rows of each table with those that the study ended with, also where it has gone on since."""
+    """Compare the rows of each table with those at the end of the study, even if it has continued since."""
     if earlier := store.list_events(study.id, kind=ROWS_CHANGED, limit=None):
         yield Check("rows at an earlier end", len(earlier), tuple(event.message for event in earlier))
     ended = store.find_digest(study.id)
@@ -37,7 +38,7 @@ def check_charter(charter: Charter) -> Check:
 
 
 def check_plans(store: ExperimentStore, study_id: str) -> Check:
-    """Check that arms are what the first plan that named them says."""
+    """Check that each arm is the one in the first plan that named it."""
     experiments = {item.name: item for item in store.list_experiments(study_id)}
     mismatches: list[str] = []
     planned: set[str] = set()
@@ -69,7 +70,7 @@ def check_decisions(store: ExperimentStore, study_id: str) -> Check:
 
 
 def check_sealed_test(store: ExperimentStore, study_id: str, charter: Charter) -> Check:
-    """Check that it was scored only once opened, and only for the arms that it was opened for."""
+    """Check that the sealed split was scored only after it was opened, and only for the arms it was opened for."""
     document = charter_from_json(charter.document)
     arms = {item.id: item.name for item in store.list_experiments(study_id)}
     runs = {run.id: run for run in store.list_runs(study_id=study_id)}

@@ -1,7 +1,7 @@
-"""Check of the report: it is made anew from the recomputed scores and compared with the files, line by line.
+"""The check of the report: it is written anew from the recomputed scores and compared line by line.
 
-Place in the flow: verify.py calls this last. What is compared is text: a picture may differ by a pixel on another
-machine, so the table of its data stands for it.
+Place in the flow: verify.py calls this last. It compares text. A picture may differ by a pixel on another machine, so
+the table of its data is compared instead.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from researcher.verification.recomputed import RecomputedStore
 from researcher.verification.result import Check
 
 GROWING = ("wall clock (s)",)
-"""A line that goes on growing while the report is written: the time of the study's own process."""
+"""Lines that still change while the report is written, such as the time of the study's own process."""
 
 TEXTS = (".md", ".html", ".csv")
 MAX_LINES = 5
-"""How many differing lines of a file are named; one change of a score shows in several places."""
+"""The largest number of differing lines that are named per file; one changed score shows in several places."""
 
 _PICTURE = re.compile(r"data:image/png;base64,[A-Za-z0-9+/=]*")
 
@@ -53,13 +53,13 @@ def check_report(store: ExperimentStore, study_id: str) -> Check:
 
 
 def _is_changed(artifact: Artifact) -> bool:
-    """Whether the file is there with other bytes than were written."""
+    """Return whether the file exists with other bytes than were written."""
     found = _read(artifact)
     return found is not None and sha256(found).hexdigest() != artifact.sha256
 
 
 def _compare(found: bytes, again: Path, artifact: Artifact) -> tuple[list[str], list[str]]:
-    """Mismatches and notes of one text."""
+    """Return the mismatches and the notes of one text."""
     is_as_written = sha256(found).hexdigest() == artifact.sha256
     text = found.decode(errors="replace")
     if artifact.path.endswith((".md", ".html")) and WRITER not in text and is_as_written:
@@ -74,7 +74,7 @@ def _compare(found: bytes, again: Path, artifact: Artifact) -> tuple[list[str], 
 
 
 def _lines(text: str) -> list[str]:
-    """All but what may differ: pictures, and the time that goes on."""
+    """Return the lines without what may differ: pictures, and the time that grows."""
     return [_PICTURE.sub("", line) for line in text.splitlines() if not any(growing in line for growing in GROWING)]
 
 

@@ -1,11 +1,13 @@
-"""`researcher reproduce`: one run trained again from its record, scored by the same evaluator and compared.
+"""The reproduction of a run: trained again from its record, scored by the same evaluator and compared.
 
-Place in the flow: the CLI calls `reproduce`. The repeat has a database, a folder and, unless one is named, a server of
-its own; the study's record is only read. This module judges no arm: it says whether one score can be had again.
+Place in the flow: the command `researcher reproduce` calls `reproduce`. The repeat has a database and a folder of its
+own, and a server of its own unless one is named. The study's record is only read. This module judges no arm: it says
+whether one score can be reproduced.
 
-A repeat differs from the record by the noise of two evaluations, and by that of training unless training went the same
-way bit for bit, which the curves tell. The interval around the recorded score covers 95 % of such differences: the
-variances of both evaluations, and where training went another way twice the variance between the seeds of the arm.
+A repeat differs from the record by the noise of two evaluations. Unless training was the same bit for bit, which the
+curves show, it also differs by the noise of training. The interval around the recorded score covers 95 % of such
+differences. Its variance is that of both evaluations, and twice the variance between the seeds of the arm if training
+differed.
 """
 
 from __future__ import annotations
@@ -37,11 +39,11 @@ from swarm.processes.child import Child, tail
 from swarm.sandbox.sandbox import Sandbox, choose_sandbox
 
 Z = 1.959964
-"""95 % of a normal distribution lie within so many standard deviations of its mean."""
+"""The number of standard deviations around the mean that covers 95 % of a normal distribution."""
 
 POLL_S = 1.0
 OWN_NAMES = ("experiment_name", "project_name", "logger", "save_path")
-"""Settings of a job that name it, and so differ between a run and its repeat."""
+"""The settings that name a job, which differ between a run and its repeat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +57,11 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Reproduction:
-    """How a repeat compares with its record. `low` to `high` is where its score should lie.
+    """The comparison of a repeat with its record.
 
-    `is_same_training` says that every training reward was the same to the last bit, `is_same_scoring` that every
-    episode of the evaluation was. `differing` lists what was not as it was: versions, settings, the number of steps.
+    The repeated score should lie between `low` and `high`. `is_same_training` says that every training reward was the
+    same to the last bit. `is_same_scoring` says that every episode of the evaluation was the same. `differing` lists
+    other differences: versions, settings, the number of steps.
     """
 
     run_id: str
@@ -83,7 +86,7 @@ class Reproduction:
         return {**asdict(self), "is_within": self.is_within}
 
     def lines(self) -> list[str]:
-        """For people."""
+        """Return the comparison in lines for people."""
         training = "the same to the last bit" if self.is_same_training else "not the same bit by bit"
         scoring = "the same in every episode" if self.is_same_scoring else "other episodes than in the record"
         verdict = "within" if self.is_within else "OUTSIDE"
@@ -107,8 +110,11 @@ def reproduce(
     unsafe_no_sandbox: bool = False,
     on_progress: Callable[[str], None] = lambda line: None,
 ) -> Reproduction:
-    """Raises NotFound for no such run, ResearchError for one without a score or a repeat that fails, ServerProblem,
-    SandboxUnavailable, SwarmError."""
+    """Train a run again, score it and return the comparison with its record.
+
+    Raises NotFound for no such run, ResearchError for a run without a score or a repeat that fails, ServerProblem,
+    SandboxUnavailable or SwarmError.
+    """
     run = store.get_run(run_id)
     record = _Record.read(store, run)
     sandbox = choose_sandbox(unsafe_no_sandbox) if record.experiment.author is Author.LANGUAGE_MODEL else None
@@ -136,7 +142,7 @@ def reproduce(
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """What is known of the run that is trained again."""
+    """The record of the run that is trained again."""
 
     run: Run
     study: Study
@@ -166,7 +172,7 @@ class _Record:
 
     @property
     def steps(self) -> int:
-        """How long it was trained: all its steps, unless it was ended early."""
+        """The number of steps of the run: all of its job, unless it was ended early."""
         return self.run.final_weight_version or total_steps(self.experiment.job)
 
 
@@ -181,7 +187,7 @@ class _Repeat:
     say: Callable[[str], None]
 
     def carry_out(self) -> Run:
-        """Train and score; returns the repeat as its own database has it."""
+        """Train and score the repeat, and return it as in its own database."""
         experiment, run = self._prepare_rows()
         slot = self.pool.take()
         if slot is None or slot.url is None:
@@ -209,7 +215,7 @@ class _Repeat:
         return self.store.update_run(run.id, status=RunStatus.FINISHED)
 
     def _prepare_rows(self) -> tuple[Experiment, Run]:
-        """The study, its charter and the arm in a database of their own."""
+        """Create the study, its charter and the arm in the repeat's own database."""
         known = self.record.experiment
         study = self.store.create_study(self.record.study.topic, brain=self.record.study.brain)
         self.store.freeze_charter(study.id, self.record.document)
@@ -228,7 +234,7 @@ class _Repeat:
         return experiment, self.store.update_run(run.id, status=RunStatus.LAUNCHING)
 
     def _end_as_the_record(self, url: str, run: Run) -> Run:
-        """A run that was ended early is trained no further than it was."""
+        """Shorten the repeat to the steps of the record if that run was ended early."""
         if self.record.steps == total_steps(run.job):
             return run
         with self.pool.connect(url) as client:
@@ -237,7 +243,10 @@ class _Repeat:
         return self.store.update_run(run.id, external_ids=external)
 
     def _await_steps(self, url: str, child: Child, run: Run, evaluator: Evaluator) -> None:
-        """Until it has trained as long as the record did; its curves are kept. Raises ResearchError."""
+        """Wait until the repeat has trained as long as the record, and keep its curves.
+
+        Raises ResearchError if the engine or the client fails, or if the repeat takes too long.
+        """
         deadline = time.monotonic() + TIME_LIMITS[engine_of(self.record.experiment.job)].run_s
         with self.pool.connect(url) as client:
             copied = 0
@@ -295,7 +304,7 @@ def _curve(store: ExperimentStore, run_id: str) -> list[tuple[int, float | None]
 
 
 def _spread_of_seeds(store: ExperimentStore, record: _Record) -> float:
-    """Standard deviation of the arm's scores over its seeds; 0 where it has but one."""
+    """Return the standard deviation of the arm's scores over its seeds; 0 for fewer than two scores."""
     finished = [
         run.id for run in store.list_runs(experiment_id=record.experiment.id) if run.status is RunStatus.FINISHED
     ]
@@ -304,7 +313,7 @@ def _spread_of_seeds(store: ExperimentStore, record: _Record) -> float:
 
 
 def _by_task(evaluation: Evaluation) -> list[tuple[str, float]]:
-    """Sorted: episodes end in another order each time."""
+    """Return the rewards with their tasks, sorted, because episodes end in another order each time."""
     details = evaluation.details
     return sorted(zip(details.get("tasks", ()), details.get("rewards", ()), strict=False))
 

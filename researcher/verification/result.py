@@ -1,6 +1,7 @@
-"""What a verification says: one result per kind of thing, with how many were checked and every mismatch by name.
+"""The result of a verification: one check per kind of record, with the number checked and every mismatch.
 
-Place in the flow: the checks of this folder return these, verify.py gathers them, the CLI shows them.
+Place in the flow: the checks of this folder return these, verify.py gathers them, and the CLI shows them. This module
+checks nothing itself.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 TOLERANCE = 1e-9
-"""Two ways to add the same numbers differ by less than this."""
+"""The largest difference between two ways of adding the same numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One kind of thing. `mismatches` say where and what, one line each; `notes` what could not be checked, and why."""
+    """The check of one kind of record.
+
+    `mismatches` have one line each with the place and the difference. `notes` say what could not be checked, and why.
+    """
 
     kind: str
     checked: int
@@ -26,8 +30,10 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """All checks of one study. `digest` is that of the rows it ended with, as its report has it; None while it goes
-    on."""
+    """All checks of one study.
+
+    `digest` is that of the rows at its end, as in its report; None while the study is not over.
+    """
 
     study_id: str
     digest: str | None
@@ -42,7 +48,7 @@ class Verification:
         return sum(check.checked for check in self.checks)
 
     def lines(self) -> list[str]:
-        """Return for people a table of the kinds, then every mismatch and note below its kind, then the sum."""
+        """Return lines for people: a table of the kinds with mismatches and notes below each, then the sum."""
         width = max(len(check.kind) for check in self.checks)
         lines = [f"{'what':<{width}}  checked  mismatches"]
         for check in self.checks:
@@ -64,7 +70,7 @@ class Verification:
 
 
 def differences(stored: Any, computed: Any, where: str, *, tolerance: float = TOLERANCE) -> Iterator[str]:
-    """Say where two JSON documents are not the same, one line each; numbers may differ by `tolerance`."""
+    """Yield one line for each place where two JSON documents differ; numbers may differ by `tolerance`."""
     if isinstance(stored, Mapping) and isinstance(computed, Mapping):
         for name in sorted({*map(str, stored), *map(str, computed)}):
             yield from differences(

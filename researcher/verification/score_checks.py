@@ -1,8 +1,8 @@
-"""Checks of every number: scores from raw rewards, then analyses, findings and verdicts from those scores.
+"""The checks of every number: scores from raw rewards, then analyses, findings and verdicts from those scores.
 
-Place in the flow: verify.py calls these once. The analyze node of the loop does the work again on a store in which the
-scores are recomputed (recomputed.py), once for each iteration and with the runs that had ended by then; what it would
-have stored is compared with what is stored. So this stays right whatever the judge becomes.
+Place in the flow: verify.py calls these once. The analyze node of the loop does its work again on a store with
+recomputed scores (recomputed.py). It does so once for each iteration, with the runs that had ended by then. The checks
+compare its results with what is stored, so they stay right if the judge changes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def check_scores(store: ExperimentStore, study_id: str) -> Check:
 
 
 def check_analyses(store: ExperimentStore, study_id: str, charter: Charter) -> Iterator[Check]:
-    """Check that what each iteration concluded is what its runs say."""
+    """Check that the conclusions of each iteration follow from its runs."""
     stored = store.list_analyses(study_id)
     results = [(item, _analyze_again(store, study_id, charter, item)) for item in stored]
     findings = store.list_findings(study_id=study_id)
@@ -89,7 +89,7 @@ def _compare_analyses(results: list[tuple[IterationDocument, Written]]) -> Check
 
 def _compare_findings(findings: list[Finding], results: list[tuple[IterationDocument, Written]]) -> Check:
     mismatches: list[str] = []
-    # A later analysis takes back what an earlier one found of an arm that is out.
+    # A later analysis replaces the findings of an earlier one about a disqualified arm.
     newest = {key: values for _, written in results for key, values in written.findings.items()}
     for finding in findings:
         again = newest.get((finding.iteration, finding.experiment_id))
@@ -105,7 +105,10 @@ def _compare_findings(findings: list[Finding], results: list[tuple[IterationDocu
 
 
 def _compare_hypotheses(store: ExperimentStore, study_id: str, results: Sequence[Written]) -> Check:
-    """Compare the verdicts: each analysis judges its own plan, and takes back what was said of arms that are out."""
+    """Compare the verdicts of hypotheses.
+
+    Each analysis judges its own plan, and revokes verdicts on disqualified arms.
+    """
     stored = store.list_hypotheses(study_id)
     judged = {name: verdict for written in results for name, verdict in written.hypotheses.items()}
     mismatches: list[str] = []
@@ -120,7 +123,7 @@ def _compare_hypotheses(store: ExperimentStore, study_id: str, results: Sequence
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values as JSON has them: no NaN, no tuples."""
+    """Return the values as in JSON: no NaN, no tuples."""
     return {
         name: None
         if isinstance(value, float) and not math.isfinite(value)

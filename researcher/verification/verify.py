@@ -1,7 +1,7 @@
-"""`researcher verify`: is what a study says what its runs gave, and is its record the one that it ended with?
+"""The verification of a study: its results against its runs, and its record against the one at its end.
 
-Place in the flow: the CLI calls `verify_study` on a store that is open for reading; nothing is changed. Each kind of
-thing has its check in this folder.
+Place in the flow: the command `researcher verify` calls `verify_study` on a store that is open for reading. Nothing is
+changed. Each kind of record has its check in this folder.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ from researcher.verification.score_checks import check_analyses, check_scores
 
 
 def verify_study(store: ExperimentStore, study_id: str) -> Verification:
-    """Carry out all checks. Raises StudyNotFound for a study without a charter, NotFound for no study."""
+    """Carry out all checks.
+
+    Raises StudyNotFound for a study without a charter, NotFound for no study.
+    """
     study = store.get_study(study_id)
     stored = store.find_charter(study_id)
     if stored is None:
@@ -60,7 +63,7 @@ def verify_study(store: ExperimentStore, study_id: str) -> Verification:
 
 
 def _carry_out(kind: str, check: Callable[[], Iterable[Check]]) -> Iterator[Check]:
-    """Run a check. A record that it cannot read is a mismatch, not the end of the other checks."""
+    """Run a check; a record that it cannot read is a mismatch, and the other checks go on."""
     try:
         yield from check()
     except Exception as error:  # noqa: BLE001 - the boundary: what cannot be recomputed is a result

@@ -1,7 +1,8 @@
-"""What a language model may answer: pydantic models, and how a JSON object or a program is found in its text.
+"""The valid answers of a language model as pydantic models, and the parsers that find them in its text.
 
-Place in the flow: chat.py calls these parsers; `Unusable` tells it what to say to the model before it tries again. The
-edge between free text and the dataclasses of types.py. This module knows nothing of prompts, HTTP or studies.
+Place in the flow: chat.py calls these parsers. They turn free text into models, at the edge of the dataclasses of
+types.py. The message of `Unusable` tells the model what to correct. This module knows nothing of prompts, HTTP or
+studies.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ MAX_FACTORS = 8
 _ARM_NAME = r"^[A-Za-z0-9][A-Za-z0-9 =.,_+\[\]\-]{0,59}$"
 ArmName = Annotated[str, StringConstraints(strip_whitespace=True, pattern=_ARM_NAME)]
 ProgramName = Annotated[str, StringConstraints(strip_whitespace=True, pattern=r"^[A-Za-z0-9][A-Za-z0-9 .,_+\-]{0,59}$")]
-"""Without an equals sign: a level of a setting has one."""
+"""A name without an equals sign, which marks a level of a setting."""
 Line = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=600)]
 
 _THINKING = re.compile(r"<think>.*?</think>", re.DOTALL)
@@ -32,7 +33,7 @@ _FENCED_JSON = re.compile(r"```(?:json)?[ \t]*\n(.*?)```", re.DOTALL)
 
 
 class Unusable(ValueError):
-    """An answer that cannot be used; the message is told to the model."""
+    """An answer that cannot be used; the model sees the message."""
 
 
 class Answer(BaseModel):
@@ -45,10 +46,10 @@ class InfeasibleAnswer(Answer):
 
 
 class FrameAnswer(Answer):
-    """Either a framed question, or what of the topic cannot be studied and the nearest topic that can; both where a
-    person said to go on without it.
+    """A framed question, or the parts of the topic that cannot be studied with the nearest topic that can.
 
-    `kind` to `baseline` are texts of the flags of the same names; `programs` are the names of those compared.
+    It is both if a person agreed to go on without those parts. The fields `kind` to `baseline` are texts of the flags
+    of the same names. `programs` are the names of the compared programs.
     """
 
     question: Line | None = None
@@ -67,7 +68,10 @@ class FrameAnswer(Answer):
 
 
 class HypothesisAnswer(Answer):
-    """`relation`, `against` and `margin` are those of a Contrast; without a relation nothing judges the statement."""
+    """A hypothesis of the plan.
+
+    `relation`, `against` and `margin` are those of a Contrast. Without a relation, nothing judges the statement.
+    """
 
     statement: Line
     prediction: Line
@@ -103,7 +107,7 @@ class DecideAnswer(Answer):
 
 
 class ClaimAnswer(Answer):
-    """One claim of prompts/interpret.md; what its kind does not need is left out."""
+    """One claim of prompts/interpret.md, without the fields that its kind does not need."""
 
     claim: ClaimKind
     arm: ArmName | None = None
@@ -128,12 +132,15 @@ A = TypeVar("A", bound=Answer)
 
 
 def is_arm_name(text: str) -> bool:
-    """Whether an answer can hold the name of an arm."""
+    """Return whether an answer may use the text as the name of an arm."""
     return re.fullmatch(_ARM_NAME, text) is not None
 
 
 def parse_answer(text: str, model: type[A]) -> A:
-    """The last JSON object of `text` as a `model`. Raises Unusable."""
+    """Return the last JSON object of `text` as a `model`.
+
+    Raises Unusable if there is none or it is invalid.
+    """
     try:
         return model.model_validate(_find_object(text))
     except ValidationError as error:
@@ -142,7 +149,10 @@ def parse_answer(text: str, model: type[A]) -> A:
 
 
 def parse_program(text: str) -> str:
-    """The last fenced Python block of `text`. Raises Unusable."""
+    """Return the last fenced Python block of `text`.
+
+    Raises Unusable if there is none.
+    """
     blocks = _PROGRAM.findall(_THINKING.sub("", text))
     if not blocks or not blocks[-1].strip():
         raise Unusable("there is no fenced block that starts with ```python and holds the program")
@@ -150,7 +160,10 @@ def parse_program(text: str) -> str:
 
 
 def parse_claims(text: str) -> tuple[Claim, ...]:
-    """What a model says of the results. Raises Unusable."""
+    """Return a model's claims about the results.
+
+    Raises Unusable if they are invalid.
+    """
     return tuple(claim.to_claim() for claim in parse_answer(text, InterpretAnswer).claims)
 
 
@@ -170,7 +183,7 @@ def _find_object(text: str) -> dict[str, Any]:
 
 
 def _objects_in(text: str) -> list[dict[str, Any]]:
-    """Every outermost JSON object, in order."""
+    """Return every outermost JSON object, in order."""
     decoder = json.JSONDecoder()
     found: list[dict[str, Any]] = []
     position = text.find("{")

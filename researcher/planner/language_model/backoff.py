@@ -1,8 +1,8 @@
-"""Waiting for a language model that gives no answer: how long until the next attempt, and when the waiting is over.
+"""The waiting for a language model that gives no answer.
 
-Place in the flow: chat.py reports every failed attempt here and goes on once `wait` returns. The pauses grow and are
-random within bounds, so that many studies do not come back at the same moment. This module knows nothing of HTTP, and
-nothing of what a study does instead when the waiting is over.
+Place in the flow: chat.py reports every failed attempt here and continues once `wait` returns. The pauses grow and are
+random within bounds, so that many studies do not retry at the same moment. This module knows nothing of HTTP, or of
+what a study does after an outage.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ PATIENCE_S = 3600.0
 class Backoff:
     """The outages of one language model, as one process sees them.
 
-    `patience_s` counts from the first failed attempt after an answer. Once it is over, each question is tried once and
-    given up at its first failure, until the model answers again. `sleep` may raise whatever ends the work. `say` gets
-    the kind of an event and a line for people.
+    `patience_s` counts in seconds from the first failed attempt after an answer. After that time, each question gets
+    one attempt, until the model answers again. `sleep` may raise any exception that ends the work. `say` gets the kind
+    of an event and a line for people.
     """
 
     def __init__(
@@ -48,15 +48,15 @@ class Backoff:
         self._reason = ""
 
     def ensure_open(self) -> None:
-        """Raises LanguageModelUnavailable while the server has asked not to be called, and the waiting is over."""
+        """Raise LanguageModelUnavailable while the server has asked not to be called."""
         if self._failed_since is not None and self._clock() < self._closed_until:
             raise self._unavailable()
 
     def wait(self, reason: str, retry_after_s: float | None = None) -> None:
-        """Pause after a failed attempt, for no less than `retry_after_s`.
+        """Pause after a failed attempt, for at least `retry_after_s`.
 
-        Raises LanguageModelUnavailable if the outage has lasted for `patience_s`, or would have before the next
-        attempt that the server allows.
+        Raises LanguageModelUnavailable if the outage has lasted for `patience_s`, or would have before the next attempt
+        that the server allows.
         """
         now = self._clock()
         if self._failed_since is None:
@@ -76,14 +76,14 @@ class Backoff:
         self._sleep(pause)
 
     def succeed(self) -> None:
-        """The model has answered: the next failure begins another outage."""
+        """Record that the model has answered: the next failure begins another outage."""
         if self._failed_since is not None:
             lasted = _in_words(self._clock() - self._failed_since)
             self._say("llm.answering", f"{self._model} answers again, after {lasted}.")
         self._failed_since, self._failures, self._closed_until = None, 0, 0.0
 
     def _pause(self) -> float:
-        # The exponent is bounded, for a power of some thousands is no float.
+        # The exponent is bounded, because a power of some thousands overflows a float.
         longest = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(self._failures - 1, 30))
         return self._jitter(longest / 2, longest)
 

@@ -1,7 +1,7 @@
-"""What a language model is shown of a study, as text: settings, results, history, and foreign text as marked data.
+"""The texts that show a study to a language model: settings, results, history, and foreign text marked as data.
 
-Place in the flow: the `llm` planner fills its prompts with these. Everything is capped. This module asks nobody and
-decides nothing.
+Place in the flow: the `llm` planner fills its prompts with these. All foreign text is capped. This module asks nobody
+and decides nothing.
 """
 
 from __future__ import annotations
@@ -39,27 +39,28 @@ _NOT_TUNED = frozenset(
     {"model", "dtype", "total_steps", "max_response_length", "max_model_len", "mixture", "verl", "tool_parser",
      "reasoning_parser", "min_group"}
 )  # fmt: skip
-"""Factors that a person alone may ask for: what the study fixes, and steps and lengths, by which an arm would buy a
-better score with more training or compute."""
+"""The factors that only a person may ask for.
+
+The study fixes some of them. Steps and lengths would let an arm buy a better score with more training or compute."""
 TUNABLE = tuple(name for name in SPECS if name not in _NOT_TUNED)
-"""The settings that an arm may set where a person named no factors."""
+"""The settings that an arm may change if a person named no factors."""
 
 
 def list_settings() -> str:
-    """Return one line per setting that a model may choose: its name, what it takes and its default."""
+    """Return one line per setting that a model may choose: its name, its values and its default."""
     schema = TrainJob.model_json_schema()["properties"]
     return "\n".join(f"- {name}: {_describe(schema[name])}" for name in TUNABLE)
 
 
 def list_tasks(named: StudiedEnvironment | None) -> str:
-    """The environments to choose from: the one that a person named, or the bundled ones."""
+    """Return the environments to choose from: the one that a person named, or the bundled ones."""
     if named is not None:
         return f"- {named.name}: {named.description or 'an environment of the person who asks'}"
     return "\n".join(f"- {family.name}: {family.description}" for family in TASK_FAMILIES.values())
 
 
 def list_fixed(request: FrameRequest) -> str:
-    """Return what a person has decided already."""
+    """Return what a person has already decided."""
     asked = request.question
     is_asked = bool(asked.factors)
     fixed = {
@@ -82,7 +83,7 @@ def list_fixed(request: FrameRequest) -> str:
 
 
 def show_choice(charter: Charter) -> str:
-    """Return what the arms of a plan may be: those of a comparison, or the space of a search."""
+    """Return the possible arms of a plan: those of a comparison, or the space of a search."""
     question = charter.asks
     if not question.factors:
         return (
@@ -97,7 +98,7 @@ def show_choice(charter: Charter) -> str:
 
 
 def _factor_as_text(factor: Factor) -> str:
-    """A factor as --vary reads it; one of programs by their names."""
+    """Return a factor as --vary reads it, or a factor of programs by their names."""
     if any(level.settings and not level.factors.keys() <= SPECS.keys() for level in factor.levels):
         parts = [f"{level.name}: {_assigned(level.settings)}" for level in factor.levels]
         return "; ".join(parts)
@@ -118,7 +119,7 @@ def show_job(job: Mapping[str, Any]) -> str:
 
 
 def show_results(analysis: Analysis) -> str:
-    """The judge's numbers, and why runs have none."""
+    """Return the judge's numbers, and the reasons for runs without a score."""
     lines = ["Held-out scores, measured by the evaluator (mean over seeds, interval, before training):"]
     for arm in analysis.arms:
         before = list(arm.base_scores.values())
@@ -143,7 +144,7 @@ def show_results(analysis: Analysis) -> str:
 
 
 def show_history(history: History) -> str:
-    """Earlier plans with their results, diagnoses of runs, and findings of earlier studies."""
+    """Return earlier plans with their results, diagnoses of runs, and findings of earlier studies."""
     parts: list[str] = []
     for plan in history.plans:
         arms = "; ".join(f"{arm.name} {json.dumps(dict(arm.factors))}" for arm in plan.arms)
@@ -165,13 +166,16 @@ def show_budget(budget: Budget, history: History) -> str:
 
 
 def quote_data(items: Iterable[str]) -> str:
-    """Text of others between delimiters that it cannot contain, each item on one capped line, the newest kept."""
+    """Return foreign text between delimiters that it cannot contain.
+
+    Each item is one capped line, and only the newest items are kept.
+    """
     lines = [" ".join(item.split())[:MAX_ITEM_CHARS] for item in items][-MAX_ITEMS:]
     return quote_text("\n".join(lines))
 
 
 def quote_text(text: str) -> str:
-    """As it is but for its length; the end is kept, where programs say what went wrong."""
+    """Return the text between delimiters, capped at its beginning: errors of programs stand at the end."""
     mark = secrets.token_hex(6)
     return f"BEGIN DATA {mark}\n{text[-MAX_DATA_CHARS:]}\nEND DATA {mark}"
 

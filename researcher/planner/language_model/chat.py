@@ -1,9 +1,8 @@
-"""One question to a language model: sent, checked, asked again if need be, recorded and paid for in any case.
+"""One question to a language model: sent, checked, repeated if necessary, and always recorded and charged.
 
-Place in the flow: the `llm` planner asks through a `Chat`; the openai SDK carries it to any OpenAI-compatible server.
-Only text and token counts leave here; the key goes to the SDK and nowhere else: not to the database, a log or a
-message. What fails is classified here, as what waiting may mend and what it does not; backoff.py does the waiting. This
-module knows nothing of what a study is about.
+Place in the flow: the `llm` planner asks through a `Chat`. The openai SDK sends each call to any OpenAI-compatible
+server. This module classifies failures into those that waiting may cure and others; backoff.py does the waiting. The
+key goes only to the SDK, never to the database, a log or a message. This module knows nothing of a study's subject.
 """
 
 from __future__ import annotations
@@ -32,25 +31,25 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MAX_ANSWERS = 3
-"""Answers asked for, each told what was wrong with the one before, until a question is begun anew after a pause."""
+"""The number of answers per attempt; each repetition tells the model the fault of the previous answer."""
 
 CALL_TIMEOUT_S = 180.0
-"""Without a byte of the answer."""
+"""The longest time without a byte of the answer."""
 CALL_LIMIT_S = 900.0
-"""For the whole of it: what comes byte by byte must not hold a study for ever."""
+"""The longest time for a whole answer: a server that sends byte by byte must not block a study for ever."""
 MAX_OUTPUT_TOKENS = 8_000
 MAX_ERROR_CHARS = 500
-# What English text and code have; used where a server reports no usage, and to keep within the budget beforehand.
+# The ratio of English text and code. It estimates tokens before a call, and where a server reports no usage.
 CHARS_PER_TOKEN = 3.5
 
 REFUSED = frozenset({401, 403, 404})
-"""Statuses that say that the key is not accepted, or that there is no such model: a person has to mend it."""
+"""Statuses of a rejected key or an unknown model, which only a person can fix."""
 MAY_PASS = frozenset({402, 408, 409, 425, 429})
-"""Statuses below 500 that a later attempt may not get: no credit, too slow, a conflict, too early, too many."""
+"""Statuses below 500 that may pass: no credit, a timeout, a conflict, too early, too many requests."""
 
 
 class _NoAnswer(Exception):
-    """An attempt that gave nothing usable; another one may."""
+    """An attempt without a usable answer, after which another attempt may succeed."""
 
     def __init__(self, reason: str, retry_after_s: float | None = None) -> None:
         super().__init__(reason)
@@ -59,7 +58,7 @@ class _NoAnswer(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """US dollars per million tokens."""
+    """The price of tokens, in US dollars per million."""
 
     input_usd: float
     output_usd: float
@@ -69,7 +68,7 @@ class Price:
 
 
 class Chat:
-    """Questions of one study to one model."""
+    """The questions of one study to one model."""
 
     def __init__(
         self,
@@ -85,10 +84,12 @@ class Chat:
         carry: Callable[[Callable[[], Any], float], Any] = lambda call, limit_s: call(),
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> None:
-        """`carry` makes a call that it is given and returns what that gives, or raises TimeoutError after so many
-        seconds; it may raise whatever ends the work while the call goes on.
+        """Create a chat.
 
-        Raises PlannerError for an empty model or key, or a money budget without a price to count by.
+        `carry` makes the call that it is given and returns its result. It raises TimeoutError after the given number of
+        seconds, and may raise any exception that ends the work meanwhile.
+
+        Raises PlannerError for an empty model or key, or for a money budget without a price.
         """
         if not model:
             raise PlannerError("no language model is named: give --model")
@@ -110,10 +111,11 @@ class Chat:
         self._timeout_s = timeout_s
 
     def ask(self, node: str, question: str, parse: Callable[[str], T]) -> T:
-        """The parsed answer. `parse` raises Unusable, which is told to the model before it may try again.
+        """Return the parsed answer to a question.
 
-        Raises LanguageModelUnavailable when the waiting for an answer is over, LanguageModelRefused at once where
-        waiting mends nothing, BudgetExceeded before a call that could go over the budget.
+        `parse` raises Unusable; the model sees the message before it tries again. Raises LanguageModelUnavailable when
+        the waiting for an answer is over, LanguageModelRefused at once if waiting cannot help, and BudgetExceeded
+        before a call that could exceed the budget.
         """
         self._backoff.ensure_open()
         attempts = count(1)
@@ -127,7 +129,10 @@ class Chat:
                 return answer
 
     def _converse(self, node: str, question: str, parse: Callable[[str], T], attempts: Iterator[int]) -> T:
-        """The first usable of a few answers. Raises _NoAnswer if none is, or if one does not come."""
+        """Return the first usable of a few answers.
+
+        Raises _NoAnswer if none is usable, or if a call fails.
+        """
         messages = [_message("system", load("system")), _message("user", question)]
         reason = ""
         for _ in range(MAX_ANSWERS):
@@ -140,7 +145,7 @@ class Chat:
         raise _NoAnswer(f"{MAX_ANSWERS} answers that cannot be used: {reason}")
 
     def _call(self, node: str, messages: list[dict[str, str]], *, attempt: int, parse: Callable[[str], object]) -> str:
-        """One request, recorded with what `parse` thinks of its answer."""
+        """Make one request, and record it with the objection of `parse` to its answer."""
         prompt = json.dumps(messages, ensure_ascii=False, indent=1)
         expected = math.ceil(len(prompt) / CHARS_PER_TOKEN)
         self._ledger.ensure_can_call_llm(
@@ -150,7 +155,7 @@ class Chat:
         try:
             completion: object = self._carry(lambda: self._send(messages), CALL_LIMIT_S)
             text, used = _read(completion)
-        # A body that is no JSON, or no completion, comes as a ValueError.
+        # A body that is not JSON, or not a completion, raises ValueError.
         except (openai.OpenAIError, ValueError, TimeoutError) as error:
             self._record(node, prompt, None, 0, 0, attempt, time.monotonic() - started, self._describe(error))
             raise self._classify(node, error) from None
@@ -161,7 +166,10 @@ class Chat:
         return text
 
     def _send(self, messages: list[dict[str, str]]) -> object:
-        """Over a connection of its own, which ends with the call even where nobody waits for it any more."""
+        """Send the messages over a connection of their own, which closes with the call.
+
+        It closes even if nobody waits for the call any more.
+        """
         with openai.OpenAI(
             api_key=self._key, base_url=self._base_url, timeout=self._timeout_s, max_retries=0
         ) as client:
@@ -172,7 +180,7 @@ class Chat:
             )
 
     def _classify(self, node: str, error: Exception) -> Exception:
-        """What a failed call means: to be waited for, to be mended by a person, or not to be asked again."""
+        """Return the error that a failed call means: wait and retry, let a person fix it, or do not ask again."""
         reason = self._describe(error)
         status = error.status_code if isinstance(error, openai.APIStatusError) else None
         if status in REFUSED:
@@ -214,7 +222,7 @@ class Chat:
         logger.info("%s: %s answered in %.1f s (%d tokens)", node, self.model, latency_s, output_tokens)
 
     def _describe(self, error: Exception) -> str:
-        """One line. Servers repeat part of the key in their complaints; it is cut out."""
+        """Return the error in one line, without the key, because servers repeat part of it in their messages."""
         status = f"HTTP {error.status_code}: " if isinstance(error, openai.APIStatusError) else ""
         line = " ".join(f"{status}{error}".split())
         return self._without_key(line)[:MAX_ERROR_CHARS] or type(error).__name__
@@ -228,10 +236,10 @@ def _message(role: str, content: str) -> dict[str, str]:
 
 
 def _read(completion: object) -> tuple[str, tuple[int, int] | None]:
-    """Text and tokens asked and answered, None where the server reports none.
+    """Return the text, and the prompt and completion tokens or None if the server reports none.
 
-    Servers differ in what they leave out of an empty answer. Raises ValueError for what is no chat completion: the SDK
-    passes on whatever a server says.
+    Servers omit different fields from an empty answer. Raises ValueError if `completion` is not a chat completion,
+    because the SDK passes on whatever a server sends.
     """
     choices: Any = getattr(completion, "choices", None)
     if not hasattr(completion, "choices") or not isinstance(choices, list | None):
@@ -248,9 +256,9 @@ def _read(completion: object) -> tuple[str, tuple[int, int] | None]:
 
 
 def _retry_after_s(error: Exception) -> float | None:
-    """The seconds that the server asks to wait, which it gives as a number or a date (RFC 9110, section 10.2.3).
+    """Return the seconds that the server asks to wait, or None.
 
-    None if it asks for no wait.
+    The header has a number or a date (RFC 9110, section 10.2.3).
     """
     if not isinstance(error, openai.APIStatusError):
         return None

@@ -1,7 +1,8 @@
-"""The question of a study as a language model frames it: its answer read as flags, and held to what a person said.
+"""The question of a study as a language model frames it.
 
-Place in the flow: llm.py asks for a frame and gets a charter from here. The code that reads a person's flags builds the
-question. What a person said stands, and an answer that says otherwise is refused by name. This module asks nobody.
+Place in the flow: llm.py asks for a frame and gets a charter from here. The model's answer is read like a person's
+flags, by the same code. A person's own flags stand, and an answer that contradicts them is refused by name. This module
+asks nobody.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ MAX_TOPIC_CHARS = 4_000
 
 
 def check_request(request: FrameRequest) -> None:
-    """Raise TopicInvalid for a topic or for factors of a person that no answer could make a study of."""
+    """Raise TopicInvalid if no answer could make a study of the topic or of the person's factors."""
     topic, task = request.topic.strip(), request.task
     if not topic:
         raise TopicInvalid("the topic is empty: say what to study, such as 'Does group size matter for word reversal?'")
@@ -59,7 +60,10 @@ def check_request(request: FrameRequest) -> None:
 
 
 def parse_frame(text: str, request: FrameRequest, author: str) -> Charter | FrameAnswer:
-    """Return the charter that an answer frames, or the answer itself where it refuses the topic. Raises Unusable."""
+    """Return the charter that an answer frames, or the answer itself if it refuses the topic.
+
+    Raises Unusable if the answer is invalid or contradicts the person's flags.
+    """
     answer = parse_answer(text, FrameAnswer)
     if answer.infeasible and not request.assume:
         return answer
@@ -80,7 +84,7 @@ def parse_frame(text: str, request: FrameRequest, author: str) -> Charter | Fram
     return replace(
         charter,
         question=str(answer.question),
-        # The model has to be able to write the name in its plans.
+        # The model must be able to write the name in its plans.
         baseline=baseline if is_arm_name(baseline) else BASELINE,
         brain=author,
         assumptions=(*answer.assumptions, *charter.assumptions, *say_inequality(arms, ComparedAt(charter.compared_at))),
@@ -102,7 +106,10 @@ def _check_equal(answer: FrameAnswer, request: FrameRequest) -> None:
 
 
 def _read_flags(answer: FrameAnswer, said: Question) -> QuestionFlags:
-    """The answer as flags, beside the settings that a person fixed. Raises Unusable, TopicInvalid."""
+    """Return the answer as flags, together with the settings that a person fixed.
+
+    Raises Unusable or TopicInvalid.
+    """
     if answer.programs and len(set(answer.programs)) < max(2, len(answer.programs)):
         raise Unusable("programs: name two or more different ones, or none")
     if answer.kind is StudyKind.OPTIMIZE and answer.design is not None:
@@ -126,9 +133,10 @@ def _read_flags(answer: FrameAnswer, said: Question) -> QuestionFlags:
 
 
 def _keep_asked(question: Question, said: Question) -> Question:
-    """The question with what a person said of it as it was said. Raises Unusable naming what the answer says otherwise.
+    """Return the question with everything that a person asked kept as it was.
 
-    Flags say neither `effect` nor `compare` aloud: without factors a model may say what the topic means.
+    Raises Unusable, naming what the answer contradicts. `effect` and `compare` are defaults that no flag states, so
+    without factors a model may choose other values that fit the topic.
     """
     if said.asked not in (Asked.EFFECT, question.asked):
         raise Unusable(f"ask: the person asked for {said.asked}, got {question.asked}")
@@ -147,7 +155,10 @@ def _keep_asked(question: Question, said: Question) -> Question:
 
 
 def _keep_factor(said: Factor, answered: Factor | None) -> Factor:
-    """The person's factor with the baseline of the answer where the person named none. Raises Unusable."""
+    """Return the person's factor, with the answer's baseline if the person named none.
+
+    Raises Unusable if the answer leaves the factor out or changes its levels.
+    """
     levels = ", ".join(level.name for level in said.levels)
     if answered is None:
         raise Unusable(f"vary: the person asked about {said.name} as well, with the levels {levels}")
@@ -159,7 +170,7 @@ def _keep_factor(said: Factor, answered: Factor | None) -> Factor:
 
 
 def _make_charter(request: FrameRequest, question: Question, *, task: str, compared_at: str | None = None) -> Charter:
-    """A charter of the question, without the words and the name of its baseline."""
+    """Return a charter of the question, without its wording and the name of its baseline."""
     job = default_job(task, steps=request.steps, base=question.fixed)
     equal = request.equal or (ComparedAt(compared_at) if compared_at else usual_comparison(question.varied))
     usual = usual_amount(equal, job, longest_reply(task))
@@ -187,9 +198,10 @@ def _make_charter(request: FrameRequest, question: Question, *, task: str, compa
 
 
 def _check_arms(charter: Charter) -> tuple[Arm, ...]:
-    """The arms of the question. Raises TopicInvalid where a plan cannot hold them, one cannot be, or two are the same.
+    """Return the arms of the question.
 
-    A search tries what it likes of its space, so that a plan holds some of it.
+    Raises TopicInvalid if a plan has no place for all of them, one is impossible, or two are the same. A search chooses
+    arms from its space, so its number of arms is not checked.
     """
     count = _count_arms(charter.asks)
     if charter.asks.kind is StudyKind.COMPARE and count > MAX_ARMS:
@@ -218,7 +230,7 @@ def _count_arms(question: Question) -> int:
 
 
 def _check_choice(question: Question, request: FrameRequest, arms: tuple[Arm, ...]) -> None:
-    """Raises Unusable for what a model may not choose and no person named."""
+    """Raise Unusable for a choice that only a person may make, and that no person made."""
     said = request.question
     metrics = METRICS_OF.get(question.asked, (request.judged_by,))
     if request.judged_by not in metrics:

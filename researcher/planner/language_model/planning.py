@@ -1,8 +1,8 @@
-"""The plan of an iteration as a language model answers it: its arms, held to the question of the charter.
+"""The plan of an iteration as a language model answers it.
 
 Place in the flow: llm.py asks for a plan and gets one from here. An arm is a job of checked settings and the name of a
-program; the baseline is that of the charter, added by itself. An answer that leaves the question is refused by name.
-This module asks nobody.
+program. This module adds the charter's baseline itself. An answer that leaves the charter's question is refused by
+name. This module asks nobody.
 """
 
 from __future__ import annotations
@@ -46,13 +46,18 @@ from swarm.job import build_job
 
 MAX_SEEDS = 10
 MAX_EPISODES_PER_STEP = 2_048
-"""Tasks times repeats: sixteen times the usual, beyond which an arm would simply buy its score with data."""
+"""The largest number of tasks times repeats, sixteen times the usual one.
+
+With more, an arm would simply buy its score with data."""
 PLAIN_PROGRAM = "plain"
-"""The program of an arm that changes settings alone."""
+"""The name of the program of an arm that changes only settings."""
 
 
 def parse_plan(text: str, charter: Charter, history: History) -> Plan:
-    """Return the plan that an answer makes, with the baseline first. Raises Unusable."""
+    """Return the plan that an answer makes, with the baseline first.
+
+    Raises Unusable if the answer is invalid or leaves the charter's question.
+    """
     answer = parse_answer(text, PlanAnswer)
     seeds = _read_seeds(answer.seeds, charter)
     if len({item.name for item in answer.arms}) < len(answer.arms):
@@ -70,32 +75,33 @@ def parse_plan(text: str, charter: Charter, history: History) -> Plan:
     known = {*earlier, *(arm.name for arm in arms)}
     hypotheses = tuple(_read_hypothesis(item, known, charter.baseline) for item in answer.hypotheses)
     _check_cost(len(arms) * seeds, charter, history)
-    # Later plans go on fresh seeds, the baseline too: no score that led to them judges them.
+    # Later plans use fresh seeds, for the baseline too, so that no score that led to a plan also judges it.
     first = max((seed for plan in history.plans for seed in plan.seeds), default=-1) + 1
     return Plan(len(history.plans), hypotheses, tuple(arms), tuple(range(first, first + seeds)), answer.rationale)
 
 
 def find_baseline(charter: Charter) -> Arm:
-    """Return the arm that the others are compared with, under the name that the charter gives it."""
+    """Return the arm that the others are compared with, under the charter's name for it."""
     arm = next(arm for arm in lay_out(charter.asks, charter.job) if arm.is_baseline)
     return replace(arm, name=charter.baseline, rationale="the baseline")
 
 
 def start_job(charter: Charter) -> dict[str, Any]:
-    """Return the settings that every arm starts from, with those that the factors need."""
+    """Return the settings that every arm starts from, including those that the factors need."""
     needs = {name: value for factor in charter.asks.factors for name, value in factor.needs.items()}
     return {**charter.job, **{name: value for name, value in needs.items() if name not in charter.asks.fixed}}
 
 
 def program_of(arm: Arm) -> str:
-    """Return the name of the program that an arm has."""
+    """Return the name of the arm's program."""
     return str(arm.factors.get(PROGRAM, PLAIN_PROGRAM))
 
 
 def contents_of(arm: Arm) -> str:
-    """Return all that an arm is but its name, as text. Raises JobInvalid.
+    """Return everything about an arm except its name, as text.
 
-    Which checkpoints are kept is left out: the loop sets that, and nothing that is learned depends on it.
+    The setting for kept checkpoints is left out: the loop sets it, and nothing that is learned depends on it. Raises
+    JobInvalid if the arm's job is invalid.
     """
     job = build_job(dict(arm.job)).resolve().model_dump(mode="json", exclude={"save_freq"})
     return f"{json.dumps(job, sort_keys=True)} {program_of(arm)}"
@@ -111,7 +117,10 @@ def _read_seeds(asked: int, charter: Charter) -> int:
 
 
 def _read_arm(item: ArmAnswer, charter: Charter) -> Arm:
-    """The arm with its program among its factors. Raises Unusable."""
+    """Return the arm, with its program among its factors.
+
+    Raises Unusable if a setting is unknown or invalid.
+    """
     question = charter.asks
     known = question.varied if question.factors else TUNABLE
     if foreign := sorted(item.settings.keys() - set(known)):
@@ -124,14 +133,17 @@ def _read_arm(item: ArmAnswer, charter: Charter) -> Arm:
         raise Unusable(f"arm {item.name}: {error.message}") from error
     if not question.factors and episodes_per_step(job) > MAX_EPISODES_PER_STEP:
         raise Unusable(f"arm {item.name}: batch_size * num_repeat is above {MAX_EPISODES_PER_STEP}")
-    # As the job understood them: "1e-3" in quotes becomes a number, a list a tuple of numbers.
+    # Keep the values as the job parsed them: "1e-3" in quotes becomes a number, a list becomes a tuple.
     job |= {name: checked.model_dump(mode="json")[name] for name in item.settings}
     arm = Arm(item.name, {PROGRAM: item.program or PLAIN_PROGRAM}, job, item.rationale)
     return replace(arm, factors=_find_levels(arm, charter)) if question.factors else arm
 
 
 def _find_levels(arm: Arm, charter: Charter) -> dict[str, Any]:
-    """The factors of an arm by the levels that it has. Raises Unusable for an arm outside of the question."""
+    """Return the factors of an arm by its levels.
+
+    Raises Unusable if the arm is outside the question.
+    """
     factors: dict[str, Any] = {}
     for factor in charter.asks.factors:
         levels = [level for level in factor.levels if _has_level(arm, factor, level, charter)]
@@ -148,13 +160,13 @@ def _has_level(arm: Arm, factor: Factor, level: Level, charter: Charter) -> bool
     if factor.name == PROGRAM:
         return level.name == program_of(arm)
     start = start_job(charter)
-    # What a level does not set, though another one of the factor does, is as every arm starts.
+    # A setting that only other levels of the factor set has the value that every arm starts from.
     wanted = {name: _setting(start, name) for name in factor.varied} | dict(level.settings)
     return all(_setting(arm.job, name) == value for name, value in wanted.items())
 
 
 def _check_arms(arms: Sequence[Arm], earlier: Mapping[str, Arm]) -> None:
-    """Raises Unusable for arms that are none, are the same, are not what their names say, or have run as others."""
+    """Raise Unusable for too few arms, duplicates, misleading names, or a name that was used for another arm."""
     if len(arms) < 2:
         raise Unusable("at least one arm besides the baseline is needed")
     for arm in arms:
@@ -173,7 +185,7 @@ def _check_arms(arms: Sequence[Arm], earlier: Mapping[str, Arm]) -> None:
 
 
 def _check_design(arms: Sequence[Arm], earlier: Mapping[str, Arm], charter: Charter) -> None:
-    """Raises Unusable where a study that compares would leave an arm of its question out; a search may."""
+    """Raise Unusable if a comparing study leaves out an arm of its question; a search may do so."""
     if charter.asks.kind is StudyKind.OPTIMIZE:
         return
     found = [dict(arm.factors) for arm in (*earlier.values(), *arms)]
@@ -183,9 +195,10 @@ def _check_design(arms: Sequence[Arm], earlier: Mapping[str, Arm], charter: Char
 
 
 def _set_factors(arms: Sequence[Arm], earlier: Mapping[str, Arm], question: Question) -> list[Arm]:
-    """The arms with what the study compares in them, whatever a model says it does.
+    """Return the arms with the factors that the study compares, whatever the model says about them.
 
-    Where the question leaves that open, these are the settings in which its arms differ, and the programs if they do.
+    If the question leaves the factors open, they are the settings in which the arms differ, and the programs if they
+    differ.
     """
     if question.factors:
         return list(arms)
@@ -203,7 +216,7 @@ def _set_factors(arms: Sequence[Arm], earlier: Mapping[str, Arm], question: Ques
 
 
 def _set_parents(arms: Sequence[Arm], earlier: Mapping[str, Arm]) -> list[Arm]:
-    """Each arm as a change of the first one with its program, so that both have the same; else of the baseline."""
+    """Return each arm with its parent: the first arm with the same program, else the baseline."""
     baseline = arms[0]
     first: dict[str, str] = {}
     for arm in (baseline, *earlier.values(), *arms):
@@ -219,7 +232,10 @@ def _set_parents(arms: Sequence[Arm], earlier: Mapping[str, Arm]) -> list[Arm]:
 
 
 def _read_hypothesis(item: HypothesisAnswer, known: Collection[str], baseline: str) -> Hypothesis:
-    """Raises Unusable for arms that there are not, or fewer than its relation takes."""
+    """Return the hypothesis of an answer.
+
+    Raises Unusable for unknown arms, or fewer arms than its relation takes.
+    """
     names = tuple(item.arms)
     against = tuple(item.against)
     if unknown := [name for name in (*names, *against) if name not in known]:
@@ -235,8 +251,10 @@ def _read_hypothesis(item: HypothesisAnswer, known: Collection[str], baseline: s
 
 
 def _check_cost(runs: int, charter: Charter, history: History) -> None:
-    """Raises Unusable for a later plan that the runs left cannot pay, though they could pay a smaller one. The first
-    plan gets its number of runs from the design."""
+    """Raise Unusable if a later plan exceeds the remaining runs although a smaller plan would fit.
+
+    The design node chooses the number of runs of the first plan.
+    """
     if not history.plans or charter.budget.max_runs is None or history.runs_used is None:
         return
     left = charter.budget.max_runs - history.runs_used

@@ -1,7 +1,7 @@
-"""How much an arm was given to train with: episodes, tokens and seconds, from the curves of its runs.
+"""The amount of training of an arm: episodes, tokens and seconds, from the curves of its runs.
 
-Place in the flow: facts.py gathers these for every arm, and the report shows them beside the scores, so that a reader
-sees what was equal and what was not. This module judges nothing.
+Place in the flow: facts.py gathers these for every arm. The report shows them beside the scores, so that a reader sees
+what was equal. This module judges nothing.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from researcher.execution.runs import TRAINING_SECONDS
 
 EPISODES = "batch/episodes"
 TOKENS = ("rollout/trained_tokens", "actor/trained_tokens")
-"""Metrics of a step: episodes of its batch, and tokens that the model wrote in them, which engine `fake` calls
-otherwise."""
+"""The metrics of a step: the episodes of its batch, and the tokens that the model wrote in them.
+
+The engine `fake` has another name for the tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """What one run of an arm trained with, on average over its runs. None where no run recorded it."""
+    """The amounts that one run of an arm trained with, on average over its runs; None if no run recorded them."""
 
     steps: float | None = None
     episodes: float | None = None
@@ -30,7 +31,7 @@ class Amounts:
 
 
 def gather_amounts(store: ExperimentStore, run_ids: Sequence[str]) -> Amounts:
-    """Sums over the steps of each run, then the mean over the runs."""
+    """Return the sums over the steps of each run, averaged over the runs."""
     names = (EPISODES, *TOKENS, TRAINING_SECONDS)
     sums: dict[str, dict[str, float]] = {name: defaultdict(float) for name in names}
     steps: dict[str, float] = defaultdict(float)

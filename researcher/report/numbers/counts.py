@@ -1,12 +1,12 @@
-"""How the runs of a study ended: the one place where they are counted.
+"""The ends of a study's runs, and the only place where they are counted.
 
-Place in the flow: facts.py lists the outcomes of each arm here; sentences, tables, claims and the summary of the
+Place in the flow: facts.py lists the outcomes of each arm here. Sentences, tables, claims and the summary of the
 terminal format these numbers and count nothing themselves. This module judges nothing.
 
-A run is one arm with one seed. It ends once, however often it was trained: it finished, or ended early and is scored
-with what it had learned, or failed by its own doing without a score and counts as the charter says; all of these count.
-Or it has no score, because the system or the budget ended it. A run has failed if it ended by its own doing, early or
-without a score.
+A run is one arm with one seed. It ends once, however often it was trained. A run counts if it finished, if it ended
+early and is scored with what it had learned, or if it failed by its own doing without a score. The charter sets the
+value of the last kind. A run that the system or the budget ended has no score. A run has failed if it ended by its own
+doing, early or without a score.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from researcher.judge import Runs
 
 
 class RunEnd(StrEnum):
-    """How a run ended."""
+    """The way in which a run ended."""
 
     FINISHED = "finished"
     EARLY = "ended early"
@@ -34,13 +34,16 @@ class RunEnd(StrEnum):
 
 
 COUNTING = frozenset({RunEnd.FINISHED, RunEnd.EARLY, RunEnd.FAILED})
-"""Ends of runs that have a value in the means."""
+"""The ends of runs that have a value in the means."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """The end of one run. `failure` says how it failed by its own doing; empty if it did not. `reason` is why it ended
-    early or has no score. `retries` are the reasons of earlier trainings that the system broke."""
+    """The end of one run.
+
+    `failure` says how it failed by its own doing; empty if it did not. `reason` is why it ended early or has no score.
+    `retries` are the reasons of earlier trainings that the system broke.
+    """
 
     arm: str
     seed: int
@@ -52,7 +55,7 @@ class RunOutcome:
 
 @dataclass(frozen=True, slots=True)
 class RunCounts:
-    """The runs of an arm or of a study that were begun, counted."""
+    """The counts of an arm's or a study's runs that were begun."""
 
     outcomes: tuple[RunOutcome, ...] = ()
 
@@ -66,12 +69,12 @@ class RunCounts:
 
     @property
     def counting(self) -> int:
-        """How many have a value in the means."""
+        """The number of runs that have a value in the means."""
         return sum(item.end in COUNTING for item in self.outcomes)
 
     @property
     def failures(self) -> Mapping[str, int]:
-        """Runs that failed by their own doing, by kind."""
+        """The number of runs that failed by their own doing, by kind."""
         return Counter(item.failure for item in self.outcomes if item.failure)
 
     @property
@@ -84,12 +87,12 @@ class RunCounts:
 
     @property
     def early(self) -> Mapping[str, int]:
-        """Runs that ended early and are scored, by kind."""
+        """The number of runs that ended early and are scored, by kind."""
         return Counter(item.reason for item in self.outcomes if item.end is RunEnd.EARLY)
 
     @property
     def without_score(self) -> tuple[RunOutcome, ...]:
-        """Runs that the system or the budget ended: the missing seeds."""
+        """The runs that the system or the budget ended: the missing seeds."""
         return tuple(item for item in self.outcomes if item.end in (RunEnd.MISSING, RunEnd.BUDGET))
 
     @property
@@ -105,7 +108,10 @@ class RunCounts:
 
 
 def list_outcomes(experiment: Experiment, runs: Iterable[Run], scored: Runs) -> tuple[RunOutcome, ...]:
-    """Return the outcome of each seed of an arm that was begun, by seed; `scored` has the value of those that count."""
+    """Return the outcome of each seed of an arm that was begun, by seed.
+
+    `scored` has the values of the runs that count.
+    """
     by_seed: dict[int, list[Run]] = {}
     for run in runs:
         if run.status is not RunStatus.PLANNED or run.server_url:

@@ -1,8 +1,8 @@
-"""What a report says, as numbers and records: read from the database and from nowhere else.
+"""The facts of a report as numbers and records, read only from the database.
 
-Place in the flow: whatever states a result reads these facts: the report with its figures and tables, the answer on the
-terminal, the check of a planner's claims. counts.py counts the runs. This module formats nothing and decides nothing:
-verdicts and intervals come from the judge's newest analysis.
+Place in the flow: everything that states a result reads these facts: the report with its figures and tables, the answer
+on the terminal, the check of a planner's claims. counts.py counts the runs. This module formats nothing and decides
+nothing: verdicts and intervals come from the judge's newest analysis.
 """
 
 from __future__ import annotations
@@ -63,15 +63,15 @@ from researcher.types import (
 MAX_EVENTS = 10_000
 
 Curve = tuple[tuple[int, float], ...]
-"""(step, value) by step; steps whose value was not finite are left out."""
+"""Pairs of step and value, in the order of steps, without values that are not finite."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """One training of a run with the evaluator's scores; None where it was not measured.
+    """One training of a run with the evaluator's scores; None if it was not measured.
 
-    `counts` if its final score is in the study's means. `value` is what its run counts with there, by whatever end;
-    None if it is not this training that counts.
+    `counts` is whether its final score is in the study's means. `value` is the value of its run there, however the run
+    ended; None if another training of the run counts.
     """
 
     run: Run
@@ -86,15 +86,18 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True)
 class ArmFacts:
-    """One arm. `search` are its scores on the search split, `base` the means before training, `sealed` those on the
-    sealed split (None unless it was opened for this arm). `held_out` are the scores of its runs by step, `amounts` what
-    they trained with, `counts` how they ended. `curves` are the training rewards and `solved` the success rates of the
-    batches of its runs, those included that failed by their own doing.
+    """The facts of one arm.
 
-    `comparison` with the baseline is that of the newest analysis; `compared_means` are the means of the arm and of the
-    baseline over its runs, NaN if the runs have come to count otherwise since.
-    `flags` say what a reader must know of the arm's `cost`. `disqualified` is the reason for which a planner ruled it
-    out; empty if none did.
+    `search` are its scores on the search split, and `base` are those before training. `sealed` are its scores on the
+    sealed split; None unless the split was opened for this arm. `held_out` are the scores of its runs by step.
+    `amounts` is what its runs trained with, and `counts` is how they ended. `curves` are the training rewards and
+    `solved` the success rates of its batches, including those of runs that failed by their own doing.
+
+    `comparison` with the baseline is that of the newest analysis. `compared_means` are the means of the arm and of the
+    baseline over the compared runs; NaN if the values of those runs have changed since.
+
+    `flags` are warnings about the arm's `cost`. `disqualified` is the reason for which a planner ruled the arm out;
+    empty if none did.
     """
 
     experiment: Experiment
@@ -119,7 +122,7 @@ class ArmFacts:
 
     @property
     def verdict(self) -> str:
-        """What is said of the arm, in a word; empty where nothing is."""
+        """The verdict on the arm, in a word; empty if there is none."""
         if self.experiment.is_baseline:
             return "baseline"
         if self.disqualified:
@@ -132,12 +135,12 @@ class ArmFacts:
 
     @property
     def is_open(self) -> bool:
-        """Whether it was compared and not decided."""
+        """Whether the arm was compared without a decision."""
         return self.verdict == Verdict.INCONCLUSIVE
 
     @property
     def has_rank(self) -> bool:
-        """Whether it has scores and nobody ruled it out."""
+        """Whether the arm has scores and nobody ruled it out."""
         return bool(self.search.scores) and not self.disqualified
 
     @property
@@ -147,14 +150,19 @@ class ArmFacts:
 
 @dataclass(frozen=True, slots=True)
 class StudyFacts:
-    """All of a study. `arms` are ranked, best first, those without a rank last.
+    """The facts of a study.
 
-    `sealed_purpose` says for what the sealed split was opened; `sealed` compares the arms with scores on it with the
-    baseline, and the two best with each other. `contradicted` names the best arm that was kept if this speaks against
-    it. `contrasts` are the hypotheses as judged. `needed` is how many runs would decide what is open. `base_measured`
-    says how many scores before training were measured, and for how many runs. `evaluators` are the hashes of what was
-    scored how. `digest` is that of the rows, None before the end of the study. `at_decisions` has, by iteration, the
-    study as it was at the decision on that plan: what a planner said then is true or not of that.
+    `arms` are ranked, best first, with unranked arms last. `contrasts` are the judged hypotheses. `needed` is the
+    number of runs that would decide the open arms. `base_measured` has the number of measured scores before training,
+    and the number of runs that use them. `evaluators` are the hashes of how scores were measured. `digest` is that of
+    the rows; None before the end of the study.
+
+    `sealed_purpose` is the reason for opening the sealed split. `sealed` compares the arms with scores on that split
+    with the baseline, and the two best with each other. `contradicted` names the best kept arm if the sealed split
+    speaks against it.
+
+    `at_decisions` maps each iteration to the facts at its decision, against which a planner's claims of that time are
+    checked.
     """
 
     study: Study
@@ -185,7 +193,7 @@ class StudyFacts:
 
     @property
     def ranked(self) -> tuple[ArmFacts, ...]:
-        """The arms that have a rank: those with scores that nobody ruled out, best first."""
+        """The arms with scores that nobody ruled out, best first."""
         return tuple(arm for arm in self.arms if arm.has_rank)
 
     @property
@@ -212,13 +220,16 @@ class StudyFacts:
 
     @property
     def is_best_asked(self) -> bool:
-        """Whether the question is which of several arms is best, and not whether one is better than another."""
+        """Whether the question is for the best of several arms, and not whether one is better than another."""
         is_claimed = any(item.contrast.relation is Relation.BEST for item in self.contrasts)
         return is_claimed or len(self.arms) - len(self.rejected_arms) > 2
 
 
 def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
-    """Raises StudyNotFound for a study without a charter: it has nothing to report yet. NotFound for no study."""
+    """Return the facts of a study.
+
+    Raises StudyNotFound for a study without a charter, which has nothing to report yet, and NotFound for no study.
+    """
     study = store.get_study(study_id)
     stored = store.find_charter(study_id)
     if stored is None:
@@ -279,7 +290,7 @@ def _at_decision(
     scored: Mapping[str, Runs],
     ruled_out: Mapping[str, str],
 ) -> StudyFacts:
-    """The arms, runs, scores and comparisons that were there, before the sealed split was opened."""
+    """Return the facts at a decision, before the sealed split was opened."""
     seeds = {item.arm: item.scores.keys() for item in analysis.arms}
     arms: list[ArmFacts] = []
     for arm in facts.arms:
@@ -303,7 +314,7 @@ def _at_decision(
 def _gather_runs(
     store: ExperimentStore, study_id: str, charter: Charter, search: Mapping[str, Runs]
 ) -> dict[str, list[RunFacts]]:
-    """By experiment id; seeds in order, attempts in order."""
+    """Return the runs by experiment id, in the order of seeds and attempts."""
     splits = {BASE: charter.search_split, FINAL: charter.search_split, SEALED: charter.sealed_split}
     scores = {
         (item.run_id, item.phase): item.mean
@@ -385,7 +396,7 @@ def _gather_arm(
 
 
 def _summarize_base(arm: str, search: Runs, charter: Charter) -> ArmSummary:
-    """The scores of its runs before they were trained."""
+    """Return the summary of the arm's scores before training."""
     untrained = {seed: replace(run, score=run.base, failure="") for seed, run in search.items() if run.base is not None}
     return summarize_arm(arm, untrained, charter.of_scores)
 

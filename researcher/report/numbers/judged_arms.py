@@ -1,7 +1,7 @@
-"""What the judge says of the arms of a study, put beside what is known of them: rank, comparison, sealed test.
+"""The judge's results for the arms of a study: rank, comparison and sealed test.
 
-Place in the flow: facts.py has gathered the arms and completes them here, as they stand now and as they stood at each
-decision. Nothing is judged here: verdicts are those of an analysis.
+Place in the flow: facts.py gathers the arms and completes them here, for the present and for each decision. Nothing is
+judged here: verdicts are those of an analysis.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from researcher.report.numbers.facts import ArmFacts
 
 SAME = 1e-9
-"""Two ways to add the same scores differ by less than this."""
+"""The largest difference between two ways of adding the same scores."""
 
 
 def rank_arms(arms: Iterable[ArmFacts], charter: Charter) -> tuple[ArmFacts, ...]:
@@ -44,7 +44,7 @@ def judge_arms(
     analysis: Analysis | None,
     ruled_out: Mapping[str, str],
 ) -> tuple[ArmFacts, ...]:
-    """The arms with what an analysis says of them."""
+    """Return the arms, ranked, with the results of an analysis."""
     values = {item.run.id: item.value for arm in arms for item in arm.runs if item.value is not None}
     names = {item.run.id: arm.name for arm in arms for item in arm.runs}
     comparisons = {item.arm: item for item in (analysis.comparisons if analysis is not None else ())}
@@ -73,7 +73,10 @@ def _means_of(comparison: Comparison, values: Mapping[str, float], names: Mappin
 def compare_on_sealed(
     store: ExperimentStore, study_id: str, charter: Charter, arms: Sequence[ArmFacts]
 ) -> tuple[Comparison, ...]:
-    """Each arm against the baseline on the sealed split, the best one first, then that against the second."""
+    """Return the comparison of each arm with the baseline on the sealed split, then of the best with the second.
+
+    The best arm comes first.
+    """
     scores = read_sealed(store, study_id, charter)
     tested = sorted(
         (arm for arm in arms if arm.name in scores and arm.name != charter.baseline), key=lambda arm: not arm.is_kept
@@ -87,7 +90,7 @@ def compare_on_sealed(
 def find_contradicted(charter: Charter, arms: Iterable[ArmFacts], sealed: Sequence[Comparison]) -> str | None:
     """Return the arm that the sealed split speaks against.
 
-    The split has scores at the end of training alone, which contradict nothing that is judged by another number.
+    That split has only scores at the end of training, which contradict no result by another number.
     """
     best = next((arm.name for arm in arms if arm.has_rank and arm.is_kept), None)
     if not sealed or sealed[0].arm != best or charter.judged_by is not JudgedBy.FINAL:

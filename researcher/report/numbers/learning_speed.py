@@ -1,7 +1,7 @@
-"""How soon each arm learned: what a report shows of the held-out scores in mid-training.
+"""The learning speed of each arm, from held-out scores in mid-training.
 
-Place in the flow: facts.py gathers the curves of the runs, the templates and figures show these rows. Nothing is judged
-here: where a study compares arms by the area, that is in its findings.
+Place in the flow: facts.py gathers the curves of the runs, and the templates and figures show these rows. Nothing is
+judged here: if a study compares arms by the area, its findings have the result.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from statistics import fmean
 from researcher.judge.learning_curves import ScoredStep, area_under, steps_to
 
 LEVEL_SHARE = 0.9
-"""The level whose steps are counted: so much of the way from the base score to the baseline's score in the end."""
+"""The level to reach, as a share of the way from the baseline's base score to its final score."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArmSpeed:
-    """One arm, over the runs that were scored in mid-training.
+    """The learning speed of one arm, over the runs that were scored in mid-training.
 
-    `area` is the mean score over all steps; `steps` the mean of the steps to the level over the `reached` of `runs`
-    runs that reach it, None if none does.
+    `area` is the mean score over all steps. `steps` is the mean number of steps to the level, over the `reached` of
+    `runs` runs that reach it; None if none does.
     """
 
     arm: str
@@ -33,14 +33,20 @@ class ArmSpeed:
 
 @dataclass(frozen=True, slots=True)
 class LearningSpeed:
-    """`level` is the score that `steps` of the arms count to."""
+    """The learning speed of all arms.
+
+    `level` is the score that the arms' `steps` lead to.
+    """
 
     level: float
     arms: tuple[ArmSpeed, ...]
 
 
 def compare_speed(curves: Mapping[str, Sequence[Sequence[ScoredStep]]], baseline: str) -> LearningSpeed | None:
-    """`curves` has the runs of each arm. None where the baseline has no score in mid-training."""
+    """Return the learning speed of all arms; None if the baseline has no score in mid-training.
+
+    `curves` has the runs of each arm.
+    """
     scored = {arm: [curve for curve in runs if len(curve) > 2] for arm, runs in curves.items()}
     if not scored.get(baseline):
         return None

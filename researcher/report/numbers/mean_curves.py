@@ -1,8 +1,8 @@
-"""The mean curve of an arm over its seeds, of which some ended early; and whether arms train on the same reward.
+"""The mean curve of an arm over its seeds, and whether arms train on the same reward.
 
-Place in the flow: facts.py asks whose curves are shown, figures.py draws the means. A run that ended early counts on
-with its last value (last observation carried forward): its weights stay as they are, and a mean over those alone that
-are left would rise by losing the worst. This module draws nothing.
+Place in the flow: facts.py asks which runs' curves are shown, and figures.py draws the means. A run that ended early
+continues with its last value (last observation carried forward), because its weights stay as they are. A mean over only
+the remaining runs would rise by losing the worst. This module draws nothing.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MeanCurve:
-    """Mean, lowest and highest value by step, over `runs` runs at the end. From `carried_from` on at least one of them
-    has ended and counts with its last value; None if none has. `early` are the last points of those that ended early.
+    """The mean, lowest and highest value by step, over `runs` runs.
+
+    From `carried_from` on, at least one of them has ended and counts with its last value; None if none has. `early` are
+    the last points of the runs that ended early.
     """
 
     steps: tuple[int, ...]
@@ -36,8 +38,11 @@ class MeanCurve:
 
 
 def mean_curve(curves: Mapping[str, Curve], early: Collection[str], total_steps: int) -> MeanCurve | None:
-    """`curves` and those that ended `early` by run; one that did is carried on to the arm's `total_steps`. None without
-    a point."""
+    """Return the mean of the curves, or None if they have no point.
+
+    `curves` maps each run to its curve. Runs in `early` ended early; their last value counts up to the arm's
+    `total_steps`.
+    """
     known = {run: dict(curve) for run, curve in curves.items() if curve}
     if not known:
         return None
@@ -62,8 +67,11 @@ def mean_curve(curves: Mapping[str, Curve], early: Collection[str], total_steps:
 
 
 def with_curves(runs: Iterable[RunFacts]) -> list[str]:
-    """The runs whose curves stand for an arm's seeds: those that count, and where a seed has none of these, the last
-    one that failed by its own doing. A failure of the system says nothing of the arm."""
+    """Return the ids of the runs whose curves represent an arm's seeds.
+
+    These are the runs that count. A seed without one is represented by its last run that failed by its own doing. A
+    failure of the system reveals nothing about the arm.
+    """
     by_seed: dict[int, RunFacts] = {}
     for item in runs:
         kept = by_seed.get(item.run.seed)
@@ -73,8 +81,11 @@ def with_curves(runs: Iterable[RunFacts]) -> list[str]:
 
 
 def is_same_reward(arms: Sequence[Experiment]) -> bool:
-    """Whether training rewards of these arms can be compared: they have the same environment to train on, and either no
-    program has a reward of its own or all programs are the same."""
+    """Return whether the training rewards of these arms can be compared.
+
+    The arms must train on the same environment. Besides, either no program has a reward of its own, or all programs are
+    the same.
+    """
     if len({arm.train_environment for arm in arms}) > 1:
         return False
     codes = {arm.program_code for arm in arms}
@@ -86,7 +97,7 @@ def _is_own_failure(item: RunFacts) -> bool:
 
 
 def _has_reward(code: str) -> bool:
-    """Whether a program gives `reward` a meaning; one that cannot be read may."""
+    """Return whether a program defines `reward`; a program that cannot be parsed may."""
     try:
         tree = ast.parse(code)
     except (SyntaxError, ValueError):

@@ -1,7 +1,7 @@
-"""How many runs per arm would decide what is open: the one place where a report says how many more are needed.
+"""The number of runs per arm that would decide the open arms.
 
-Place in the flow: facts.py asks once per study. The number is that of the judge's own power, with the variance that the
-study has measured. This module judges nothing.
+Place in the flow: facts.py asks once per study, and no other place in a report states this number. It comes from the
+judge's own power computation, with the variance that the study has measured. This module judges nothing.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from researcher.types import Charter, SampleSizeGoal
 
 @dataclass(frozen=True, slots=True)
 class SeedsNeeded:
-    """With `seeds` runs per arm, where there are `has` at least, an arm that is better by `effect` is kept with
-    probability `power`; where `finds_worse`, none can be so much better, and a worse one is found. `seeds` is None
-    where even `most` would not do."""
+    """The number of runs per arm with which an arm that is better by `effect` is kept with probability `power`.
+
+    `seeds` is that number; None if even `most` is too few. `has` is the smallest number of runs that an arm has now. If
+    `finds_worse` is true, no arm can be better by that much, and the numbers are for finding a worse one.
+    """
 
     has: int
     seeds: int | None
@@ -30,8 +32,11 @@ class SeedsNeeded:
 
 
 def estimate_seeds(charter: Charter, scored: Mapping[str, Runs], open_arms: Sequence[str]) -> SeedsNeeded | None:
-    """Return what the open arms need, at the effect that the study was planned for, or at the smallest that counts if
-    there are runs enough for that one already. None where nothing is open, or no arm has runs that could vary."""
+    """Return the number of runs that the open arms need.
+
+    The effect is the one that the study was planned for. If there are enough runs for that, it is the smallest effect
+    that counts. Returns None if no arm is open, or if no arm has two runs.
+    """
     if not open_arms or all(len(runs) < 2 for runs in scored.values()):
         return None
     goal = charter.sample_size or SampleSizeGoal()

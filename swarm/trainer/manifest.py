@@ -47,7 +47,7 @@ def describe_file(path: Path) -> dict[str, int | str]:
 
 
 def verify_files(directory: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raises CheckpointError unless every file has the size, and the SHA-256 where one is given, that is on record."""
+    """Raise CheckpointError unless every file has the recorded size, and the recorded SHA-256 if there is one."""
     for name, expected in files.items():
         path = directory / name
         if not path.is_file():

@@ -34,7 +34,9 @@ LARGEST_UNIFORM = 1 - 2**-32
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """Result of one step for one request: a token, or an error; with the likeliest tokens if the request asked for them.
+    """Result of one step for one request: a token or an error.
+
+    It has the likeliest tokens if the request asked for them.
     """
 
     handle: int
@@ -47,7 +49,7 @@ class Sampled:
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    """One request. `tokens` is prompt plus output; `cached` counts the tokens with keys and values in the request's row.
+    """One request. `tokens` is prompt plus output; `cached` counts the tokens with keys and values in its row.
 
     `to_cache` are the tokens to prefill, as of the last admission of the request. Between admission and the assignment
     of a row, the first `cached` of them are still to be copied from `prefix` or from the row of `source`.

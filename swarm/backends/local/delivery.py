@@ -70,7 +70,7 @@ class TokenDelivery:
     def _take(self, each: Sampled, since: float, next_at: float) -> list[list[Any]]:
         """Keep one result, and return the tokens of its completion that are due before the next step ends.
 
-        `since` is the age of a completion that begins with this result.
+        `since` is the start time for a completion that begins with this result.
         """
         if (held := self._held.get(each.handle)) is None:
             held = self._held[each.handle] = _Held(since=since)

@@ -117,7 +117,7 @@ def read_adapter(directory: Path, like: Any) -> dict[str, torch.Tensor]:
 
 
 def read_base(directory: Path) -> Path:
-    """Return the directory of the adapter's base model when the checkpoint was written. Raise CheckpointError."""
+    """Return where the adapter's base model lay when the checkpoint was written. Raise CheckpointError."""
     try:
         return Path(json.loads((directory / BASE_MODEL).read_text(encoding="utf-8"))["directory"])
     except (OSError, ValueError, KeyError, TypeError) as error:

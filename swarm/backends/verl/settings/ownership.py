@@ -1,6 +1,6 @@
-"""Which of verl's settings belong to a field of the job, and which the service sets itself.
+"""The owners of verl's settings: a field of the job, or the service itself.
 
-Place in the flow: asked by configuration.py for every override. Tables and nothing else.
+Place in the flow: asked by configuration.py for every override. It contains tables and nothing else.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ RESERVED: Final[Mapping[str, str]] = {
 
 
 def owner_of(key: str) -> str | None:
-    """The field of the job that this setting of verl belongs to."""
+    """Return the field of the job that sets this setting of verl, or None."""
     for section, field in OWNED_SECTIONS.items():
         if key == section or key.startswith(f"{section}."):
             return field

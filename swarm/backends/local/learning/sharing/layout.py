@@ -31,10 +31,10 @@ LEAST_KEYS = 256
 
 @dataclass(frozen=True, slots=True)
 class SampleShape:
-    """Sizes of one sample, each rounded up to a power of two.
+    """Size classes of one sample: class n stands for at most 2^n.
 
-    They count the tokens that the sample adds to the tree, its whole path, and the other keys that are gathered for it
-    (0 if there are none).
+    They classify the tokens that the sample adds to the tree, its whole path, and the other keys that are gathered for
+    it (0 if there are none).
     """
 
     own: int

@@ -66,7 +66,9 @@ class _Session:
 
 
 class Operations:
-    """Carries out operations from the main thread. `lost` is called when a training process dies and must not return.
+    """Carries out operations, used from the main thread.
+
+    `lost` is called when a training process dies, and must not return.
     """
 
     def __init__(self, environment: Mapping[str, str], lost: Callable[[str], None]) -> None:

@@ -168,8 +168,8 @@ def _fields(row: Row, sample: ScoredSample, keep_K: np.ndarray, advantages_K: to
 def _rewards(row: Row, sample: ScoredSample, keep_K: np.ndarray) -> np.ndarray:
     """Return the reward of each trained token of a sequence, for a critic.
 
-    A turn's own reward is earned at its end. The last turn of the sequence also earns all returns of the episode after
-    it.
+    A turn's own reward is earned at its end. The last turn of the sequence earns the whole return of the episode from
+    that turn on.
     """
     turns_K = row.turn_indices_L[sample.columns_K]
     kept = np.flatnonzero(keep_K)

@@ -23,7 +23,9 @@ from swarm.backends.verl.ranks.weights import NamedTensors, OneWayEngine
 
 @CheckpointEngineRegistry.register("nccl")
 class BroadcastEngine(OneWayEngine):
-    """Checkpoint engine that broadcasts: rank 0 is the sender and rank 0 of the group; samplers are the ranks from 1 on.
+    """Checkpoint engine that broadcasts weights over NCCL.
+
+    Rank 0 is the sender and rank 0 of the group; samplers are the ranks from 1 on.
     """
 
     def __init__(

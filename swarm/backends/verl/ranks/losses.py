@@ -60,7 +60,7 @@ def policy_loss(
     if loss_mode in OWN_WEIGHT_LOSSES:
         advantages_RL = advantages_RL * weights_RL
         if not mask_RL.any():
-            # A loss may refuse a microbatch of padding rows alone, so one token without an advantage takes part.
+            # Such a loss refuses a microbatch of padding rows alone, so one token with advantage 0 takes part.
             old_RL, advantages_RL = logprobs_RL.detach(), torch.zeros_like(logprobs_RL)
             seen_RL = mask_RL.clone()
             seen_RL[0, 0] = True

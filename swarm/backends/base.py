@@ -25,8 +25,8 @@ from swarm.trainer.base import Trainer
 
 FAKE_CONTEXT_LENGTH = 4096
 GPU_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))
-"""Device files of NVIDIA, AMD, and Windows below WSL. Where none of them is, there is no GPU; the engines find out how
-many there are."""
+"""Device files of NVIDIA, AMD, and Windows below WSL. A machine with none of them has no GPU. The backends count the
+GPUs themselves."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ Decode = Callable[[Sequence[int]], str]
 """Token ids -> text, with special tokens written out."""
 
 LONGEST_CHARACTER = 4
-"""Bytes of the longest UTF-8 character: so many tokens may pass before a character is whole."""
+"""Bytes of the longest UTF-8 character: it may take this many tokens to complete a character."""
 
 
 class StopRule:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from swarm.processes.cores import usable_physical_cores
 
 THREADED_PARAMETERS = 30_000_000
-"""Below, threads wait for each other longer than they save when they sample a token."""
+"""For fewer parameters, threads cost more time than they save when they sample a token."""
 THREADED_WORK = 5_000_000_000
-"""The same for a training step, in parameters times tokens."""
+"""The same limit for a training step, in parameters times tokens."""
 
 
 def choose_threads(parameters: int, at_most: int | None = None) -> int:

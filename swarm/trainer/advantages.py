@@ -44,8 +44,8 @@ from swarm.trainer.token_rows import Row
 GROUP_FREE = frozenset({"reinforce_plus_plus"})
 
 POLICY_ESTIMATORS = frozenset({"optimal_token_baseline", "tir_optimal_token_baseline"})
-"""Estimators whose baseline depends on what the policy says of each token. For rows that hold sampled tokens only, as
-ours do, the two are the same."""
+"""Estimators whose baseline depends on the policy's probabilities of each token. For rows of sampled tokens only, as
+here, the two are the same."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,11 +20,12 @@ from swarm.job import TrainJob
 logger = logging.getLogger(__name__)
 
 RECOVERY_KEPT = 2
-"""The newest may be the one that a crash cut off."""
+"""Two, because a crash may have cut off the newest."""
 
 _NAME = re.compile(r"step-(\d{6,})")
 _ASKED = ".asked-"
-"""Begins the name of an empty file beside a checkpoint that somebody asked for, which no setting of the job removes."""
+"""Beginning of the name of an empty file beside a checkpoint that a user asked for; no setting of the job removes
+it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,13 +39,13 @@ logger = logging.getLogger(__name__)
 
 MAX_CONSECUTIVE_FAILURES = 3
 LEDGER_PATIENCE_S = 600.0
-"""How long training waits for a disk that refuses writes, which it tries again every LEDGER_RETRY_S seconds."""
+"""Longest wait for a disk that refuses writes; the write is repeated every LEDGER_RETRY_S seconds."""
 LEDGER_RETRY_S = 1.0
 TIMEOUT_GRACE_S = 5.0
-"""A trainer that keeps the time limit itself can say what became of the step, so it is given the first word."""
+"""Extra time for a trainer that keeps the time limit itself, because it can report the outcome of the step."""
 
 RESTING = frozenset({EngineState.ROLLING, EngineState.COMPLETE})
-"""States in which no batch is in work."""
+"""States in which no batch is in progress."""
 
 
 @dataclass(slots=True)
@@ -67,10 +67,10 @@ class TrainLoop:
     recovery_overhead: float
     last_metrics: dict[str, float] = field(default_factory=dict[str, float])
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held from the seal of a batch to the end of its step, and by whoever needs the engine between two batches."""
+    """Lock from the end of a batch's collection to the end of its step, and for operations between two batches."""
     _interrupted: asyncio.Event = field(default_factory=asyncio.Event)
     _look_again: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set where there may be steps to do that there were not before."""
+    """Set when there may be new steps to do."""
     _failures: int = 0
     _unsaved_s: float = 0.0
     _save_s: float = 0.0

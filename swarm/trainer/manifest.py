@@ -16,7 +16,7 @@ from swarm.trainer.atomic_directory import fingerprint
 
 MANIFEST: Final = "manifest.json"
 LARGEST_HASHED: Final = 2**28
-"""The limit is in bytes. A larger file is compared by its size alone: reading hundreds of gigabytes twice would take
+"""Limit in bytes. A larger file is compared by its size alone: reading hundreds of gigabytes twice would take
 minutes."""
 
 

@@ -23,8 +23,8 @@ from swarm.types import TrainBatch, WeightVersion
 logger = logging.getLogger(__name__)
 
 ReadBatch = Callable[[BatchRow], Awaitable[TrainBatch]]
-"""A trained batch from the ledger, its groups and episodes in the order they were trained in. Raises ValueError if the
-record of an episode has a hole."""
+"""Function that reads a trained batch from the ledger, with groups and episodes in their order of training. Raises
+ValueError if the record of an episode is incomplete."""
 
 
 @dataclass(frozen=True, slots=True)

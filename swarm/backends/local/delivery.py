@@ -19,11 +19,11 @@ from swarm.backends.local.wire import Message, pack_error
 from swarm.types import FinishReason, TokenLogprobs
 
 LONGEST_HOLD_S = 0.05
-"""How old a token may become before it goes on its way. A reader sees no difference."""
+"""Longest delay of a token before it is sent. A reader sees no difference."""
 BEGINNING_HOLD_S = 0.01
-"""How old the first token of a completion may become in company: many a completion of a small model is over by then."""
+"""Longest delay of a completion's first token among many: by then many completions of a small model are over."""
 COMPANY = 12
-"""Among fewer completions a first token leaves at once: the processor time is then better spent on whoever waits."""
+"""Among fewer completions a first token is sent at once, because CPU time is not scarce."""
 
 
 @dataclass(slots=True)

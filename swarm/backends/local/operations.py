@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 GENERATION = frozenset({"generate", "abort"})
-"""Operations that are carried out while others sample, and are not answered."""
+"""Operations that run while others sample, and have no answer."""
 IDLE_S = 0.5
-"""After so long without work, the libraries of the learner are imported: they take seconds, once."""
+"""After this long without work, the libraries of the learner are imported, which takes seconds, once."""
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from swarm.job import TrainJob
 from swarm.types import StepReport, TrainBatch, WeightVersion
 
 CHECKPOINT_TIMEOUT_S = 600.0
-"""Writing or reading the largest model that one machine holds, on a slow disk."""
+"""Time to write or read the largest model that fits on one machine, on a slow disk."""
 
 
 class LocalTrainer:

@@ -25,7 +25,7 @@ from swarm.types import FinishReason, TokenDelta, TrainBatch
 
 LENGTH_BYTES = 8
 LARGEST_MESSAGE = 2**40
-"""Bytes. A length above it is none: whoever wrote it does not keep to the format."""
+"""Bytes. A larger length is no length: the sender does not follow the protocol."""
 
 Message = dict[str, Any]
 

@@ -29,9 +29,9 @@ from swarm.types import FinishReason, TokenDelta
 logger = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 5.0
-"""How long a worker may take to end by itself; it has nothing left to write then."""
+"""Time for a worker to end by itself; it has nothing left to write then."""
 LONGEST_SILENCE_S = 300.0
-"""A worker with generations and no call under way that sends nothing for so long hangs: no step takes that long."""
+"""A worker with generations and no pending call hangs if it sends nothing for this long: no step takes longer."""
 WATCHES_PER_SILENCE = 20
 READ_BYTES = 2**18
 LOG_TAIL_BYTES = 4096

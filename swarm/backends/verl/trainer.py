@@ -26,9 +26,9 @@ from swarm.sampler import EngineLost
 from swarm.types import StepReport, TrainBatch, WeightVersion
 
 CHECKPOINT_TIMEOUT_S: Final = 3600.0
-"""Writing or reading the shards of a large model and its optimizer, on shared storage."""
+"""Time to write or read the shards of a large model and its optimizer, on shared storage."""
 STOP_TIMEOUT_S: Final = 15.0
-"""The driver ends Ray with all its daemons, and removes its files in shared memory."""
+"""Time for the driver to end Ray with all its daemons, and to remove its files in shared memory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from swarm.errors import SwarmError
 from swarm.sampler import EngineLost
 
 PUBLISH_TIMEOUT_S: Final = 600.0
-"""Every replica reads the file; the engine has deadlines of its own for each call."""
+"""Time for every replica to read the file; the sampler has its own deadline for each call."""
 SHARED_MEMORY: Final = Path("/dev/shm")
 
 Publish = Callable[[WeightSource], Awaitable[None]]

@@ -32,10 +32,10 @@ from swarm.sampler import EngineInfo
 from swarm.types import SamplingParams, StepReport, TokenDelta, TrainBatch, WeightVersion
 
 BOOT_LIMIT_OF: Final = "verl"
-"""Whose default limit of a start applies: vLLM takes the same time in both."""
+"""Engine whose default limit of a start applies: vLLM takes the same time in both."""
 MEMORY_SHARE: Final = 0.4
-"""The part of a GPU's memory that vLLM takes unless the job says otherwise: the trainer's weights and optimizer states
-need the rest."""
+"""Share of a GPU's memory for vLLM unless the job sets one. The trainer's weights and optimizer states need the
+rest."""
 
 
 class PublishingTrainer:

@@ -28,7 +28,7 @@ from swarm.types import FinishReason, SamplingParams, TokenDelta
 logger = logging.getLogger(__name__)
 
 MOST_BREAKS: Final = 3
-"""A request that breaks off so often, on replicas that were well afterwards, is itself what they break off at."""
+"""If a request breaks off this often, on replicas that stay healthy, the request itself is the cause."""
 
 
 class VllmEngine:

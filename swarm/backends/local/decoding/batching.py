@@ -27,9 +27,9 @@ from swarm.types import FinishReason, SamplingParams, TokenLogprobs
 PREFILL_TOKENS = 2048
 """Prompt tokens computed in one step. More would make running requests wait longer for their next token."""
 PADDING_LIMIT = 1.25
-"""Padded tokens per real token in one prefill pass; sequences of more different lengths go in passes of their own."""
+"""Most padded tokens per real token in one prefill pass; sequences of more different lengths go in separate passes."""
 LARGEST_UNIFORM = 1 - 2**-32
-"""Scale of the uniform numbers: keeps them clear of 1, see `sampling`."""
+"""Scale of the uniform numbers, which keeps them below 1 (see sampling.py)."""
 
 
 @dataclass(frozen=True, slots=True)

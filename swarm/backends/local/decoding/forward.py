@@ -27,7 +27,7 @@ from swarm.errors import EngineFailure
 
 ROW_STEP = 16
 COLUMN_STEP = 256
-"""Smallest growth. Beyond it capacity doubles, so that growing costs little over a cache's life."""
+"""Smallest growth in columns. Larger caches double, so that growth costs little over a cache's life."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +129,9 @@ def _grow(capacity: int, needed: int) -> int:
 
 KEPT_REQUESTS = 256
 KEPT_BYTES = 2**28
-"""The oldest are dropped beyond either bound, so that memory stays small."""
+"""The oldest sequences are dropped beyond either bound, so that memory stays small."""
 SHORTEST_MATCH = 8
-"""Fewer shared tokens are computed about as fast as they are found and copied, also by the smallest models."""
+"""Fewer shared tokens are computed about as fast as they are found and copied, even by the smallest models."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

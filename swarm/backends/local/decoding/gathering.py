@@ -13,17 +13,17 @@ import time
 from collections.abc import Callable
 
 MOST_AWAITED = 32
-"""With so many rows a pass costs hardly less per row for being fuller, even for a model as small as the bundled one."""
+"""With this many rows, a fuller pass costs hardly less per row, even for a model as small as the bundled one."""
 LONGEST_HOLD_S = 0.05
 """No request waits longer than this for others. A reader sees no difference."""
 SHORTEST_SILENCE_S = 0.01
-"""Nor does it once so long has passed since the latest: those that are missing do something else. On a machine that is
-busy they come more slowly, and silence means something only after `GAPS_OF_SILENCE` of the usual gaps between them."""
+"""No request waits once this time has passed since the latest arrival: the missing clients are busy elsewhere. On a
+busy machine requests arrive more slowly, and only a silence of `GAPS_OF_SILENCE` usual gaps counts."""
 GAPS_OF_SILENCE = 4.0
 NEWEST_GAP = 0.1
-"""The share of the newest gap in the usual one."""
+"""Weight of the newest gap in the average gap."""
 WINDOW_S = 1.0
-"""How many were here at once is remembered for one to two times as long."""
+"""The number of requests present at once is remembered for one to two times this long."""
 
 
 class Gathering:

@@ -21,17 +21,15 @@ from swarm.errors import BadRequest
 from swarm.types import Grammar, GrammarKind
 
 LARGEST_TEXT = 2**16
-"""Bytes of a grammar. The costliest schema of this size found compiles in half a second."""
+"""Bytes of a grammar. The costliest known schema of this size compiles in half a second."""
 LARGEST_STEP = 10_000
-"""Parser items of one mask. Far beyond any JSON; a more ambiguous grammar would hold up every request in the batch."""
+"""Parser items of one mask, far beyond any JSON. A more ambiguous grammar would delay every request in the batch."""
 KEPT_GRAMMARS = 256
 LONGEST_REASON = 300
 WHITESPACE = r"[ \n\r\t]{1,32}"
-"""Between the tokens of JSON, unless its schema says otherwise. Without a bound a weak model may write blanks until its
-limit.
-
-A Lark grammar sets its own, as `"x-guidance": {"whitespace_pattern": ...}` in each schema after `%json`.
-"""
+"""Whitespace between the tokens of JSON, unless the schema sets it. Without a bound, a weak model may write blanks
+until its limit. A Lark grammar sets its own, as `"x-guidance": {"whitespace_pattern": ...}` in each schema after
+`%json`."""
 ANY_OBJECT = '{"type": "object"}'
 WORD_BITS = 32
 

@@ -21,9 +21,9 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 LEAST_PRODUCTS = 2**19
-"""Multiplications of a call below which calling oneDNN costs more than it saves."""
+"""Multiplications of a call, below which the call of oneDNN costs more than it saves."""
 FREE_PER_COPY = 4
-"""Copies are made if the machine has so many times their memory to spare."""
+"""Copies are made only if this many times their memory is free."""
 MEMORY = Path("/proc/meminfo")
 
 Forward = Callable[[Tensor], Tensor]

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 Value = TypeVar("Value")
 
 FORBIDDEN_LOGIT = -1e30
-"""Probability 0 after softmax, and finite: in an entropy, 0 times minus infinity would not be 0."""
+"""Gives probability 0 after softmax, yet is finite: in an entropy, 0 times minus infinity would not be 0."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,13 +25,13 @@ from swarm.backends.local.learning.microbatches import MicroBatch
 from swarm.job import TrainJob
 
 BATCH_STATISTIC_LOSSES = frozenset({"clip_cov", "kl_cov"})
-"""Losses that compare each token with all others of the call: a minibatch must be one microbatch, nothing left out."""
+"""Losses that compare each token with all others of the call. A minibatch must then be one complete microbatch."""
 
 Setting = TypeVar("Setting")
 
 PENALISED_LOSSES = frozenset({"dro"})
-"""Losses that hold the policy to the old one by a term without an advantage: rows of advantage 0 have a gradient, in a
-minibatch with others. A minibatch of nothing else is without signal, as ever."""
+"""Losses that bind the policy to the old one by a term without an advantage. Rows of advantage 0 then have a gradient
+if their minibatch has other rows. A minibatch of such rows alone has no signal, as usual."""
 
 ROW_MEAN_LOSSES = frozenset({"geo_mean"})
 """Losses that verl averages over the rows of the call instead of by `loss_agg_mode`."""

@@ -126,7 +126,7 @@ def _split(module: torch.nn.Module) -> tuple[torch.nn.Module, torch.nn.Module] |
 
 
 Pulse = Callable[[], None]
-"""Called after every microbatch, so that a caller can show life, or raise to give the step up."""
+"""Function that is called after every microbatch. It can report progress, or raise to abandon the step."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,11 +28,11 @@ from swarm.trainer.manifest import describe_file
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 BASE_MODEL = "base_model.json"
-"""Beside an adapter: the directory of the model that it belongs to, and what its weight files are."""
+"""File beside an adapter with the directory of its base model, and the size and digest of each weight file."""
 
 
 PREFIX = "base_model.model."
-"""How the name of every tensor begins in peft's files, where the model stands within peft's own."""
+"""Beginning of every tensor name in peft's files, where peft's own model wraps the base model."""
 
 
 def add_adapter(module: Any, job: TrainJob) -> None:

@@ -19,7 +19,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 """Number formats by the names of transformers and vLLM."""
 
 _MULTIPLY_BFLOAT16 = ("amx_bf16", "avx512_bf16", "bf16")
-"""What torch calls the instructions of processors, x86 and ARM, that multiply bfloat16 numbers themselves."""
+"""torch's names of the CPU instructions, x86 and ARM, that multiply bfloat16 numbers natively."""
 
 
 def choose_dtype(directory: Path, *, wanted: str, device: str) -> torch.dtype:

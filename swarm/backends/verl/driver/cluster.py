@@ -29,13 +29,13 @@ from swarm.backends.vllm.replicas.address import check_address
 from swarm.errors import EngineFailure
 
 LOOPBACK: Final = "127.0.0.2"
-"""Ray replaces 127.0.0.1 by the address of an interface that others can reach."""
+"""Not 127.0.0.1, which Ray replaces by the address of an interface that other hosts can reach."""
 LONGEST_DIRECTORY: Final = 40
-"""Characters. Ray makes sockets some 65 characters below its directory, and their paths end at 107."""
+"""Characters. Ray puts sockets some 65 characters below its directory, and socket paths end at 107."""
 OBJECT_STORE_BYTES: Final = 2**28
-"""The object store of a cluster on the CPU: rows travel through the TransferQueue, only code goes through it."""
+"""Object store of a cluster on the CPU. It carries only code; rows travel through the TransferQueue."""
 CPUS_PER_SLOT: Final = 4
-"""Logical. verl reserves 3 per training process, and its queue a few more."""
+"""Logical CPUs. verl reserves 3 per training process, and its queue a few more."""
 CPUS_BESIDE: Final = 8
 WATCH_INTERVAL_S: Final = 0.5
 QUEUE_ACTOR: Final = "TransferQueueController"

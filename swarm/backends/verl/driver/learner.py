@@ -47,9 +47,9 @@ from swarm.trainer.description import describe_values
 PARTITION: Final = "train"
 WEIGHTS_FILE: Final = "model.safetensors"
 WHOLE_BATCH_LOSSES: Final = frozenset({"clip_cov", "kl_cov"})
-"""Losses that compare each token with all others of the call: on each rank, a minibatch is then one microbatch."""
+"""Losses that compare each token with all others of the call. On each rank, a minibatch is then one microbatch."""
 OUTSIDE_SAMPLER: Final = "swarm"
-"""What verl knows our replicas as: it starts none of that name."""
+"""Name of our replicas for verl, which starts no sampler of this name."""
 SCORED_FIELDS: Final = ("prompts", "responses", "input_ids", "position_ids", "loss_mask", "response_mask")
 
 

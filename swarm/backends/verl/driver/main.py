@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 END_TIMEOUT_S: Final = 4.0
-"""How long an orderly end may take once the parent has closed the pipe; it kills after a second more."""
+"""Time for an orderly end after the parent has closed the pipe; the parent kills a second later."""
 LOST_STATUS: Final = 3
 WORKER_VARIABLES: Final = ("VERL_PLATFORM", "VERL_USE_EXTERNAL_MODULES", "OMP_NUM_THREADS", "HF_HUB_OFFLINE")
-"""What training processes on other hosts must be told too."""
+"""Environment variables that training processes on other hosts also need."""
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ from swarm.trainer.token_rows import Row, ScoredSample
 from swarm.types import FinishedEpisode, TrainBatch
 
 SEQUENCE_SHARED_MODES = frozenset({"seq-mean-token-mean"})
-"""Aggregation modes in which the tokens of an episode share one weight, however many sequences they are in."""
+"""Aggregation modes in which the tokens of an episode share one weight, over all of its sequences."""
 
 Fields = dict[str, torch.Tensor]
 

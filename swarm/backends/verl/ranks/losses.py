@@ -25,7 +25,8 @@ ROW_WEIGHT = "row_weight"
 """Field of a row: its share of its episode, in the modes that average over sequences; 1 elsewhere."""
 
 OWN_WEIGHT_LOSSES = frozenset({"bypass_mode"})
-"""Losses that take no weights, but make their own. They are proportional to the advantage, which carries ours."""
+"""Losses that ignore given weights and compute their own. They are proportional to the advantage, so the advantage
+carries our weights."""
 
 ROW_MEAN_LOSSES = frozenset({"geo_mean"})
 """Losses that verl averages over the rows of the call instead of by `loss_agg_mode`."""

@@ -31,11 +31,11 @@ from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDP
 from swarm.trainer.schedule import rate_ratio
 
 TEMPERATURES = "token_temperatures"
-"""Field of a row: for each position, the temperature that the token after it was sampled at. Only in a batch where
-they differ; verl's own scalar is then 1."""
+"""Field of a row: for each position, the sampling temperature of the token after it. Present only in a batch with
+several temperatures; verl's own scalar is then 1."""
 
 HALF_A_COSINE = 0.5
-"""verl's default of the cycles that a cosine goes through, and what the job's schedule means."""
+"""verl's default number of cosine cycles, and the meaning of the job's schedule."""
 
 
 class _SteppedSchedule:

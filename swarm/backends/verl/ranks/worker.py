@@ -27,7 +27,7 @@ from swarm.backends.verl.ranks.policy_engine import PolicyEngine, ValueEngine
 from swarm.backends.vllm.weight_file import gather, write_weights
 
 COLLECTIVE_TIMEOUT_S = 600
-"""How long a rank waits for the others. A rank that died is noticed at once; this is for one that hangs."""
+"""Longest wait of a rank for the others. A dead rank is noticed at once; this limit is for one that hangs."""
 
 
 def _join_process_group() -> None:

@@ -31,9 +31,9 @@ MODEL: Final = "actor_rollout_ref.model"
 CORRECTION: Final = "verl.trainer.config.algorithm.RolloutCorrectionConfig"
 
 SCHEDULES: Final[Mapping[str, tuple[str, ...]]] = {"dp": ("constant", "cosine"), "veomni": ("constant", "cosine")}
-"""The schedules of verl's model engines, by the name of the engine; `dp` is FSDP. One that is not listed has none."""
+"""Schedules of verl's model engines, by engine name; `dp` is FSDP. An engine that is not listed has none."""
 CPU_SEQUENCES: Final = 32
-"""verl's default of 256 sequences at once suits a GPU."""
+"""Number of sequences at once on a CPU; verl's default of 256 suits a GPU."""
 
 
 @dataclass(frozen=True, slots=True)

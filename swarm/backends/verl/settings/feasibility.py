@@ -19,7 +19,7 @@ from swarm.job import TrainJob
 WEIGHT_TRANSPORTS = ("shm_file", "nccl")
 
 Problem = tuple[str, str]
-"""The setting that is in the way, by verl's name, and what is wrong with it."""
+"""The unsupported setting, by verl's name, and the reason."""
 
 
 def check_limits(job: TrainJob, config: DictConfig) -> None:

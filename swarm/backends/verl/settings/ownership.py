@@ -121,7 +121,7 @@ RESERVED: Final[Mapping[str, str]] = {
     "transfer_queue.enable": "rows always go through the TransferQueue",
     "ray_kwargs": "set ray_address, or SWARM_RAY_ADDRESS, of the server",
 }
-"""Path or start of a path -> why it cannot be set."""
+"""Map from a path, or the start of one, to the reason why it cannot be set."""
 
 
 def owner_of(key: str) -> str | None:

@@ -37,13 +37,13 @@ OWN_FLAGS: Final = frozenset(
         "tensor_parallel_size", "tokenizer", "uds", "weight_transfer_config", "worker_extension_cls",
     }
 )  # fmt: skip
-"""What the engine itself relies on, or a job has another setting for. Tokens that `stream_interval` held back over a
-change of weights would be recorded with the wrong version."""
+"""Flags that the sampler relies on, or for which a job has another setting. If `stream_interval` delayed tokens past a
+weight change, they would be recorded with the wrong version."""
 CPU_DEFAULTS: Final = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 """One GiB of cache, and threads that the operating system may move: the cores are shared with the trainer."""
 EAGER_ON_CPU: Final = {"TORCHDYNAMO_DISABLE": "1"}
-"""Where the model itself is not compiled, compiling a few helpers of the sampler would hold up the first request by as
-much as it takes to start."""
+"""Without a compiled model, compiling a few functions of the sampler would delay the first request by the time that it
+takes to start."""
 SECRETS: Final = ("SWARM_TOKEN", "SWARM_ROLLOUT_TOKEN", "SWARM_OBSERVER_TOKEN")
 
 

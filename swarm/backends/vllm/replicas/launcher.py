@@ -32,9 +32,9 @@ from swarm.backends.vllm.requests.replica_client import ReplicaClient
 
 ORDER_VARIABLE: Final = "SWARM_REPLICA_ORDER"
 REMOTE_GRACE_S: Final = 2 * STOP_GRACE_S
-"""The guard's own, and the way there and back."""
+"""The guard's own grace, and the time for the messages both ways."""
 PLACING_SHARE: Final = 0.8
-"""The share of the time for a start that placing may take: after it, too little is left to load the model."""
+"""Share of the start time for finding a node: after it, too little time is left to load the model."""
 
 
 @dataclass(frozen=True, slots=True)

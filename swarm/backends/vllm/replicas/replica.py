@@ -26,7 +26,7 @@ from swarm.sampler import EngineLost
 logger = logging.getLogger(__name__)
 
 QUIET_S: Final = 0.01
-"""Once paused, a replica has sent all that it sampled when nothing has come for so long, twice."""
+"""A paused replica has sent all sampled tokens when nothing arrives for this long, twice."""
 LONGEST_DRAIN_S: Final = 5.0
 PORT_TAKEN: Final = "ddress already in use"
 

@@ -44,7 +44,7 @@ from swarm.errors import EngineFailure, SwarmError
 
 LOOK_INTERVAL_S: Final = 0.5
 PATIENCE_S: Final = 5.0
-"""A cluster with room starts an actor sooner; then it is said what is waited for."""
+"""A cluster with free devices starts an actor sooner than this; afterwards the log names what is missing."""
 NEXT_TRY_S: Final = 2.0
 DEVICES: Final = "CUDA_VISIBLE_DEVICES"
 KILLED: Final = 137

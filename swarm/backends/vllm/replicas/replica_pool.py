@@ -23,7 +23,7 @@ from swarm.sampler import EngineLost
 logger = logging.getLogger(__name__)
 
 MOST_DEATHS: Final = 3
-"""A replica that dies so often without new weights or a healthy while in between has a fault that no start mends."""
+"""A replica that dies this often, without new weights or a healthy period in between, has a permanent fault."""
 SEEDS: Final = 2**31
 NEXT_TRY_S: Final = 0.5
 

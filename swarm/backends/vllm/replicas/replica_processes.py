@@ -22,7 +22,7 @@ from swarm.sampler import EngineLost
 GUARD_START_S: Final = 30.0
 """The guard is a small script, but a busy machine may be slow to read its interpreter."""
 END_MARGIN_S: Final = 20.0
-"""What the guard may take beyond the grace of its command."""
+"""Extra time for the guard beyond the grace of its command."""
 LOG_TAIL_BYTES: Final = 16_384
 LONGEST_REASON: Final = 400
 ERROR_MARKS: Final = ("Error", "error:", "Exception", "Killed")

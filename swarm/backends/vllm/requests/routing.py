@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 BLOCK_TOKENS: Final = 64
-"""Shorter beginnings are computed faster than they are worth steering by."""
+"""Shorter beginnings are computed so fast that routing by them is not worth it."""
 KEPT_BLOCKS: Final = 200_000
 """Some 20 MB: a few thousand episodes of several thousand tokens."""
 SPILL_SHARE: Final = 0.25

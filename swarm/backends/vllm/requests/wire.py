@@ -23,11 +23,11 @@ from swarm.sampler import EngineLost
 from swarm.types import SamplingParams, TokenLogprobs
 
 LOWEST_TEMPERATURE: Final = 0.01
-"""vLLM raises lower ones to this, all but 0."""
+"""vLLM raises lower temperatures to this one, except 0."""
 LARGEST_BIAS: Final = 100.0
-"""vLLM cuts larger ones down to this."""
+"""vLLM reduces larger biases to this one."""
 IMPOSSIBLE: Final = -9999.0
-"""What vLLM writes for minus infinity."""
+"""vLLM's value for minus infinity."""
 SEED_RANGE: Final = 2**63
 LONGEST_REASON: Final = 300
 

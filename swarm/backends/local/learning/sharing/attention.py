@@ -113,7 +113,7 @@ def attend_by_blocks(
 
 
 HARMLESS = frozenset({"position_ids", "use_cache", "cache_position", "is_causal"})
-"""What models pass to attention besides, which changes nothing here."""
+"""Further arguments that models pass to attention, which change nothing here."""
 
 
 def _flat(states: Tensor) -> Tensor:

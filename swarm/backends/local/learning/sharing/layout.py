@@ -24,9 +24,9 @@ from swarm.backends.local.learning.sharing.tree import Path, TokenTree
 from swarm.trainer.token_rows import IntArray
 
 SMALLEST_CLASS = 4
-"""Lengths of up to 2 to this power are padded to one another: fewer calls outweigh the padding."""
+"""Lengths of up to 2 to this power are padded to one another, because fewer calls outweigh the padding."""
 LEAST_KEYS = 256
-"""Keys that are saved from being gathered, below which a call of its own for those shared costs more."""
+"""Smallest number of saved keys at which a separate call for shared keys pays off."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,12 +20,12 @@ from swarm.backends.local.learning.sharing.tree import TokenTree, build_tree
 from swarm.trainer.token_rows import IntArray, Row
 
 SMALLEST_GAIN = 1.15
-"""Padded tokens without sharing over tokens of the trees, below which rows are computed as they are: along a tree in
-which nothing is shared, a pass takes up to a tenth longer."""
+"""Least ratio of padded tokens without sharing to tokens of the trees. Below it, rows are computed one by one: without
+shared tokens, a pass along a tree takes up to a tenth longer."""
 KEYS_PER_TOKEN = 8
-"""How many gathered keys a pass may hold per token of its budget: a key takes a small part of what a token does."""
+"""Most gathered keys of a pass per token of its budget: a key costs a small part of a token."""
 ROWS_AT_A_TIME = 512
-"""Rows that are cut at a time: the costs of all their runs are a matrix of this width."""
+"""Number of rows that are cut together: the costs of all their runs are a matrix of this width."""
 
 
 @dataclass(frozen=True, slots=True)

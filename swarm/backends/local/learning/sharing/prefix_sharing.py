@@ -31,7 +31,7 @@ from swarm.trainer.token_rows import Row
 logger = logging.getLogger(__name__)
 
 TOLERANCE = 1e-3
-"""Largest difference of log-probabilities. Attention to a wrong token is off by far more, rounding by far less."""
+"""Largest difference of log-probabilities. Attention to a wrong token differs by far more, rounding by far less."""
 TOLERANCE_HALF = 0.5
 FULL_ATTENTION = "full_attention"
 
@@ -42,9 +42,9 @@ class Fallback(StrEnum):
     LAYERS = "layers"
     """The model has layers of another kind than full attention, such as a sliding window."""
     ATTENTION = "attention"
-    """The model's attention cannot be given a tree: another implementation, or more than a masked softmax."""
+    """The model's attention cannot compute a tree: it has another implementation, or is more than a masked softmax."""
     MISMATCH = "mismatch"
-    """Log-probabilities were not those of a plain pass."""
+    """The log-probabilities differed from those of a plain pass."""
 
 
 class PrefixSharing:

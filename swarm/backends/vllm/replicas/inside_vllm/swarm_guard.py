@@ -28,7 +28,7 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 LOOK_INTERVAL_S = 0.05
 LAST_PATIENCE_S = 10.0
-"""How long killed processes may take to be gone: one that is writing a core, or waits for a device."""
+"""Time for killed processes to disappear: one may be writing a core dump, or wait for a device."""
 
 SHARED_MEMORY = Path("/dev/shm")
 NAMES = ("psm_", "sem.")

@@ -17,7 +17,7 @@ LONGEST_CHARACTER = 4
 
 
 class StopRule:
-    """Decides after each token whether a completion ends. The token that ends it belongs to the completion."""
+    """Rule that decides after each token whether a completion ends. The last token belongs to the completion."""
 
     def __init__(self, params: SamplingParams, stop_ids: Collection[int], room: int, decode: Decode) -> None:
         """Set the rule for one completion. `stop_ids` are the model's own end tokens.

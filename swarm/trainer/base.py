@@ -28,7 +28,7 @@ class BatchSource(Protocol):
         ...
 
     async def until_batch_ready(self) -> None:
-        """Wait until `is_batch_ready`."""
+        """Wait until `is_batch_ready` returns True."""
         ...
 
     async def drained(self, timeout_s: float) -> bool:
@@ -67,7 +67,7 @@ class Trainer(Protocol):
         ...
 
     async def save(self, directory: Path) -> None:
-        """Write weights (Hugging Face layout), optimizer, RNG and step atomically. Raises CheckpointError."""
+        """Write weights (Hugging Face layout), optimizer, RNG and step atomically. Raise CheckpointError."""
         ...
 
     async def load(self, directory: Path) -> WeightVersion:

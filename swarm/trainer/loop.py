@@ -119,7 +119,7 @@ class TrainLoop:
         if self.lifecycle.state is EngineState.COMPLETE:
             async with self.turn:
                 await self._rest_anew_if_changed()
-        # A move to COMPLETE may have been under way.
+        # The loop may have been about to move to COMPLETE.
         self._look_again.set()
 
     @asynccontextmanager

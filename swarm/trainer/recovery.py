@@ -42,7 +42,7 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """Restores the weights of a step.
+    """Recovery of the weights of a step.
 
     `train_timeout_s` bounds the replay of one batch. `job_id` names the run; None is the newest.
     """

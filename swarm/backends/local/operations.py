@@ -70,7 +70,7 @@ class _Session:
 
 
 class Worker:
-    """Carries out operations one at a time; `send` writes one message to the parent.
+    """Executor of operations, one at a time; `send` writes one message to the parent.
 
     `shared_files` collects the files in shared memory that this process has written, so that they are removed at its
     end.

@@ -89,7 +89,7 @@ class WorkerProcess:
         return self.exit_reason or "the worker process ended"
 
     async def start(self) -> None:
-        """Run the command unless it is running. Returns before the worker has imported anything."""
+        """Run the command unless it is running. Return before the worker has imported anything."""
         async with self._starting:
             if self._link is not None and self._link.exit_reason is not None:
                 await self._link.finished()

@@ -35,7 +35,7 @@ def shared_memory_of(home: Path) -> Path:
 
 
 class Handover:
-    """Publishes one version after another, and removes the file of the one before.
+    """Publisher of one version after another, which removes the file of the one before.
 
     `suspend` and `resume` put a sampler on the same GPUs to sleep while the trainer uses them.
     """

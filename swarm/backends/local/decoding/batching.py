@@ -82,7 +82,7 @@ class Limits:
 
 
 class BatchSampler:
-    """Samples many completions at once from one module. Used from one thread.
+    """Sampler of many completions at once from one module. Used from one thread.
 
     Unseeded requests draw from generators that are seeded by `seed` in order of arrival.
     """
@@ -125,7 +125,7 @@ class BatchSampler:
         return len(self._waiting)
 
     def submit(self, handle: int, prompt_ids: Sequence[int], params: SamplingParams) -> None:
-        """Queue a request. Raises ContextLengthExceeded or BadRequest; `handle` must be new."""
+        """Queue a request; `handle` must be new. Raise ContextLengthExceeded or BadRequest."""
         room = self._limits.context_length - len(prompt_ids)
         if room < 1:
             raise ContextLengthExceeded(

@@ -32,7 +32,7 @@ COLUMN_STEP = 256
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Where one forward pass writes: rows first..first+b-1, token j of row i at column `positions[i, j]`.
+    """Place in the cache of one forward pass: rows first..first+b-1, token j of row i at column `positions[i, j]`.
 
     Columns 0..length-1 are read back; the mask must hide the columns that a row has not written. `fresh` means that
     every row starts at column 0, `decoding` that every row brings one token.
@@ -226,7 +226,7 @@ def shared_length(first: np.ndarray, second: np.ndarray, at_least: int) -> int:
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 
-# How far the log-probabilities of the probe may be from those of a plain forward pass. Half precision rounds each
+# Largest difference between the log-probabilities of the probe and a plain pass. Half precision rounds each
 # layer's activations, so there only a wrong mask or a wrong position stands out.
 PROBE_TOLERANCE = 1e-3
 PROBE_TOLERANCE_HALF = 0.5

@@ -105,7 +105,7 @@ def apply_edits(logits: Tensor, rows: Sequence[int], edits: Sequence[LogitEdits]
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """How to pick one token: the request's parameters and a uniform number in [0, 1).
+    """Parameters for one token: those of the request, and a uniform number in [0, 1).
 
     `edits` change single logits. `allowed` has one bit per token, as `Constraint.allowed` returns them; None allows
     all.

@@ -41,7 +41,7 @@ class FollowedBatch:
 
 
 class GrammarFollower:
-    """Follows grammars with the compiler that the sampler uses. Equal masks are stored once per batch."""
+    """Follower of grammars with the compiler that the sampler uses. Equal masks are stored once per batch."""
 
     def __init__(self, compiler: GrammarCompiler, end_ids: Collection[int]) -> None:
         """Set the compiler. `end_ids` are the model's own end tokens."""

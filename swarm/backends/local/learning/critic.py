@@ -2,8 +2,8 @@
 
 Place in the flow: the learner asks for the values of a batch before a step and computes advantages from them. It trains
 the critic before the policy, as verl does. The critic begins as a copy of the policy's body (the layers below the
-output head) with a head of zeros, so its first values are 0 for any seed. This module knows nothing of advantages or
-grammars.
+output head). Its own head begins with zeros, so its first values are 0 for any seed. This module knows nothing of
+advantages or grammars.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -161,7 +161,7 @@ class Critic:
         """Restore the result of `state`.
 
         The checkpoint of a job without a critic has no state. The critic then begins anew from the policy, which must
-        be restored before.
+        be restored first.
         """
         if state is None:
             self._begin_anew(self._job)

@@ -55,7 +55,7 @@ class LearnerReport:
 
 
 class Learner:
-    """Trains a Hugging Face causal language model in place, or the adapter that was added to it. Used from one thread.
+    """Trainer of a Hugging Face causal language model in place, or of its adapter. Used from one thread.
 
     The module stays in evaluation mode: dropout would make the trained policy differ from the sampled one. With
     `use_kl_loss` the weights at construction are copied as the frozen reference. Construct the learner with the base

@@ -28,7 +28,7 @@ class Snapshot:
 
 
 class PolicyOptimizer:
-    """Updates the parameters of `module` that require gradients, in place.
+    """Optimizer of the parameters of `module` that require gradients, which it updates in place.
 
     Weights below 32 bits get a float32 master copy, and AdamW updates this copy. At RL learning rates an update is
     smaller than the spacing of bfloat16 numbers, and rounding would lose it.

@@ -66,7 +66,7 @@ class _Session:
 
 
 class Operations:
-    """Carries out operations, used from the main thread.
+    """Executor of operations, used from the main thread.
 
     `lost` is called when a training process dies, and must not return.
     """

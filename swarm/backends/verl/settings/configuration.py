@@ -66,9 +66,8 @@ class VerlSettings:
 def merge_settings(job: TrainJob, model_directory: Path) -> VerlSettings:
     """Return verl's configuration for this job, whose model is in `model_directory`.
 
-    Raise JobInvalid with the key as its `param`. Reasons are a key that verl does not know, a key that belongs to a
-    field of the job or that the service sets itself, a value of the wrong type, and a setting that cannot run on this
-    server.
+    Raise JobInvalid, with the key as its `param`, for a key that verl does not know, or that a field of the job or the
+    service sets. Raise it as well for a value of the wrong type, and for a setting that cannot run on this server.
     """
     job = job.resolve()
     overrides = dict(_flatten(job.verl))

@@ -173,7 +173,7 @@ class Replica:
             self.move(ReplicaState.ASLEEP)
 
     async def wake(self) -> None:
-        """Take the devices again. Raises SwarmError."""
+        """Take the devices again. Raise SwarmError."""
         async with self._turn:
             await self._wake()
             self.move(ReplicaState.SERVING)

@@ -33,8 +33,8 @@ LEAST_KEYS = 256
 class SampleShape:
     """Size classes of one sample: class n stands for at most 2^n.
 
-    They classify the tokens that the sample adds to the tree, its whole path, and the other keys that are gathered for
-    it (0 if there are none).
+    `own` classifies the tokens that the sample adds to the tree, and `path` its whole path. `gathered` classifies the
+    other keys that are gathered for it, and is 0 if there are none.
     """
 
     own: int

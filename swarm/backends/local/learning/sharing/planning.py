@@ -1,4 +1,4 @@
-"""Cuts the rows of a minibatch into microbatches whose token trees fit a token budget, with little sharing lost.
+"""Microbatches of the rows of a minibatch whose token trees fit a token budget, with little sharing lost.
 
 Place in the flow: the updater asks for a plan before it collates. A row is never split. This module knows nothing of
 tensors, models or losses.

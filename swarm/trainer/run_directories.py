@@ -101,7 +101,7 @@ def _runs_meant(home: Path, named: str | None) -> list[RunDirectory]:
         return runs_of(home)
     if (run := _as_run(Path(named).expanduser())) is not None:
         return [run]
-    # Names may contain slashes, which the names of the directories replace.
+    # Names may contain slashes; the names of their directories have none.
     parts = named.split("/")
     for cut in range(1, len(parts)):
         directory = _experiment_directory(home, "/".join(parts[:cut]), "/".join(parts[cut:]))

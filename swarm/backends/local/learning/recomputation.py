@@ -49,5 +49,5 @@ class LayerRecomputation:
             yield
         finally:
             for layer in self._layers:
-                # The method of the class is visible again.
+                # This removes the override, so the method of the class applies again.
                 del layer.forward

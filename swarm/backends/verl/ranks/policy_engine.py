@@ -47,7 +47,7 @@ class _SteppedSchedule:
     def _build_lr_scheduler(self, optimizer: Any) -> Any:
         config = self.optimizer_config
         if config.num_cycles != HALF_A_COSINE or not config.zero_indexed_step:
-            # verl calls these methods by its own names.
+            # The job sets this schedule by verl's own options.
             return super()._build_lr_scheduler(optimizer)  # type: ignore[misc]
 
         def ratio(steps_done: int) -> float:

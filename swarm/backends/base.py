@@ -1,7 +1,7 @@
-"""The engine and trainer that a job names, and the one worker process that outlives jobs.
+"""The sampler and trainer that a job names, and the one worker process that outlives jobs.
 
-Place in the flow: server/build.py asks it for both when a run is put together. It knows which class stands behind
-`job.engine`, and nothing of states, episodes or batches.
+Place in the flow: server/build.py asks this module for both when it builds a run. It knows which class implements each
+`job.engine`. It knows nothing of states, episodes or batches.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from swarm.trainer.base import Trainer
 
 FAKE_CONTEXT_LENGTH = 4096
 GPU_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))
-"""Device files of NVIDIA, AMD, and Windows below WSL. Where none of them is, there is no GPU; the engines find out how
-many there are."""
+"""Device files of NVIDIA, AMD, and Windows below WSL. A machine with none of them has no GPU. The backends count the
+GPUs themselves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """Engine and trainer of one job; `tokenizer_path` is known before the engine has started.
+    """Sampler and trainer of one job; `tokenizer_path` is known before the sampler has started.
 
-    `warm_up` starts what takes time to start and returns at once. `died` returns the reason once the process behind a
-    started engine has ended, wanted or not. `end` ends that process, however it hangs.
+    `warm_up` begins slow preparations and returns at once. `died` returns the reason once the process of a started
+    sampler has ended, wanted or not. `end` ends that process, even if it hangs.
     """
 
     engine: Engine
@@ -46,8 +46,11 @@ class Backend:
 
 
 class Backends:
-    """Builds backends for one job after another. The local worker is started by the first job that needs it and kept:
-    the next job then skips the import of its libraries, which takes seconds."""
+    """Builder of backends for one job after another.
+
+    The first job that needs the local worker starts it, and the worker is kept. The next job then skips the import of
+    its libraries, which takes seconds.
+    """
 
     def __init__(self, config: ServerConfig, log_path: Path, *, gpu_drivers: Collection[Path] = GPU_DRIVERS) -> None:
         self._config = config
@@ -56,19 +59,18 @@ class Backends:
         self._worker: WorkerProcess = build_worker(config, log_path)
 
     def build(self, job: TrainJob, *, is_fresh: bool) -> Backend:
-        """The backend of a resolved job, not yet started.
+        """Return the backend of a resolved job, not yet started.
 
-        Raises EngineFailure for a model that is not there, JobInvalid for settings that the engine refuses.
-
-        The engine of a fresh run draws from the job's seed. One that goes on must not: it would give the second half
-        of a group the same completions as the first.
+        The sampler of a fresh run draws from the job's seed. A continued run must not use this seed again: it would
+        give the second half of a group the same completions as the first. Raise EngineFailure for a missing model, and
+        JobInvalid for settings that the engine refuses.
         """
         if job.engine == "fake":
             return self._build_fake(job)
         self._check_gpus(job)
         tokenizer_path = resolve_model(job.model)
         if job.engine == "verl":
-            # Imported late: its libraries take a third of a server's start, and few servers need them.
+            # Imported late: the libraries take a third of a server's start, and few servers need them.
             from swarm.backends.verl.pair import build_verl
 
             pair = build_verl(
@@ -91,7 +93,7 @@ class Backends:
         return Backend(engine, trainer, tokenizer_path, self._worker.start, self._worker.died, self._worker.stop)
 
     def check(self, job: TrainJob) -> None:
-        """Raises JobInvalid for what the job's engine is known to refuse before it is started."""
+        """Raise JobInvalid for settings that the job's engine is known to refuse, before it is started."""
         self._check_gpus(job)
         if job.chosen_engine == "verl":
             from swarm.backends.verl.pair import check_cluster
@@ -100,14 +102,20 @@ class Backends:
             check_cluster(merge_settings(job, Path(job.model)), self._config)
 
     def _is_sampled_by_vllm(self, job: TrainJob) -> bool:
-        """What `sampler: auto` stands for. On a CPU the worker samples as fast as vLLM or faster (bench real_size)."""
+        """Return whether vLLM samples for a job, which is how `sampler: auto` is resolved.
+
+        On a CPU the worker samples as fast as vLLM or faster (bench real_size).
+        """
         if job.sampler != "auto":
             return job.sampler == "vllm"
         is_own_model = job.model not in BUNDLED_DIRECTORIES
         return bool(job.n_gpu) and self._config.vllm_python is not None and is_own_model and not job.lora_rank
 
     def _check_gpus(self, job: TrainJob) -> None:
-        """Told at once what would else be found out after minutes of imports, or never, behind another error."""
+        """Raise JobInvalid for missing GPUs at once.
+
+        Otherwise the error would come after minutes of imports, or be hidden behind another one.
+        """
         if not job.n_gpu or job.chosen_engine == "fake" or any(driver.exists() for driver in self._gpu_drivers):
             return
         places = "start the server on a machine with GPUs"

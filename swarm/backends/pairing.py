@@ -1,6 +1,6 @@
-"""How a sampler and a trainer that are two processes start together and die together.
+"""The common start and the common end of a sampler and a trainer in two processes.
 
-Place in the flow: used by the pairs of backends/vllm and backends/verl. It knows nothing of models, devices or weights.
+Place in the flow: the pairs of backends/vllm and backends/verl use it. It knows nothing of models, devices or weights.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from swarm.sampler import EngineInfo
 
 
 class SleepingSampler(Protocol):
-    """A sampler that can leave its devices to the trainer for a while."""
+    """Sampler that can give its devices to the trainer for a while."""
 
     async def start(self) -> EngineInfo: ...
 
@@ -23,8 +23,10 @@ class SleepingSampler(Protocol):
 
 
 async def start_in_turns(sampler: SleepingSampler, start_trainer: Callable[[], Awaitable[object]]) -> EngineInfo:
-    """Start both on the same devices: each takes them while the other does not hold them. Raises what a start
-    raises."""
+    """Start both on the same devices, so that only one of them uses the devices at a time.
+
+    Raise the error of the start that fails.
+    """
     info = await sampler.start()
     await sampler.suspend()
     await start_trainer()
@@ -33,7 +35,10 @@ async def start_in_turns(sampler: SleepingSampler, start_trainer: Callable[[], A
 
 
 async def start_together(sampler: Coroutine[Any, Any, EngineInfo], trainer: Coroutine[Any, Any, object]) -> EngineInfo:
-    """Start both at once; if one fails, the other's start is cancelled and awaited. Raises what a start raises."""
+    """Start both at once, and raise the error of the start that fails.
+
+    If one start fails, the other is cancelled and awaited.
+    """
     starting_sampler = asyncio.ensure_future(sampler)
     starting: list[asyncio.Future[Any]] = [starting_sampler, asyncio.ensure_future(trainer)]
     try:
@@ -44,7 +49,7 @@ async def start_together(sampler: Coroutine[Any, Any, EngineInfo], trainer: Coro
 
 
 async def first_death(*deaths: Coroutine[Any, Any, str]) -> str:
-    """The reason of whichever dies first."""
+    """Wait until one of them dies, and return its reason."""
     waits = [asyncio.ensure_future(death) for death in deaths]
     try:
         done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

@@ -1,7 +1,7 @@
 """The child's end of the pipes between a backend's process and the server: messages in, messages out, and a log.
 
-Place in the flow: opened first by every process that a `WorkerProcess` starts. The process itself carries out the
-messages; this module knows nothing of what they ask for.
+Place in the flow: every process that a `WorkerProcess` starts opens its pipes first. The process itself carries out the
+messages. This module does not know what the messages ask for.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Inbox = queue.SimpleQueue[Message | None]
 
 
 def open_pipes(on_close: Callable[[Inbox], None]) -> tuple[Inbox, Callable[[Message], None]]:
-    """The messages that come in on standard input, and how to send one on what was standard output.
+    """Return the messages that arrive on standard input, and a function that sends one on the former standard output.
 
-    `on_close` is called, in a thread and with what came in, when the parent has closed the pipe or died.
+    When the parent has closed the pipe or died, `on_close` is called in a thread with the inbox.
     """
     faulthandler.enable()
-    # A Ctrl-C is for the parent, which then stops this process in order.
+    # A Ctrl-C is meant for the parent, which then stops this process in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     inbox: Inbox = queue.SimpleQueue()
@@ -38,7 +38,7 @@ def open_pipes(on_close: Callable[[Inbox], None]) -> tuple[Inbox, Callable[[Mess
 
 
 def _claim_output() -> Callable[[Message], None]:
-    """Keep standard output for messages alone; what libraries print goes to standard error from now on."""
+    """Reserve standard output for messages; output of libraries goes to standard error from now on."""
     output = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 

@@ -1,6 +1,6 @@
-"""When a completion is over: a stop token, a stop string in the decoded text, or no room left.
+"""The end of a completion: a stop token, a stop string in the decoded text, or a token limit.
 
-Place in the flow: both engines ask after every sampled token. Knows nothing of how tokens are sampled.
+Place in the flow: every sampler asks after each sampled token. This module does not know how tokens are sampled.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ Decode = Callable[[Sequence[int]], str]
 """Token ids -> text, with special tokens written out."""
 
 LONGEST_CHARACTER = 4
-"""Bytes of the longest UTF-8 character: so many tokens may pass before a character is whole."""
+"""Bytes of the longest UTF-8 character: it may take this many tokens to complete a character."""
 
 
 class StopRule:
-    """Decides after each token of one completion. The token that ends it belongs to the completion."""
+    """Rule that decides after each token whether a completion ends. The last token belongs to the completion."""
 
     def __init__(self, params: SamplingParams, stop_ids: Collection[int], room: int, decode: Decode) -> None:
-        """`stop_ids` are the model's own end tokens.
+        """Set the rule for one completion. `stop_ids` are the model's own end tokens.
 
-        `room` is how many tokens the context leaves for the completion; the lower of it and max_tokens counts.
+        `room` is the number of tokens that the context leaves for the completion. The limit is the lower of `room` and
+        max_tokens.
         """
         own = frozenset[int]() if params.ignore_eos else frozenset(stop_ids)
         self.stop_ids = own | frozenset(params.stop_token_ids)
@@ -30,12 +31,12 @@ class StopRule:
         self._limit = min(params.max_tokens, room)
         self._strings = tuple(text for text in params.stop if text)
         self._decode = decode
-        # Every token stands for at least one byte, so a string that has just been completed lies within these.
+        # Every token is at least one byte, so a string that has just been completed lies within these tokens.
         longest = max((len(text.encode()) for text in self._strings), default=0)
         self._window = longest + LONGEST_CHARACTER
 
     def check(self, output_ids: Sequence[int]) -> FinishReason | None:
-        """The reason to stop after the last of `output_ids`, or None to go on."""
+        """Return the reason to stop after the last of `output_ids`, or None to continue."""
         may_stop = len(output_ids) > self._min_tokens
         if may_stop and (output_ids[-1] in self.stop_ids or self._completes_string(output_ids)):
             return FinishReason.STOP
@@ -48,6 +49,6 @@ class StopRule:
         text = self._decode(recent)
         if not self._min_tokens:
             return any(stop in text for stop in self._strings)
-        # A string may have been completed while it was too early to stop; only what the last token completes counts.
+        # A string may have been completed before min_tokens; only a string that the last token completes counts.
         before = self._decode(recent[:-1])
         return any(text.rfind(stop) > before.rfind(stop) for stop in self._strings)

@@ -1,7 +1,7 @@
-"""What the weight files in a model's directory say of the weights: their number format and how many there are.
+"""The number format and the number of weights in the weight files of a model directory.
 
-Place in the flow: asked before a model is loaded or exported. Reads the headers of weight files, never the weights, and
-needs no torch.
+Place in the flow: asked before a model is loaded or exported. It reads the headers of weight files, never the weights,
+and needs no torch.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -20,20 +20,20 @@ _BY_HEADER = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 
 def stored_dtype(directory: Path) -> str | None:
-    """The format of the stored weights, which a configuration need not name rightly; None if no safetensors are there.
+    """Return the format of the stored weights, or None without safetensors files.
 
-    Raises CheckpointError for a file that is damaged.
+    The model's configuration may name another format. Raise CheckpointError for a damaged file.
     """
     return next((known for dtype, _ in _weights(directory) if (known := _BY_HEADER.get(dtype))), None)
 
 
 def stored_parameters(directory: Path) -> int:
-    """How many numbers the stored weights are; 0 if no safetensors are there. Raises CheckpointError likewise."""
+    """Return the number of stored weights, 0 without safetensors files. Raise CheckpointError for a damaged file."""
     return sum(math.prod(shape) for _, shape in _weights(directory))
 
 
 def _weights(directory: Path) -> Iterator[tuple[str, Sequence[int]]]:
-    """Format and shape of each."""
+    """Yield the format and shape of each tensor."""
     for path in sorted(directory.glob("*.safetensors")):
         try:
             with safe_open(str(path), framework="np") as file:

@@ -1,23 +1,24 @@
-"""How much better than expected each episode, or each of its turns, was: verl's advantage estimators over a batch.
+"""Advantages: verl's estimators of how much better than expected each episode, or each of its turns, was.
 
-Place in the flow: computed once per step over the whole batch, before minibatches are drawn. This module knows
-nothing of models, tokens or optimizers.
+Place in the flow: computed once per step over the whole batch, before minibatches are drawn. This module knows nothing
+of models, tokens or optimizers.
 
-Where it differs from verl: a group that cannot tell its episodes apart teaches nothing. verl's estimators give a lone
-survivor its raw reward (grpo, rloo, opo, gpg, reinforce_plus_plus_baseline) or refuse it (grpo_passk), and rounding
-can give the members of a constant group a common small value. Here a group of one is left out of the estimator and
-gets advantage 0, and a group whose rewards are all equal (in float32, as verl computes) takes part and is then set to
-0. The one exception is reinforce_plus_plus, which has no groups: its baseline is the whole batch.
+One difference from verl: a group that cannot tell its episodes apart teaches nothing. verl's estimators give a lone
+survivor its raw reward (grpo, rloo, opo, gpg, reinforce_plus_plus_baseline) or refuse it (grpo_passk). Rounding can
+also give all members of a constant group the same small value. Here a group of one is left out of the estimator and
+gets advantage 0. A group whose rewards are all equal (in float32, as verl computes) takes part in the estimator, and
+its advantages are then set to 0. The one exception is reinforce_plus_plus, which has no groups: its baseline is the
+whole batch.
 
-gdpo compares the episodes of a group in each of their named rewards; a reward in which they are all equal goes in as
-0, which says the same and leaves no rounding. A group that is equal in all of them is constant.
+gdpo compares the episodes of a group in each of their named rewards. A named reward in which all episodes are equal
+enters as 0, which means the same and leaves no rounding error. A group that is equal in all of them is constant.
 
-remax compares each episode with the greedy one of its group, so that neither a lone survivor nor equal rewards are
-without a lesson: those of its rows have advantage 0 that earned exactly what the greedy episode did.
+remax compares each episode with the greedy episode of its group. A lone survivor and equal rewards therefore still
+teach something. A row has advantage 0 if it earned exactly what the greedy episode earned.
 
-Turn rewards, of which verl knows nothing, make one such problem of every turn index: the estimator sees each episode's
-return from that turn on, and its answer counts for the tokens of that turn. remax and gae take
-rewards token by token, so they get each where it was earned.
+Turn rewards are unknown to verl. They make one problem of this kind out of every turn index: the estimator sees the
+return of each episode from that turn on, and its result counts for the tokens of that turn. remax and gae take rewards
+token by token, so they get each reward where it was earned.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportMissingTypeStubs=false
@@ -43,25 +44,27 @@ from swarm.trainer.token_rows import Row
 GROUP_FREE = frozenset({"reinforce_plus_plus"})
 
 POLICY_ESTIMATORS = frozenset({"optimal_token_baseline", "tir_optimal_token_baseline"})
-"""Estimators whose baseline depends on what the policy says of each token. For rows that hold sampled tokens only, as
-ours do, the two are the same."""
+"""Estimators whose baseline depends on the policy's probabilities of each token. For rows of sampled tokens only, as
+here, the two are the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyStatistics:
-    """What the policy at the start of a step says of each trained token, [E, L], on the CPU: its logprob, and the sum
-    of the squared probabilities of all tokens that could have been sampled in its place. `weights_EL` are those of
-    importance sampling, where there are any."""
+    """Statistics of each trained token under the policy at the start of a step: matrices [E, L] on the CPU.
+
+    They hold the token's logprob, and the sum of the squared probabilities of all tokens that could have been sampled
+    in its place. `weights_EL` are the importance sampling weights, or None without importance sampling.
+    """
 
     logprobs_EL: torch.Tensor
     squared_EL: torch.Tensor
     weights_EL: torch.Tensor | None = None
 
     def arguments(self) -> dict[str, torch.Tensor]:
-        """The statistics by the names under which verl's estimators take them.
+        """Return the statistics under the names of the arguments of verl's estimators.
 
-        1 - 2π + Σπ² is (1 - π)² plus the squares of all others, so it is never below 0 but by rounding, which a sum
-        close to 0 in the denominator of a baseline would make much of.
+        1 - 2π + Σπ² is (1 - π)² plus the squares of all other probabilities, so only rounding can make it negative. It
+        is clipped because a sum close to 0 in the denominator of a baseline would enlarge that error.
         """
         least_EL = 2 * self.logprobs_EL.exp() - 1
         found = {"old_log_probs": self.logprobs_EL, "sum_pi_squared": torch.maximum(self.squared_EL, least_EL)}
@@ -69,11 +72,11 @@ class PolicyStatistics:
 
 
 def compute_advantages(rows: Sequence[Row], job: TrainJob, policy: PolicyStatistics | None = None) -> torch.Tensor:
-    """Advantages [E, L] in float32 on the CPU, 0 past the end of a row; L is the longest row.
+    """Return the advantages [E, L] in float32 on the CPU, 0 past the end of a row; L is the longest row.
 
-    A token of turn t gets its episode's advantage by the returns of turn t (`Row.returns`); an episode that ended
-    before turn t stands there with its reward. `policy` is needed for POLICY_ESTIMATORS and read by no other. A row
-    whose advantage is not finite (rewards near the limit of float32) gets NaN nowhere: it is set to 0.
+    A token of turn t gets the advantage of its episode by the returns of turn t (`Row.returns`). An episode that ended
+    before turn t takes part with its reward. Only POLICY_ESTIMATORS read `policy`, and they need it. A row whose
+    advantage is not finite (rewards near the limit of float32) is set to 0.
     """
     width = max(row.tokens for row in rows)
     tokens_E = torch.tensor([row.tokens for row in rows])
@@ -104,10 +107,11 @@ def compute_advantages(rows: Sequence[Row], job: TrainJob, policy: PolicyStatist
 def compute_gae_advantages(
     rows: Sequence[Row], values_EL: torch.Tensor, job: TrainJob
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Advantages of gae and the returns that a critic is trained towards, both [E, L], by its values.
+    """Return the advantages of gae, and the returns that a critic is trained towards, both [E, L].
 
-    The reward of a turn is at its last trained token, that of the episode at the last of all. There are no groups: what
-    an episode is compared with is what the critic expected. A row whose advantage is not finite is set to 0.
+    The reward of a turn is earned at its last trained token, the reward of the episode at the last token of all. gae
+    has no groups: an episode is compared with the expectation of the critic. A row whose advantage is not finite is set
+    to 0.
     """
     mask_EL = torch.zeros_like(values_EL)
     for line, row in enumerate(rows):
@@ -126,7 +130,7 @@ def compute_gae_advantages(
 
 
 def _over_greedy(rows: Sequence[Row], mask_EL: torch.Tensor) -> torch.Tensor:
-    """Advantages [E, L] of remax: what a token's episode still earned, minus what the greedy episode earned in all."""
+    """Return the advantages [E, L] of remax: the return of a token minus the return of the greedy episode."""
     baselines_E = torch.tensor([math.nan if row.baseline is None else row.baseline for row in rows])
     assert not baselines_E.isnan().any(), "the estimator needs a greedy episode in each group"
     advantages_EL, _returns = compute_remax_outcome_advantage(
@@ -147,7 +151,7 @@ def _token_rewards(rows: Sequence[Row], mask_EL: torch.Tensor) -> torch.Tensor:
 def _by_rewards(
     rows: Sequence[Row], keys: Sequence[str], mask_EL: torch.Tensor, groups_E: np.ndarray, job: TrainJob
 ) -> torch.Tensor:
-    """Advantages [E, L] of gdpo: by the named rewards of whole episodes."""
+    """Return the advantages [E, L] of gdpo, from the named rewards of whole episodes."""
     advantages_EL, is_constant_E = torch.zeros_like(mask_EL), torch.ones(len(rows), dtype=torch.bool)
     kept_E = np.bincount(groups_E)[groups_E] > 1
     rewards: dict[str, np.ndarray] = {}
@@ -171,7 +175,7 @@ def _by_rewards(
                 gdpo_reward_weights=None if job.gdpo_reward_weights is None else list(job.gdpo_reward_weights),
             ),
             non_tensor_batch=rewards,
-            # What verl finds the end of a response by: rows here are all response.
+            # verl finds the end of a response by this mask; rows here are all response.
             batch={"prompts": mask_KL[:, :0], "attention_mask": mask_KL.long()},
         )
         advantages_EL[kept] = found_KL.float()
@@ -180,9 +184,9 @@ def _by_rewards(
 
 
 def _distinct_returns(rows: Sequence[Row]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Every set of returns [D, E] that the batch has at some turn, in float32, and which of them is that of turn t.
+    """Return every distinct set of returns [D, E] in float32, and the index of the set that turn t has.
 
-    Without turn rewards there is one: the rewards.
+    Without turn rewards there is one set: the rewards.
     """
     turns = 1 + max(int(row.turn_indices_L[-1]) for row in rows)
     returns_TE = torch.tensor([row.returns(turns) for row in rows], dtype=torch.float32).T
@@ -197,7 +201,7 @@ def _by_outcome(
     job: TrainJob,
     statistics: Mapping[str, torch.Tensor],
 ) -> torch.Tensor:
-    """Advantages [E, L] of episodes that return so much, on their last sampled token."""
+    """Return the advantages [E, L] of episodes with these returns, which are earned at their last sampled token."""
     rewards_EL = torch.zeros_like(mask_EL)
     rewards_EL[torch.arange(len(returns_E)), mask_EL.sum(dim=1).long() - 1] = returns_E
     if job.algorithm in GROUP_FREE:

@@ -1,7 +1,7 @@
-"""A directory on disk: complete or not there at all.
+"""Directories that are on disk either complete or not at all.
 
-Place in the flow: both trainers write their checkpoints through this. A directory is written beside its place, flushed
-to disk, and renamed. Knows nothing of what is in it.
+Place in the flow: both trainers write their checkpoints through this module. It writes a directory beside its final
+place, flushes it to disk, and renames it. It knows nothing of the contents.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from swarm.processes.flush import flush
 
 @contextmanager
 def written_atomically(directory: Path) -> Generator[Path]:
-    """An empty directory to fill, which then takes the place of `directory`. Raises OSError.
+    """Yield an empty directory to fill, which then replaces `directory`. Raise OSError.
 
-    On an exception what was there stays. Killed at any point, `directory` is either the old one, the new one or,
-    between two renames, absent with the old one beside it as `.<name>.replaced`.
+    After an exception the old directory is unchanged. If the process is killed, `directory` is either the old one or
+    the new one. Between two renames it is absent, and the old one lies beside it as `.<name>.replaced`.
     """
     draft = directory.parent / f".{directory.name}.draft"
     try:
@@ -37,7 +37,7 @@ def written_atomically(directory: Path) -> Generator[Path]:
 
 
 def fingerprint(path: Path) -> dict[str, int | str]:
-    """Size and SHA-256 of a file."""
+    """Return the size and SHA-256 of a file."""
     with path.open("rb") as file:
         return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 

@@ -1,7 +1,8 @@
-"""What the training loop stands between: a source of batches, and a trainer that makes weights of them.
+"""The two sides of the training loop: a source of batches, and a trainer that turns them into weights.
 
-Place in the flow: loop.py awaits a batch from the source, has the trainer train it, and tells the source of the new
-version. `swarm.rollout` is the source; each backend has a trainer. Neither knows the other, HTTP or clients.
+Place in the flow: loop.py awaits a batch from the source, passes it to the trainer, and reports the new version to the
+source. `swarm.rollout` implements the source; each backend has a trainer. Neither side knows the other, HTTP or
+clients.
 """
 
 from __future__ import annotations
@@ -15,57 +16,63 @@ from swarm.types import FinishedEpisode, StepReport, TrainBatch, WeightVersion
 
 
 class BatchSource(Protocol):
-    """Where batches come from, one after the other. Used from one event loop."""
+    """Source of batches, one after the other. Used from one event loop."""
 
     @property
     def policy(self) -> BatchPolicy:
-        """What holds for the batch being filled."""
+        """Policy of the batch that is being filled."""
         ...
 
     def is_batch_ready(self) -> bool:
-        """Whether the batch can be sealed now, by the stop rule in force or because its time is over."""
+        """Return whether the batch is complete, by the current stop rule or because its deadline has passed."""
         ...
 
     async def until_batch_ready(self) -> None:
-        """Wait until `is_batch_ready`."""
+        """Wait until `is_batch_ready` returns True."""
         ...
 
     async def drained(self, timeout_s: float) -> bool:
-        """Wait until no train episode runs; False if some still do after `timeout_s` seconds."""
+        """Wait until no train episode runs. Return False if some still run after `timeout_s` seconds."""
         ...
 
     def seal(self, batch_id: str, step: int) -> SealedBatch:
-        """Take the batch out: what ends later belongs to another one."""
+        """Return the batch and close it: episodes that end later belong to the next batch."""
         ...
 
     def confirm(self, batch: TrainBatch) -> None:
-        """To be told once a seal is on record: episodes of the next batch may begin."""
+        """Allow episodes of the next batch to begin, now that the closed batch is on record."""
         ...
 
     def take_back(self, episodes: Sequence[FinishedEpisode]) -> None:
-        """Let the episodes of a batch that was not trained, if there are any, wait for the next one, which takes its
-        step."""
+        """Return the episodes of a batch that was not trained to the pool, if there are any.
+
+        They wait for the next batch, which takes the step of this one.
+        """
         ...
 
     def publish(self, weight_version: int) -> None:
-        """To be told of every version that is served, which decides how stale an episode is."""
+        """Record the weight version that is now served; the staleness of an episode is counted from it."""
         ...
 
 
 class Trainer(Protocol):
-    """Owns the weights that the paired engine serves."""
+    """Owner of the weights that the paired sampler serves."""
 
     async def train(self, batch: TrainBatch) -> StepReport:
-        """Advantages, loss, optimizer step(s), publish. On return the engine already samples with the new version.
+        """Compute advantages and loss, update the weights, and publish them.
 
-        Raises EngineFailure if the step cannot be done; the weights are then still those of the version before.
+        When this returns, the sampler already uses the new version. Raise EngineFailure if the step fails; the weights
+        are then still those of the version before.
         """
         ...
 
     async def save(self, directory: Path) -> None:
-        """Write weights (Hugging Face layout), optimizer, RNG and step atomically. Raises CheckpointError."""
+        """Write weights (Hugging Face layout), optimizer, RNG and step atomically. Raise CheckpointError."""
         ...
 
     async def load(self, directory: Path) -> WeightVersion:
-        """Restore what `save` wrote and publish it. Raises CheckpointError if it is incomplete or of another model."""
+        """Restore and publish the weights that `save` wrote.
+
+        Raise CheckpointError if the checkpoint is incomplete or belongs to another model.
+        """
         ...

@@ -1,7 +1,7 @@
-"""Where the checkpoints of one run lie, which of them may be loaded, and which are removed.
+"""The checkpoints of one run: where they lie, which may be loaded, and which are removed.
 
-Place in the flow: the training loop asks where to save and prunes, recovery.py asks what to load from. It knows names
-and directories only; whether a checkpoint is whole is found out by whoever loads it.
+Place in the flow: the training loop asks where to save, and prunes; recovery.py asks what to load. This module knows
+names and directories only. The code that loads a checkpoint finds out whether it is complete.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from swarm.job import TrainJob
 logger = logging.getLogger(__name__)
 
 RECOVERY_KEPT = 2
-"""The newest may be the one that a crash cut off."""
+"""Two, because a crash may have cut off the newest."""
 
 _NAME = re.compile(r"step-(\d{6,})")
 _ASKED = ".asked-"
-"""Begins the name of an empty file beside a checkpoint that somebody asked for, which no setting of the job removes."""
+"""Beginning of the name of an empty file beside a checkpoint that a user asked for; no setting of the job removes
+it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Which checkpoints of `save_freq` stay: the newest `last`, and of the older ones the `best` by `metric`.
+    """Rule for the checkpoints of `save_freq`: keep the newest `last`, and of the older ones the `best` by `metric`.
 
     The lowest value is the best one if `lowest_is_best`.
     """
@@ -41,16 +42,17 @@ class Retention:
 
     @staticmethod
     def of(job: TrainJob) -> Retention | None:
-        """None if all stay."""
+        """Return the rule of a job, or None if the job keeps all checkpoints."""
         if job.keep_last is None:
             return None
         metric = job.keep_best_metric
         return Retention(job.keep_last, job.keep_best, metric.removeprefix("-"), metric.startswith("-"))
 
     def outdated(self, values: Mapping[int, float | None]) -> list[int]:
-        """Steps whose checkpoints go, of those that have one. `values` has the metric of each, None where it has none.
+        """Return the steps whose checkpoints are to be removed.
 
-        Of equally good ones the newer stays; one without a value is worse than any with one.
+        `values` maps each step with a checkpoint to its metric, or to None if it has none. Of equally good checkpoints
+        the newer stays. A step without a value counts as worse than any step with one.
         """
         newest_first = sorted(values, reverse=True)
         older = newest_first[self.last :]
@@ -66,8 +68,11 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class RunCheckpoints:
-    """`checkpoints/` holds what was asked for and stays, `recovery/` what crash recovery starts from, `initial/` the
-    model that a run began with, if it began from the weights of another run."""
+    """Checkpoints of one run, in three directories.
+
+    `checkpoints/` holds those that were asked for, which stay. `recovery/` holds those for crash recovery. `initial/`
+    holds the first model of a run that began with the weights of another run.
+    """
 
     directory: Path
 
@@ -76,50 +81,54 @@ class RunCheckpoints:
         return self.directory / "initial"
 
     def place(self, step: int, *, kept: bool) -> Path:
-        """Where the checkpoint of a step belongs."""
+        """Return the directory for the checkpoint of a step."""
         return (self._kept if kept else self._recovery) / f"step-{step:06d}"
 
     def candidates(self, up_to_step: int) -> list[Path]:
-        """Checkpoints of no later step, newest first."""
+        """Return the checkpoints of this step and of earlier ones, newest first."""
         return [path for path in self.newest_first() if _order(path) <= up_to_step]
 
     def newest_first(self) -> list[Path]:
-        """Every checkpoint of the run; of two of one step, the one that stays comes first."""
+        """Return every checkpoint of the run, newest first.
+
+        If a step has two, the permanent one comes first.
+        """
         found = [path for path in self._all() if step_of(path) is not None]
         return sorted(found, key=_order, reverse=True)
 
     def mark_asked(self, step: int) -> None:
-        """Note that somebody asked for the checkpoint of a step, which is about to be written. Raises OSError."""
+        """Record that a user asked for the checkpoint of a step, before it is written. Raise OSError."""
         self._kept.mkdir(parents=True, exist_ok=True)
         self._mark(step).touch()
 
     def scheduled_steps(self) -> list[int]:
-        """Steps with a checkpoint of `save_freq`, oldest first."""
+        """Return the steps with a checkpoint of `save_freq`, oldest first."""
         steps = sorted(_order(path) for path in _entries(self._kept) if step_of(path) is not None)
         return [step for step in steps if not self._mark(step).exists()]
 
     def remove_scheduled(self, step: int) -> None:
-        """Remove the checkpoint of `save_freq` of a step, as far as that can be done now."""
+        """Remove the `save_freq` checkpoint of a step, as far as that is possible now."""
         shutil.rmtree(self.place(step, kept=True), ignore_errors=True)
 
     def prune(self) -> None:
-        """Remove all but the newest recovery checkpoints, and what writes cut off by a crash have left."""
+        """Remove all but the newest recovery checkpoints, and partial writes that a crash left behind."""
         doomed = self._recovery_oldest_first()[:-RECOVERY_KEPT]
         doomed += [path for folder in (self._kept, self._recovery) for path in _entries(folder) if _is_leftover(path)]
         for path in doomed:
-            # What cannot be removed now is tried again after the next checkpoint.
+            # A failed removal is tried again after the next checkpoint.
             shutil.rmtree(path, ignore_errors=True)
 
     def superfluous(self) -> list[Path]:
-        """The recovery checkpoints of a run that is over: all, but for the newest checkpoint of the run if it is one.
+        """Return the recovery checkpoints that a finished run no longer needs.
 
-        That one is what a server that is started again, or a job that gets more steps, goes on from.
+        These are all of them, except the newest checkpoint of the run if that is a recovery checkpoint. A restarted
+        server, or a job that gets more steps, continues from the newest.
         """
         newest = next(iter(self.newest_first()), None)
         return [path for path in self._recovery_oldest_first() if path != newest]
 
     def retire(self) -> None:
-        """Remove the recovery checkpoints that a run that is over needs no more."""
+        """Remove the recovery checkpoints that a finished run no longer needs."""
         self.prune()
         for path in self.superfluous():
             shutil.rmtree(path, ignore_errors=True)
@@ -127,9 +136,10 @@ class RunCheckpoints:
             shutil.rmtree(self._recovery, ignore_errors=True)
 
     def set_aside(self, after_step: int) -> None:
-        """Take the checkpoints of later steps out of the way, because other weights will take those steps.
+        """Move the checkpoints of later steps out of the way, because other weights will take those steps.
 
-        Those that were asked for are renamed to `rewound-N-step-...`; recovery checkpoints are removed. Raises OSError.
+        Checkpoints that were asked for are renamed to `rewound-N-step-...`; recovery checkpoints are removed. Raise
+        OSError.
         """
         for path in self._all():
             step = step_of(path)
@@ -161,7 +171,7 @@ class RunCheckpoints:
 
 
 def step_of(path: Path) -> int | None:
-    """The step of a checkpoint, by the name of its directory; None for any other directory."""
+    """Return the step in the name of a checkpoint directory, or None for any other directory."""
     match = _NAME.fullmatch(path.name)
     return int(match.group(1)) if match else None
 

@@ -1,7 +1,7 @@
-"""What a batch was like, as numbers: flat names, verl's wherever verl has the number.
+"""Metrics that describe a batch, under flat names: verl's name wherever verl has the metric.
 
-Place in the flow: both trainers describe each batch here, so that the curves of a job read the same on either engine.
-Knows nothing of models or optimizers.
+Place in the flow: both trainers describe each batch here, so the curves of a job mean the same with either trainer.
+This module knows nothing of models or optimizers.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -20,10 +20,10 @@ from swarm.types import TrainBatch
 def describe_batch(
     batch: TrainBatch, rows: Sequence[Row], advantages_EL: torch.Tensor, weight_version: int | None
 ) -> dict[str, float]:
-    """Scores, advantages, lengths, age, and what merging saved, of a batch with at least one row.
+    """Return scores, advantages, lengths, staleness and merging savings of a batch with at least one row.
 
-    Returns, of whole episodes, are there if turn rewards were given, those of named rewards if every episode has them,
-    and staleness if `weight_version` is known.
+    Returns of whole episodes are present if turn rewards were given, and named rewards if every episode has them.
+    Staleness is present if `weight_version` is known.
     """
     rewards = torch.tensor([row.reward for row in rows], dtype=torch.float64)
     lengths = torch.tensor([float(row.tokens) for row in rows])
@@ -52,7 +52,7 @@ def describe_batch(
 
 
 def mean_advantages(rows: Sequence[Row], advantages_EL: torch.Tensor) -> dict[str, float]:
-    """Episode id to the mean advantage of its tokens."""
+    """Return a map from episode id to the mean advantage of the episode's tokens."""
     return {
         row.episode_id: advantages_L[: row.tokens].mean().item()
         for row, advantages_L in zip(rows, advantages_EL, strict=True)
@@ -62,7 +62,7 @@ def mean_advantages(rows: Sequence[Row], advantages_EL: torch.Tensor) -> dict[st
 def describe_values(
     values: torch.Tensor, advantages: torch.Tensor, returns: torch.Tensor, mask: torch.Tensor
 ) -> dict[str, float]:
-    """verl's metrics of a critic, over the trained tokens."""
+    """Return verl's metrics of a critic, over the trained tokens."""
     found, wanted = values[mask], returns[mask]
     spread = wanted.var(correction=0)
     return {
@@ -87,7 +87,7 @@ def _describe_baselines(batch: TrainBatch) -> dict[str, float]:
 
 
 def _describe_rewards(rows: Sequence[Row]) -> dict[str, float]:
-    """Mean and deviation of each reward that all episodes have; the metrics have verl's names."""
+    """Return the mean and deviation of each named reward that all episodes have, under verl's names."""
     named = [dict(row.rewards or {}) for row in rows]
     measured: dict[str, float] = {}
     for name in sorted(name for name in named[0] if all(name in rewards for rewards in named)):
@@ -97,7 +97,7 @@ def _describe_rewards(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def _describe_staleness(rows: Sequence[Row], weight_version: int | None) -> dict[str, float]:
-    """In versions, over the trained tokens."""
+    """Return the staleness of the trained tokens, in weight versions."""
     if weight_version is None:
         return {}
     staleness_N = weight_version - np.concatenate([row.weight_versions_L for row in rows])
@@ -113,7 +113,7 @@ def _spread(name: str, values: torch.Tensor) -> dict[str, float]:
 
 
 def _unmerged_tokens(turn_indices_T: Sequence[int]) -> int:
-    """Length of this sample's turns if each were a sample of its own: its whole prefix up to its last token."""
+    """Return the total length of this sample's turns if each turn were a sample with its whole prefix."""
     ends: dict[int, int] = {}
     for position, turn in enumerate(turn_indices_T):
         if turn >= 0:

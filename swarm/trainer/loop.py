@@ -1,8 +1,8 @@
-"""The training loop: wait for a complete batch, drain, seal, step, publish, save; again until the job is done.
+"""The training loop: wait for a complete batch, drain, close it, step, publish, save; repeat until the job is done.
 
 Place in the flow: between the source of batches and the trainer (base.py), run by server/run.py. It moves the engine's
-state and writes batches to the ledger. It knows nothing of HTTP, of episodes' leases, of how a step is computed, or of
-how a dead engine comes back.
+state and writes batches to the ledger. It knows nothing of HTTP or the leases of episodes, of how a step is computed,
+or of how a dead engine is restarted.
 """
 
 from __future__ import annotations
@@ -39,20 +39,21 @@ logger = logging.getLogger(__name__)
 
 MAX_CONSECUTIVE_FAILURES = 3
 LEDGER_PATIENCE_S = 600.0
-"""How long training waits for a disk that refuses writes, which it tries again every LEDGER_RETRY_S seconds."""
+"""Longest wait for a disk that refuses writes; the write is repeated every LEDGER_RETRY_S seconds."""
 LEDGER_RETRY_S = 1.0
 TIMEOUT_GRACE_S = 5.0
-"""A trainer that keeps the time limit itself can say what became of the step, so it is given the first word."""
+"""Extra time for a trainer that keeps the time limit itself, because it can report the outcome of the step."""
 
 RESTING = frozenset({EngineState.ROLLING, EngineState.COMPLETE})
-"""States in which no batch is in work."""
+"""States in which no batch is in progress."""
 
 
 @dataclass(slots=True)
 class TrainLoop:
-    """One job's loop. `run` returns after `interrupt`; once `total_steps` are done it waits for a job that has more.
+    """Training loop of one job.
 
-    At most `recovery_overhead` of the training time goes into checkpoints for crash recovery.
+    `run` returns after `interrupt`. Once `total_steps` are done, it waits for a job with more steps. Checkpoints for
+    crash recovery take at most the share `recovery_overhead` of the training time.
     """
 
     job: RunningJob
@@ -66,10 +67,10 @@ class TrainLoop:
     recovery_overhead: float
     last_metrics: dict[str, float] = field(default_factory=dict[str, float])
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held from the seal of a batch to the end of its step, and by whoever needs the engine between two batches."""
+    """Lock from the end of a batch's collection to the end of its step, and for operations between two batches."""
     _interrupted: asyncio.Event = field(default_factory=asyncio.Event)
     _look_again: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set where there may be steps to do that there were not before."""
+    """Set when there may be new steps to do."""
     _failures: int = 0
     _unsaved_s: float = 0.0
     _save_s: float = 0.0
@@ -78,9 +79,10 @@ class TrainLoop:
         self.evaluations.subscribe(self._show_score)
 
     async def run(self) -> None:
-        """Train until `interrupt`. Raise EngineLost if the engine dies in a step, whose batch is then back in the pool.
+        """Train until `interrupt`.
 
-        Raise EngineFailure when training cannot go on.
+        Raise EngineLost if the engine dies in a step; the batch of that step is then back in the pool. Raise
+        EngineFailure when training cannot continue.
         """
         self._interrupted.clear()
         while not self._interrupted.is_set():
@@ -91,19 +93,20 @@ class TrainLoop:
                     await self._take_batch()
 
     def interrupt(self) -> None:
-        """Make `run` return at the next point where nothing is half done."""
+        """Make `run` return at the next point between two complete operations."""
         self._interrupted.set()
 
     async def rest(self) -> None:
-        """Move the engine to where it waits for episodes: ROLLING, or COMPLETE once all steps are done.
+        """Move the engine to the state between batches: ROLLING, or COMPLETE once all steps are done.
 
-        Weights that are due to be scored are served until they are scored. The next batch is collected, not trained.
+        Weights that wait for an evaluation are served until they are scored. Meanwhile the next batch is collected, not
+        trained.
         """
         await self._persist(self.evaluations.open_if_due)
         if not self._done:
             await self._move(EngineState.ROLLING)
             return
-        # Whoever goes on from here, also a server that is started again, begins with the newest checkpoint.
+        # A later continuation, also by a restarted server, begins with the newest checkpoint.
         await asyncio.to_thread(self.checkpoints.retire)
         await self._move(
             EngineState.COMPLETE,
@@ -112,22 +115,22 @@ class TrainLoop:
         )
 
     async def look_again(self) -> None:
-        """Go on if the job has got more steps."""
+        """Continue if the job now has more steps."""
         if self.lifecycle.state is EngineState.COMPLETE:
             async with self.turn:
                 await self._rest_anew_if_changed()
-        # A move to COMPLETE may have been under way.
+        # The loop may have been about to move to COMPLETE.
         self._look_again.set()
 
     @asynccontextmanager
     async def between_batches(self, state: EngineState, reason: str | None = None) -> AsyncGenerator[None]:
-        """Put the engine into `state` while no batch is in work, then to rest again.
+        """Put the engine into `state` while no batch is in progress, and afterwards back to rest.
 
-        Raise IllegalTransition while a batch is in work. The state stays if the engine is lost inside.
+        Raise IllegalTransition while a batch is in progress. The state is kept if the engine is lost inside the block.
         """
         if self.lifecycle.state not in RESTING:
             raise IllegalTransition(f"the engine is {self.lifecycle.state}: it cannot become {state} from there")
-        # A loop that is just done with a batch, or about to take one, gives the turn back by itself.
+        # A loop that just finished a batch, or is about to take one, releases the lock by itself.
         async with self.turn:
             await self._move(state, reason)
             try:
@@ -140,9 +143,10 @@ class TrainLoop:
             await self._rest_after(state)
 
     async def save(self, *, kept: bool, is_asked: bool = False) -> Path:
-        """Write a checkpoint of the present step. The caller moves the state.
+        """Write a checkpoint of the current step. The caller moves the state.
 
-        One that `is_asked` for by command stays whatever the job keeps. Raise CheckpointError, EngineLost.
+        A checkpoint that a command asked for (`is_asked`) stays, whatever the job keeps. Raise CheckpointError,
+        EngineLost.
         """
         began = time.monotonic()
         weights = self.lifecycle.weights
@@ -157,7 +161,7 @@ class TrainLoop:
         except OSError as error:
             raise CheckpointError(f"{directory}: cannot be written: {error.strerror}") from error
         finally:
-            # A failed attempt took its time as well: it is not repeated sooner than a good one.
+            # A failed attempt took time as well, so it is not repeated sooner than a successful one.
             self._unsaved_s, self._save_s = 0.0, time.monotonic() - began
         await asyncio.to_thread(self.checkpoints.prune)
         await self._remove_outdated()
@@ -167,7 +171,7 @@ class TrainLoop:
         return directory
 
     async def _remove_outdated(self) -> None:
-        """Remove the checkpoints of `save_freq` that the job does not keep. Those that cannot be judged now stay."""
+        """Remove the `save_freq` checkpoints that the job does not keep. Those without a verdict yet stay."""
         retention = Retention.of(self.job.at(self.lifecycle.weights.step))
         if retention is None:
             return
@@ -193,7 +197,7 @@ class TrainLoop:
         return self.job.at(self.lifecycle.weights.step + 1).total_steps
 
     async def _until_due(self) -> None:
-        """Wait until a batch may be taken, if the job has steps left, or until it may have more of them."""
+        """Wait until the job has steps left and a batch may be taken, or until it may have more steps."""
         reasons: list[Awaitable[object]] = [self._look_again.wait()]
         if not self._done:
             reasons.append(self._until_batch_may_be_taken())
@@ -209,7 +213,7 @@ class TrainLoop:
         await self.source.until_batch_ready()
 
     async def _unless_interrupted(self, *reasons: Awaitable[object]) -> None:
-        """Wait for the first of `reasons`, but not beyond an interruption."""
+        """Wait for the first of `reasons` or an interruption."""
         tasks = [asyncio.ensure_future(each) for each in (*reasons, self._interrupted.wait())]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -220,7 +224,7 @@ class TrainLoop:
                 task.cancel()
 
     async def _rest_anew_if_changed(self) -> None:
-        """Put the engine to rest again if the job has got more steps, or ends with the one that is done."""
+        """Put the engine to rest again if the job has more steps now, or ends with the current step."""
         state = self.lifecycle.state
         if state in RESTING and (state is EngineState.COMPLETE) != self._done:
             await self.rest()
@@ -228,7 +232,7 @@ class TrainLoop:
     async def _rest_after(self, state: EngineState) -> None:
         if self.lifecycle.state is state:
             await self.rest()
-            # Older weights have steps left that the job had done before.
+            # With older weights, the job has steps left that it had already done.
             self._look_again.set()
 
     async def _take_batch(self) -> None:
@@ -267,9 +271,9 @@ class TrainLoop:
             await self._save_if_due(report.step)
 
     async def _seal(self, step: int) -> SealedBatch | None:
-        """Return the sealed batch of a step, or None if the job was made to end before it.
+        """Close the batch of a step and return it, or None if the job was shortened before this step.
 
-        The settings of the batch are decided here: a change is on record before, or holds for a later step.
+        The settings of the batch are fixed here: a change is on record before, or applies to a later step.
         """
         async with self.job.sealing:
             if self._done:
@@ -293,7 +297,7 @@ class TrainLoop:
             async with asyncio.timeout(self.train_timeout_s + TIMEOUT_GRACE_S):
                 report = await self.trainer.train(batch)
         except TimeoutError as error:
-            # The step may still finish behind our back: training on would use the batch twice.
+            # The step may still finish in the trainer: to continue now would train the batch twice.
             reason = f"training step {batch.step} took longer than {self.train_timeout_s:.0f} s"
             await self.ledger.fail_batch(batch.batch_id, reason)
             raise EngineFailure(reason) from error
@@ -313,7 +317,7 @@ class TrainLoop:
         return report
 
     async def _take_back(self, batch: TrainBatch, reason: str) -> None:
-        """Put the members of a batch that was not trained back to wait for the next one."""
+        """Return the members of a batch that was not trained to the pool, for the next batch."""
         await self._persist(lambda: self.ledger.fail_batch(batch.batch_id, reason))
         self.source.take_back(batch.members)
 
@@ -337,12 +341,12 @@ class TrainLoop:
         logger.info("step %d: version %d, %s", report.step, report.weight_version.version, _headline(metrics))
 
     def _show_score(self, score: EvaluationRow) -> None:
-        """Show the score among the last metrics. The ledger has added it to the metrics of its step."""
+        """Show the score among the latest metrics. The ledger has already added it to the metrics of its step."""
         if score.step == self.lifecycle.weights.step and score.step > 0:
             self.last_metrics = {**self.last_metrics, **score.metrics}
 
     async def _persist(self, write: Callable[[], Awaitable[None]]) -> None:
-        """Write, however long the disk is full: what left the pool is in nobody else's hands.
+        """Write to the ledger, and retry while the disk is full: no other copy of this batch exists.
 
         Raise LedgerUnwritable after LEDGER_PATIENCE_S seconds.
         """
@@ -362,7 +366,7 @@ class TrainLoop:
         try:
             await self.lifecycle.move(state, reason)
         except LedgerUnwritable as error:
-            # The move itself is done. After a crash the state on record is an older one of the same run, which will do.
+            # The transition itself is done. After a crash an older state of the same run is on record, which is enough.
             logger.error("the engine is %s, which could not be recorded: %s", state, error.message)
 
     async def _save_if_due(self, step: int) -> None:
@@ -374,12 +378,12 @@ class TrainLoop:
         try:
             await self.save(kept=kept)
         except CheckpointError as error:
-            # Training does not depend on it; the step itself is already durable in the ledger.
+            # Training does not depend on it: the step itself is already durable in the ledger.
             logger.error("checkpoint of step %d failed: %s", step, error.message)
 
 
 def _success_rate(episodes: Sequence[FinishedEpisode]) -> dict[str, float]:
-    """Return the share of successes among episodes whose clients say whether they are one, if there are any."""
+    """Return the share of successes among the episodes whose clients report success or failure, if there are any."""
     said = [episode.is_success for episode in episodes if episode.is_success is not None]
     return {"batch/success_rate": sum(said) / len(said)} if said else {}
 

@@ -1,7 +1,7 @@
-"""The manifest of a checkpoint: what it says, and whether the files beside it are still those that it names.
+"""Manifests of checkpoints, and the check that the files beside a manifest are those that it names.
 
-Place in the flow: both trainers read their checkpoints through this, and so does whoever hands weights over or frees
-space. Each trainer writes manifests of its own format. Knows nothing of tensors.
+Place in the flow: both trainers read their checkpoints through this module, as does the code that exports weights or
+frees space. Each trainer writes manifests of its own format. It knows nothing of tensors.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from swarm.trainer.atomic_directory import fingerprint
 
 MANIFEST: Final = "manifest.json"
 LARGEST_HASHED: Final = 2**28
-"""The limit is in bytes. A larger file is compared by its size alone: reading hundreds of gigabytes twice would take
+"""Limit in bytes. A larger file is compared by its size alone: reading hundreds of gigabytes twice would take
 minutes."""
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
-    """What the manifest of a checkpoint says. Raises CheckpointError if there is none that can be read."""
+    """Return the manifest of a checkpoint. Raise CheckpointError if there is no readable manifest."""
     try:
         manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
     except OSError as error:
@@ -32,7 +32,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
 
 
 def verify_checkpoint(directory: Path) -> dict[str, Any]:
-    """The manifest of a checkpoint of either trainer that is whole. Raises CheckpointError."""
+    """Return the manifest of a complete checkpoint of either trainer. Raise CheckpointError."""
     manifest = read_manifest(directory)
     if not {"step", "weight_version", "files"} <= manifest.keys():
         raise CheckpointError(f"{directory} is no checkpoint of this service: its {MANIFEST} says nothing of a step")
@@ -41,13 +41,13 @@ def verify_checkpoint(directory: Path) -> dict[str, Any]:
 
 
 def describe_file(path: Path) -> dict[str, int | str]:
-    """Size, and SHA-256 unless the file is too large for that."""
+    """Return the size of a file, and its SHA-256 unless the file is too large for that."""
     size = path.stat().st_size
     return fingerprint(path) if size <= LARGEST_HASHED else {"bytes": size}
 
 
 def verify_files(directory: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raises CheckpointError unless every file has the size, and the SHA-256 where one is given, that is on record."""
+    """Raise CheckpointError unless every file has the recorded size, and the recorded SHA-256 if there is one."""
     for name, expected in files.items():
         path = directory / name
         if not path.is_file():

@@ -1,7 +1,7 @@
-"""Which rows of a batch make up each minibatch of a step.
+"""The rows of a batch that make up each minibatch of a step.
 
-Place in the flow: both trainers draw here, so that the same job splits the same batch the same way on either engine.
-All randomness is derived from (job.seed, step). Knows nothing of tensors.
+Place in the flow: both trainers draw their minibatches here, so either splits the same batch of a job in the same way.
+All randomness is derived from (job.seed, step). This module knows nothing of tensors.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from swarm.job import TrainJob
 
 
 def draw_minibatches(rows: int, job: TrainJob, step: int) -> Iterator[list[int]]:
-    """Row numbers of each minibatch of the step: every epoch shuffles anew and splits into `mini_batch_num` parts.
+    """Yield the row numbers of each minibatch of the step.
 
-    Parts differ in size by at most one row; with fewer rows than parts, the empty ones are left out.
+    Every epoch shuffles anew and splits into `mini_batch_num` parts. Parts differ in size by at most one row. With
+    fewer rows than parts, the empty parts are left out.
     """
     generator = step_generator(job, step)
     for _epoch in range(job.ppo_epochs):
@@ -25,5 +26,5 @@ def draw_minibatches(rows: int, job: TrainJob, step: int) -> Iterator[list[int]]
 
 
 def step_generator(job: TrainJob, step: int) -> np.random.Generator:
-    """The one source of randomness of a step."""
+    """Return the only random generator of a step."""
     return np.random.default_rng([job.seed, step])

@@ -1,8 +1,8 @@
-"""Weights as they were after a given step: the newest usable checkpoint, then the batches trained since, once more.
+"""The way to the weights of a given step: the newest usable checkpoint, then the batches since, trained again.
 
-Place in the flow: server-side recovery after a crash, the healing of a dead worker, and the way back to an earlier step
-all come through here. The ledger is the write-ahead log: a batch on record as trained gives the same weights again. It
-knows nothing of episodes, clients or engine states.
+Place in the flow: crash recovery of the server, the restart of a dead worker, and the return to an earlier step all use
+this module. The ledger is the write-ahead log: a batch on record as trained gives the same weights again. It knows
+nothing of episodes, clients or engine states.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from swarm.types import TrainBatch, WeightVersion
 logger = logging.getLogger(__name__)
 
 ReadBatch = Callable[[BatchRow], Awaitable[TrainBatch]]
-"""A trained batch from the ledger, its groups and episodes in the order they were trained in. Raises ValueError if the
-record of an episode has a hole."""
+"""Function that reads a trained batch from the ledger, with groups and episodes in their order of training. Raises
+ValueError if the record of an episode is incomplete."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """The weights that the engine now serves, how many batches were trained again, and the seconds that took.
+    """Result of a recovery: the weights now served, the number of batches trained again, and the seconds it took.
 
-    `wanted_step` is the step that was asked for; the weights are of an earlier one if the rest could not be replayed.
+    `wanted_step` is the requested step. The weights are those of an earlier step if some batches could not be replayed.
     """
 
     weights: WeightVersion
@@ -42,7 +42,10 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """`train_timeout_s` bounds the replay of one batch. `job_id` names the run; None is the newest."""
+    """Recovery of the weights of a step.
+
+    `train_timeout_s` bounds the replay of one batch. `job_id` names the run; None is the newest.
+    """
 
     ledger: Ledger
     trainer: Trainer
@@ -54,8 +57,8 @@ class Recovery:
     async def restore(self, step: int) -> Recovered:
         """Bring the weights of a freshly started engine to `step`.
 
-        A batch that cannot be replayed ends the way there: the ledger is then rewound to the step reached. Raises
-        EngineLost if the engine dies meanwhile, LedgerError.
+        A batch that cannot be replayed ends the replay, and the ledger is rewound to the step that was reached. Raise
+        EngineLost if the engine dies meanwhile, and LedgerError.
         """
         recovered = await self.reach(step)
         weights = recovered.weights
@@ -68,7 +71,7 @@ class Recovery:
         return recovered
 
     async def reach(self, step: int) -> Recovered:
-        """Do what `restore` does, but leave the record alone however far that gets."""
+        """Restore like `restore`, but leave the ledger unchanged whichever step is reached."""
         weights = await self._load_newest(step)
         began = time.monotonic()
         replayed = 0
@@ -86,7 +89,7 @@ class Recovery:
         return Recovered(weights, step, replayed, time.monotonic() - began)
 
     async def require_way_to(self, step: int) -> None:
-        """Raises NotFound if the weights of a step can neither be loaded nor be made again from what is on record."""
+        """Raise NotFound if the weights of a step can neither be loaded nor replayed from the ledger."""
         newest = next(iter(self.checkpoints.candidates(step)), None)
         start = 0 if newest is None else step_of(newest) or 0
         lost = await self.ledger.first_step_without_tokens(start, step)
@@ -99,7 +102,7 @@ class Recovery:
             )
 
     async def _load_newest(self, step: int) -> WeightVersion:
-        """Raises EngineLost. Without a usable checkpoint the engine keeps the base model, which is step 0."""
+        """Load the newest usable checkpoint, or keep the base model, which is step 0. Raise EngineLost."""
         for directory in self.checkpoints.candidates(step):
             try:
                 weights = await self.trainer.load(directory)

@@ -1,6 +1,6 @@
-"""The places of runs in a server's home, `<project>/<experiment>/run-NNNN`, and the checkpoint that somebody means.
+"""The directories of runs in a server's home, `<project>/<experiment>/run-NNNN`, and the lookup of a checkpoint.
 
-Place in the flow: the server places each run by this, and commands that work on a home without a server find runs by
+Place in the flow: the server places each run by this module. Commands that work on a home without a server find runs by
 it. It knows names and directories only, and nothing of what is in a checkpoint.
 """
 
@@ -22,14 +22,17 @@ RUNS_SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class RunDirectory:
-    """One run of a job. `number` is that of the job in the ledger. A later run of the same home has a higher one."""
+    """Directory of one run of a job.
+
+    `number` is the number of the job in the ledger. A later run of the same home has a higher number.
+    """
 
     path: Path
     number: int
 
     @property
     def name(self) -> str:
-        """Return `project/experiment`, as the run's directory has it."""
+        """`project/experiment`, as in the run's directory."""
         return f"{self.path.parent.parent.name}/{self.path.parent.name}"
 
     @property
@@ -39,8 +42,10 @@ class RunDirectory:
 
 @dataclass(frozen=True, slots=True)
 class DiskUse:
-    """The room that a home takes, and what is free where it lies, in bytes. `recovery` is the part of crash recovery
-    alone."""
+    """Disk space that a home takes, and the free space on its disk, in bytes.
+
+    `recovery` counts the files of crash recovery alone.
+    """
 
     ledger: int
     checkpoints: int
@@ -60,22 +65,23 @@ class DiskUse:
 
 
 def run_directory(home: Path, project_name: str, experiment_name: str, number: int) -> Path:
-    """Return where a run belongs, whatever characters the names have."""
+    """Return the directory of a run, whatever characters the names have."""
     return _experiment_directory(home, project_name, experiment_name) / f"run-{number:04d}"
 
 
 def runs_of(home: Path) -> list[RunDirectory]:
-    """Return every run that has left something in a home, the newest last."""
+    """Return every run that has left files in a home, the newest last."""
     found = [_as_run(path) for path in home.glob("*/*/run-*")]
     return sorted((run for run in found if run is not None), key=lambda run: run.number)
 
 
 def find_checkpoint(home: Path, named: str | None = None, step: int | None = None) -> Path:
-    """Return the checkpoint that is meant.
+    """Return the checkpoint that a caller names.
 
-    `named` is its directory, that of a run, or `project/experiment` in the home. Of a run it is the newest checkpoint,
-    or that of `step`. Of an experiment it is that of the newest run that has one, and without a name that of the whole
-    home. Raise NotFound, or BadRequest for a `step` beside a checkpoint's own directory.
+    `named` is the directory of a checkpoint, the directory of a run, or `project/experiment` in the home. For a run
+    this returns its newest checkpoint, or the one of `step`. For an experiment it uses the newest run that has a
+    checkpoint, and without a name the newest such run of the home. Raise NotFound, or BadRequest for a `step` together
+    with the directory of a checkpoint.
     """
     if named is not None and (Path(named).expanduser() / MANIFEST).is_file():
         if step is not None:
@@ -90,12 +96,12 @@ def find_checkpoint(home: Path, named: str | None = None, step: int | None = Non
 
 
 def _runs_meant(home: Path, named: str | None) -> list[RunDirectory]:
-    """Return the runs that a name stands for. Raise NotFound if a name is given and nothing has it."""
+    """Return the runs that a name stands for. Raise NotFound if no run has that name."""
     if named is None:
         return runs_of(home)
     if (run := _as_run(Path(named).expanduser())) is not None:
         return [run]
-    # Names may hold slashes themselves, which are none in the names of the directories.
+    # Names may contain slashes; the names of their directories have none.
     parts = named.split("/")
     for cut in range(1, len(parts)):
         directory = _experiment_directory(home, "/".join(parts[:cut]), "/".join(parts[cut:]))
@@ -126,7 +132,7 @@ def _size_below(directory: Path) -> int:
 
 
 def _size(path: Path) -> int:
-    # A checkpoint may be removed while it is looked at.
+    # A checkpoint may be removed while this function reads it.
     try:
         return path.stat().st_size if path.is_file() else 0
     except OSError:

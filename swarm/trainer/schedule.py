@@ -1,11 +1,11 @@
-"""The learning rate of a step: warm-up, then constant, or down to a floor in a straight line or along half a cosine.
+"""The learning rate of a step: warm-up, then constant, linear decay or half-cosine decay down to a floor.
 
-Place in the flow: asked by the local learner before every step, and by verl's workers for the schedules that verl has.
-Pure functions of numbers, so that a step that is trained once more has the rate that it had.
+Place in the flow: the local learner asks before every step, and verl's workers ask for the schedules that verl has.
+These are pure functions of numbers, so a step that is trained again has the same rate as before.
 
 After the warm-up the rates are those of `get_linear_schedule_with_warmup` and `get_cosine_schedule_with_warmup` of
-transformers, with a floor as verl's `min_lr_ratio` puts one below its cosine. In the warm-up they are one step ahead of
-both, whose first step has the rate 0: a batch costs rollouts.
+transformers, above a floor like verl's `min_lr_ratio`. In the warm-up the rates are one step ahead of both. Their first
+step has the rate 0, which would waste the rollouts of a batch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from swarm.job import LRScheduler, TrainJob
 
 
 def learning_rate(job: TrainJob, step: int) -> float:
-    """The rate of a resolved job's step, which counts from 1."""
+    """Return the learning rate of a step of a resolved job; steps count from 1."""
     assert job.lr is not None, "a resolved job has a learning rate"
     return job.lr * rate_ratio(
         job.lr_scheduler_type,
@@ -30,11 +30,11 @@ def learning_rate(job: TrainJob, step: int) -> float:
 def rate_ratio(
     scheduler: LRScheduler | str, step: int, *, warmup_steps: int, total_steps: int, min_lr_ratio: float
 ) -> float:
-    """What the peak rate is multiplied by at `step`, which counts from 1.
+    """Return the factor on the peak rate at `step`, which counts from 1.
 
-    With w warm-up steps of T: step / w up to step w; then, with p = (step - 1 - w) / (T - w), at most 1, the share of
-    the decay that is over, min + (1 - min) (1 - p) or min + (1 - min) (1 + cos(pi p)) / 2. `total_steps` matters only
-    where the rate goes down.
+    With w warm-up steps of T, the factor is step / w up to step w. After that, p = (step - 1 - w) / (T - w), at most 1,
+    is the finished share of the decay. The factor is then min + (1 - min) (1 - p), or min + (1 - min) (1 + cos(pi p)) /
+    2. `total_steps` matters only if the rate decays.
     """
     if step <= warmup_steps:
         return step / warmup_steps

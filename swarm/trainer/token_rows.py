@@ -1,9 +1,9 @@
-"""From a sealed batch to what a loss sees: one row per episode, one column per sampled token.
+"""The rows that a loss sees, built from a complete batch: one row per episode, one column per sampled token.
 
-Place in the flow: both trainers build the rows of a batch once; advantages are computed over them, and each trainer
-then cuts its own microbatches. verl calls a row a sequence; here a row is an *episode*, whatever samples its tokens
-came in. A token's column is its rank in (turn, position), so the same episode gives the same row whether its turns
-were merged into one sample or stored one by one. Knows nothing of tensors or models.
+Place in the flow: both trainers build the rows of a batch once. Advantages are computed over the rows, and each trainer
+then cuts its own microbatches. A row is an *episode*, however many samples hold its tokens; in verl a row is a
+sequence. The column of a token is its rank in (turn, position). The same episode therefore gives the same row whether
+its turns were merged into one sample or stored one by one. This module knows nothing of tensors or models.
 
 Array suffixes: `_T` tokens of a sample, `_K` trained tokens of a sample, `_L` columns of a row, `_N` trained tokens of
 an episode.
@@ -34,7 +34,8 @@ TurnMasks = Mapping[tuple[str, int], Sequence[TokenMask]]
 class ScoredSample:
     """One sample, cut after its last trained token. Token `positions_K[k]` belongs in column `columns_K[k]`.
 
-    `masks_K` says what else could have been sampled: None is anything. Empty if no token was constrained.
+    `masks_K` holds the tokens that could have been sampled instead; None means any token. It is empty if no token was
+    constrained.
     """
 
     token_ids_T: IntArray
@@ -45,16 +46,16 @@ class ScoredSample:
 
     @property
     def inputs(self) -> int:
-        """Tokens to run: the last trained token is only predicted, never read."""
+        """Number of tokens to run through the model: the last trained token is only predicted, never read."""
         return len(self.token_ids_T) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One episode. `group` numbers its group within the batch; the `_L` arrays are as recorded at sampling.
+    """One episode. `group` numbers its group within the batch; the `_L` arrays were recorded at sampling.
 
-    `baseline` is the return of its group's greedy episode, None where there is none. `turn_indices_L` ascends.
-    `turn_rewards`, where the client gave any, has one entry per recorded turn; `rewards` are by name.
+    `baseline` is the return of the group's greedy episode, None without one. `turn_indices_L` ascends. `turn_rewards`
+    has one entry per recorded turn if the client gave any. `rewards` maps names to values.
     """
 
     episode_id: str
@@ -74,7 +75,7 @@ class Row:
 
     @property
     def turns(self) -> int:
-        """How many turns have a token to train."""
+        """Number of turns with at least one trained token."""
         return len(np.unique(self.turn_indices_L))
 
     @property
@@ -82,7 +83,7 @@ class Row:
         return max(sample.inputs for sample in self.samples)
 
     def returns(self, turns: int) -> list[float]:
-        """The return of each of the first `turns` turns: `reward` plus the turn rewards from there on."""
+        """Return the returns of the first `turns` turns: `reward` plus the turn rewards from each turn on."""
         given = self.turn_rewards or ()
         total, returns = self.reward, [self.reward] * max(turns, len(given))
         for turn in reversed(range(len(given))):
@@ -91,8 +92,11 @@ class Row:
         return returns[:turns]
 
     def token_rewards(self) -> FloatArray:
-        """What each trained token earns: at the last one of a turn all that the episode returned from there on and no
-        longer does from its next trained turn on; 0 elsewhere. They sum to the return of the first trained turn."""
+        """Return the reward of each trained token; these sum to the return of the first trained turn.
+
+        The last token of a turn earns the return from that turn on minus the return from the next trained turn on.
+        Every other token earns 0.
+        """
         ends = np.flatnonzero(np.append(np.diff(self.turn_indices_L) != 0, True))
         returns = self.returns(int(self.turn_indices_L[-1]) + 1)
         of_turns = [returns[int(turn)] for turn in self.turn_indices_L[ends]]
@@ -102,9 +106,9 @@ class Row:
 
 
 def build_rows(batch: TrainBatch, masks: TurnMasks | None = None) -> list[Row]:
-    """One row per trained episode, in the order of `batch.episodes`.
+    """Return one row per trained episode, in the order of `batch.episodes`.
 
-    `masks` are those of every constrained turn. Raises EngineFailure for tokens that cannot be trained.
+    `masks` are the masks of every constrained turn. Raise EngineFailure for tokens that cannot be trained.
     """
     return [
         _build_row(episode, number, None if group.greedy is None else _return(group.greedy), masks or {})
@@ -123,7 +127,7 @@ def _build_row(episode: FinishedEpisode, group: int, baseline: float | None, mas
         raise EngineFailure(f"episode {episode.episode_id} has no sampled token to train on")
     positions = [_trained_positions(sample) for sample in trained]
     turns_N = np.concatenate([_trained(s.turn_indices_T, p) for s, p in zip(trained, positions, strict=True)])
-    # Stable: within a turn, which never spans two samples, the order of the sequence is kept.
+    # A stable sort keeps the order of the sequence within a turn, which never spans two samples.
     order_L = np.argsort(turns_N, kind="stable")
     ranks_N = np.empty_like(turns_N)
     ranks_N[order_L] = np.arange(len(turns_N))

@@ -1,7 +1,8 @@
-"""An engine without a model: deterministic replies at any speed, and faults on demand.
+"""A sampler without a model: deterministic replies at any speed, and faults on demand.
 
-Place in the flow: stands where the local engine stands, for load tests, the check of new client code, and tests. It
-has a real tokenizer (the bundled model's), so the gateway renders and decodes as ever, but samples from nothing.
+Place in the flow: replaces the local sampler in load tests, in the check of new client code, and in tests. It has a
+real tokenizer, that of the bundled model, so the gateway renders and decodes as usual. No model stands behind the
+tokens.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -33,9 +34,9 @@ Reply = Callable[[Sequence[int]], Sequence[int]]
 
 
 class FaultKind(StrEnum):
-    """RAISE fails the request, HANG stalls it for good, DIE ends the engine until it is started again.
+    """Kinds of faults: RAISE fails the request, HANG stalls it for good, DIE ends the engine until the next start.
 
-    A fault stays until it is taken away: an engine that was started again dies again.
+    A fault stays until it is removed: a restarted engine dies again.
     """
 
     RAISE = "raise"
@@ -45,17 +46,17 @@ class FaultKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What goes wrong once a request has been given `after_tokens` tokens."""
+    """Fault that strikes once a request has received `after_tokens` tokens."""
 
     kind: FaultKind
     after_tokens: int = 0
 
 
 class FakeEngine:
-    """Implements `swarm.sampler.Engine`.
+    """Implementation of `swarm.sampler.Engine` without a model.
 
-    Without `reply`, a completion is up to LONGEST_REPLY random letters and the stop token: a function of prompt and
-    seed, of the prompt alone at temperature 0, and of prompt and order of arrival if unseeded.
+    Without `reply`, a completion is up to LONGEST_REPLY random letters and the stop token. It is a function of prompt
+    and seed, or of the prompt alone at temperature 0. An unseeded completion depends on prompt and order of arrival.
     """
 
     def __init__(
@@ -79,11 +80,11 @@ class FakeEngine:
 
     @property
     def death(self) -> str | None:
-        """Why the engine died, until it is started again."""
+        """Reason why the engine died, until it is started again."""
         return None if self._death is None else self._death.message
 
     def die(self, reason: str) -> None:
-        """End as a killed process ends: every request and training step fails until the engine is started again."""
+        """End like a killed process: every request and training step fails until the engine is started again."""
         self._death = EngineLost(reason)
         self.died.set()
         if self._running is not None:
@@ -112,7 +113,7 @@ class FakeEngine:
 
     @asynccontextmanager
     async def weight_change(self) -> AsyncGenerator[None]:
-        """Generations pause inside the block; tokens after it carry the `weight_version` set in it."""
+        """Pause generations inside the block; tokens after it carry the `weight_version` that was set in the block."""
         running = self._require_running()
         running.steady.clear()
         try:
@@ -154,7 +155,7 @@ class FakeEngine:
         return self._running
 
     async def _wait_turn(self, running: _Running) -> bool:
-        """One token's delay, longer while weights change. False if the engine was stopped meanwhile."""
+        """Wait for one token, longer while weights change. Return False if the engine was stopped meanwhile."""
         await asyncio.sleep(self._token_delay_s)
         if not running.steady.is_set():
             await _first_of(running.steady, running.stopped)
@@ -176,7 +177,7 @@ class FakeEngine:
 
 
 class _Running:
-    """What exists between start and stop."""
+    """State that exists between start and stop."""
 
     def __init__(self, tokenizer: Tokenizer, stop_ids: frozenset[int]) -> None:
         self.stop_ids = stop_ids

@@ -1,7 +1,7 @@
-"""A trainer without weights: every step publishes the next version to its fake engine.
+"""A trainer without weights: every step publishes the next version to its fake sampler.
 
-Place in the flow: stands where the local trainer stands, for load tests, the check of new client code, and tests.
-Learns nothing; its advantages are rewards minus the group's mean, its metrics have plausible values.
+Place in the flow: replaces the local trainer in load tests, in the check of new client code, and in tests. It learns
+nothing. Its advantages are rewards minus the mean of the group, and its metrics have plausible values.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ FORMAT = "fake-1"
 
 
 class FakeTrainer:
-    """Implements `swarm.trainer.base.Trainer`. The step numbered `fail_at_step` raises EngineFailure each time."""
+    """Implementation of `swarm.trainer.base.Trainer` without weights.
+
+    The step numbered `fail_at_step` raises EngineFailure each time.
+    """
 
     def __init__(self, engine: FakeEngine, *, step_delay_s: float = 0.0, fail_at_step: int | None = None) -> None:
         self._engine = engine
@@ -87,7 +90,7 @@ def _write_whole(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def _centred_rewards(batch: TrainBatch) -> dict[str, float]:
-    """Episode id -> reward minus the mean reward of its group."""
+    """Return a map from episode id to the reward minus the mean reward of its group."""
     centred: dict[str, float] = {}
     for group in batch.groups:
         mean = sum(episode.reward for episode in group.episodes) / len(group.episodes)

@@ -1,9 +1,9 @@
-"""Sampled tokens on their way out of the worker process: the first of a completion soon, the rest some at a time.
+"""Delivery of sampled tokens from the worker process: the start of a completion soon, the rest in larger messages.
 
-Place in the flow: operations.py hands over the results of each decoding step; what is due goes to the parent in one
-message. For each message the server wakes a task and moves the tokens through several hands, which costs as much for
-one token as for twenty: token by token, a hundred fast completions keep a core of the server busy. This module knows
-nothing of models or of pipes.
+Place in the flow: operations.py passes the results of each decoding step; the tokens that are due go to the parent in
+one message. For each message the server wakes a task and moves the tokens through several layers, which costs as much
+for one token as for twenty. Token by token, a hundred fast completions would keep a core of the server busy. This
+module knows nothing of models or of pipes.
 """
 
 from __future__ import annotations
@@ -19,17 +19,19 @@ from swarm.backends.local.wire import Message, pack_error
 from swarm.types import FinishReason, TokenLogprobs
 
 LONGEST_HOLD_S = 0.05
-"""How old a token may become before it goes on its way. A reader sees no difference."""
+"""Longest delay of a token before it is sent. A reader sees no difference."""
 BEGINNING_HOLD_S = 0.01
-"""How old the first token of a completion may become in company: many a completion of a small model is over by then."""
+"""Longest delay of a completion's first token among many: by then many completions of a small model are over."""
 COMPANY = 12
-"""Among fewer completions a first token leaves at once: the processor time is then better spent on whoever waits."""
+"""Among fewer completions a first token is sent at once, because CPU time is not scarce."""
 
 
 @dataclass(slots=True)
 class _Held:
-    """Tokens of one completion that have not left; `has_begun` says that earlier ones have. The first of them is
-    as old as if it had come at `since`."""
+    """Tokens of one completion that have not been sent; `has_begun` tells that earlier ones have.
+
+    The first of them counts as if it had arrived at `since`.
+    """
 
     token_ids: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
@@ -39,7 +41,7 @@ class _Held:
 
 
 class TokenDelivery:
-    """The tokens of all running completions, of one weight version at a time: `flush` before weights change."""
+    """Unsent tokens of all running completions, of one weight version: call `flush` before weights change."""
 
     def __init__(self, send: Callable[[Message], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._send = send
@@ -49,9 +51,10 @@ class TokenDelivery:
         self._flushed_at = clock()
 
     def add(self, results: Sequence[Sampled], weight_version: int, step_s: float = BEGINNING_HOLD_S) -> None:
-        """Take the results of one step, and send what is due: beginnings, ends, and all that is old.
+        """Take the results of one step, and send the tokens that are due: beginnings, ends, and old tokens.
 
-        The step took `step_s`: as the next one probably will, a beginning only waits for it if it is fast.
+        The step took `step_s`, and the next one will probably take as long. A beginning waits for it only if that is
+        short.
         """
         self._version = weight_version
         now = self._clock()
@@ -65,7 +68,10 @@ class TokenDelivery:
                 self._send({"id": each.handle, "error": pack_error(each.error)})
 
     def _take(self, each: Sampled, since: float, next_at: float) -> list[list[Any]]:
-        """Hold one result; what is due of its completion before the next step is over. `since` holds if it begins."""
+        """Keep one result, and return the tokens of its completion that are due before the next step ends.
+
+        `since` is the start time for a completion that begins with this result.
+        """
         if (held := self._held.get(each.handle)) is None:
             held = self._held[each.handle] = _Held(since=since)
         if each.token_id is not None:
@@ -84,21 +90,21 @@ class TokenDelivery:
         return []
 
     def flush(self) -> None:
-        """Send all that is held."""
+        """Send all unsent tokens."""
         self._post(self._release_all())
 
     def forget(self, handle: int) -> None:
-        """Drop what is held of a completion that nobody waits for."""
+        """Drop the unsent tokens of a completion that has no reader any more."""
         self._held.pop(handle, None)
 
     def abort(self, handles: Sequence[int]) -> None:
-        """Send all that is held, and end these completions with finish reason `abort`."""
+        """Send all unsent tokens, and end these completions with finish reason `abort`."""
         self.flush()
         self._held.clear()
         self._post([_entry(handle, _Held(), FinishReason.ABORT) for handle in handles])
 
     def fail(self, handles: Sequence[int], error: list[str | None]) -> None:
-        """As `abort`, with an error in place of a finish reason."""
+        """Send all unsent tokens, and end these completions with an error."""
         self.flush()
         self._held.clear()
         for handle in handles:

@@ -3,8 +3,8 @@
 """The weights of a checkpoint as a folder that other programs load: a Hugging Face model without training state.
 
 Place in the flow: called by `swarm export`, in a process of its own beside any server. It reads the checkpoints of both
-trainers, which keep whole weights in the same layout, and the local trainer's adapters, alone or merged into their base
-model. Knows nothing of homes or of which checkpoint is meant.
+trainers, which store whole weights in the same layout. It also reads the local trainer's adapters, alone or merged into
+their base model. It knows nothing of homes or the choice of a checkpoint.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from swarm.trainer.manifest import MANIFEST, verify_checkpoint
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written where. `bytes` counts all files; `is_adapter` says that the base model is not among them."""
+    """Result of an export. `bytes` counts all files; `is_adapter` tells that the base model is not among them."""
 
     checkpoint: Path
     directory: Path
@@ -47,13 +47,13 @@ class Exported:
 def export_checkpoint(
     checkpoint: Path, directory: Path, *, dtype: str | None = None, merge_lora: bool = False
 ) -> Exported:
-    """Write weights, configuration, tokenizer, generation settings and chat template into a new or empty directory.
+    """Write weights, configuration, tokenizer, generation settings and chat template into a directory.
 
-    `dtype` is one of DTYPES, that of the checkpoint by default. An adapter is written as one, in peft's layout, unless
-    `merge_lora` asks for the whole model. The directory is complete or not there.
+    The directory must be new or empty, and is afterwards complete or absent. `dtype` is one of DTYPES, by default that
+    of the checkpoint. An adapter is written alone, in peft's layout, unless `merge_lora` asks for the whole model.
 
-    Raises BadRequest for a directory that holds something, or if there is no adapter to merge; CheckpointError for a
-    checkpoint that is damaged or has no weights, and for an adapter whose base model is not there or another one.
+    Raise BadRequest for a directory with contents, or if there is no adapter to merge. Raise CheckpointError for a
+    checkpoint that is damaged or has no weights, and for an adapter whose base model is missing or another one.
     """
     refuse_occupied(directory)
     manifest = verify_checkpoint(checkpoint)
@@ -83,7 +83,7 @@ def export_checkpoint(
 
 
 class _Adapter:
-    """The adapter of a checkpoint as peft loads it."""
+    """Adapter of a checkpoint, as peft loads it."""
 
     def __init__(self, checkpoint: Path, dtype: str) -> None:
         self._checkpoint = checkpoint
@@ -100,7 +100,7 @@ class _Adapter:
 
 
 def refuse_occupied(directory: Path) -> None:
-    """Raises BadRequest unless the directory is new or empty."""
+    """Raise BadRequest unless the directory is new or empty."""
     if directory.is_dir() and not any(directory.iterdir()):
         return
     if directory.exists() or directory.is_symlink():
@@ -114,7 +114,7 @@ def _stored_dtype(checkpoint: Path) -> str:
 
 
 def _base_of(checkpoint: Path, manifest: Mapping[str, Any]) -> Path:
-    """The directory of the adapter's base model, which is the one that it was trained on."""
+    """Return the directory of the adapter's base model. It must be the model that the adapter was trained on."""
     recorded = read_base(checkpoint)
     base = BUNDLED_DIRECTORIES.get(manifest.get("job", {}).get("model"), recorded)
     if not base.is_dir():
@@ -124,12 +124,12 @@ def _base_of(checkpoint: Path, manifest: Mapping[str, Any]) -> Path:
 
 
 def _load(checkpoint: Path, source: Path, dtype: str) -> Any:
-    """The model in `source`, with the adapter of the checkpoint merged into it if it is another directory."""
+    """Return the model in `source`, with the checkpoint's adapter merged into it if the two directories differ."""
     if source == checkpoint:
         return _load_whole(source, DTYPES[dtype])
     from peft import PeftModel
 
-    # In float32, so that weights are rounded once.
+    # Merging in float32 rounds the weights only once.
     merged: Any = PeftModel.from_pretrained(_load_whole(source, torch.float32), str(checkpoint))
     return merged.merge_and_unload().to(DTYPES[dtype])
 
@@ -149,7 +149,7 @@ def _load_whole(directory: Path, dtype: torch.dtype) -> Any:
 
 
 def _copy_rest(source: Path, draft: Path) -> None:
-    """The files beside the weights as they are, so that a tokenizer and its chat template stay the same to the byte."""
+    """Copy the files beside the weights unchanged, so that tokenizer and chat template stay identical."""
     # Beside an adapter, the configuration of its base model would make it look like a whole model.
     not_copied = {MANIFEST, "config.json"}
     for path in sorted(source.iterdir()):

@@ -1,10 +1,10 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
-"""What the worker process does with its one model: sample, train, save and restore, one thing at a time.
+"""The operations of the worker process on its one model: sample, train, save and restore, one at a time.
 
-Place in the flow: worker.py feeds it messages and carries its answers. Between two decoding steps it carries out what
-has been asked, so a training step pauses all generations, and they go on with the new weights. Knows nothing of pipes,
-HTTP or episodes.
+Place in the flow: worker.py passes it messages and transports its answers. Pending operations run between two decoding
+steps. A training step therefore pauses all generations, and they continue with the new weights. This module knows
+nothing of pipes, HTTP or episodes.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 GENERATION = frozenset({"generate", "abort"})
-"""Operations that are carried out while others sample, and are not answered."""
+"""Operations that run while others sample, and have no answer."""
 IDLE_S = 0.5
-"""After so long without work, the libraries of the learner are imported: they take seconds, once."""
+"""After this long without work, the libraries of the learner are imported, which takes seconds, once."""
 
 
 @dataclass(slots=True)
 class _Session:
-    """One loaded model. The learner is built when first needed: sampling must not wait for its libraries.
+    """One loaded model. The learner is built at first use: sampling must not wait for its libraries.
 
-    `threads` is what the server was told to compute with, None for what suits; `most_threads` bounds that.
+    `threads` is the configured number of threads, None for an automatic choice; `most_threads` bounds that choice.
     """
 
     job: TrainJob
@@ -70,9 +70,10 @@ class _Session:
 
 
 class Worker:
-    """Carries out operations one at a time; `send` writes one message to the parent.
+    """Executor of operations, one at a time; `send` writes one message to the parent.
 
-    `shared_files` gets the files in shared memory that this process has written, for whoever sees to its end.
+    `shared_files` collects the files in shared memory that this process has written, so that they are removed at its
+    end.
     """
 
     def __init__(self, inbox: Inbox, send: Callable[[Message], None], shared_files: set[Path]) -> None:
@@ -95,7 +96,7 @@ class Worker:
         }
 
     def run(self) -> None:
-        """Until the process ends, which the reader of standard input sees to."""
+        """Carry out operations until the process ends; the reader of standard input ends it."""
         while True:
             message = self._take(self._pause_s())
             while message is not None:
@@ -105,7 +106,7 @@ class Worker:
                 self._sample(self._session.sampler)
 
     def _pause_s(self) -> float | None:
-        """How long to wait for a message; None while there is nothing else to do."""
+        """Return how long to wait for a message in seconds; None while there is nothing else to do."""
         if self._session is None or self._session.sampler.idle:
             return None
         sampler = self._session.sampler
@@ -126,7 +127,7 @@ class Worker:
     def _carry_out(self, message: Message) -> None:
         call_id: int = message["id"]
         if message["op"] not in GENERATION:
-            # It may take long, or change the weights.
+            # The operation may take long, or change the weights.
             self._delivery.flush()
         try:
             result = self._operations[message["op"]](call_id, message["args"])
@@ -220,7 +221,7 @@ class Worker:
         from transformers import AutoTokenizer
 
         session = self._require_session()
-        # Beside an adapter there is none: it stays with the base model, and would be most of the checkpoint.
+        # An adapter has no tokenizer beside it: that stays with the base model, and would be most of the checkpoint.
         tokenizer = None
         if not session.job.lora_rank:
             tokenizer = AutoTokenizer.from_pretrained(session.model.directory, local_files_only=True)
@@ -236,7 +237,7 @@ class Worker:
         return [info.step, info.weight_version]
 
     def _write_weights(self, call_id: int, args: Any) -> str:
-        """The present weights as a file for a sampler outside of this process."""
+        """Write the current weights as a file for a sampler in another process, and return its path."""
         from swarm.backends.vllm.weight_file import gather, path_of_version, write_weights
 
         session = self._require_session()

@@ -1,7 +1,8 @@
-"""`python -m swarm.backends.local.probe`: what the tensor library can use here, and whether the bundled model runs.
+"""`python -m swarm.backends.local.probe`: a report on the tensor library, and on a run of the bundled model.
 
-Place in the flow: run by the doctor as a process of its own, for a broken build of a tensor library may crash or hang
-the process that imports it. Prints one line of JSON for the library, then one for the model; knows nothing of servers.
+Place in the flow: the doctor runs it as a process of its own, because a broken build of a tensor library may crash or
+hang the process that imports it. It prints one line of JSON for the library, then one for the model. It knows nothing
+of servers.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from swarm.processes.imports import kept_out, plain_httpx
 
 
 def describe_devices() -> dict[str, Any]:
-    """Version, threads, and one entry per GPU."""
+    """Return version, threads, and one entry per GPU."""
     return {
         "version": torch.__version__,
         "threads": torch.get_num_threads(),
@@ -27,8 +28,8 @@ def describe_devices() -> dict[str, Any]:
 
 
 def run_bundled_model() -> dict[str, Any]:
-    """One forward pass over one token. Raises EngineFailure if the model cannot be loaded."""
-    # As in a worker: worker.py says why.
+    """Run one forward pass over one token. Raise EngineFailure if the model cannot be loaded."""
+    # As in a worker; worker.py explains why.
     with kept_out("scipy"), plain_httpx():
         from swarm.backends.local.model.loading import load_model
         from swarm.model_path import BUNDLED_DIRECTORY

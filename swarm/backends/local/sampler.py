@@ -1,7 +1,7 @@
-"""The local engine as the gateway sees it: a handle on the worker process that holds the model.
+"""The local sampler as the gateway sees it: a handle on the worker process that holds the model.
 
-Place in the flow: implements `Engine`; the sampling itself happens in the worker. Knows nothing of tensors, so that
-the server process loads none of the tensor stack.
+Place in the flow: implements `Engine`; the worker samples. This module knows nothing of tensors, so that the server
+process loads none of the tensor stack.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ UNLOAD_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class LocalLimits:
-    """What the server grants the worker."""
+    """Limits that the server sets for the worker."""
 
     max_running_requests: int
     torch_threads: int | None
@@ -32,11 +32,11 @@ class LocalLimits:
 
 
 class LocalEngine:
-    """Implements `swarm.sampler.Engine` on a worker process shared with the trainer.
+    """Implementation of `swarm.sampler.Engine` on a worker process shared with the trainer.
 
-    A completion ends with finish reason `length` at max_tokens or where the context is full, whichever comes first.
-    Starting again loads the model afresh, weight version 0, in the same process if that is still alive. `stop` only
-    frees the model: the next job then starts without importing the libraries.
+    A completion ends with finish reason `length` at max_tokens or at the context limit, whichever comes first. A
+    restart loads the model afresh, weight version 0, in the same process if that is still alive. `stop` only frees the
+    model, so the next job starts without importing the libraries.
     """
 
     def __init__(
@@ -46,7 +46,10 @@ class LocalEngine:
         limits: LocalLimits,
         sampling_seed: Callable[[], Sequence[int]] | None = None,
     ) -> None:
-        """`sampling_seed` is asked at every start for what unseeded requests draw from; the job's seed by default."""
+        """Create the sampler of a job.
+
+        At every start, `sampling_seed` is called for the seed of unseeded requests; the default is the job's seed.
+        """
         self.worker = worker
         self._job = job
         self._limits = limits

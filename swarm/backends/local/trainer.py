@@ -1,8 +1,7 @@
 """The local trainer as the training loop sees it: a handle on the worker process that holds the model.
 
-Place in the flow: implements `Trainer`; the learning itself happens in the worker, in learner.py. Also builds the pair
-of engine and trainer that share a worker. Knows nothing of tensors, so that the server process loads none of the tensor
-stack.
+Place in the flow: implements `Trainer`; the worker trains, in learner.py. This module also builds the pair of sampler
+and trainer that share a worker. It knows nothing of tensors, so that the server process loads none of the tensor stack.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from swarm.job import TrainJob
 from swarm.types import StepReport, TrainBatch, WeightVersion
 
 CHECKPOINT_TIMEOUT_S = 600.0
-"""Writing or reading the largest model that one machine holds, on a slow disk."""
+"""Time to write or read the largest model that fits on one machine, on a slow disk."""
 
 
 class LocalTrainer:
-    """Implements `swarm.trainer.base.Trainer` on the worker process of a started `LocalEngine`."""
+    """Implementation of `swarm.trainer.base.Trainer` on the worker process of a started `LocalEngine`."""
 
     def __init__(self, worker: WorkerProcess, *, train_timeout_s: float) -> None:
         self._worker = worker
@@ -49,7 +48,7 @@ class LocalTrainer:
 
 
 def build_worker(config: ServerConfig, log_path: Path) -> WorkerProcess:
-    """A worker process, not yet started. It outlives jobs: starting it early hides the import of its libraries."""
+    """Return a worker process, not yet started. It outlives jobs; an early start hides the import of its libraries."""
     return WorkerProcess(
         [sys.executable, "-m", "swarm.backends.local.worker"],
         log_path,
@@ -68,7 +67,7 @@ def build_local(
     worker: WorkerProcess,
     sampling_seed: Callable[[], Sequence[int]] | None = None,
 ) -> tuple[LocalEngine, LocalTrainer]:
-    """Engine and trainer of one job on a worker that outlives them; whoever built the worker stops it."""
+    """Return sampler and trainer of one job on a worker that outlives them. The caller stops the worker."""
     limits = LocalLimits(
         max_running_requests=config.max_running_requests,
         torch_threads=config.torch_threads,

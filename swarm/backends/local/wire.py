@@ -1,13 +1,15 @@
-"""What parent and worker write into each other's pipes: msgpack messages, and the dataclasses in them.
+"""The pipe protocol between parent and worker: msgpack messages, and the dataclasses in them.
 
 Place in the flow: worker_process.py (parent) and the worker both encode and decode here, so that the two cannot differ.
 A message is a map behind its length; nothing is pickled.
 
 Parent to worker: `{"op": name, "id": int, "args": ...}`. Worker to parent, one of
+
     {"id": int, "result": ...}                  the answer to a call
     {"id": int, "error": [code, message, param]}    a call or a generation failed
-    {"tokens": [[id, [token, ...], [logprob, ...], finish | None], ...], "version": int}    what was sampled since
-An entry of a request that asked for the likeliest tokens ends with those of each token: [[[token, logprob], ...], ...].
+    {"tokens": [[id, [token, ...], [logprob, ...], finish | None], ...], "version": int}    the newly sampled tokens
+
+If a request asked for the likeliest tokens, its entry ends with those of each token: [[[token, logprob], ...], ...].
 """
 
 from __future__ import annotations
@@ -23,25 +25,28 @@ from swarm.types import FinishReason, TokenDelta, TrainBatch
 
 LENGTH_BYTES = 8
 LARGEST_MESSAGE = 2**40
-"""Bytes. A length above it is none: whoever wrote it does not keep to the format."""
+"""Bytes. A larger length is no length: the sender does not follow the protocol."""
 
 Message = dict[str, Any]
 
 
 def pack(message: Message) -> bytes:
-    """Dataclasses and enums in it become maps and their values; `msgspec.convert` makes them again."""
+    """Return a message as bytes.
+
+    Dataclasses become maps, and enums their values; `msgspec.convert` restores them.
+    """
     data = msgspec.msgpack.encode(message)
     return len(data).to_bytes(LENGTH_BYTES, "big") + data
 
 
 class Unpacker:
-    """Bytes as they come -> whole messages."""
+    """Decoder from arriving bytes to complete messages."""
 
     def __init__(self) -> None:
         self._data = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Message]:
-        """Raises ValueError for what is no message."""
+        """Yield the messages that these bytes complete. Raise ValueError for malformed bytes."""
         self._data += data
         start = 0
         try:
@@ -56,7 +61,7 @@ class Unpacker:
                 start = end
                 yield message
         finally:
-            # Once for all that came together: cutting the front off moves the rest.
+            # The front is cut off once for all messages of a read, because each cut moves the rest.
             del self._data[:start]
 
 
@@ -78,7 +83,7 @@ def unpack_batch(packed: bytes) -> TrainBatch:
 
 
 def unpack_delta(packed: list[Any], weight_version: int) -> TokenDelta:
-    """`packed` is an entry of "tokens" without its id."""
+    """Return the delta of an entry of "tokens", passed without its id."""
     token_ids, logprobs, finish, *likeliest = packed
     tops = tuple(tuple((token, value) for token, value in each) for each in likeliest[0]) if likeliest else None
     return TokenDelta(
@@ -91,7 +96,7 @@ def unpack_delta(packed: list[Any], weight_version: int) -> TokenDelta:
 
 
 def join_deltas(pieces: Sequence[TokenDelta]) -> TokenDelta:
-    """Neighbouring pieces of one completion as one."""
+    """Return neighbouring pieces of one completion as one."""
     if len(pieces) == 1:
         return pieces[0]
     tops = [piece.top_logprobs_T for piece in pieces if piece.top_logprobs_T is not None]

@@ -1,7 +1,7 @@
-"""Entry point of the local worker process: it ends when its parent does.
+"""The entry point of the local worker process, which ends when its parent does.
 
-Place in the flow: started by `WorkerProcess` as `python -m swarm.backends.local.worker`; operations.py does what the
-messages ask. This module knows nothing of models.
+Place in the flow: started by `WorkerProcess` as `python -m swarm.backends.local.worker`; operations.py carries out the
+messages. This module knows nothing of models.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from swarm.processes.imports import collector_paused, kept_out, plain_httpx
 
 def main() -> None:
     shared_files: set[Path] = set()
-    # Without a parent it ends at once, also in the middle of a training step.
+    # Without a parent the worker ends at once, even in the middle of a training step.
     inbox, send = open_pipes(on_close=lambda _: _end(shared_files))
     # Imported late: libraries may print while they load, and the parent may die meanwhile.
     # transformers imports scipy for the losses of object detection, which takes a tenth of a worker's start.
@@ -29,7 +29,10 @@ def main() -> None:
 
 
 def _end(shared_files: Collection[Path]) -> None:
-    """Files in shared memory take memory for as long as they are there, and nobody else is left to remove them."""
+    """End the process, and remove its files in shared memory.
+
+    These files take memory until they are removed, and no other process is left to do that.
+    """
     for path in tuple(shared_files):
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)

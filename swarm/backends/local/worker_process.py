@@ -1,10 +1,10 @@
-"""The worker process as its parent sees it: started, spoken to, watched, and stopped.
+"""The worker process as its parent sees it: started, called, watched, and stopped.
 
 Place in the flow: LocalEngine and LocalTrainer share one `WorkerProcess`. backends/base.py builds it, and stops it when
-server/commands.py ends. It is given the command to run and knows neither models nor what the operations mean.
+server/commands.py ends. It receives the command to run, and knows neither models nor the meaning of the operations.
 
-The worker ends by itself when its standard input closes, so no death of the parent leaves an orphan. Whatever the
-worker prints goes to the log file; frames travel on a pipe of their own.
+The worker ends by itself when its standard input closes, so a dead parent leaves no orphan. Output of the worker goes
+to the log file; frames travel on a separate pipe.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from swarm.types import FinishReason, TokenDelta
 logger = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 5.0
-"""How long a worker may take to end by itself; it has nothing left to write then."""
+"""Time for a worker to end by itself; it has nothing left to write then."""
 LONGEST_SILENCE_S = 300.0
-"""A worker with generations and no call under way that sends nothing for so long hangs: no step takes that long."""
+"""A worker with generations and no pending call hangs if it sends nothing for this long: no step takes longer."""
 WATCHES_PER_SILENCE = 20
 READ_BYTES = 2**18
 LOG_TAIL_BYTES = 4096
@@ -51,7 +51,10 @@ class WorkerProcess:
         longest_silence_s: float = LONGEST_SILENCE_S,
         stop_timeout_s: float = STOP_TIMEOUT_S,
     ) -> None:
-        """`env` is added to the environment of this process; on `stop` the worker may take `stop_timeout_s` to end."""
+        """Set the command. `env` is added to the environment of this process.
+
+        On `stop` the worker has `stop_timeout_s` seconds to end.
+        """
         self._command = tuple(command)
         self._log_path = log_path
         self._env = dict(env or {})
@@ -63,27 +66,30 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process id of the running worker; None before the start and after the end."""
+        """Process id of the running worker; None before the start and after the end."""
         link = self._link
         return None if link is None or link.exited.is_set() else link.process.pid
 
     @property
     def exited(self) -> asyncio.Event:
-        """Set when the worker last started has ended, wanted or not. Raises EngineFailure if none was started."""
+        """Event that is set when the latest worker has ended, wanted or not.
+
+        Raises EngineFailure if no worker was started.
+        """
         return self._require_link().exited
 
     @property
     def exit_reason(self) -> str | None:
-        """One line, once `exited` is set or the worker is being killed."""
+        """Reason in one line, once `exited` is set or the worker is being killed."""
         return None if self._link is None else self._link.exit_reason
 
     async def died(self) -> str:
-        """Why the worker last started has ended, once it has. Raises EngineFailure if none was started."""
+        """Wait until the latest worker has ended, and return the reason. Raise EngineFailure if none was started."""
         await self.exited.wait()
         return self.exit_reason or "the worker process ended"
 
     async def start(self) -> None:
-        """Run the command unless it is running. Returns before the worker has imported anything."""
+        """Run the command unless it is running. Return before the worker has imported anything."""
         async with self._starting:
             if self._link is not None and self._link.exit_reason is not None:
                 await self._link.finished()
@@ -100,7 +106,7 @@ class WorkerProcess:
                     stdout=PIPE,
                     stderr=log,
                     env={**os.environ, **self._env},
-                    # A Ctrl-C in the terminal is for the parent, which then stops the worker in order.
+                    # A Ctrl-C in the terminal is meant for the parent, which then stops the worker in order.
                     start_new_session=True,
                 )
         except OSError as error:
@@ -113,9 +119,10 @@ class WorkerProcess:
             await self._link.close(self._stop_timeout_s)
 
     async def call(self, op: str, args: object, *, timeout_s: float) -> Any:
-        """One answer to one operation. Raises the worker's error, or EngineLost if it ends or overruns the limit.
+        """Return the answer to one operation.
 
-        A worker that overruns is killed: nothing else tells whether it would still change the weights.
+        Raise the worker's error, or EngineLost if the worker ends or exceeds the time limit. A worker beyond the limit
+        is killed: only its end makes sure that it no longer changes the weights.
         """
         link = self._require_link()
         call_id = next(self._ids)
@@ -161,7 +168,10 @@ class TokenStream:
         self._inbox.put_nowait(delivery)
 
     async def read(self) -> TokenDelta:
-        """All that has arrived, at least one piece. Raises the worker's error. The link's watch limits the wait."""
+        """Return all arrived tokens, at least one piece, or raise the worker's error.
+
+        The watch of the link limits the wait.
+        """
         pieces = [self._check(await self._inbox.get())]
         while not self._inbox.empty():
             pieces.append(self._check(self._inbox.get_nowait()))
@@ -181,7 +191,7 @@ class TokenStream:
 
 
 class _Link:
-    """One run of the worker: its pipes, and who waits for what."""
+    """One run of the worker: its pipes, and the pending calls and streams."""
 
     def __init__(self, process: Process, log_path: Path, longest_silence_s: float) -> None:
         self.process = process
@@ -202,7 +212,7 @@ class _Link:
         self.streams[stream.id] = stream
 
     async def send(self, message: Message) -> None:
-        """Write, and wait while the pipe is full. Raises EngineLost if the worker has ended."""
+        """Write a message, and wait while the pipe is full. Raise EngineLost if the worker has ended."""
         self.post(message)
         assert self.process.stdin is not None
         try:
@@ -211,9 +221,12 @@ class _Link:
             raise EngineLost(self.exit_reason or f"the worker's input is closed: {error}") from error
 
     def post(self, message: Message) -> None:
-        """Write without waiting; lost if the worker ends meanwhile. Raises EngineLost if it has ended."""
+        """Write a message without waiting; it is lost if the worker ends meanwhile.
+
+        Raise EngineLost if the worker has ended.
+        """
         assert self.process.stdin is not None
-        # A dead worker's input is closed before its exit is seen, and a closed one takes no more.
+        # A dead worker's input closes before its exit is seen, and a closed pipe accepts no message.
         if self.exited.is_set() or self.process.stdin.is_closing():
             raise EngineLost(self.exit_reason or "the worker has ended")
         self.process.stdin.write(pack(message))
@@ -239,7 +252,7 @@ class _Link:
         await asyncio.gather(self._reader, self._watcher)
 
     async def _read(self) -> None:
-        """Dispatch frames until the pipe ends, then fail whoever still waits."""
+        """Dispatch frames until the pipe ends, then fail all pending calls and streams."""
         assert self.process.stdout is not None
         unpacker = Unpacker()
         try:
@@ -248,7 +261,7 @@ class _Link:
                 for message in unpacker.feed(data):
                     self._dispatch(message)
         except Exception as error:
-            # A worker that sends what nobody can read cannot be trusted further.
+            # A worker that sends unreadable data cannot be trusted further.
             logger.exception("unreadable frame from the worker")
             self.kill(f"the worker sent an unreadable frame: {error}")
         status = await self.process.wait()
@@ -257,7 +270,7 @@ class _Link:
         self._fail_waiting()
 
     async def _watch(self) -> None:
-        """Kill a worker that owes tokens and is silent. Calls have limits of their own."""
+        """Kill a worker that owes tokens and is silent. Calls have their own limits."""
         while not self.exited.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._longest_silence_s / WATCHES_PER_SILENCE):

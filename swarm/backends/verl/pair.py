@@ -1,7 +1,7 @@
-"""Sampler and trainer of one verl job, built together and started together.
+"""The sampler and trainer of one verl job, built together and started together.
 
-Place in the flow: made by backends/base.py. The trainer's driver publishes to the sampler; neither is of use without
-the other, so that the server sees one engine. It knows nothing of HTTP, Ray or tensors.
+Place in the flow: made by backends/base.py. The trainer's driver publishes to the sampler. Neither is useful without
+the other, so the server sees one engine. This module knows nothing of HTTP, Ray or tensors.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from swarm.types import SamplingParams, TokenDelta
 
 @dataclass(frozen=True, slots=True)
 class VerlPair:
-    """Implements `swarm.sampler.Engine` by the sampler; starting and stopping it is that of the trainer as well."""
+    """Implementation of `swarm.sampler.Engine` by the sampler, which also starts and stops the trainer."""
 
     sampler: VllmEngine
     trainer: VerlTrainer
@@ -41,11 +41,11 @@ class VerlPair:
     one_after_the_other: bool = False
 
     async def start(self) -> EngineInfo:
-        """Both at the base model. What is alive is kept. Raises JobInvalid, EngineFailure, EngineLost."""
+        """Start both at the base model, and keep living processes. Raise JobInvalid, EngineFailure, EngineLost."""
         if self.colocated:
             return await start_in_turns(self.sampler, self.trainer.start)
         if self.one_after_the_other:
-            # The trainer takes whole nodes of the cluster: it must find them before the replicas fill the rest.
+            # The trainer takes whole nodes of the cluster, so it must find them before the replicas fill the rest.
             await self.trainer.start()
             return await self.sampler.start()
         return await start_together(self.sampler.start(), self.trainer.start())
@@ -59,7 +59,10 @@ class VerlPair:
         return self.sampler.generate(request_id, prompt_ids, params)
 
     async def died(self) -> str:
-        """Why it takes a new start, once it does: the trainer has ended, or no replica can be kept alive."""
+        """Wait until a new start is needed, and return the reason.
+
+        Either the trainer has ended, or no replica can be kept alive.
+        """
         return await first_death(self.sampler.died(), self.driver.died())
 
 
@@ -70,7 +73,10 @@ def build_verl(
     log_directory: Path,
     sampling_seed: Callable[[], Sequence[int]] | None = None,
 ) -> VerlPair:
-    """The pair of a resolved job, not yet started. Raises JobInvalid for settings that verl or the service refuses."""
+    """Return the pair of a resolved job, not yet started.
+
+    Raise JobInvalid for settings that verl or the service refuses.
+    """
     merged = merge_settings(job, model_directory)
     check_cluster(merged, config)
     settings = _placed(sampler_settings(merged), merged, has_own_cluster=config.ray_address is None)
@@ -100,7 +106,7 @@ def build_verl(
 
 
 def check_cluster(merged: VerlSettings, config: ServerConfig) -> None:
-    """Raises JobInvalid for a job of several hosts on a server that knows of none but its own."""
+    """Raise JobInvalid for a job of several hosts on a server without a cluster address."""
     for key in ("trainer.nnodes", "actor_rollout_ref.rollout.nnodes"):
         nodes: int = OmegaConf.select(merged.config, key)
         if nodes > 1 and config.ray_address is None:
@@ -111,7 +117,10 @@ def check_cluster(merged: VerlSettings, config: ServerConfig) -> None:
 
 
 def _placed(settings: SamplerSettings, merged: VerlSettings, *, has_own_cluster: bool) -> SamplerSettings:
-    """A cluster of our own takes the first GPUs of this host for the trainer, and the sampler those behind them."""
+    """Return the settings with the sampler's GPUs.
+
+    In a private cluster the trainer takes the first GPUs of this host, and the sampler those after them.
+    """
     if settings.layout.colocated or not has_own_cluster:
         return settings
     return replace(settings, layout=replace(settings.layout, first_device=merged.ranks))

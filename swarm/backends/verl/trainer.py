@@ -1,7 +1,7 @@
 """The verl trainer as the training loop sees it: a handle on the driver process, and the way of weights to the sampler.
 
-Place in the flow: implements `Trainer`. The driver trains; what it lets out is published to the sampling engine before
-a step is reported as done. Knows nothing of tensors, so that the server process loads none of the tensor stack.
+Place in the flow: implements `Trainer`. The driver trains. Every new version is published to the sampler before a step
+is reported as done. This module knows nothing of tensors, so that the server process loads none of the tensor stack.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from swarm.sampler import EngineLost
 from swarm.types import StepReport, TrainBatch, WeightVersion
 
 CHECKPOINT_TIMEOUT_S: Final = 3600.0
-"""Writing or reading the shards of a large model and its optimizer, on shared storage."""
+"""Time to write or read the shards of a large model and its optimizer, on shared storage."""
 STOP_TIMEOUT_S: Final = 15.0
-"""The driver ends Ray with all its daemons, and removes its files in shared memory."""
+"""Time for the driver to end Ray with all its daemons, and to remove its files in shared memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerlLimits:
-    """What the server grants the driver, in seconds."""
+    """Limits that the server sets for the driver, in seconds."""
 
     boot_timeout_s: float
     train_timeout_s: float
@@ -41,9 +41,9 @@ class VerlLimits:
 
 
 class VerlTrainer:
-    """Implements `swarm.trainer.base.Trainer` on a driver process that whoever built it stops.
+    """Implementation of `swarm.trainer.base.Trainer` on a driver process. The builder of that process stops it.
 
-    `suspend` and `resume` put a sampler on the same GPUs to sleep while the trainer has them.
+    `suspend` and `resume` put a sampler on the same GPUs to sleep while the trainer uses them.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class VerlTrainer:
     async def start(self) -> None:
         """Build the trainer, or bring a built one back to the base model: weight version 0.
 
-        Raises JobInvalid for a job that verl refuses, EngineFailure, EngineLost.
+        Raise JobInvalid for a job that verl refuses, EngineFailure, EngineLost.
         """
         await self.driver.start()
         args = {
@@ -113,13 +113,13 @@ class VerlTrainer:
         return WeightVersion(version=answer["version"], step=answer["step"], published_at=time.time())
 
     async def check(self) -> None:
-        """Ask verl itself whether it accepts the job, without building anything. Raises JobInvalid, EngineFailure."""
+        """Ask verl itself whether it accepts the job, without building anything. Raise JobInvalid, EngineFailure."""
         await self.driver.start()
         args = {"job": self._job.model_dump_json(), "model": str(self._model_directory)}
         await self.driver.call("check", args, timeout_s=self._limits.boot_timeout_s)
 
     async def _let_out(self, answer: Mapping[str, Any]) -> None:
-        """Publish the new version. Raises EngineLost: the driver has moved on, and the sampler must follow."""
+        """Publish the new version. Raise EngineLost: the driver already has it, and the sampler must follow."""
         version = answer["version"]
         if "broadcast" in answer:
             await self._handover.within_limit(version, self._broadcast(version, answer["broadcast"]))
@@ -133,7 +133,7 @@ class VerlTrainer:
         await self._handover.hand_over(WeightFile(path, version))
 
     async def _broadcast(self, version: int, meeting: Mapping[str, Any]) -> None:
-        """The samplers wait for what rank 0 sends, so both are asked at once; if one fails, the other is given up."""
+        """Call trainer and sampler at once, because the samplers wait for rank 0. If one fails, cancel the other."""
         names, dtypes, shapes = zip(*meeting["tensors"], strict=True)
         source = WeightBroadcast(
             version=version,
@@ -158,7 +158,7 @@ class VerlTrainer:
 
 
 def build_driver(job: TrainJob, config: ServerConfig, log_path: Path) -> WorkerProcess:
-    """The driver process of one job, not yet started. Starting it early hides the import of its libraries."""
+    """Return the driver process of one job, not yet started. An early start hides the import of its libraries."""
     environment = {
         "OMP_NUM_THREADS": str(config.torch_threads or 1),
         "TOKENIZERS_PARALLELISM": "false",
@@ -168,7 +168,7 @@ def build_driver(job: TrainJob, config: ServerConfig, log_path: Path) -> WorkerP
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     }
     if config.ray_address is None:
-        # Some of Ray's servers listen on every interface: a cluster of our own takes calls from its own processes only.
+        # Some of Ray's servers listen on every interface, so a private cluster accepts only its own processes.
         environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     if job.n_gpu == 0:
         environment |= {"VERL_PLATFORM": "cpu", "VERL_USE_EXTERNAL_MODULES": "swarm.backends.verl.ranks.platform"}

@@ -1,7 +1,7 @@
-"""How weights come from a trainer to the vLLM replicas, and how both share the devices.
+"""The way of new weights from a trainer to the vLLM replicas, and the sharing of devices between both.
 
-Place in the flow: the trainer of a pair, verl's or the local one, hands each new version over here before it reports
-the step as done. Knows nothing of tensors or of how the weights were trained.
+Place in the flow: the trainer of a pair, verl's or the local one, passes each new version through here before it
+reports the step as done. This module knows nothing of tensors or of training.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from swarm.errors import SwarmError
 from swarm.sampler import EngineLost
 
 PUBLISH_TIMEOUT_S: Final = 600.0
-"""Every replica reads the file; the engine has deadlines of its own for each call."""
+"""Time for every replica to read the file; the sampler has its own deadline for each call."""
 SHARED_MEMORY: Final = Path("/dev/shm")
 
 Publish = Callable[[WeightSource], Awaitable[None]]
@@ -26,18 +26,18 @@ Step = Callable[[], Awaitable[None]]
 
 
 async def nothing() -> None:
-    """What `suspend` and `resume` are where trainer and sampler have devices of their own."""
+    """Do nothing: `suspend` and `resume` if trainer and sampler have devices of their own."""
 
 
 def shared_memory_of(home: Path) -> Path:
-    """Where new weights of the server with this home are written, for replicas on the same host."""
+    """Return the directory for new weights of the server with this home, for replicas on the same host."""
     return SHARED_MEMORY / f"swarm-{hashlib.sha256(str(home.resolve()).encode()).hexdigest()[:16]}"
 
 
 class Handover:
-    """Publishes one version after another, and removes the file of the one before.
+    """Publisher of one version after another, which removes the file of the one before.
 
-    `suspend` and `resume` put a sampler on the same GPUs to sleep while the trainer has them.
+    `suspend` and `resume` put a sampler on the same GPUs to sleep while the trainer uses them.
     """
 
     def __init__(
@@ -49,12 +49,12 @@ class Handover:
         self._published: WeightFile | None = None
 
     def forget(self) -> None:
-        """The sampler is back at the base model, and whoever wrote the file has removed it."""
+        """Forget the published file: the sampler is back at the base model, and the writer has removed the file."""
         self._published = None
 
     @asynccontextmanager
     async def sampler_asleep(self) -> AsyncGenerator[None]:
-        """The devices are the trainer's."""
+        """Give the devices to the trainer inside the block."""
         await self._suspend()
         try:
             yield
@@ -62,7 +62,7 @@ class Handover:
             await self._resume()
 
     async def hand_over(self, new: WeightFile) -> None:
-        """Publish a file; that of the version before is then nobody's. Raises EngineLost."""
+        """Publish a file, and remove the file of the version before. Raise EngineLost."""
 
         async def replace() -> None:
             await self._publish(new)
@@ -73,7 +73,10 @@ class Handover:
         await self.within_limit(new.version, replace())
 
     async def within_limit(self, version: int, publishing: Awaitable[None]) -> None:
-        """Raises EngineLost if it fails or takes too long: the trainer has moved on, so that both are started anew."""
+        """Wait for the publication. Raise EngineLost if it fails or exceeds the time limit.
+
+        The trainer already has the new weights at that point, so trainer and sampler are both started anew.
+        """
         try:
             async with asyncio.timeout(self._limit_s):
                 await publishing

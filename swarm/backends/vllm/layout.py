@@ -1,7 +1,7 @@
-"""What a job's trainer and its vLLM replicas tell each other.
+"""The data that a job's trainer and its vLLM replicas exchange.
 
-Place in the flow: settings are made of a job when its backend is built, and read by the replicas; weights travel from
-the trainer to the replicas. Plain data: it knows nothing of HTTP, Ray or tensors.
+Place in the flow: settings are derived from a job when its backend is built, and the replicas read them. Weights travel
+from the trainer to the replicas. This is plain data: it knows nothing of HTTP, Ray or tensors.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ WeightTransport = Literal["shm_file", "nccl"]
 
 @dataclass(frozen=True, slots=True)
 class SamplerLayout:
-    """How many vLLM replicas run, and on how many devices each.
+    """Number of vLLM replicas, and number of devices of each.
 
-    They are spread evenly over `nodes` hosts. A `colocated` sampler lives on the trainer's devices and sleeps while
-    those train. `first_device` is the number of the first GPU that is the sampler's, among those that the server sees.
+    They are spread evenly over `nodes` hosts. A `colocated` sampler shares the trainer's devices and sleeps while the
+    trainer uses them. `first_device` is the number of the sampler's first GPU among those that the server sees.
     """
 
     replicas: int = 1
@@ -34,10 +34,11 @@ class SamplerLayout:
 
 @dataclass(frozen=True, slots=True)
 class SamplerSettings:
-    """One job's sampler. `max_model_len` counts prompt plus completion, in tokens; None is what the model allows.
+    """Settings of one job's sampler.
 
-    `transport` is how new weights come. `flags` are further options of `vllm serve` by its own names, laid over ours;
-    `flags_setting` is where the job has them.
+    `max_model_len` counts prompt plus completion, in tokens; None is the model's own limit. `transport` names the way
+    of new weights. `flags` are further options of `vllm serve` by its own names, which override ours; `flags_setting`
+    names their setting in the job.
     """
 
     model_directory: Path
@@ -53,9 +54,9 @@ class SamplerSettings:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaOrder:
-    """One replica to run on a node of a Ray cluster: on `node_id`, where it was before, if there is still room.
+    """Request for one replica on a node of a Ray cluster: its former node `node_id` if that still has free devices.
 
-    `python` has vLLM on that node, `key` is what the replica asks of its callers.
+    `python` has vLLM on that node. Callers of the replica must send `key`.
     """
 
     ray_address: str
@@ -70,7 +71,10 @@ class ReplicaOrder:
 
 @dataclass(frozen=True, slots=True)
 class WeightFile:
-    """One set of weights as a safetensors file in shared memory, whole: tied output heads are in it by name as well."""
+    """One set of weights as a safetensors file in shared memory.
+
+    The file is complete: tied output heads have their own entry.
+    """
 
     path: Path
     version: int
@@ -78,9 +82,10 @@ class WeightFile:
 
 @dataclass(frozen=True, slots=True)
 class WeightBroadcast:
-    """One set of weights that rank 0 of the trainer sends over NCCL to all that join. Ranks from 1 on are samplers.
+    """One set of weights that rank 0 of the trainer sends over NCCL to all ranks that join.
 
-    The tensors come one by one, in this order, of these dtypes (torch's names) and shapes.
+    Ranks from 1 on are samplers. The tensors come one by one, in this order, with these dtypes (torch's names) and
+    shapes.
     """
 
     version: int

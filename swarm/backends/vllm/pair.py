@@ -1,8 +1,8 @@
 """The local trainer with vLLM as its sampler: for a real model on one machine, without Ray.
 
-Place in the flow: made by backends/base.py for a local job with `sampler: vllm`. The worker process holds the model to
-train it, vLLM holds it once more to sample; after each step the worker writes the weights to shared memory and the
-sampler reads them. On a GPU both share it: vLLM sleeps while the worker trains. Knows nothing of tensors.
+Place in the flow: made by backends/base.py for a local job with `sampler: vllm`. The worker process has one copy of the
+model for training, and vLLM has another for sampling. After each step the worker writes the weights to shared memory,
+and the sampler reads them. Both share a GPU: vLLM sleeps while the worker trains. This module knows nothing of tensors.
 """
 
 from __future__ import annotations
@@ -32,24 +32,27 @@ from swarm.sampler import EngineInfo
 from swarm.types import SamplingParams, StepReport, TokenDelta, TrainBatch, WeightVersion
 
 BOOT_LIMIT_OF: Final = "verl"
-"""Whose default limit of a start applies: vLLM takes the same time in both."""
+"""Engine whose default limit of a start applies: vLLM takes the same time in both."""
 MEMORY_SHARE: Final = 0.4
-"""The part of a GPU's memory that vLLM takes unless the job says otherwise: the trainer's weights and optimizer states
-need the rest."""
+"""Share of a GPU's memory for vLLM unless the job sets one. The trainer's weights and optimizer states need the
+rest."""
 
 
 class PublishingTrainer:
-    """Implements `swarm.trainer.base.Trainer`: the local one, whose every version reaches the sampler as a file."""
+    """Implementation of `swarm.trainer.base.Trainer` by the local trainer.
+
+    Every version also reaches the sampler as a file.
+    """
 
     def __init__(self, local: LocalTrainer, worker: WorkerProcess, handover: Handover, directory: Path) -> None:
-        """Weights are written below `directory`, which is in shared memory."""
+        """Wrap the local trainer. Weights are written below `directory`, which is in shared memory."""
         self._local = local
         self._worker = worker
         self._handover = handover
         self.directory = directory
 
     def discard_versions(self) -> None:
-        """Remove what earlier versions left in shared memory, at a start from the base model and at the end."""
+        """Remove earlier versions from shared memory, at a start from the base model and at the end."""
         self._handover.forget()
         shutil.rmtree(self.directory, ignore_errors=True)
 
@@ -78,7 +81,7 @@ class PublishingTrainer:
 
 @dataclass(frozen=True, slots=True)
 class VllmPair:
-    """Implements `swarm.sampler.Engine` by the sampler; starting and stopping it is that of the worker too."""
+    """Implementation of `swarm.sampler.Engine` by the sampler, which also starts and stops the worker."""
 
     sampler: VllmEngine
     trainer: PublishingTrainer
@@ -87,7 +90,7 @@ class VllmPair:
     colocated: bool
 
     async def start(self) -> EngineInfo:
-        """Both at the base model, version 0. Raises JobInvalid, EngineFailure, EngineLost."""
+        """Start both at the base model, version 0. Raise JobInvalid, EngineFailure, EngineLost."""
         self.trainer.discard_versions()
         if self.colocated:
             return await start_in_turns(self.sampler, self.loaded.start)
@@ -98,7 +101,7 @@ class VllmPair:
         self.trainer.discard_versions()
 
     async def end(self) -> None:
-        """End both, however they hang."""
+        """End both processes, even if they hang."""
         await asyncio.gather(self.sampler.stop(), self.worker.stop())
         self.trainer.discard_versions()
 
@@ -108,7 +111,7 @@ class VllmPair:
         return self.sampler.generate(request_id, prompt_ids, params)
 
     async def died(self) -> str:
-        """Why it takes a new start, once it does: the worker has ended, or vLLM cannot be kept alive."""
+        """Wait until a new start is needed, and return the reason: the worker ended, or vLLM cannot be kept alive."""
         return await first_death(self.sampler.died(), self.worker.died())
 
 
@@ -120,7 +123,7 @@ def build_pair(
     log_directory: Path,
     sampling_seed: Callable[[], Sequence[int]],
 ) -> VllmPair:
-    """The pair of a resolved job, not yet started. Raises CheckpointError for weights whose file is damaged."""
+    """Return the pair of a resolved job, not yet started. Raise CheckpointError for damaged weight files."""
     exact = job.model_copy(update={"dtype": _dtype(job, model_directory)})
     settings = sampler_settings(exact, model_directory, max_running=config.max_running_requests)
     threads = config.torch_threads or choose_threads(stored_parameters(model_directory), config.max_torch_threads)
@@ -139,9 +142,9 @@ def build_pair(
 
 
 def sampler_settings(job: TrainJob, model_directory: Path, *, max_running: int) -> SamplerSettings:
-    """One replica on the trainer's own device, for a job whose `dtype` is settled."""
+    """Return the settings of one replica on the trainer's own device, for a job whose `dtype` is settled."""
     on_gpu = job.n_gpu > 0
-    # Compiling takes longer than it saves where a model is small enough for a CPU.
+    # For a model small enough for a CPU, compiling takes longer than it saves.
     defaults: dict[str, Any] = {"gpu_memory_utilization": MEMORY_SHARE} if on_gpu else {"enforce_eager": True}
     return SamplerSettings(
         model_directory=model_directory,
@@ -155,7 +158,7 @@ def sampler_settings(job: TrainJob, model_directory: Path, *, max_running: int) 
 
 
 def _dtype(job: TrainJob, model_directory: Path) -> str:
-    """One format for both. `auto` is bfloat16 on a GPU and for a checkpoint in bfloat16, else float32."""
+    """Return one format for both: `auto` is bfloat16 on a GPU or for a bfloat16 checkpoint, else float32."""
     if job.dtype != "auto":
         return job.dtype
     if job.n_gpu:

@@ -1,7 +1,7 @@
-"""vLLM as the gateway sees it: several replicas behind one `generate`.
+"""The vLLM sampler as the gateway sees it: several replicas behind one `generate`.
 
-Place in the flow: implements `Engine` for what samples with vLLM; the trainer beside it publishes to it. Knows nothing
-of tensors, Ray or training, so that the server process loads none of those.
+Place in the flow: implements `Engine` with vLLM; the trainer beside it publishes weights to it. It knows nothing of
+tensors, Ray or training, so that the server process loads none of them.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from swarm.types import FinishReason, SamplingParams, TokenDelta
 logger = logging.getLogger(__name__)
 
 MOST_BREAKS: Final = 3
-"""A request that breaks off so often, on replicas that were well afterwards, is itself what they break off at."""
+"""If a request breaks off this often, on replicas that stay healthy, the request itself is the cause."""
 
 
 class VllmEngine:
-    """Implements `swarm.sampler.Engine` on processes of its own, which end with it.
+    """Implementation of `swarm.sampler.Engine` on its own processes, which end with it.
 
-    A completion ends with finish reason `length` at max_tokens or where the context is full, whichever comes first.
-    Starting again brings replicas that serve back to the base model; if any does not, all are started anew.
+    A completion ends with finish reason `length` at max_tokens or at the context limit, whichever comes first. A
+    restart brings serving replicas back to the base model. If any replica does not serve, all are started anew.
     """
 
     def __init__(
@@ -48,9 +48,11 @@ class VllmEngine:
         sampling_seed: Callable[[], Sequence[int]] | None = None,
         ray_address: str | None = None,
     ) -> None:
-        """`python` is the interpreter that has vLLM. `sampling_seed` is asked at every start of the processes for what
-        unseeded requests draw from; the seed of the settings by default. The replicas run on the Ray cluster at
-        `ray_address`, if that is given, else on this host."""
+        """Create a stopped sampler. `python` is the interpreter that has vLLM.
+
+        At every start, `sampling_seed` is called for the seed of unseeded requests; the default is the seed of the
+        settings. The replicas run on the Ray cluster at `ray_address` if given, otherwise on this host.
+        """
         self._plan = ReplicaPlan(python, settings, limits or SamplerLimits(), log_directory, ray_address)
         self._sampling_seed = sampling_seed or (lambda: [settings.seed])
         self._running: _Running | None = None
@@ -58,7 +60,7 @@ class VllmEngine:
 
     @property
     def replicas(self) -> Sequence[Replica]:
-        """For those who watch; none while the engine is stopped."""
+        """Replicas for observers; empty while the sampler is stopped."""
         return () if self._running is None else self._running.pool.replicas
 
     async def start(self) -> EngineInfo:
@@ -78,24 +80,24 @@ class VllmEngine:
             await self._stop()
 
     async def died(self) -> str:
-        """Why no replica is left, once that is so. Raises EngineFailure if the engine is not started."""
+        """Wait until no replica is left, and return the reason. Raise EngineFailure if the sampler is not started."""
         pool = self._require_running().pool
         await pool.lost.wait()
         return pool.reason
 
     async def publish(self, source: WeightSource) -> None:
-        """Sample with `source` from now on, on every replica. Requests under way pause, and go on with it.
+        """Sample with `source` from now on, on every replica. Running requests pause, and continue with it.
 
-        A file must stay until the next one is published: a replica that is started again takes it. Raises EngineLost.
+        A file must stay until the next one is published, because a restarted replica loads it. Raise EngineLost.
         """
         await self._require_running().pool.publish(source)
 
     async def suspend(self) -> None:
-        """Give the devices back to a trainer that shares them; requests wait. Raises EngineFailure, EngineLost."""
+        """Give the devices to a trainer that shares them; requests wait. Raise EngineFailure, EngineLost."""
         await self._require_running().pool.suspend()
 
     async def resume(self) -> None:
-        """Take the devices again. Raises EngineLost."""
+        """Take the devices again. Raise EngineLost."""
         await self._require_running().pool.resume()
 
     async def generate(
@@ -159,7 +161,7 @@ class VllmEngine:
 
 
 class _Running:
-    """What exists from one start to the next."""
+    """State from one start to the next."""
 
     def __init__(self, pool: ReplicaPool, facts: ModelFacts, context_length: int) -> None:
         self.pool = pool
@@ -170,22 +172,22 @@ class _Running:
         self._streams: set[PieceStream] = set()
 
     def start_constraint(self, params: SamplingParams) -> Constraint | None:
-        """Only for models that name no end token. Raises BadRequest for a grammar that cannot be followed."""
+        """Return a constraint, only for models without an end token. Raise BadRequest for an invalid grammar."""
         if params.grammar is None or self.facts.stop_ids or params.stop_token_ids:
             return None
         return self._grammars.start(params.grammar, ())
 
     def end_generations(self) -> None:
-        """All that are under way end with `abort`."""
+        """End all running generations with `abort`."""
         self.ended = True
         for stream in self._streams:
             stream.fail(EngineLost("the engine was stopped"))
         self.pool.notify()
 
     async def open(self, generation: Generation) -> PieceStream | None:
-        """The rest of a completion, on a replica of the pool's choice, once one serves. None if all are to end.
+        """Return a stream for the rest of a completion, once a replica serves, or None if all are to end.
 
-        Raises EngineLost if none is left.
+        The pool chooses the replica. Raise EngineLost if none is left.
         """
         while not self.ended:
             replica = self.pool.choose(generation.sequence)
@@ -201,13 +203,13 @@ class _Running:
         await stream.close()
 
     def doubt(self, stream: PieceStream) -> int | None:
-        """Have the replica of a broken stream looked at. Its process id, None if that is gone."""
+        """Check the replica of a broken stream. Return its process id, or None if the process is gone."""
         replica = self.pool.replicas[stream.replica]
         replica.doubt()
         return replica.pid
 
     def survivors(self, broken: Sequence[int | None]) -> int:
-        """How often a stream broke, by these process ids, on a replica that lives on."""
+        """Return how many of these streams, given by process ids, broke on a replica that still lives."""
         living = {replica.pid for replica in self.pool.replicas} - {None}
         return sum(pid in living for pid in broken)
 
@@ -215,7 +217,7 @@ class _Running:
 def _checked_generation(
     running: _Running, request_id: str, prompt_ids: Sequence[int], params: SamplingParams
 ) -> Generation:
-    """Raises BadRequest for what vLLM could not do, or would not do as asked."""
+    """Return a generation. Raise BadRequest for parameters that vLLM could not honour."""
     vocabulary = running.facts.vocabulary
     room = running.context_length - len(prompt_ids)
     if room < 1:

@@ -1,7 +1,7 @@
 """One set of weights as a file in shared memory, which vLLM replicas on the same host read.
 
-Place in the flow: written by whoever trains, the local worker or rank 0 of verl; inside_vllm/swarm_weights.py reads it.
-Knows nothing of processes or versions under way.
+Place in the flow: written by the local worker or by rank 0 of verl, and read by inside_vllm/swarm_weights.py. This
+module knows nothing of processes or versions in transit.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -19,30 +19,30 @@ from safetensors.torch import save_file
 
 
 class ShmFull(RuntimeError):
-    """The weights do not fit where they are to be written."""
+    """Error for weights that do not fit in shared memory."""
 
 
 def gather(
     weights: Iterable[tuple[str, torch.Tensor]], dtype: torch.dtype, *, is_kept: bool
 ) -> dict[str, torch.Tensor]:
-    """Every tensor on the CPU, floating-point numbers as `dtype`; empty on ranks that only help to gather."""
+    """Return every tensor on the CPU, floating-point numbers as `dtype`; empty on ranks that only help to gather."""
     tensors: dict[str, torch.Tensor] = {}
     for name, weight in weights:
         # Gathering a tensor takes every rank, so every rank asks for all of them.
         if is_kept:
             kept = weight.detach().to("cpu", dtype if weight.is_floating_point() else weight.dtype)
-            # A copy: tied weights share memory, which the file format refuses.
+            # This copies: tied weights share memory, which the file format refuses.
             tensors[name] = kept.clone(memory_format=torch.contiguous_format)
     return tensors
 
 
 def path_of_version(directory: Path, version: int) -> Path:
-    """A new path: a version that is trained again is another file."""
+    """Return a new path on every call, because a version that is trained again is another file."""
     return directory / f"v{version:08d}-{uuid.uuid4().hex[:8]}.safetensors"
 
 
 def write_weights(path: Path, tensors: dict[str, torch.Tensor]) -> None:
-    """Write the file beside its place and rename it. Raises ShmFull if there is no room, OSError."""
+    """Write the file beside its place and rename it. Raise ShmFull if the memory is full, and OSError."""
     directory = path.parent
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
     free = shutil.disk_usage(directory).free

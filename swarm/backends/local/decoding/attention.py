@@ -1,9 +1,10 @@
-"""Attention of decoding steps, without copying the cache for each head that reads it.
+"""Attention of decoding steps, without a copy of the cache for each head that reads it.
 
-Place in the flow: forward.py sets it for the decoding passes of models whose query heads share heads of keys and
-values. transformers repeats keys and values once per query head before torch's kernel is called; a decoding step has
-one query per head, so that the heads that share keys can stand in for queries of one head instead: the same products,
-read once. With 14 heads on 2, that is 5 to 10 times as fast in bfloat16. It knows nothing of the cache.
+Place in the flow: forward.py sets it for the decoding passes of models in which several query heads share one head of
+keys and values. transformers repeats keys and values once per query head before it calls torch's kernel. A decoding
+step has one query per head, so the heads that share keys can pass as several queries of one head. The products are the
+same, and each key is read once. With 14 heads on 2, that is 5 to 10 times as fast in bfloat16. This module knows
+nothing of the cache.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -31,9 +32,9 @@ def attend(
     scaling: float | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """(b, heads, t, dim) to (b, t, heads, dim), as transformers calls its attention functions.
+    """Return attention as (b, t, heads, dim) for queries (b, heads, t, dim), with the signature transformers expects.
 
-    What is not one query per head, and masks that differ between heads, are left to transformers.
+    Calls with more than one query per head, or with masks that differ between heads, go to transformers.
     """
     batch, heads, queries, _ = query.shape
     sharing = heads // key.shape[1]

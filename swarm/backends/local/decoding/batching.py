@@ -1,10 +1,10 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-"""Continuous batching: which requests run in the next forward pass, and what each has sampled so far.
+"""Continuous batching: the requests of the next forward pass, and the tokens that each has sampled so far.
 
 Place in the flow: the worker submits and aborts requests and calls `step` as long as there is work. Rows 0..n-1 of the
-slot cache always belong to the running requests, so attention reads plain views; a freed row is filled by the last one.
-A prompt's last token is not prefilled but fed to the first decoding step, so tokens are sampled in one place only.
-Knows nothing of processes, clients or training.
+slot cache always belong to the running requests, so attention reads plain views; the last row moves into a freed row.
+The last token of a prompt is not prefilled. The first decoding step takes it as input, so tokens are sampled in one
+place only. This module knows nothing of processes, clients or training.
 """
 
 from __future__ import annotations
@@ -27,14 +27,17 @@ from swarm.types import FinishReason, SamplingParams, TokenLogprobs
 PREFILL_TOKENS = 2048
 """Prompt tokens computed in one step. More would make running requests wait longer for their next token."""
 PADDING_LIMIT = 1.25
-"""Padded tokens per real token in one prefill pass; sequences of more different lengths go in passes of their own."""
+"""Most padded tokens per real token in one prefill pass; sequences of more different lengths go in separate passes."""
 LARGEST_UNIFORM = 1 - 2**-32
-"""Scale of the uniform numbers: keeps them clear of 1, see `sampling`."""
+"""Scale of the uniform numbers, which keeps them below 1 (see sampling.py)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """What one step gave one request: a token, unless the request failed; the likeliest tokens if it asked for them."""
+    """Result of one step for one request: a token or an error.
+
+    It has the likeliest tokens if the request asked for them.
+    """
 
     handle: int
     token_id: int | None
@@ -46,10 +49,10 @@ class Sampled:
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    """`tokens` is prompt plus output; `cached` counts those whose keys and values are in the request's row.
+    """One request. `tokens` is prompt plus output; `cached` counts the tokens with keys and values in its row.
 
-    `to_cache` are the tokens to prefill, as they stood when the request was last admitted. Of these, `prefix` or the
-    row of `source` will give the first `cached`, from admission until the request has a row.
+    `to_cache` are the tokens to prefill, as of the last admission of the request. Between admission and the assignment
+    of a row, the first `cached` of them are still to be copied from `prefix` or from the row of `source`.
     """
 
     handle: int
@@ -67,7 +70,7 @@ class _Request:
 
     @property
     def missing(self) -> int:
-        """Tokens to prefill: all but the last, which the next decoding step feeds."""
+        """Number of tokens to prefill: all but the last, which is the input of the next decoding step."""
         return len(self.tokens) - 1 - self.cached
 
 
@@ -79,9 +82,9 @@ class Limits:
 
 
 class BatchSampler:
-    """Samples many completions at once from one module. Used from one thread.
+    """Sampler of many completions at once from one module. Used from one thread.
 
-    Unseeded requests draw from generators seeded by `seed` in order of arrival.
+    Unseeded requests draw from generators that are seeded by `seed` in order of arrival.
     """
 
     def __init__(
@@ -94,7 +97,7 @@ class BatchSampler:
         seed: int | Sequence[int] = 0,
         grammars: GrammarCompiler | None = None,
     ) -> None:
-        """Without `grammars`, requests that have one are refused."""
+        """Create a sampler of the module. Without `grammars`, requests that have a grammar are refused."""
         self.weight_version = 0
         self._module = module
         self._limits = limits
@@ -106,7 +109,7 @@ class BatchSampler:
         self._prefixes = PrefixStore()
         self._waiting: deque[_Request] = deque()
         self._rows: list[_Request] = []
-        # The last row may hold a prompt that is prefilled over several steps; it does not decode yet.
+        # The last row may contain a prompt that is prefilled over several steps; it does not decode yet.
         self._partial = False
 
     @property
@@ -122,7 +125,7 @@ class BatchSampler:
         return len(self._waiting)
 
     def submit(self, handle: int, prompt_ids: Sequence[int], params: SamplingParams) -> None:
-        """Queue a request. Raises ContextLengthExceeded or BadRequest; `handle` must be new."""
+        """Queue a request; `handle` must be new. Raise ContextLengthExceeded or BadRequest."""
         room = self._limits.context_length - len(prompt_ids)
         if room < 1:
             raise ContextLengthExceeded(
@@ -156,7 +159,7 @@ class BatchSampler:
 
     @torch.inference_mode()
     def abort(self, handle: int) -> None:
-        """Forget a request and free its row at once. Unknown handles are ignored: it may just have finished."""
+        """Forget a request and free its row at once. Ignore unknown handles: the request may have just finished."""
         for request in self._waiting:
             if request.handle == handle:
                 self._waiting.remove(request)
@@ -167,7 +170,7 @@ class BatchSampler:
                 return
 
     def abort_all(self) -> list[int]:
-        """Forget everything; the handles of what was forgotten."""
+        """Forget every request, and return the handles of the forgotten ones."""
         handles = [request.handle for request in (*self._rows, *self._waiting)]
         self._rows.clear()
         self._waiting.clear()
@@ -175,14 +178,14 @@ class BatchSampler:
         return handles
 
     def pause(self) -> None:
-        """Leave the memory of the copied weights to whoever changes the weights now."""
+        """Free the memory of the copied weights, for the code that changes the weights now."""
         self._forward.release()
 
     def publish(self, weight_version: int) -> None:
-        """Sample with changed weights from now on.
+        """Sample with the changed weights from now on.
 
-        What old weights left in the cache is useless: running requests queue up first, keep what they have sampled,
-        and have it all prefilled again.
+        Cache entries from old weights are useless. Running requests go to the front of the queue, keep their sampled
+        tokens, and have all tokens prefilled again.
         """
         self.weight_version = weight_version
         for request in reversed(self._rows):
@@ -195,9 +198,9 @@ class BatchSampler:
 
     @torch.inference_mode()
     def step(self, *, admits: bool = True) -> list[Sampled]:
-        """Prefill what fits, then sample one token for every request whose prompt is in the cache.
+        """Prefill the prompts that fit, then sample one token for every request whose prompt is in the cache.
 
-        Unless it `admits`, those that have no row yet go on waiting.
+        If `admits` is false, requests without a row continue to wait.
         """
         if admits or self._partial:
             self._prefill(admits=admits)
@@ -212,7 +215,7 @@ class BatchSampler:
                 zip(decoding, drawn.token_ids, drawn.logprobs, strict=True)
             )
         ]
-        # Backwards, because the row that fills a gap always comes from behind it.
+        # Backwards, because the row that fills a gap always comes from a later place.
         for row in reversed(range(len(decoding))):
             if results[row].finish_reason is not None:
                 request = decoding[row]
@@ -241,10 +244,10 @@ class BatchSampler:
         return Sampled(request.handle, token_id, logprob, finish, likeliest=likeliest)
 
     def _prefill(self, *, admits: bool) -> None:
-        """Admit waiting requests within the token budget, in waves, and compute what their rows miss.
+        """Admit waiting requests within the token budget, in waves, and compute the missing tokens of their rows.
 
-        A request that shares more with one of its wave than with anything cached waits for the next wave, where it
-        copies what the other has computed: so n requests with one prompt compute it once.
+        A request waits for the next wave if it shares more tokens with a request of this wave than with any cached
+        sequence. There it copies the result of the other, so n requests with one prompt compute it once.
         """
         wave = [self._rows[-1]] if self._partial else []
         budget = PREFILL_TOKENS - sum(request.missing for request in wave)
@@ -260,7 +263,7 @@ class BatchSampler:
             wave = []
 
     def _admit(self, budget: int, wave: Sequence[_Request]) -> tuple[list[_Request], list[_Request]]:
-        """Waiting requests in order of arrival: those to prefill now, beside `wave`, and those held back."""
+        """Return the waiting requests to prefill now, beside `wave`, and those to delay, in order of arrival."""
         admitted: list[_Request] = []
         held_back: list[_Request] = []
         room = self._limits.max_running - len(self._rows)
@@ -280,7 +283,7 @@ class BatchSampler:
         return admitted, held_back
 
     def _find_beginning(self, request: _Request) -> None:
-        """Choose the longest beginning that is kept or stands in a row, unless it is too short to be worth copying."""
+        """Choose the longest beginning in the prefix store or in a row, unless it is too short to be worth a copy."""
         request.source = None
         request.prefix = self._prefixes.match(request.to_cache)
         request.cached = request.prefix.length if request.prefix else 0
@@ -291,8 +294,8 @@ class BatchSampler:
                 request.cached, request.prefix, request.source = shared, None, row
 
     def _run_wave(self, wave: list[_Request], admitted: list[_Request], *, overrun: int) -> None:
-        """Give admitted requests rows and prefill them, and `wave`, whose rows are the last ones so far."""
-        # A prompt that overruns the budget goes on in the next step and stays the last row until it is whole.
+        """Give rows to the admitted requests and prefill them, and `wave`, whose rows are the last ones so far."""
+        # A prompt beyond the budget continues in the next step and stays the last row until it is complete.
         self._partial = overrun > 0
         tail = admitted.pop() if self._partial and admitted else None
         admitted.sort(key=lambda request: request.missing)
@@ -348,7 +351,7 @@ def _draw(request: _Request) -> Draw:
 
 
 def _group_by_length(pieces: Sequence[Piece]) -> list[list[Piece]]:
-    """Cut a sequence of pieces, in order, into groups that padding inflates by at most PADDING_LIMIT."""
+    """Return the pieces, in order, in groups that padding enlarges by at most PADDING_LIMIT."""
     groups: list[list[Piece]] = []
     longest = total = 0
     for piece in pieces:

@@ -1,9 +1,9 @@
 """Forward passes of an unmodified Hugging Face causal LM over a cache of keys and values, one row per running request.
 
-Place in the flow: batching.py decides which rows run and asks the kept prefixes whether a new prompt begins like an
-earlier one; this module points the cache at the rows of the pass, builds their masks and calls the model, which calls
-`update` of the cache in every layer. It knows nothing of requests or sampling. Models whose layers it cannot serve are
-refused by name.
+Place in the flow: batching.py decides which rows run, and asks the prefix store whether a new prompt begins like an
+earlier one. This module points the cache at the rows of the pass, builds their masks and calls the model. The model
+calls `update` of the cache in every layer. It knows nothing of requests or sampling. A model with layers that it cannot
+serve is refused by name.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -27,14 +27,14 @@ from swarm.errors import EngineFailure
 
 ROW_STEP = 16
 COLUMN_STEP = 256
-"""Smallest growth. Beyond it capacity doubles, so that growing costs little over a cache's life."""
+"""Smallest growth in columns. Larger caches double, so that growth costs little over a cache's life."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Where one forward pass writes: rows first..first+b-1, token j of row i at column `positions[i, j]`.
+    """Place in the cache of one forward pass: rows first..first+b-1, token j of row i at column `positions[i, j]`.
 
-    Columns 0..length-1 are read back; those that a row has not written are for the mask to hide. `fresh` means that
+    Columns 0..length-1 are read back; the mask must hide the columns that a row has not written. `fresh` means that
     every row starts at column 0, `decoding` that every row brings one token.
     """
 
@@ -46,7 +46,7 @@ class Window:
 
 
 class SlotCache:
-    """Stands in for a `transformers.Cache`. Layers are allocated when first seen, so any head layout fits."""
+    """Replacement for a `transformers.Cache`. Layers are allocated at first use, so any head layout fits."""
 
     def __init__(self) -> None:
         self._keys: list[Tensor] = []
@@ -56,12 +56,12 @@ class SlotCache:
         self._columns = COLUMN_STEP
 
     def point_at(self, window: Window) -> None:
-        """Choose where the next forward pass reads and writes, and make room for it."""
+        """Choose where the next forward pass reads and writes, and allocate enough memory."""
         self._window = window
         self._reserve(window.first + len(window.positions), max(window.length, 1))
 
     def update(self, key: Tensor, value: Tensor, layer: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
-        """Store (b, heads, t, dim) and return what the layer attends to, (b, heads, length, dim)."""
+        """Store (b, heads, t, dim) and return the keys and values to attend to, each (b, heads, length, dim)."""
         window = self._window
         assert window is not None
         if layer == len(self._keys):
@@ -85,7 +85,7 @@ class SlotCache:
         return keys[window.first : last, :, : window.length], values[window.first : last, :, : window.length]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Positions are always given explicitly, so modules may take the cache for empty."""
+        """Return 0: positions are always given explicitly, so the model may take the cache for empty."""
         del layer_idx
         return 0
 
@@ -96,17 +96,17 @@ class SlotCache:
             store[target, :, :length] = store[source, :, :length]
 
     def read(self, row: int, length: int) -> list[Tensor]:
-        """A copy of a row's first columns: keys of all layers, then values."""
+        """Return a copy of a row's first columns: keys of all layers, then values."""
         return [store[row, :, :length].clone() for store in (*self._keys, *self._values)]
 
     def write(self, row: int, saved: list[Tensor], length: int) -> None:
-        """Put the first `length` columns of what `read` gave into a row."""
+        """Put the first `length` columns that `read` returned into a row."""
         self._reserve(row + 1, length)
         for store, columns in zip((*self._keys, *self._values), saved, strict=True):
             store[row, :, :length] = columns[:, :length]
 
     def _allocate(self, like: Tensor) -> Tensor:
-        # Zeros, not empty: hidden columns enter the attention sum with weight 0, and 0 times NaN is NaN.
+        # Zeros, not uninitialized: hidden columns enter the attention sum with weight 0, and 0 times NaN is NaN.
         return like.new_zeros((self._rows, like.shape[1], self._columns, like.shape[3]))
 
     def _reserve(self, rows: int, columns: int) -> None:
@@ -129,14 +129,14 @@ def _grow(capacity: int, needed: int) -> int:
 
 KEPT_REQUESTS = 256
 KEPT_BYTES = 2**28
-"""The oldest are dropped beyond either bound, so that memory stays small."""
+"""The oldest sequences are dropped beyond either bound, so that memory stays small."""
 SHORTEST_MATCH = 8
-"""Fewer shared tokens are computed about as fast as they are found and copied, also by the smallest models."""
+"""Fewer shared tokens are computed about as fast as they are found and copied, even by the smallest models."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prefix:
-    """The first `length` tokens of a kept request, with their columns as `SlotCache.read` gave them."""
+    """The first `length` tokens of a kept request, with their columns as returned by `SlotCache.read`."""
 
     length: int
     columns: list[Tensor]
@@ -144,7 +144,7 @@ class Prefix:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Kept:
-    """`key` orders sequences as their tokens do, number by number."""
+    """One kept sequence. `key` sorts sequences like their tokens, number by number."""
 
     key: bytes
     tokens: np.ndarray
@@ -156,27 +156,27 @@ class _Kept:
 
 
 class PrefixStore:
-    """A bounded memory of token sequences with their cache columns.
+    """Bounded memory of token sequences with their cache columns.
 
-    The sequences are sorted, so that the one that has the longest beginning in common with another stands next to where
-    that would be: it is found in O(log n) comparisons.
+    The sequences are sorted. The sequence with the longest common beginning is therefore a neighbour of the place where
+    a new one would be inserted. It is found in O(log n) comparisons.
     """
 
     def __init__(self) -> None:
-        # The first is the one that was kept, or kept again, longest ago.
+        # In order of use: the first was kept, or kept again, longest ago.
         self._by_age: dict[_Kept, None] = {}
         self._sorted: list[_Kept] = []
         self._bytes = 0
 
     def keep(self, cache: SlotCache, row: int, tokens: Sequence[int]) -> None:
-        """Remember the first len(tokens) columns of a row."""
+        """Store the first len(tokens) columns of a row."""
         if len(tokens) < SHORTEST_MATCH:
             return
         array = np.array(tokens)
         key = _key_of(array)
         place = bisect.bisect_left(self._sorted, key, key=_sort_key)
         if place < len(self._sorted) and self._sorted[place].key.startswith(key):
-            # It is there already, alone or as a beginning: what a group samples again and again is copied once.
+            # The sequence is stored already, alone or as a beginning: the prompt of a group is copied once.
             known = self._sorted[place]
             del self._by_age[known]
             self._by_age[known] = None
@@ -189,7 +189,7 @@ class PrefixStore:
             self._drop(next(iter(self._by_age)))
 
     def match(self, tokens: Sequence[int] | np.ndarray) -> Prefix | None:
-        """The longest beginning of `tokens` that is kept, unless it is too short to be worth copying."""
+        """Return the longest kept beginning of `tokens`, or None if it is too short to be worth a copy."""
         wanted = np.asarray(tokens)
         place = bisect.bisect_left(self._sorted, _key_of(wanted), key=_sort_key)
         best = Prefix(SHORTEST_MATCH - 1, [])
@@ -202,7 +202,7 @@ class PrefixStore:
     def _drop(self, kept: _Kept) -> None:
         del self._by_age[kept]
         self._bytes -= kept.size
-        # No two have the same key.
+        # No two sequences have the same key.
         del self._sorted[bisect.bisect_left(self._sorted, kept.key, key=_sort_key)]
 
 
@@ -215,9 +215,9 @@ def _sort_key(kept: _Kept) -> bytes:
 
 
 def shared_length(first: np.ndarray, second: np.ndarray, at_least: int) -> int:
-    """How many tokens two sequences begin with in common; 0 if that is found to be less than `at_least` (1 or more)."""
+    """Return the length of the common beginning of two sequences, or 0 if it is below `at_least` (1 or more)."""
     shorter = min(len(first), len(second))
-    # Refuses cheaply nearly all that ends too early.
+    # A cheap test refuses nearly all pairs whose common beginning is too short.
     if shorter < at_least or first[at_least - 1] != second[at_least - 1]:
         return 0
     differing = np.nonzero(first[:shorter] != second[:shorter])[0]
@@ -226,7 +226,7 @@ def shared_length(first: np.ndarray, second: np.ndarray, at_least: int) -> int:
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 
-# How far the log-probabilities of the probe may be from those of a plain forward pass. Half precision rounds each
+# Largest difference between the log-probabilities of the probe and a plain pass. Half precision rounds each
 # layer's activations, so there only a wrong mask or a wrong position stands out.
 PROBE_TOLERANCE = 1e-3
 PROBE_TOLERANCE_HALF = 0.5
@@ -241,7 +241,7 @@ class Piece:
 
 
 class SlotForward:
-    """Fills and reads the rows of a slot cache through the model, whose weights must not change meanwhile."""
+    """Forward passes of a model over a slot cache. The weights must not change during a pass."""
 
     def __init__(self, module: torch.nn.Module, context_length: int) -> None:
         config: Any = getattr(module.config, "get_text_config", lambda: module.config)()
@@ -255,11 +255,11 @@ class SlotForward:
         self._additive = getattr(config, "_attn_implementation", "sdpa") != "sdpa"
         self._columns = torch.arange(context_length, device=self._device)
         self._linears: PackedLinears | None = None
-        # A model that names another function may need more than masked softmax, and keeps it.
+        # A model that names another function may need more than a masked softmax, so it keeps its own.
         self._plain = [each for each in attention_configs(module) if each._attn_implementation == PLAIN_ATTENTION]
 
     def release(self) -> None:
-        """Give up the copies of weights, which the next pass makes anew."""
+        """Drop the copies of the weights; the next pass makes them anew."""
         self._linears = None
 
     def fill(self, first_row: int, pieces: Sequence[Piece]) -> None:
@@ -276,7 +276,7 @@ class SlotForward:
         self._run(self._module.base_model, ids.to(self._device), positions, length)
 
     def decode(self, token_ids: Sequence[int], positions: Sequence[int]) -> Tensor:
-        """Feed one token to each of rows 0..n-1 at its position; logits (n, vocabulary) of the tokens that follow."""
+        """Return the next-token logits (n, vocabulary) after one token for each of rows 0..n-1 at its position."""
         places = torch.tensor(positions, device=self._device)[:, None]
         length = max(positions) + 1
         self.cache.point_at(Window(0, places, length, fresh=False, decoding=True))
@@ -289,7 +289,7 @@ class SlotForward:
         with self._linears.applied():
             return module(
                 input_ids=ids,
-                # Padding may lie beyond the last position a model knows; what is computed there is never read.
+                # Padding may lie beyond the last position of a model; the results there are never read.
                 position_ids=positions.clamp(max=self._context_length - 1),
                 attention_mask=self._masks(positions, length),
                 past_key_values=self.cache,
@@ -297,7 +297,7 @@ class SlotForward:
             )
 
     def _masks(self, positions: Tensor, length: int) -> Tensor | dict[str, Tensor]:
-        """Which columns each token sees, (b, 1, t, length); by kind of layer for models that mix kinds."""
+        """Return the visible columns of each token, (b, 1, t, length), per kind of layer if the model mixes kinds."""
         if length > len(self._columns):
             self._columns = torch.arange(length, device=self._device)
         columns, queries = self._columns[:length], positions[:, None, :, None]
@@ -318,10 +318,10 @@ class SlotForward:
 
 @torch.inference_mode()
 def verify_model(module: torch.nn.Module, context_length: int, vocabulary: int) -> None:
-    """Refuse a model that the slot cache does not serve exactly. Raises EngineFailure with its name.
+    """Raise EngineFailure with the model's name if the slot cache does not serve it exactly.
 
-    Two sequences of different lengths, filled in two pieces and then decoded, must give the log-probabilities of a
-    plain forward pass of each alone.
+    Two sequences of different lengths are filled in two pieces and then decoded. They must give the log-probabilities
+    of a plain forward pass of each alone.
     """
     name = type(module).__name__
     length = min(12, context_length)

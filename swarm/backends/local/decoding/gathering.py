@@ -1,11 +1,10 @@
-"""When requests that come one after the other begin together, because a pass costs nearly the same for one as for many.
+"""The start of requests that arrive one after the other in common passes, because a larger pass costs little more.
 
-Place in the flow: operations.py notes each request as it comes and asks before each step whether those that wait may
-begin. Clients on the same machine send their next requests one by one; if each began at once, most passes would run for
-two or three of them, and the passes would take the processor time that those clients need. So a request may wait a
-moment for others, but only for as many as half of those that were here at once lately: the other half is then with the
-clients, and neither side waits for the other. A request without company begins at once. This module knows nothing of
-models or of messages.
+Place in the flow: operations.py notes each arriving request, and asks before each step whether the waiting requests may
+begin. Clients on the same machine send their next requests one by one. If each began at once, most passes would run for
+two or three requests, and would take the CPU time that those clients need. A request may therefore wait a moment for
+others, but only for half as many as were recently present at once. The other half is then with the clients, and neither
+side waits for the other. A request without company begins at once. This module knows nothing of models or of messages.
 """
 
 from __future__ import annotations
@@ -14,21 +13,21 @@ import time
 from collections.abc import Callable
 
 MOST_AWAITED = 32
-"""With so many rows a pass costs hardly less per row for being fuller, even for a model as small as the bundled one."""
+"""With this many rows, a fuller pass costs hardly less per row, even for a model as small as the bundled one."""
 LONGEST_HOLD_S = 0.05
 """No request waits longer than this for others. A reader sees no difference."""
 SHORTEST_SILENCE_S = 0.01
-"""Nor does it once so long has passed since the latest: those that are missing do something else. On a machine that is
-busy they come more slowly, and silence means something only after `GAPS_OF_SILENCE` of the usual gaps between them."""
+"""No request waits once this time has passed since the latest arrival: the missing clients are busy elsewhere. On a
+busy machine requests arrive more slowly, and only a silence of `GAPS_OF_SILENCE` usual gaps counts."""
 GAPS_OF_SILENCE = 4.0
 NEWEST_GAP = 0.1
-"""The share of the newest gap in the usual one."""
+"""Weight of the newest gap in the average gap."""
 WINDOW_S = 1.0
-"""How many were here at once is remembered for one to two times as long."""
+"""The number of requests present at once is remembered for one to two times this long."""
 
 
 class Gathering:
-    """Counts the requests that have come since the last ones began."""
+    """Counter of the requests that have arrived since the last ones began."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -39,7 +38,7 @@ class Gathering:
         self._most, self._most_before = 0, 0
 
     def arrived(self, present: int) -> None:
-        """A request has come; `present` are all that wait or run, this one included."""
+        """Record that a request has arrived; `present` counts all waiting and running requests, with this one."""
         now = self._clock()
         if now >= self._window_until:
             is_recent = now < self._window_until + WINDOW_S
@@ -54,12 +53,12 @@ class Gathering:
         self._latest_at = now
 
     def begun(self) -> None:
-        """Those that have come are on their way."""
+        """Record that the arrived requests have begun."""
         self._pending = 0
 
     def hold_s(self, waiting: int) -> float:
-        """How much longer the `waiting` requests may be held unless another one comes; 0 if they are to begin."""
-        # Where some are left over from the last time, room is what is short, not company.
+        """Return how much longer the `waiting` requests may wait for another one, in seconds; 0 means begin now."""
+        # If requests are left over from the last start, the batch is full, so there is no reason to wait.
         if not self._pending or waiting > self._pending or self._pending >= self._awaited:
             return 0.0
         silence_s = max(SHORTEST_SILENCE_S, GAPS_OF_SILENCE * self._gap_s)

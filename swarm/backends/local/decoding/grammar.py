@@ -1,9 +1,9 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Grammars: which tokens may come next, so that a completion is a sentence of the language that was asked for.
+"""Grammars: the tokens that may come next, so that a completion is a sentence of the requested language.
 
-Place in the flow: batching.py starts a `Constraint` per request that has a grammar, asks it for a mask before each
-token and tells it the token; sampling.py applies the masks. The parsing is llguidance's. Knows nothing of HTTP: what
-`response_format` or a forced tool call means as a grammar is for the gateway to say.
+Place in the flow: batching.py starts a `Constraint` for each request with a grammar, asks it for a mask before each
+token, and passes it the sampled token. sampling.py applies the masks. llguidance does the parsing. This module knows
+nothing of HTTP: the gateway turns a `response_format` or a forced tool call into a grammar.
 """
 
 from __future__ import annotations
@@ -21,37 +21,35 @@ from swarm.errors import BadRequest
 from swarm.types import Grammar, GrammarKind
 
 LARGEST_TEXT = 2**16
-"""Bytes of a grammar. The costliest schema of this size found compiles in half a second."""
+"""Bytes of a grammar. The costliest known schema of this size compiles in half a second."""
 LARGEST_STEP = 10_000
-"""Parser items of one mask. Far beyond any JSON; a more ambiguous grammar would hold up every request in the batch."""
+"""Parser items of one mask, far beyond any JSON. A more ambiguous grammar would delay every request in the batch."""
 KEPT_GRAMMARS = 256
 LONGEST_REASON = 300
 WHITESPACE = r"[ \n\r\t]{1,32}"
-"""Between the tokens of JSON, unless its schema says otherwise. Without a bound a weak model may write blanks until its
-limit.
-
-A Lark grammar sets its own, as `"x-guidance": {"whitespace_pattern": ...}` in each schema after `%json`.
-"""
+"""Whitespace between the tokens of JSON, unless the schema sets it. Without a bound, a weak model may write blanks
+until its limit. A Lark grammar sets its own, as `"x-guidance": {"whitespace_pattern": ...}` in each schema after
+`%json`."""
 ANY_OBJECT = '{"type": "object"}'
 WORD_BITS = 32
 
 
 class GrammarCompiler:
-    """Compiles grammars for one tokenizer and keeps the most recent. Used from one thread."""
+    """Compiler of grammars for one tokenizer, which caches the most recent. Used from one thread."""
 
     def __init__(self, tokenizer: Tokenizer, vocabulary: int, end_ids: Collection[int]) -> None:
-        """`vocabulary` is the width of the logits; `end_ids` are the model's own end tokens."""
+        """Set the tokenizer. `vocabulary` is the width of the logits; `end_ids` are the model's own end tokens."""
         self._text_tokenizer = tokenizer
         self._vocabulary = vocabulary
         self._end_id = min(end_ids, default=None)
-        # Takes up to a second for a large vocabulary, so it is built with the first grammar.
+        # This takes up to a second for a large vocabulary, so it is built with the first grammar.
         self._tokenizer: LLTokenizer | None = None
         self._kept: OrderedDict[Grammar, LLMatcher] = OrderedDict()
 
     def start(self, grammar: Grammar, end_ids: Collection[int]) -> Constraint:
-        """A constraint before the first token. `end_ids` end this completion.
+        """Return a constraint before the first token. `end_ids` end this completion.
 
-        Raises BadRequest with the reason if the grammar is malformed or too large, or asks for what cannot be enforced.
+        Raise BadRequest with the reason if the grammar is malformed, too large, or not enforceable.
         """
         if self._tokenizer is None:
             self._tokenizer = self._build_tokenizer()
@@ -81,10 +79,11 @@ class GrammarCompiler:
 
 
 class _TokenTexts:
-    """The bytes of every token and a canonical tokenization, as `llguidance.TokenizerWrapper` wants them.
+    """The bytes of every token and a canonical tokenization, in the interface of `llguidance.TokenizerWrapper`.
 
-    llguidance by itself takes every added token that looks like a tag for a special one, which no text contains. Where
-    the tokenizer calls it plain, as Hermes' <tool_call>, models write text with it, and grammars must allow that.
+    By default llguidance treats every added token that looks like a tag as special, so that no text contains it. The
+    tokenizer may call such a token plain, for example <tool_call> of Hermes. Models then write text with it, and
+    grammars must allow it.
     """
 
     bos_token_id: int | None = None
@@ -104,17 +103,20 @@ class _TokenTexts:
     def __call__(self, text: bytes | str) -> list[int]:
         data = text.encode() if isinstance(text, str) else text
         token_ids = self._base.tokenize_bytes(data)
-        # A tokenizer that normalizes, or begins a text with a blank, does not give back what it was given.
+        # A tokenizer that normalizes, or begins a text with a blank, does not return the text it received.
         if b"".join(self.tokens[each] for each in token_ids) == data:
             return token_ids
         return self._base.greedy_tokenize(data.decode(errors="replace"))
 
 
 class Constraint:
-    """Where one completion stands in its grammar."""
+    """State of one completion in its grammar."""
 
     def __init__(self, matcher: LLMatcher, end_ids: Collection[int], known_end_id: int, vocabulary: int) -> None:
-        """`end_ids` shall be allowed where the grammar may end; of itself, the matcher allows `known_end_id` there."""
+        """Start at the beginning of the grammar.
+
+        `end_ids` are allowed where the grammar may end. The matcher by itself allows only `known_end_id` there.
+        """
         self.error: BadRequest | None = None
         self._matcher = matcher
         self._words = np.zeros(-(-vocabulary // WORD_BITS), dtype=np.uint32)
@@ -124,13 +126,14 @@ class Constraint:
 
     @property
     def is_over(self) -> bool:
-        """Whether the sentence is complete and cannot go on, and no end token exists to say so."""
+        """Whether the sentence is complete and cannot continue, and no end token exists to mark this."""
         return not self._ends_by_token and self._matcher.is_stopped() and not self._matcher.is_error()
 
     def allowed(self) -> np.ndarray | None:
-        """The tokens that may come next, one bit each, lowest bit first, in words of 32.
+        """Return the tokens that may come next, one bit each, lowest bit first, in words of 32.
 
-        None, with the reason in `error`, if there is none or the parser has met its limits. Valid until the next call.
+        Return None, with the reason in `error`, if no token may come or the parser reached its limits. The result is
+        valid until the next call.
         """
         words = self._words
         self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
@@ -147,7 +150,7 @@ class Constraint:
         return None if self.error else words
 
     def take(self, token_id: int) -> None:
-        """Go on by a sampled token, unless it has ended the completion."""
+        """Advance by a sampled token, unless it has ended the completion."""
         self._matcher.consume_token(token_id)
 
 
@@ -167,7 +170,7 @@ def _compile(grammar: Grammar, tokenizer: LLTokenizer) -> LLMatcher:
 
 
 def _source(grammar: Grammar) -> str:
-    """The grammar in llguidance's own notation. Raises ValueError if it is not even that of its kind."""
+    """Return the grammar in llguidance's own notation. Raise ValueError if it is malformed."""
     match grammar.kind:
         case GrammarKind.REGEX:
             return LLMatcher.grammar_from_regex(grammar.text)
@@ -179,7 +182,7 @@ def _source(grammar: Grammar) -> str:
 
 
 def read_schema(grammar: Grammar) -> dict[str, Any]:
-    """That of a JSON grammar. Raises ValueError or RecursionError for what is none."""
+    """Return the schema of a JSON grammar. Raise ValueError or RecursionError for an invalid one."""
     is_any = grammar.kind is GrammarKind.JSON_OBJECT and not grammar.text
     schema = json.loads(ANY_OBJECT if is_any else grammar.text)
     if not isinstance(schema, dict):
@@ -188,9 +191,9 @@ def read_schema(grammar: Grammar) -> dict[str, Any]:
 
 
 def json_options(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """llguidance's options for JSON of this schema: what they leave open the schema may say, as to its separators.
+    """Return llguidance's options for JSON of this schema; the schema may set the separators that they leave open.
 
-    A keyword that cannot be enforced is refused and not skipped, whatever options are hidden in the schema.
+    An unenforceable keyword is refused, not skipped, whatever options the schema contains.
     """
     own: object = schema.get("x-guidance")
     is_fixed = isinstance(own, dict) and cast("dict[str, Any]", own).get("whitespace_flexible") is False

@@ -1,10 +1,10 @@
-"""Linear layers of a model on a processor, computed by oneDNN from copies of the weights in oneDNN's own order.
+"""Linear layers of a model on a CPU, computed by oneDNN from copies of the weights in oneDNN's own order.
 
-Place in the flow: forward.py packs the weights after each change of them and runs its passes inside `applied`. torch
-itself brings weights into that order at each call, which for a few tokens takes longer than the multiplication: packed,
-a decoding step in bfloat16 takes two thirds of the time, and float32 is faster as well. The copies cost as much memory
-as the weights of the linear layers, and are not made where memory is scarce. Outside of `applied` the model is as it
-was, so that training knows nothing of this.
+Place in the flow: forward.py packs the weights after each weight change and runs its passes inside `applied`. Without
+this, torch brings the weights into that order at each call, which takes longer than the multiplication of a few tokens.
+Packed, a decoding step in bfloat16 takes two thirds of the time, and float32 is faster as well. The copies cost as much
+memory as the weights of the linear layers, and are not made if memory is scarce. Outside of `applied` the model is
+unchanged, so training is unaffected.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -21,22 +21,22 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 LEAST_PRODUCTS = 2**19
-"""Multiplications of a call below which calling oneDNN costs more than it saves."""
+"""Multiplications of a call, below which the call of oneDNN costs more than it saves."""
 FREE_PER_COPY = 4
-"""Copies are made if the machine has so many times their memory to spare."""
+"""Copies are made only if this many times their memory is free."""
 MEMORY = Path("/proc/meminfo")
 
 Forward = Callable[[Tensor], Tensor]
 
 
 class PackedLinears:
-    """The linear layers of one module, as they were when this was made.
+    """Packed copies of the linear layers of one module, as of the time of construction.
 
-    There are no copies where oneDNN cannot serve, nor where memory is scarce: then nothing changes.
+    No copies are made if oneDNN does not support the module or memory is scarce. Passes then run as usual.
     """
 
     def __init__(self, module: torch.nn.Module, memory: Path = MEMORY) -> None:
-        """`memory` is the file in which Linux says what memory is free."""
+        """Copy the weights. `memory` is the file in which Linux reports free memory."""
         layers = [layer for layer in module.modules() if isinstance(layer, torch.nn.Linear) and _can_pack(layer)]
         available = _available_bytes(memory)
         needed = FREE_PER_COPY * sum(layer.weight.nbytes for layer in layers)
@@ -47,9 +47,9 @@ class PackedLinears:
 
     @contextmanager
     def applied(self) -> Generator[None]:
-        """The module computes with the copies inside the block. For passes without gradients."""
+        """Compute with the copies inside the block. For passes without gradients."""
         for layer, forward in self._forwards:
-            # What `Module.__call__` finds before the method of the class.
+            # `Module.__call__` finds this attribute before the method of the class.
             layer.__dict__["forward"] = forward
         try:
             yield
@@ -59,7 +59,7 @@ class PackedLinears:
 
 
 def _available_bytes(memory: Path) -> int | None:
-    """None where nobody says."""
+    """Return the available memory in bytes, or None if the system does not report it."""
     try:
         lines = memory.read_text(encoding="ascii").splitlines()
         return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
@@ -68,7 +68,7 @@ def _available_bytes(memory: Path) -> int | None:
 
 
 def _can_pack(layer: torch.nn.Linear) -> bool:
-    # A subclass, or a layer that somebody else has changed, may compute something else.
+    # A subclass, or a layer that other code has changed, may compute something else.
     if type(layer) is not torch.nn.Linear or "forward" in layer.__dict__:
         return False
     if layer.weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():

@@ -1,9 +1,9 @@
-"""From logits to one token and its log-probability per request, with the request's penalties and biases applied.
+"""Sampling: from logits to one token and its log-probability per request, with the request's penalties and biases.
 
 Place in the flow: batching.py calls `sample` once per decoding step for all running requests. Each request brings its
-own parameters and its own uniform number, so a token does not depend on what else is in the batch. Only the logits of
-tokens that a request changes are touched, so the cost grows with the length of its completion, not with the
-vocabulary.
+own parameters and its own uniform number, so a token does not depend on the other requests in the batch. Only the
+logits of tokens that a request changes are touched. The cost therefore grows with the length of the completion, not
+with the vocabulary.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -22,19 +22,19 @@ from torch import Tensor
 from swarm.types import SamplingParams, TokenLogprobs
 
 FIRST_CAPACITY = 64
-# Columns of a table of edits, one row per token.
+# Columns of a table of edits, which has one row per token.
 TOKEN, BIAS, SEEN, COUNT = range(4)
 
 
 class LogitEdits:
-    """What one request changes in its logits before the next token.
+    """The changes of one request to its logits before the next token.
 
-    The order and meaning of the changes are those of `SamplingParams`, which are vLLM's: the repetition penalty looks
-    at prompt and completion, the frequency and presence penalties at the completion alone.
+    Order and meaning of the changes are those of `SamplingParams`, as in vLLM. The repetition penalty counts prompt and
+    completion; the frequency and presence penalties count the completion alone.
     """
 
     def __init__(self, params: SamplingParams, prompt_ids: Sequence[int], end_ids: Collection[int]) -> None:
-        """`end_ids` are held back until the completion has `min_tokens` tokens."""
+        """Create the edits. The tokens `end_ids` are forbidden until the completion has `min_tokens` tokens."""
         self.penalties = (params.repetition_penalty, params.frequency_penalty, params.presence_penalty)
         self._has_penalties = self.penalties != (1.0, 0.0, 0.0)
         self._table = np.zeros((FIRST_CAPACITY, 4))
@@ -64,7 +64,7 @@ class LogitEdits:
 
     @property
     def table(self) -> np.ndarray:
-        """One row per token: its id, its bias, 1 if prompt or completion hold it, how often the completion does."""
+        """One row per token: id, bias, 1 if in prompt or completion, and count in the completion."""
         return self._table[: len(self._rows)]
 
     def take(self, token_id: int) -> None:
@@ -80,7 +80,7 @@ class LogitEdits:
                     self._row(held_id)[BIAS] = bias
 
     def _row(self, token_id: int) -> np.ndarray:
-        """The row of a token, to be changed in place before the next one is asked for: the table may grow."""
+        """Return the row of a token, to be changed in place before the next call: the table may be reallocated."""
         row = self._rows.setdefault(token_id, len(self._rows))
         if row == len(self._table):
             self._table = np.concatenate([self._table, np.zeros_like(self._table)])
@@ -105,9 +105,10 @@ def apply_edits(logits: Tensor, rows: Sequence[int], edits: Sequence[LogitEdits]
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """How to pick one token: the request's parameters and a uniform number in [0, 1).
+    """Parameters for one token: those of the request, and a uniform number in [0, 1).
 
-    `edits` change single logits. `allowed` has one bit per token, as `Constraint.allowed` gives them; None allows all.
+    `edits` change single logits. `allowed` has one bit per token, as `Constraint.allowed` returns them; None allows
+    all.
     """
 
     params: SamplingParams
@@ -117,7 +118,7 @@ class Draw:
 
 
 class Drawn(NamedTuple):
-    """One token per row with its log-probability; for the rows that asked for them, the likeliest tokens."""
+    """One token per row with its log-probability, and the likeliest tokens of the rows that asked for them."""
 
     token_ids: list[int]
     logprobs: list[float]
@@ -125,12 +126,12 @@ class Drawn(NamedTuple):
 
 
 def sample(logits: Tensor, draws: Sequence[Draw]) -> Drawn:
-    """One token per row of `logits` (n, vocabulary), and its natural log-probability.
+    """Return one token per row of `logits` (n, vocabulary), and its natural log-probability.
 
-    The log-probability is that of the distribution sampled from: of the allowed and edited logits, after temperature,
-    then min-p, top-k and top-p, with renormalisation. At temperature 0 the most likely token is taken, and its
-    log-probability is that at temperature 1 with nothing dropped, since a point mass would say nothing. Not finite if
-    the logits are not.
+    The log-probability belongs to the distribution that was sampled from. That distribution has only the allowed
+    tokens, with edited logits, after temperature, then min-p, top-k and top-p, renormalized. At temperature 0 the most
+    likely token is taken. Its log-probability is then that at temperature 1 with no tokens dropped, because a point
+    mass would carry no information. The log-probability is not finite if the logits are not.
     """
     logits = _change(logits.float(), draws)
     temperatures = torch.tensor([draw.params.temperature or 1.0 for draw in draws], device=logits.device)
@@ -147,7 +148,7 @@ def sample(logits: Tensor, draws: Sequence[Draw]) -> Drawn:
 
 
 def _change(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
-    """Logits with forbidden tokens at minus infinity and the edits made; the same tensor if there is nothing to do."""
+    """Return the logits with the edits, and minus infinity for forbidden tokens; the same tensor if unchanged."""
     masked = [row for row, draw in enumerate(draws) if draw.allowed is not None]
     edited = [row for row, draw in enumerate(draws) if draw.edits is not None]
     if masked or edited:
@@ -181,8 +182,10 @@ def _is_cut(params: SamplingParams) -> bool:
 
 
 def _cut_tail(logprobs: Tensor, params: Sequence[SamplingParams]) -> Tensor:
-    """Keep what is at least min_p times as likely as the likeliest token, of that the top_k likeliest tokens, of these
-    the fewest that together have top_p, and renormalise.
+    """Drop unlikely tokens by min_p, top_k and top_p in this order, and renormalize.
+
+    min_p keeps the tokens that are at least min_p times as likely as the likeliest. top_k keeps the likeliest of these.
+    top_p keeps the fewest of these that together have probability top_p.
     """
     vocabulary = logprobs.shape[1]
     top_k = torch.tensor([each.top_k or vocabulary for each in params], device=logprobs.device)[:, None]
@@ -201,9 +204,10 @@ def _cut_tail(logprobs: Tensor, params: Sequence[SamplingParams]) -> Tensor:
 
 
 def _invert_cdf(logprobs: Tensor, uniforms: Sequence[float]) -> Tensor:
-    """The first token whose cumulative probability exceeds the uniform number, in double precision.
+    """Return the first token whose cumulative probability exceeds the uniform number, in double precision.
 
-    Scaling by the total makes up for rounding; uniforms stay clear of 1 so that the product stays below the total.
+    The uniform number is scaled by the total, which corrects rounding. It stays so far below 1 that the product is
+    below the total.
     """
     cumulative = logprobs.double().exp().cumsum(-1)
     thresholds = torch.tensor(uniforms, dtype=torch.float64, device=logprobs.device)[:, None] * cumulative[:, -1:]

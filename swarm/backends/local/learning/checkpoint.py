@@ -1,8 +1,9 @@
-"""A checkpoint on disk: complete or not there at all.
+"""Checkpoints of the local learner on disk: complete or not there at all.
 
-Place in the flow: the learner saves and loads through this. A checkpoint is a directory in the Hugging Face layout
-(weights, config, tokenizer), or an adapter alone, plus `trainer_state.pt` (optimizer and counters) and `manifest.json`
-(step, weight version, job, and size and SHA-256 of every file). This module knows nothing of losses or batches.
+Place in the flow: the learner saves and loads through this module. A checkpoint is a directory in the Hugging Face
+layout (weights, config, tokenizer), or an adapter alone. It also has `trainer_state.pt` (optimizer and counters) and
+`manifest.json` (step, weight version, job, and size and SHA-256 of every file). This module knows nothing of losses or
+batches.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -29,14 +30,14 @@ FORMAT = 1
 
 
 class Pretrained(Protocol):
-    """A model or tokenizer that writes itself in the Hugging Face layout."""
+    """Model or tokenizer that writes itself in the Hugging Face layout."""
 
     def save_pretrained(self, save_directory: str) -> object: ...
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointInfo:
-    """Where training stood when the checkpoint was written."""
+    """State of the training when the checkpoint was written."""
 
     step: int
     weight_version: int
@@ -51,10 +52,11 @@ def write_checkpoint(
     tokenizer: Pretrained | None,
     trainer_state: dict[str, Any],
 ) -> None:
-    """Write a complete checkpoint, replacing one of the same name. Raises CheckpointError, leaving what was there.
+    """Write a complete checkpoint, which replaces one of the same name.
 
-    Killed at any point, `directory` is either the old checkpoint, the new one or, between two renames, absent with
-    the old one beside it as `.<name>.replaced`.
+    Raise CheckpointError and leave the old checkpoint unchanged. If the process is killed, `directory` is either the
+    old checkpoint or the new one. Between two renames it is absent, and the old one lies beside it as
+    `.<name>.replaced`.
     """
     try:
         with written_atomically(directory) as draft:
@@ -75,7 +77,7 @@ def write_checkpoint(
 
 
 def read_checkpoint(directory: Path) -> tuple[CheckpointInfo, dict[str, Any]]:
-    """Step and trainer state of a checkpoint whose every file is as it was written. Raises CheckpointError."""
+    """Return the step and trainer state of a checkpoint with intact files. Raise CheckpointError."""
     manifest = _read_manifest(directory)
     verify_files(directory, manifest["files"])
     try:
@@ -86,9 +88,9 @@ def read_checkpoint(directory: Path) -> tuple[CheckpointInfo, dict[str, Any]]:
 
 
 def read_weights(directory: Path, like: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters by name, on the CPU, in the dtype and shapes of `like`, a Hugging Face model.
+    """Return parameters by name, on the CPU, in the dtype and shapes of `like`, a Hugging Face model.
 
-    Raises CheckpointError if they are those of another model.
+    Raise CheckpointError if they belong to another model.
     """
     expected = dict(like.named_parameters())
     dtype = next(iter(expected.values())).dtype

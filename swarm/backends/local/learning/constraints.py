@@ -1,8 +1,9 @@
-"""Which tokens a grammar allowed at each step of a turn: found again by following its grammar along its tokens.
+"""The tokens that a grammar allowed at each step of a turn, recomputed by following the grammar along the turn.
 
-Place in the flow: the learner follows the grammars of a batch before it builds rows; collating makes `TokenMasks` of
-what was found, and scoring leaves the forbidden tokens out. What a grammar allows depends on the tokens before and not
-on the weights, so one pass serves every policy and every epoch of a step. Knows nothing of models, rewards or losses.
+Place in the flow: the learner follows the grammars of a batch before it builds rows. Collating turns the result into
+`TokenMasks`, and scoring excludes the forbidden tokens. The allowed tokens depend on the earlier tokens and not on the
+weights, so one pass serves every policy and every epoch of a step. This module knows nothing of models, rewards or
+losses.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -27,12 +28,12 @@ logger = logging.getLogger(__name__)
 Value = TypeVar("Value")
 
 FORBIDDEN_LOGIT = -1e30
-"""Probability 0 after softmax, and finite: in an entropy, 0 times minus infinity would not be 0."""
+"""Gives probability 0 after softmax, yet is finite: in an entropy, 0 times minus infinity would not be 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class FollowedBatch:
-    """`batch` without the turns whose grammar could not be followed; those left have their `masks`."""
+    """The batch without the turns whose grammar could not be followed; the other turns have their `masks`."""
 
     batch: TrainBatch
     masks: TurnMasks = field(default_factory=dict[tuple[str, int], Sequence[TokenMask]])
@@ -40,17 +41,18 @@ class FollowedBatch:
 
 
 class GrammarFollower:
-    """Follows grammars with the compiler that the sampler uses. Equal masks are kept once per batch."""
+    """Follower of grammars with the compiler that the sampler uses. Equal masks are stored once per batch."""
 
     def __init__(self, compiler: GrammarCompiler, end_ids: Collection[int]) -> None:
-        """`end_ids` are the model's own end tokens."""
+        """Set the compiler. `end_ids` are the model's own end tokens."""
         self._compiler = compiler
         self._end_ids = frozenset(end_ids)
 
     def follow(self, batch: TrainBatch) -> FollowedBatch:
-        """The masks of every constrained turn. One whose tokens its grammar forbids is left out, logged and counted.
+        """Return the masks of every constrained turn of a batch.
 
-        An episode or group that has nothing else to train is left out with it.
+        A turn with a token that its grammar forbids is left out, logged and counted. An episode or group that has no
+        other tokens to train is left out with it.
         """
         found: dict[tuple[str, int], list[TokenMask]] = {}
         lost: dict[tuple[str, int], int] = {}
@@ -94,9 +96,9 @@ class GrammarFollower:
 
 @dataclass(frozen=True, slots=True)
 class TokenMasks:
-    """Masks of the trained tokens of a microbatch: that of token n is line `numbers_N[n]` of `allowed_UB`.
+    """Masks of the trained tokens of a microbatch: token n has the mask in line `numbers_N[n]` of `allowed_UB`.
 
-    Line 0 allows everything. `_U` counts different masks, `_B` bytes of 8 tokens.
+    Line 0 allows everything. `_U` counts distinct masks, `_B` bytes of 8 tokens.
     """
 
     numbers_N: torch.Tensor
@@ -104,7 +106,7 @@ class TokenMasks:
 
     @staticmethod
     def collect(masks_N: Sequence[TokenMask | None], device: torch.device) -> TokenMasks:
-        """The masks of tokens of which at least one has a mask; None stands for a token that is not constrained."""
+        """Return the masks of tokens, at least one of which has a mask; None marks an unconstrained token."""
         numbers: dict[TokenMask | None, int] = {None: 0}
         numbers_N = [numbers.setdefault(mask, len(numbers)) for mask in masks_N]
         lines = [mask for mask in numbers if mask is not None]
@@ -114,9 +116,9 @@ class TokenMasks:
 
     @torch.no_grad()
     def apply(self, logits_NV: torch.Tensor) -> None:
-        """Change `logits_NV` in place: forbidden tokens get probability 0.
+        """Change `logits_NV` in place, so that forbidden tokens get probability 0.
 
-        Not seen by autograd, and need not be: the gradient of a softmax is 0 where the probability is.
+        Autograd does not see this change, and need not: the gradient of a softmax is 0 at probability 0.
         """
         bits = torch.arange(8, device=logits_NV.device, dtype=torch.uint8)
         forbidden_UV = (((self.allowed_UB[:, :, None] >> bits) & 1) == 0).flatten(1)[:, : logits_NV.shape[1]]
@@ -137,7 +139,7 @@ def _cleared(episode: FinishedEpisode, lost: Collection[tuple[str, int]]) -> Fin
 
 
 def _clear(sample: Sample, turns: Collection[int]) -> Sample:
-    """The same tokens; those of the given turns are context."""
+    """Return the same tokens, with the given turns as context."""
     kept = [turn not in turns for turn in sample.turn_indices_T]
     return Sample(
         episode_id=sample.episode_id,

@@ -1,8 +1,8 @@
 """Truncated importance sampling: verl's rollout correction for tokens that an older policy sampled.
 
-Place in the flow: made by the learner for each step of a job that asks for it; the updater records here what the
-proximal policy, the weights at the start of the step, says of each token, and hands the resulting weights to the loss.
-This module knows nothing of models, losses or optimizers.
+Place in the flow: the learner makes one correction for each step of a job that asks for it. The proximal policy is
+given by the weights at the start of the step. The updater records the logprob of each token under this policy here, and
+passes the resulting weights to the loss. This module knows nothing of models, losses or optimizers.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportMissingTypeStubs=false
@@ -26,10 +26,10 @@ from swarm.trainer.token_rows import Row
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """The correction of one microbatch, [R, L]: the old policy of the loss, and the constant that each token's loss
-    is multiplied by.
+    """Correction of one microbatch, [R, L]: the old policy of the loss, and a constant factor on each token's loss.
 
-    A weight is min(proximal / rollout probability, threshold); at sequence level that of the whole episode.
+    The factor is min(proximal / rollout probability, threshold). At sequence level the ratio is that of the whole
+    episode.
     """
 
     proximal_logprobs_RL: torch.Tensor
@@ -37,7 +37,7 @@ class Correction:
 
 
 class RolloutCorrection:
-    """The proximal policy's logprobs of one step, for rows as they get scored, and what follows from them."""
+    """The proximal policy's logprobs of one step, recorded as rows are scored, and the resulting weights."""
 
     def __init__(self, rows: Sequence[Row], job: TrainJob) -> None:
         self._level, self._threshold = job.rollout_is, job.rollout_is_threshold
@@ -51,14 +51,14 @@ class RolloutCorrection:
             self._rollout_EL[line, : row.tokens] = torch.from_numpy(row.rollout_logprobs_L)
 
     def record(self, numbers: Sequence[int], logprobs_RL: torch.Tensor) -> None:
-        """The proximal policy's logprobs of the rows numbered `numbers`; what is recorded already stays as it is."""
+        """Record the proximal policy's logprobs of the rows numbered `numbers`; keep those recorded before."""
         new = [line for line, number in enumerate(numbers) if not self._recorded_E[number]]
         chosen = [numbers[line] for line in new]
         self._proximal_EL[chosen, : logprobs_RL.shape[1]] = logprobs_RL.detach()[new].float().cpu()
         self._recorded_E[chosen] = True
 
     def of(self, numbers: Sequence[int], micro: MicroBatch) -> Correction:
-        """The correction of a microbatch of recorded rows."""
+        """Return the correction of a microbatch of recorded rows."""
         proximal_RL = self._proximal_EL[list(numbers), : micro.mask_RL.shape[1]].to(micro.mask_RL.device)
         weights_RL, _metrics = compute_rollout_correction_weights(
             log_ratio=proximal_RL - micro.rollout_logprobs_RL,
@@ -69,7 +69,7 @@ class RolloutCorrection:
         return Correction(proximal_RL, weights_RL)
 
     def weights(self) -> torch.Tensor:
-        """The weights [E, L] of all rows, which are recorded by now."""
+        """Return the weights [E, L] of all rows. Every row must have been recorded."""
         weights_EL, _metrics = compute_rollout_correction_weights(
             log_ratio=self._proximal_EL - self._rollout_EL,
             response_mask=self._mask_EL.float(),
@@ -79,7 +79,10 @@ class RolloutCorrection:
         return weights_EL
 
     def metrics(self) -> dict[str, float]:
-        """verl's `rollout_corr/*` over the recorded rows, without those that overflow; empty if there are none."""
+        """Return verl's `rollout_corr/*` over the recorded rows, without values that are not finite.
+
+        The result is empty if no row is recorded.
+        """
         if not self._recorded_E.any():
             return {}
         _weights, _mask, metrics = compute_rollout_correction_and_rejection_mask(

@@ -1,8 +1,9 @@
-"""The critic of algorithm gae: what a token's state is worth, by a network of its own that learns beside the policy.
+"""The critic of algorithm gae: a network that learns the value of each token's state beside the policy.
 
-Place in the flow: the learner asks for the values of a batch before a step, has advantages made of them, and trains
-the critic before the policy, as verl does. It begins as a copy of the policy's body (the layers below the output head)
-with a head of zeros, so that its first values are 0 whatever the seed. Knows nothing of advantages or grammars.
+Place in the flow: the learner asks for the values of a batch before a step and computes advantages from them. It trains
+the critic before the policy, as verl does. The critic begins as a copy of the policy's body (the layers below the
+output head). Its own head begins with zeros, so its first values are 0 for any seed. This module knows nothing of
+advantages or grammars.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -30,17 +31,17 @@ from swarm.trainer.token_rows import Row
 
 @dataclass(frozen=True, slots=True)
 class ValueTargets:
-    """What the critic is trained towards in one step, [E, L]: its values before the step, and the returns."""
+    """Training targets of the critic in one step, [E, L]: its values before the step, and the returns."""
 
     values_EL: torch.Tensor
     returns_EL: torch.Tensor
 
 
 class ValueModel(torch.nn.Module):
-    """The body of a causal language model with one output per position."""
+    """Body of a causal language model with one output per position."""
 
     def __init__(self, policy: torch.nn.Module) -> None:
-        """Raises EngineFailure for a model whose body cannot be told from its head."""
+        """Copy the body of the policy. Raise EngineFailure if the model has no separable body."""
         super().__init__()
         body, head = getattr(policy, "base_model", None), getattr(policy, "get_output_embeddings", lambda: None)()
         if not isinstance(body, torch.nn.Module) or body is policy or head is None:
@@ -54,13 +55,13 @@ class ValueModel(torch.nn.Module):
                 weight.zero_()
 
     def forward(self, micro: MicroBatch) -> torch.Tensor:
-        """The value of the state before each trained token, [N]."""
+        """Return the value of the state before each trained token, [N]."""
         hidden_STH = self.body(input_ids=micro.input_ids_ST, use_cache=False).last_hidden_state
         return self.head(hidden_STH.flatten(0, 1)[micro.sources_N].float())[:, 0]
 
 
 class Critic:
-    """A value model and its optimizer. Used from the learner's thread."""
+    """Value model and its optimizer. Used from the learner's thread."""
 
     def __init__(self, policy: torch.nn.Module, job: TrainJob, device: torch.device) -> None:
         self._device = device
@@ -69,13 +70,13 @@ class Critic:
         self.adopt(job)
 
     def adopt(self, job: TrainJob) -> None:
-        """Work by the settings of `job` from here on."""
+        """Apply the settings of `job` from now on."""
         assert job.critic_lr is not None and job.cliprange_value is not None, "a resolved job with a critic has both"
         self._job, self._lr, self._cliprange = job, job.critic_lr, job.cliprange_value
         self._optimizer.adopt(job)
 
     def values(self, rows: Sequence[Row], pulse: Callable[[], None]) -> torch.Tensor:
-        """The values that the present weights give, [E, L] on the CPU; 0 past the end of a row."""
+        """Return the values under the current weights, [E, L] on the CPU; 0 past the end of a row."""
         values_EL = torch.zeros(len(rows), max(row.tokens for row in rows))
         with torch.no_grad():
             for numbers in plan_microbatches(rows, range(len(rows)), self._job.ppo_max_token_len):
@@ -93,7 +94,7 @@ class Critic:
         meter: Meter,
         pulse: Callable[[], None],
     ) -> None:
-        """One update with the rows numbered `chosen`; none if the loss or its gradient is not finite."""
+        """Update once with the rows numbered `chosen`; skip the update if the loss or its gradient is not finite."""
         tokens, measured = sum(rows[number].tokens for number in chosen), Meter()
         norm: float | None = None
         for numbers in plan_microbatches(rows, chosen, self._job.ppo_max_token_len):
@@ -115,7 +116,7 @@ class Critic:
     def _loss(
         self, rows: Sequence[Row], numbers: list[int], targets: ValueTargets, tokens: int, measured: Meter
     ) -> torch.Tensor:
-        """This microbatch's share of the mean over the minibatch's tokens."""
+        """Return this microbatch's share of the mean over the minibatch's tokens."""
         micro = collate(rows, numbers, torch.zeros_like(targets.values_EL), self._device)
         width = micro.mask_RL.shape[1]
         with nullcontext() if self._recomputation is None else self._recomputation.around_forward():
@@ -134,7 +135,7 @@ class Critic:
         return loss
 
     def discard(self) -> None:
-        """Forget the accumulated gradients."""
+        """Discard the accumulated gradients."""
         self._optimizer.discard()
 
     def snapshot(self) -> Snapshot:
@@ -144,11 +145,11 @@ class Critic:
         self._optimizer.restore(snapshot)
 
     def state(self) -> dict[str, Any]:
-        """Weights and optimizer, in types that `torch.load(weights_only=True)` accepts."""
+        """Return weights and optimizer, in types that `torch.load(weights_only=True)` accepts."""
         return {"weights": self._module.state_dict(), "optimizer": self._optimizer.state()}
 
     def check(self, state: dict[str, Any] | None) -> None:
-        """Raises CheckpointError if `state` is that of another model's critic."""
+        """Raise CheckpointError if `state` belongs to another model's critic."""
         if state is None:
             return
         shapes = {name: weight.shape for name, weight in state["weights"].items()}
@@ -157,8 +158,11 @@ class Critic:
         self._optimizer.check(state["optimizer"])
 
     def load(self, state: dict[str, Any] | None) -> None:
-        """Restore what `state` returned. A checkpoint of a job without a critic has none: it begins anew from the
-        policy, which is restored by now."""
+        """Restore the result of `state`.
+
+        The checkpoint of a job without a critic has no state. The critic then begins anew from the policy, which must
+        be restored first.
+        """
         if state is None:
             self._begin_anew(self._job)
             return

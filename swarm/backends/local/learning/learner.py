@@ -1,10 +1,10 @@
-"""One training step on a sealed batch: advantages, then minibatch updates, all or nothing; and checkpoints.
+"""One training step on a complete batch: advantages, then minibatch updates, all or nothing; and checkpoints.
 
 Place in the flow: lives in the local worker process, next to the sampler whose module it updates in place. It knows
-nothing of processes, HTTP, publishing or how the batch came about.
+nothing of processes, HTTP, publishing or the collection of the batch.
 
-All randomness is derived from (job.seed, batch.step), so a resumed run repeats an uninterrupted one bit for bit with
-no generator state to carry.
+All randomness is derived from (job.seed, batch.step). A resumed run therefore repeats an uninterrupted one bit for bit,
+with no generator state to save.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -48,23 +48,23 @@ from swarm.types import TrainBatch
 
 @dataclass(frozen=True, slots=True)
 class LearnerReport:
-    """What one step measured. `advantages` maps episode id to the mean advantage of its tokens."""
+    """Measurements of one step. `advantages` maps episode id to the mean advantage of its tokens."""
 
     metrics: dict[str, float]
     advantages: dict[str, float]
 
 
 class Learner:
-    """Trains a Hugging Face causal language model in place, or the adapter that was added to it. Used from one thread.
+    """Trainer of a Hugging Face causal language model in place, or of its adapter. Used from one thread.
 
-    The module is kept in evaluation mode: dropout would make the trained policy differ from the sampled one. With
-    `use_kl_loss` the weights at construction are copied as the frozen reference, so construct it with the base model
-    and then `load`; with `lora_rank` the reference is the module without its adapter, and nothing is copied. Turns
-    sampled under a grammar are trained with the masks that `grammars` finds.
+    The module stays in evaluation mode: dropout would make the trained policy differ from the sampled one. With
+    `use_kl_loss` the weights at construction are copied as the frozen reference. Construct the learner with the base
+    model and then call `load`. With `lora_rank` the reference is the module without its adapter, and no copy is made.
+    Turns sampled under a grammar are trained with the masks that `grammars` finds.
     """
 
     def __init__(self, module: torch.nn.Module, job: TrainJob, grammars: GrammarFollower | None = None) -> None:
-        """Without `grammars`, a batch that holds a constrained turn is refused."""
+        """Create the learner of a module. Without `grammars`, a batch with a constrained turn is refused."""
         self._job = job.resolve()
         self._grammars = grammars
         self._module = module.eval()
@@ -85,12 +85,12 @@ class Learner:
     def step(
         self, batch: TrainBatch, *, weight_version: int | None = None, pulse: Pulse | None = None
     ) -> LearnerReport:
-        """`ppo_epochs` passes over the batch. On any exception weights and optimizer are as they were before.
+        """Train `ppo_epochs` passes over the batch. On any exception, weights and optimizer are as before.
 
-        `weight_version` is that of the present weights; None if they have none, and then staleness is not reported.
-        What the batch has settings of its own for is done by those. A batch that can move nothing (no groups, or only
-        zero advantages without a KL or entropy term) is reported and leaves the weights alone. Raises EngineFailure
-        for a batch that cannot be trained.
+        `weight_version` is the version of the current weights. It is None if they have no version, and staleness is
+        then not reported. Settings of the batch take precedence over those of the job. A batch without a learning
+        signal (no groups, or only zero advantages without a KL or entropy term) is reported and leaves the weights
+        unchanged. Raise EngineFailure for a batch that cannot be trained.
         """
         started = time.perf_counter()
         job = self._adopt(batch)
@@ -141,15 +141,20 @@ class Learner:
     def _train_policy(
         self, step: StepInput, minibatches: Sequence[Sequence[int]], meter: Meter, *, is_recorded: bool
     ) -> None:
-        """`is_recorded` says that the correction has what the weights of the start say of every row."""
+        """Update the policy on every minibatch.
+
+        `is_recorded` tells that the correction already has every row's logprobs under the initial weights.
+        """
         if step.correction is not None and not is_recorded and len(minibatches) > 1:
             self._updater.record_proximal(step, step.correction)
         for number, chosen in enumerate(minibatches):
             self._updater.run(step, chosen, meter, on_policy=number == 0)
 
     def save(self, directory: Path, *, step: int, weight_version: int, tokenizer: Pretrained | None) -> None:
-        """Write a checkpoint atomically; one of an adapter needs no tokenizer. Raises CheckpointError and leaves what
-        was there."""
+        """Write a checkpoint atomically. Raise CheckpointError and leave the old checkpoint unchanged.
+
+        The checkpoint of an adapter needs no tokenizer.
+        """
         write_checkpoint(
             directory,
             info=CheckpointInfo(step=step, weight_version=weight_version),
@@ -164,7 +169,7 @@ class Learner:
         )
 
     def load(self, directory: Path) -> CheckpointInfo:
-        """Restore weights and optimizer in place. Raises CheckpointError before anything is changed."""
+        """Restore weights and optimizer in place. Raise CheckpointError before anything changes."""
         info, state = read_checkpoint(directory)
         if self._job.lora_rank:
             stored, present = read_adapter(directory, like=self._module), adapter_weights(self._module)
@@ -188,7 +193,7 @@ class Learner:
         return TokenScorer(copy.deepcopy(self._module).requires_grad_(False))
 
     def _adopt(self, batch: TrainBatch) -> TrainJob:
-        """The job with the settings of the batch, by which everything works from here on."""
+        """Return the job with the settings of the batch, and apply them from now on."""
         job = with_settings(self._job, batch.settings).resolve()
         self._optimizer.adopt(job)
         self._updater.adopt(job)
@@ -198,7 +203,7 @@ class Learner:
 
     @contextmanager
     def _all_or_nothing(self, job: TrainJob, step: int) -> Generator[None]:
-        # A single update changes weights only as its very last act, so only more than one needs a copy to go back to.
+        # A single update changes the weights as its very last act, so only several updates need a copy for a rollback.
         several = job.ppo_epochs * job.mini_batch_num > 1 or self._critic is not None
         before = self._optimizer.snapshot() if several else None
         judged = None if self._critic is None else self._critic.snapshot()

@@ -1,8 +1,8 @@
 """The objective: verl's policy losses, KL kinds and aggregation modes, exact under any split into microbatches.
 
-Place in the flow: the learner hands over one microbatch with its fresh logprobs and the size of the minibatch it is
-part of; the returned losses of a minibatch's microbatches add up to the loss of the minibatch. This module knows
-nothing of models, samples or optimizers.
+Place in the flow: the learner passes one microbatch with its fresh logprobs, and the size of its minibatch. The losses
+of the microbatches of a minibatch add up to the loss of the minibatch. This module knows nothing of models, samples or
+optimizers.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -25,13 +25,13 @@ from swarm.backends.local.learning.microbatches import MicroBatch
 from swarm.job import TrainJob
 
 BATCH_STATISTIC_LOSSES = frozenset({"clip_cov", "kl_cov"})
-"""Losses that compare each token with all others of the call: a minibatch must be one microbatch, nothing left out."""
+"""Losses that compare each token with all others of the call. A minibatch must then be one complete microbatch."""
 
 Setting = TypeVar("Setting")
 
 PENALISED_LOSSES = frozenset({"dro"})
-"""Losses that hold the policy to the old one by a term without an advantage: rows of advantage 0 have a gradient, in a
-minibatch with others. A minibatch of nothing else is without signal, as ever."""
+"""Losses that bind the policy to the old one by a term without an advantage. Rows of advantage 0 then have a gradient
+if their minibatch has other rows. A minibatch of such rows alone has no signal, as usual."""
 
 ROW_MEAN_LOSSES = frozenset({"geo_mean"})
 """Losses that verl averages over the rows of the call instead of by `loss_agg_mode`."""
@@ -39,7 +39,7 @@ ROW_MEAN_LOSSES = frozenset({"geo_mean"})
 
 @dataclass(frozen=True, slots=True)
 class MiniBatchSize:
-    """What the losses are averaged over: all rows and trained tokens of the minibatch, skipped ones too."""
+    """Denominators of the losses: all rows and trained tokens of the minibatch, skipped rows included."""
 
     rows: int
     tokens: int
@@ -47,10 +47,10 @@ class MiniBatchSize:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What the models say of a microbatch's trained tokens, as [R, L].
+    """Scores of a microbatch's trained tokens by the models, as [R, L].
 
-    `reference_RL` is None without a KL term, and `correction` without importance sampling: the policy then compares
-    itself with the logprobs recorded at sampling.
+    `reference_RL` is None without a KL term. `correction` is None without importance sampling: the policy is then
+    compared with the logprobs recorded at sampling.
     """
 
     logprobs_RL: torch.Tensor
@@ -61,7 +61,10 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """`total` is differentiated. `sums` add up over microbatches; `means` are per trained token of the microbatch."""
+    """Loss of a microbatch.
+
+    `total` is differentiated. `sums` add up over microbatches; `means` are per trained token of the microbatch.
+    """
 
     total: torch.Tensor
     sums: dict[str, float]
@@ -69,7 +72,7 @@ class Loss:
 
 
 class PolicyLoss(Protocol):
-    """How verl's registered policy losses are called. All matrices are [R, L]."""
+    """Signature of verl's registered policy losses. All matrices are [R, L]."""
 
     def __call__(
         self,
@@ -85,7 +88,7 @@ class PolicyLoss(Protocol):
 
 
 class Objective:
-    """policy loss + kl_loss_coef * KL(policy, reference) - entropy_coeff * entropy, of a resolved job."""
+    """The loss of a resolved job: policy loss + kl_loss_coef * KL(policy, reference) - entropy_coeff * entropy."""
 
     def __init__(self, job: TrainJob) -> None:
         self._job = job
@@ -114,19 +117,19 @@ class Objective:
 
     @property
     def trains_zero_advantage(self) -> bool:
-        """Whether rows of zero advantage have a gradient of their own: that of the KL or entropy term."""
+        """Whether rows of zero advantage have a gradient, which then comes from the KL or entropy term."""
         return self._job.use_kl_loss or self._job.entropy_coeff != 0
 
     @property
     def needs_all_rows(self) -> bool:
         """Whether rows of zero advantage must go through the forward pass.
 
-        If not, they only count in the denominators: every other policy loss is a product with the advantage.
+        Otherwise these rows only count in the denominators: every other policy loss is a product with the advantage.
         """
         return self.trains_zero_advantage or self.needs_whole_minibatch or self._job.policy_loss in PENALISED_LOSSES
 
     def __call__(self, micro: MicroBatch, scores: Scores, size: MiniBatchSize) -> Loss:
-        """This microbatch's share of the minibatch loss."""
+        """Return this microbatch's share of the minibatch loss."""
         self._config.global_batch_info.update(
             dp_size=1,
             batch_num_tokens=size.tokens,

@@ -1,7 +1,7 @@
-"""The numbers that the updates of a step measure, collected under one flat set of names.
+"""The measurements of the updates of a step, collected under one flat set of names.
 
-Place in the flow: the learner reads out at the end of a step what its updates added here. Knows nothing of models,
-batches or optimizers.
+Place in the flow: at the end of a step the learner reads the numbers that its updates added here. This module knows
+nothing of models, batches or optimizers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Meter:
         self._maxima[name] = max(value, self._maxima.get(name, value))
 
     def include(self, update: Meter) -> None:
-        """Take in one update's numbers: its sums are averaged over updates, its means keep their weights."""
+        """Add the numbers of one update: its sums are averaged over updates, its means keep their weights."""
         self.average(update._sums)
         for name, total in update._totals.items():
             self._totals[name] += total

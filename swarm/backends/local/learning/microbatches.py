@@ -1,7 +1,7 @@
-"""From rows to the tensors of one forward and backward pass.
+"""The tensors of one forward and backward pass, built from rows.
 
-Place in the flow: the learner orders the rows of a minibatch into microbatches and collates each into index tensors.
-Knows nothing of models, losses or optimizers.
+Place in the flow: the learner splits the rows of a minibatch into microbatches and collates each into index tensors.
+This module knows nothing of models, losses or optimizers.
 
 Array suffixes: `_K` trained tokens of a sample, `_L` columns of a row, `_N` trained tokens of a microbatch, `_S`
 samples of a microbatch, `_R` rows of a microbatch, `_E` rows of the whole batch.
@@ -29,11 +29,10 @@ from swarm.trainer.token_rows import IntArray, Row, ScoredSample, TokenMask
 class MicroBatch:
     """Tensors of one forward and backward pass.
 
-    `input_ids_ST` is right-padded with 0; with a `tree` it is one line, the tokens of the samples' tree, each prefix
-    once. Trained token n has id `targets_N[n]`; it is predicted at flat index
-    `sources_N[n]` of the [S, T] inputs, was sampled at `temperatures_N[n]`, and belongs at flat index `cells_N[n]` of
-    the [R, L] rows. `rollout_logprobs_RL` and `weight_versions_RL` were recorded at sampling. `masks` is None if all
-    tokens were sampled without a grammar.
+    `input_ids_ST` is right-padded with 0. With a `tree` it is one line: the tokens of the samples' tree, each prefix
+    once. Trained token n has id `targets_N[n]` and is predicted at flat index `sources_N[n]` of the [S, T] inputs. It
+    was sampled at `temperatures_N[n]`, and belongs at flat index `cells_N[n]` of the [R, L] rows. `rollout_logprobs_RL`
+    and `weight_versions_RL` were recorded at sampling. `masks` is None if all tokens were sampled without a grammar.
     """
 
     input_ids_ST: torch.Tensor
@@ -49,7 +48,7 @@ class MicroBatch:
     tree: TreeLayout | None = None
 
     def spread(self, values_N: torch.Tensor) -> torch.Tensor:
-        """Values of trained tokens as an [R, L] matrix, 0 elsewhere. Differentiable."""
+        """Return values of trained tokens as an [R, L] matrix, 0 elsewhere. Differentiable."""
         flat = values_N.new_zeros(self.mask_RL.numel())
         return flat.index_copy(0, self.cells_N, values_N).view(self.mask_RL.shape)
 
@@ -57,7 +56,7 @@ class MicroBatch:
 def plan_microbatches(rows: Sequence[Row], chosen: Sequence[int], max_tokens: int | None) -> list[list[int]]:
     """Split the rows numbered `chosen` into lists of similar length with at most `max_tokens` padded tokens each.
 
-    Rows are never split: one that is longer than the limit makes a microbatch of its own. None means no limit.
+    Rows are never split: a row longer than the limit is a microbatch of its own. None means no limit.
     """
     plans: list[list[int]] = []
     current: list[int] = []
@@ -80,9 +79,9 @@ def collate(
     *,
     shared: bool = False,
 ) -> MicroBatch:
-    """The microbatch of the rows numbered `chosen`; `advantages_EL` has one line per row of the whole batch.
+    """Return the microbatch of the rows numbered `chosen`; `advantages_EL` has one line per row of the batch.
 
-    With `shared`, common prefixes of its samples are in it once.
+    With `shared`, common prefixes of the samples are in it once.
     """
     picked = [rows[number] for number in chosen]
     columns = max(row.tokens for row in picked)

@@ -21,17 +21,17 @@ from swarm.job import TrainJob
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Weights and AdamW state at one moment, as copies."""
+    """Copies of weights and AdamW state at one moment."""
 
     weights: tuple[torch.Tensor, ...]
     state: dict[str, Any]
 
 
 class PolicyOptimizer:
-    """Updates the parameters of `module` that require gradients, in place.
+    """Optimizer of the parameters of `module` that require gradients, which it updates in place.
 
-    Weights below 32 bits get a float32 master copy, which is what AdamW works on: at RL learning rates an update is
-    smaller than the spacing of bfloat16 numbers and would be rounded away.
+    Weights below 32 bits get a float32 master copy, and AdamW updates this copy. At RL learning rates an update is
+    smaller than the spacing of bfloat16 numbers, and rounding would lose it.
     """
 
     def __init__(self, module: torch.nn.Module, job: TrainJob) -> None:
@@ -49,15 +49,16 @@ class PolicyOptimizer:
         )
 
     def adopt(self, job: TrainJob) -> None:
-        """Work by the settings of `job` from here on; weights and moments stay."""
+        """Apply the settings of `job` from now on; weights and moments stay."""
         self._grad_clip = job.grad_clip
         for group in self._adamw.param_groups:
             group["betas"], group["weight_decay"] = job.betas, job.weight_decay
 
     def update(self, lr: float) -> float | None:
-        """One clipped AdamW step with the accumulated gradients, which it clears.
+        """Make one clipped AdamW step with the accumulated gradients, and clear them.
 
-        Returns the gradient norm before clipping; None, and no change of weights, if that is not finite.
+        Return the gradient norm before clipping. If the norm is not finite, return None and leave the weights
+        unchanged.
         """
         for weight, master in self._split_precision():
             master.grad = None if weight.grad is None else weight.grad.float()
@@ -71,7 +72,7 @@ class PolicyOptimizer:
         return norm if math.isfinite(norm) else None
 
     def discard(self) -> None:
-        """Forget the accumulated gradients."""
+        """Discard the accumulated gradients."""
         for weight in (*self._weights, *self._masters):
             weight.grad = None
 
@@ -80,7 +81,7 @@ class PolicyOptimizer:
         return Snapshot(weights, copy.deepcopy(self._adamw.state_dict()))
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Weights and state as they were, bit for bit. Accumulated gradients are forgotten."""
+        """Restore weights and state bit for bit, and discard the accumulated gradients."""
         with torch.no_grad():
             for master, weight in zip(self._masters, snapshot.weights, strict=True):
                 master.copy_(weight)
@@ -89,7 +90,7 @@ class PolicyOptimizer:
         self.discard()
 
     def state(self) -> dict[str, Any]:
-        """Everything but the weights themselves, in types that `torch.load(weights_only=True)` accepts."""
+        """Return everything but the weights, in types that `torch.load(weights_only=True)` accepts."""
         return {
             "names": self._names,
             "masters": {
@@ -101,15 +102,15 @@ class PolicyOptimizer:
         }
 
     def check(self, state: dict[str, Any]) -> None:
-        """Raises CheckpointError if `state` does not belong to these parameters."""
+        """Raise CheckpointError if `state` does not belong to these parameters."""
         low_precision = {name for name, weight in zip(self._names, self._weights, strict=True) if _is_low(weight)}
         if state["names"] != self._names or set(state["masters"]) != low_precision:
             raise CheckpointError("the optimizer state is of another model or precision")
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned, after the module's own weights were loaded.
+        """Restore the result of `state`, after the module's own weights were loaded.
 
-        Learning rate, betas and weight decay stay those of the present job.
+        Learning rate, betas and weight decay stay those of the current job.
         """
         self.check(state)
         masters = dict(zip(self._names, self._masters, strict=True))

@@ -1,9 +1,9 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """Gradient checkpointing: the layers of a model keep only their inputs, and run again in the backward pass.
 
-Place in the flow: around the learner's forward passes of a job that asks for it. transformers has a switch of its own,
-which works in training mode alone; here the module stays in evaluation mode, in which it samples, so that dropout of
-any kind stays off. Knows nothing of batches or losses.
+Place in the flow: around the learner's forward passes, for jobs that ask for it. The switch in transformers works in
+training mode alone. Here the module stays in evaluation mode, as for sampling, so dropout of any kind stays off. This
+module knows nothing of batches or losses.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class LayerRecomputation:
     """The layers of one module, found once."""
 
     def __init__(self, module: torch.nn.Module) -> None:
-        """Raises EngineFailure for a model whose layers transformers does not mark."""
+        """Find the layers. Raise EngineFailure for a model whose layers transformers does not mark."""
         self._layers: list[Any] = [each for each in module.modules() if isinstance(each, GradientCheckpointingLayer)]
         if not self._layers:
             raise EngineFailure(
@@ -33,7 +33,7 @@ class LayerRecomputation:
 
     @contextmanager
     def around_forward(self, again: Callable[[], AbstractContextManager[Any]] = nullcontext) -> Generator[None]:
-        """A forward pass inside keeps the inputs of the layers alone. Its values and gradients are the same.
+        """Keep only the inputs of the layers of a forward pass inside. Values and gradients are unchanged.
 
         In the backward pass, each layer runs inside a context that `again` makes.
         """
@@ -49,5 +49,5 @@ class LayerRecomputation:
             yield
         finally:
             for layer in self._layers:
-                # The one of its class stands again.
+                # This removes the override, so the method of the class applies again.
                 del layer.forward

@@ -1,9 +1,9 @@
 """One minibatch: forward and backward passes over its microbatches, then one optimizer update.
 
-Place in the flow: the learner draws minibatches and hands them over one by one. A `TokenScorer` gives logprobs and
-entropies of trained tokens, of the policy and, with a KL term, of the reference, at the temperature and under the
+Place in the flow: the learner draws minibatches and passes them on one by one. A `TokenScorer` returns logprobs and
+entropies of trained tokens under the policy, and with a KL term under the reference. It applies the temperature and the
 grammar of their sampling. Samples are right-padded and the models are causal, so no attention mask is needed: padding
-comes after every token that is read. This module knows nothing of how advantages were computed, of epochs or of
+comes after every token that is read. This module knows nothing of the computation of advantages, of epochs or of
 checkpoints.
 """
 
@@ -37,9 +37,9 @@ PROBE_TOKENS = 8
 
 @dataclass(frozen=True, slots=True)
 class TokenScores:
-    """Natural-log probabilities of the trained tokens, and entropies in nats of the distributions they came from.
+    """Natural-log probabilities of the trained tokens, and entropies in nats of their distributions.
 
-    `squared_N` are the sums of those distributions' squared probabilities, if they were asked for.
+    `squared_N` are the sums of the squared probabilities of those distributions, if they were asked for.
     """
 
     logprobs_N: torch.Tensor
@@ -48,7 +48,7 @@ class TokenScores:
 
 
 class Scorer(Protocol):
-    """A model as a function from a microbatch to token scores."""
+    """Model as a function from a microbatch to token scores."""
 
     def __call__(
         self, micro: MicroBatch, *, entropy_gradient: bool = False, with_squares: bool = False
@@ -56,15 +56,15 @@ class Scorer(Protocol):
 
 
 class TokenScorer:
-    """A causal language model as a function from a microbatch to token scores.
+    """Causal language model as a function from a microbatch to token scores.
 
-    Only the positions that predict a trained token go through the output head, if the model is its base model plus
-    that head and nothing else (no logit scaling or capping), which is tried once on a few tokens; otherwise logits of
+    Only the positions that predict a trained token go through the output head. This works if the model is its base
+    model plus that head alone (no logit scaling or capping), which is tried once on a few tokens. Otherwise logits of
     all positions are computed.
     """
 
     def __init__(self, module: torch.nn.Module, *, recompute: bool = False) -> None:
-        """With `recompute`, passes that a backward pass follows keep the inputs of the model's layers alone."""
+        """Wrap the module. With `recompute`, passes before a backward pass keep only the inputs of the layers."""
         self._module = module
         self._parts = _split(module)
         self._recomputation = LayerRecomputation(module) if recompute else None
@@ -78,7 +78,7 @@ class TokenScorer:
             micro.masks.apply(logits_NV)
         logprobs_NV = torch.log_softmax(logits_NV, dim=-1)
         with torch.set_grad_enabled(torch.is_grad_enabled() and entropy_gradient):
-            # Both are the probabilities; exp is the faster one, but not where a mask makes it underflow.
+            # Both give the probabilities. exp is faster, except where a mask makes it underflow.
             probs_NV = logprobs_NV.exp() if micro.masks is None else torch.softmax(logits_NV, dim=-1)
             entropies_N = -(probs_NV * logprobs_NV).sum(-1)
         squared_N = probs_NV.detach().square().sum(-1) if with_squares else None
@@ -95,7 +95,7 @@ class TokenScorer:
 
 
 class BaseScorer:
-    """The base model of a module with an adapter, scored through the same weights. Without gradients."""
+    """Base model of a module with an adapter, scored through the same weights, without gradients."""
 
     def __init__(self, module: torch.nn.Module, policy: TokenScorer) -> None:
         self._module = module
@@ -120,21 +120,21 @@ def _split(module: torch.nn.Module) -> tuple[torch.nn.Module, torch.nn.Module] |
         if hidden is None:
             return None
         logits, expected = head(hidden), module(input_ids=ids, use_cache=False).logits
-    # The same kernels on the same shapes: anything but rounding noise means the model does more than this.
+    # The kernels and shapes are the same, so more than rounding noise means that the model does more than this.
     same = logits.shape == expected.shape and torch.allclose(logits, expected, rtol=1e-6, atol=1e-6)
     return (base, head) if same else None
 
 
 Pulse = Callable[[], None]
-"""Called after every microbatch, so that a caller can show life, or raise to give the step up."""
+"""Function that is called after every microbatch. It can report progress, or raise to abandon the step."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepInput:
-    """What all minibatches of a step share. `advantages_EL` has one line per row.
+    """Common input of all minibatches of a step. `advantages_EL` has one line per row.
 
-    `weight_version` is that of the weights before the step, None if they have none. `correction` is None unless the
-    job asks for importance sampling.
+    `weight_version` is the version of the weights before the step, None if they have none. `correction` is None unless
+    the job asks for importance sampling.
     """
 
     rows: Sequence[Row]
@@ -157,7 +157,7 @@ class MiniBatchUpdater:
         device: torch.device,
         sharing: PrefixSharing | None = None,
     ) -> None:
-        """Without `sharing`, every sample is computed on its own."""
+        """Create the updater. Without `sharing`, every sample is computed on its own."""
         self._policy = policy
         self._reference = reference
         self._sharing = sharing
@@ -166,7 +166,7 @@ class MiniBatchUpdater:
         self.adopt(job)
 
     def adopt(self, job: TrainJob) -> None:
-        """Work by the settings of `job` from here on."""
+        """Apply the settings of `job` from now on."""
         self._objective = Objective(job)
         self._entropy_gradient = job.entropy_coeff != 0
         self._largest_pass = job.ppo_max_token_len
@@ -175,7 +175,7 @@ class MiniBatchUpdater:
     def measure_policy(
         self, rows: Sequence[Row], correction: RolloutCorrection | None, pulse: Pulse
     ) -> PolicyStatistics:
-        """What the present weights say of every row. The correction, if there is one, records it as well."""
+        """Return the statistics of every row under the current weights, and record them in the correction if given."""
         logprobs_EL = torch.zeros(len(rows), max(row.tokens for row in rows))
         squared_EL = torch.zeros_like(logprobs_EL)
         with torch.no_grad():
@@ -192,9 +192,9 @@ class MiniBatchUpdater:
         return PolicyStatistics(logprobs_EL, squared_EL, None if correction is None else correction.weights())
 
     def record_proximal(self, step: StepInput, correction: RolloutCorrection) -> None:
-        """Record what the present weights say of every row that a minibatch of the step may train.
+        """Record the logprobs under the current weights of every row that a minibatch of the step may train.
 
-        Not needed in a step of a single minibatch, whose own forward pass is still by the weights of the start.
+        A step with a single minibatch does not need this: its own forward pass still uses the initial weights.
         """
         with torch.no_grad():
             trained = self._trained(step, range(len(step.rows)))
@@ -205,9 +205,9 @@ class MiniBatchUpdater:
     def run(self, step: StepInput, chosen: Sequence[int], meter: Meter, *, on_policy: bool) -> None:
         """Update the weights with the rows numbered `chosen`.
 
-        The weights stay as they are if nothing can move them (`actor/updates_without_signal`) or if the loss or its
-        gradient is not finite (`actor/updates_not_finite`). `on_policy` says that no update of this step came before,
-        so that logprobs ought to equal the recorded ones; the gap is then measured.
+        The weights stay as they are without a learning signal (`actor/updates_without_signal`), or if the loss or its
+        gradient is not finite (`actor/updates_not_finite`). `on_policy` tells that this is the first update of the
+        step. Logprobs should then equal the recorded ones, and the gap is measured.
         """
         with_signal = [number for number in chosen if step.advantages_EL[number].any()]
         if not with_signal and not self._objective.trains_zero_advantage:
@@ -225,7 +225,7 @@ class MiniBatchUpdater:
     def accumulate(self, step: StepInput, chosen: Sequence[int], *, on_policy: bool) -> Meter | None:
         """Leave the gradient of this minibatch's loss in the module.
 
-        None, and no gradient, if the loss is not finite.
+        Return None, and leave no gradient, if the loss is not finite.
         """
         size = MiniBatchSize(rows=len(chosen), tokens=sum(step.rows[number].tokens for number in chosen))
         measured = Meter()
@@ -249,7 +249,7 @@ class MiniBatchUpdater:
     def _microbatches(
         self, rows: Sequence[Row], chosen: Sequence[int], advantages_EL: torch.Tensor, max_tokens: int | None
     ) -> Iterator[tuple[Sequence[int], MicroBatch]]:
-        """The rows numbered `chosen` in parts: numbers and tensors of each."""
+        """Yield the rows numbered `chosen` in parts: numbers and tensors of each."""
         plan = None if self._sharing is None else self._sharing.plan(rows, chosen, max_tokens)
         apart = chosen if plan is None else []
         for numbers in [] if plan is None else plan.microbatches:
@@ -265,12 +265,13 @@ class MiniBatchUpdater:
         return self._policy(micro).logprobs_N
 
     def _trained(self, step: StepInput, chosen: Sequence[int]) -> list[int]:
-        """Those of the chosen rows that go through the forward pass."""
+        """Return the chosen rows that go through the forward pass."""
         every = self._objective.needs_all_rows
         return [number for number in chosen if every or step.advantages_EL[number].any()]
 
     def _score(self, step: StepInput, numbers: Sequence[int], micro: MicroBatch) -> Scores:
-        # First: it may be the policy's own module in another state, which must not change before the backward pass.
+        # The reference comes first: it may be the policy's own module in another state, and that state must not change
+        # between the policy's forward and backward pass.
         reference_RL = None
         if self._reference is not None:
             with torch.no_grad():
@@ -285,9 +286,9 @@ class MiniBatchUpdater:
 
 
 def _measure_gap(meter: Meter, micro: MicroBatch, scores: Scores, weight_version: int | None) -> None:
-    """Distance between the logprobs recorded by the engine and those of the same weights here.
+    """Measure the gap between the logprobs recorded by the sampler and those of the same weights here.
 
-    Tokens sampled by older weights are left out: their distance is what training changed.
+    Tokens sampled by older weights are left out: training caused their difference.
     """
     compared_RL = micro.mask_RL
     if weight_version is not None:

@@ -1,10 +1,10 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
-"""A LoRA adapter in a Hugging Face model: added in place, taken out of the way for a while, written and read alone.
+"""A LoRA adapter in a Hugging Face model: added in place, disabled for a while, written and read alone.
 
-Place in the flow: the worker adds it right after the base model is loaded, so that sampler and learner run the same
-module; the learner scores its KL reference with the adapter disabled and keeps only the adapter in checkpoints. Knows
-nothing of batches, optimizers or the steps of a run.
+Place in the flow: the worker adds the adapter right after the base model is loaded, so that sampler and learner run the
+same module. The learner scores its KL reference with the adapter disabled, and writes only the adapter to checkpoints.
+This module knows nothing of batches, optimizers or the steps of a run.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from swarm.trainer.manifest import describe_file
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 BASE_MODEL = "base_model.json"
-"""Beside an adapter: the directory of the model that it belongs to, and what its weight files are."""
+"""File beside an adapter with the directory of its base model, and the size and digest of each weight file."""
 
 
 PREFIX = "base_model.model."
-"""How the name of every tensor begins in peft's files, where the model stands within peft's own."""
+"""Beginning of every tensor name in peft's files, where peft's own model wraps the base model."""
 
 
 def add_adapter(module: Any, job: TrainJob) -> None:
-    """Put a fresh adapter of the job into the modules that it targets. The base is frozen from then on.
+    """Put a fresh adapter of the job into the target modules, and freeze the base model.
 
-    The adapter changes nothing before its first update: one of its two matrices begins at zero, the other is drawn
-    from the job's seed. Raises EngineFailure for targets that the model has not.
+    The adapter changes nothing before its first update: one of its two matrices begins at zero, and the other is drawn
+    from the job's seed. Raise EngineFailure for targets that the model does not have.
     """
-    # Imported late: it takes seconds, and a job of full parameters does not need it.
+    # Imported late: the import takes seconds, and a job of full parameters does not need it.
     from peft import LoraConfig
 
     targets = job.lora_target_modules
@@ -65,7 +65,7 @@ def add_adapter(module: Any, job: TrainJob) -> None:
 
 @contextmanager
 def adapter_disabled(module: Any) -> Generator[None]:
-    """The module as its base model alone. Not to be entered between a forward pass and its backward pass."""
+    """Run the module as its base model alone. Do not enter this between a forward pass and its backward pass."""
     module.disable_adapters()
     try:
         yield
@@ -74,7 +74,7 @@ def adapter_disabled(module: Any) -> Generator[None]:
 
 
 def adapter_weights(module: Any) -> dict[str, torch.Tensor]:
-    """The adapter's own tensors by the names of peft's files; they share memory with the module's parameters."""
+    """Return the adapter's tensors under the names of peft's files; they share memory with the parameters."""
     from peft import get_peft_model_state_dict
 
     found = get_peft_model_state_dict(module, save_embedding_layers=False)
@@ -83,7 +83,7 @@ def adapter_weights(module: Any) -> dict[str, torch.Tensor]:
 
 @dataclass(frozen=True, slots=True)
 class AdapterFiles:
-    """The adapter of a module as what a checkpoint writes instead of the whole model, in peft's layout."""
+    """Adapter of a module, which a checkpoint writes in peft's layout instead of the whole model."""
 
     module: Any
 
@@ -99,9 +99,9 @@ class AdapterFiles:
 
 
 def read_adapter(directory: Path, like: Any) -> dict[str, torch.Tensor]:
-    """The stored tensors of an adapter that fits the one in `like`, on the CPU.
+    """Return the stored tensors of an adapter that fits the one in `like`, on the CPU.
 
-    Raises CheckpointError for a checkpoint without one, or of another adapter or base model.
+    Raise CheckpointError for a checkpoint without an adapter, or with another adapter or base model.
     """
     path = directory / ADAPTER_WEIGHTS
     if not path.is_file():
@@ -117,7 +117,7 @@ def read_adapter(directory: Path, like: Any) -> dict[str, torch.Tensor]:
 
 
 def read_base(directory: Path) -> Path:
-    """Where the base model of a checkpoint's adapter lay when it was written. Raises CheckpointError."""
+    """Return where the adapter's base model lay when the checkpoint was written. Raise CheckpointError."""
     try:
         return Path(json.loads((directory / BASE_MODEL).read_text(encoding="utf-8"))["directory"])
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -125,7 +125,7 @@ def read_base(directory: Path) -> Path:
 
 
 def verify_base(directory: Path, base: Path) -> None:
-    """Raises CheckpointError unless the weight files in `base` are those that the adapter was trained on."""
+    """Raise CheckpointError unless the adapter was trained on the weight files in `base`."""
     try:
         expected = json.loads((directory / BASE_MODEL).read_text(encoding="utf-8"))["files"]
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -135,7 +135,7 @@ def verify_base(directory: Path, base: Path) -> None:
 
 
 def describe_weights(base: Path) -> dict[str, dict[str, int | str]]:
-    """What the weight files of a model's directory are; nothing for a model that was never on a disk."""
+    """Return the size and digest of each weight file of a model directory; empty for a model without files."""
     if base == Path() or not base.is_dir():
         return {}
     files = [path for path in sorted(base.iterdir()) if path.is_file() and path.name.endswith(WEIGHT_SUFFIXES)]
@@ -143,7 +143,7 @@ def describe_weights(base: Path) -> dict[str, dict[str, int | str]]:
 
 
 def _refuse_missing(module: torch.nn.Module, targets: list[str]) -> None:
-    """peft adapts what it finds and says nothing of the rest."""
+    """Raise EngineFailure for missing targets: peft ignores them without a message."""
     names = {name.rpartition(".")[2] for name, each in module.named_modules() if not list(each.children())}
     endings = [name for name, _ in module.named_modules()]
     for target in targets:

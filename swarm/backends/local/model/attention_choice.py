@@ -1,8 +1,8 @@
-"""Which attention function the layers of a model call, changed for a while.
+"""The attention function that the layers of a model call, changed for a while.
 
 Place in the flow: decoding and prefix sharing have attention functions of their own, and both switch a model to theirs
-for single passes. transformers looks the function up by a name that stands in the model's configurations. This module
-knows nothing of what such a function computes.
+for single passes. transformers looks the function up by a name in the model's configurations. This module does not know
+what such a function computes.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -21,14 +21,14 @@ PLAIN_ATTENTION = "sdpa"
 
 
 def attention_configs(module: torch.nn.Module) -> list[Any]:
-    """Every configuration that a layer may look its attention up in, each once."""
+    """Return every configuration in which a layer may look up its attention, each once."""
     found = {id(config): config for each in module.modules() if (config := vars(each).get("config")) is not None}
     return [config for config in found.values() if hasattr(config, "_attn_implementation")]
 
 
 @contextmanager
 def attention_by(configs: Sequence[Any], name: str, function: Callable[..., Any]) -> Generator[None]:
-    """Layers that look at these configurations call `function` inside; `name` is its own."""
+    """Make layers with these configurations call `function` inside; it is registered under `name`."""
     ALL_ATTENTION_FUNCTIONS.register(name, function)
     before = [config._attn_implementation for config in configs]
     try:

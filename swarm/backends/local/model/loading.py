@@ -1,9 +1,9 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportPrivateImportUsage=false
-"""Loads a Hugging Face causal LM and its tokenizer from a directory.
+"""The loading of a Hugging Face causal LM and its tokenizer from a directory.
 
-Place in the flow: the worker calls `load_model` once per job; sampler and learner share what it returns. Never opens a
-network connection and never runs code that comes with a model.
+Place in the flow: the worker calls `load_model` once per job; sampler and learner share the result. This module never
+opens a network connection and never runs code that comes with a model.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from swarm.model_path import read_stop_ids, read_tokenizer
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model ready to sample from. `context_length` bounds prompt plus completion, in tokens."""
+    """Model ready to sample from. `context_length` bounds prompt plus completion, in tokens."""
 
     directory: Path
     module: torch.nn.Module
@@ -41,7 +41,7 @@ class LoadedModel:
 
     @property
     def parameters(self) -> int:
-        """Shared tensors, such as tied embeddings, count once."""
+        """Number of parameters. Shared tensors, such as tied embeddings, count once."""
         return sum(parameter.numel() for parameter in self.module.parameters())
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -51,9 +51,9 @@ class LoadedModel:
 def load_model(
     directory: Path, *, device: str, max_model_len: int | None, dtype: str = "auto", lora: TrainJob | None = None
 ) -> LoadedModel:
-    """Load onto `device`, in the number format that a job's `dtype` asks for. Raises EngineFailure with the reason.
+    """Load a model onto `device`, in the job's `dtype`. Raise EngineFailure with the reason.
 
-    A job given as `lora` has its adapter added, untrained.
+    For a job with `lora`, an untrained adapter is added.
     """
     transformers_logging.disable_progress_bar()
     tokenizer = read_tokenizer(directory)
@@ -92,7 +92,7 @@ def load_model(
 
 
 def _find_damaged(directory: Path) -> Path | None:
-    """Return the first file of weights that cannot be opened: the library's error does not always name it."""
+    """Return the first weight file that cannot be opened: the library's error does not always name it."""
     for path in sorted(directory.glob("*.safetensors")):
         try:
             with safe_open(path, framework="pt"):

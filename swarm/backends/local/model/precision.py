@@ -1,7 +1,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Chooses the number format that a model is loaded in, and sets the number of torch's threads for a while.
+"""The choice of a model's number format, and a temporary number of torch threads.
 
-Place in the flow: loading.py asks for the format before it loads a model, operations.py trains inside `computing_with`.
+Place in the flow: loading.py asks for the format before it loads a model; operations.py trains inside `computing_with`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 """Number formats by the names of transformers and vLLM."""
 
 _MULTIPLY_BFLOAT16 = ("amx_bf16", "avx512_bf16", "bf16")
-"""What torch calls the instructions of processors, x86 and ARM, that multiply bfloat16 numbers themselves."""
+"""torch's names of the CPU instructions, x86 and ARM, that multiply bfloat16 numbers natively."""
 
 
 def choose_dtype(directory: Path, *, wanted: str, device: str) -> torch.dtype:
-    """The format for the model in `directory`, by the job's `dtype`. Raises CheckpointError for a damaged file."""
+    """Return the format for the model in `directory` under the job's `dtype`.
+
+    Raise CheckpointError for a damaged file.
+    """
     if wanted != "auto":
         return DTYPES[wanted]
     if device != "cpu":
@@ -33,14 +36,17 @@ def choose_dtype(directory: Path, *, wanted: str, device: str) -> torch.dtype:
 
 
 def multiplies_bfloat16() -> bool:
-    """Whether this processor does; others convert each number, which takes longer than float32 does."""
+    """Return whether this CPU multiplies bfloat16 natively.
+
+    Other CPUs convert each number, which takes longer than float32.
+    """
     capabilities: Mapping[str, Any] = torch.cpu.get_capabilities()
     return any(capabilities.get(name) for name in _MULTIPLY_BFLOAT16)
 
 
 @contextmanager
 def computing_with(threads: int) -> Generator[None]:
-    """torch computes with so many threads inside the block, and with as many as before behind it."""
+    """Compute with this many torch threads inside the block, and with the former number after it."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

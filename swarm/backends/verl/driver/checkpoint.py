@@ -1,11 +1,11 @@
-"""A checkpoint of a sharded trainer on disk: verl's own files, the weights as one Hugging Face model, and a manifest.
+"""Checkpoints of a sharded trainer on disk: verl's own files, the weights as one Hugging Face model, and a manifest.
 
-Place in the flow: the driver saves and loads through this; the training processes write and read their shards. On
-several hosts the directory is on storage that all of them share. Knows nothing of Ray or of losses.
+Place in the flow: the driver saves and loads through this module; the training processes write and read their shards.
+With several hosts the directory is on storage that all of them share. It knows nothing of Ray or of losses.
 
     actor/ (critic/)        verl's shards: weights, optimizer, schedule and random state of each rank
-    model.safetensors, ...  what transformers and vLLM load
-    manifest.json           step, weight version, job, what the shards belong to, and the size of every file
+    model.safetensors, ...  the files that transformers and vLLM load
+    manifest.json           step, weight version, job, origin of the shards, and the size of every file
 """
 
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
@@ -32,7 +32,7 @@ FORMAT: Final = "verl-1"
 
 @dataclass(frozen=True, slots=True)
 class CheckpointOrigin:
-    """What a trainer must have in common with the one that wrote a checkpoint. `model` identifies its architecture."""
+    """Properties that a trainer must share with the writer of a checkpoint. `model` identifies its architecture."""
 
     model: str
     strategy: str
@@ -50,7 +50,7 @@ class CheckpointOrigin:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointInfo:
-    """Where training stood when the checkpoint was written."""
+    """State of the training when the checkpoint was written."""
 
     step: int
     weight_version: int
@@ -66,10 +66,10 @@ def write_checkpoint(
     model_directory: Path,
     save: Callable[[Path], None],
 ) -> None:
-    """Write a complete checkpoint, replacing one of the same name; `save` has the processes write their shards and
-    the weights.
+    """Write a complete checkpoint, which replaces one of the same name.
 
-    Raises CheckpointError and leaves what was there.
+    `save` makes the processes write their shards and the weights. Raise CheckpointError and leave the old checkpoint
+    unchanged.
     """
     try:
         with written_atomically(directory) as draft:
@@ -91,7 +91,7 @@ def write_checkpoint(
 
 
 def read_checkpoint(directory: Path, origin: CheckpointOrigin) -> CheckpointInfo:
-    """Where training stood, of a checkpoint that is whole and fits the trainer. Raises CheckpointError."""
+    """Return the state of a complete checkpoint that fits the trainer. Raise CheckpointError."""
     manifest = read_manifest(directory)
     if manifest.get("format") != FORMAT:
         raise CheckpointError(f"checkpoint {directory} was written by another trainer: {MANIFEST} must have {FORMAT=}")

@@ -1,9 +1,9 @@
-"""The Ray cluster that the training processes run on: one that is there, or one of our own that ends with us.
+"""The Ray cluster of the training processes: an existing one, or a private one that ends with the driver.
 
-Place in the flow: the driver connects before it builds verl's trainer, and is told here when one of its processes has
-died. Knows nothing of verl or of models.
+Place in the flow: the driver connects before it builds verl's trainer, and learns here when one of its processes has
+died. This module knows nothing of verl or of models.
 
-A cluster of our own lives on this host alone, on the loopback interface, and ends with the driver (reaper.py).
+A private cluster lives on this host alone, on the loopback interface, and ends with the driver (reaper.py).
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -29,13 +29,13 @@ from swarm.backends.vllm.replicas.address import check_address
 from swarm.errors import EngineFailure
 
 LOOPBACK: Final = "127.0.0.2"
-"""Ray replaces 127.0.0.1 by the address of an interface that others can reach."""
+"""Not 127.0.0.1, which Ray replaces by the address of an interface that other hosts can reach."""
 LONGEST_DIRECTORY: Final = 40
-"""Characters. Ray makes sockets some 65 characters below its directory, and their paths end at 107."""
+"""Characters. Ray puts sockets some 65 characters below its directory, and socket paths end at 107."""
 OBJECT_STORE_BYTES: Final = 2**28
-"""The object store of a cluster on the CPU: rows travel through the TransferQueue, only code goes through it."""
+"""Object store of a cluster on the CPU. It carries only code; rows travel through the TransferQueue."""
 CPUS_PER_SLOT: Final = 4
-"""Logical. verl reserves 3 per training process, and its queue a few more."""
+"""Logical CPUs. verl reserves 3 per training process, and its queue a few more."""
 CPUS_BESIDE: Final = 8
 WATCH_INTERVAL_S: Final = 0.5
 QUEUE_ACTOR: Final = "TransferQueueController"
@@ -45,14 +45,14 @@ QUEUE_PATIENCE_S: Final = 30.0
 
 
 class RayCluster:
-    """Connected from construction to `end`. One per process, made by its main thread."""
+    """Connection to a cluster from construction to `end`. One per process, made by its main thread."""
 
     def __init__(
         self, address: str | None, home: Path, *, slots: int, on_gpu: bool, environment: Mapping[str, str]
     ) -> None:
-        """Connect to `address`, or start a cluster with so many slots if that is None.
+        """Connect to `address`, or start a private cluster with this many slots if `address` is None.
 
-        `environment` is added to that of every process. Raises EngineFailure with the reason.
+        `environment` is added to the environment of every process. Raise EngineFailure with the reason.
         """
         self._directory = None if address is not None else _empty(own_directory(home))
         self._expected = threading.Event()
@@ -65,28 +65,28 @@ class RayCluster:
             else:
                 _start(self._directory, runtime, slots=slots, on_gpu=on_gpu)
         except Exception as error:
-            # Ray raises whatever it likes here; the driver reports it as data.
+            # Ray raises errors of many types here; the driver reports them as data.
             where = f"at {address} cannot be reached" if address else "cannot be started"
             raise EngineFailure(f"a Ray cluster {where}: {' '.join(str(error).split())[:300]}") from error
         if address is not None:
             _await_free_queue()
 
     def watch(self, lost: Callable[[str], None]) -> None:
-        """From now on, call `lost` with one line, once, when a process of ours has died that should not have."""
+        """Call `lost` once, with one line, when one of our processes has died unexpectedly."""
         threading.Thread(target=self._watch, args=(lost,), daemon=True).start()
 
     def end(self) -> None:
-        """Leave the cluster; end it if it is our own. This process cannot connect again. Idempotent."""
+        """Leave the cluster, and end a private one. This process cannot connect again. Idempotent."""
         self._expected.set()
         if self._directory is None:
             ray.shutdown()
             return
-        # In order it takes seconds, and there is nothing that it would keep.
+        # An orderly end takes seconds, and there is nothing to save.
         end_others()
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def _watch(self, lost: Callable[[str], None]) -> None:
-        # Ray itself asks its daemons how they fare, and takes a quarter of a minute to find that one does not answer.
+        # Ray's own health check needs a quarter of a minute to notice that a daemon does not answer.
         job = ray.get_runtime_context().get_job_id()
         while not self._expected.wait(WATCH_INTERVAL_S):
             node: Any = ray_worker._global_node
@@ -107,7 +107,7 @@ class RayCluster:
 
 
 def own_directory(home: Path) -> Path:
-    """Where Ray keeps its sockets and logs: below `home`, or below the system's directory where that is too long."""
+    """Return Ray's directory for sockets and logs: below `home`, or below the system's if that is too long."""
     directory = home.resolve() / "ray"
     if len(str(directory)) > LONGEST_DIRECTORY:
         digest = hashlib.sha256(str(home.resolve()).encode()).hexdigest()[:12]
@@ -116,7 +116,7 @@ def own_directory(home: Path) -> Path:
 
 
 def _empty(directory: Path) -> Path:
-    """What a run that was killed left there is removed."""
+    """Remove the files that a killed run left in the directory, and return it."""
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True, mode=0o700)
     return directory
@@ -137,9 +137,9 @@ def _start(directory: Path, runtime: dict[str, Any], *, slots: int, on_gpu: bool
 
 
 def _await_free_queue() -> None:
-    """A cluster has room for one TransferQueue: that of a driver which just died is waited for.
+    """Wait until the cluster has no TransferQueue, because it can have only one.
 
-    Raises EngineFailure if it stays.
+    The queue of a driver that just died disappears by itself. Raise EngineFailure if it stays.
     """
     give_up_at = time.monotonic() + QUEUE_PATIENCE_S
     while True:

@@ -1,8 +1,8 @@
-"""verl's v1 trainer, stepped from outside: one call trains one sealed batch.
+"""verl's v1 trainer, stepped from outside: one call trains one complete batch.
 
-Place in the flow: lives in the driver, drives the training workers through verl's worker groups, and hands them rows
-through the TransferQueue. verl computes logprobs, values and updates; which rows, in which minibatches, with which
-advantages is decided before. Knows nothing of pipes, checkpoints' manifests or the sampler.
+Place in the flow: lives in the driver, drives the training workers through verl's worker groups, and passes them rows
+through the TransferQueue. verl computes logprobs, values and updates. Rows, minibatches and advantages are decided
+before. This module knows nothing of pipes, the manifests of checkpoints or the sampler.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -47,15 +47,15 @@ from swarm.trainer.description import describe_values
 PARTITION: Final = "train"
 WEIGHTS_FILE: Final = "model.safetensors"
 WHOLE_BATCH_LOSSES: Final = frozenset({"clip_cov", "kl_cov"})
-"""Losses that compare each token with all others of the call: on each rank, a minibatch is then one microbatch."""
+"""Losses that compare each token with all others of the call. On each rank, a minibatch is then one microbatch."""
 OUTSIDE_SAMPLER: Final = "swarm"
-"""What verl knows our replicas as: it starts none of that name."""
+"""Name of our replicas for verl, which starts no sampler of this name."""
 SCORED_FIELDS: Final = ("prompts", "responses", "input_ids", "position_ids", "loss_mask", "response_mask")
 
 
 @dataclass(frozen=True, slots=True)
 class MiniBatch:
-    """Numbers of its sequences, and of how many episodes they are."""
+    """Numbers of a minibatch's sequences, and the number of their episodes."""
 
     sequences: tuple[int, ...]
     episodes: int
@@ -63,7 +63,7 @@ class MiniBatch:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """What one step trains. `weight_version` is that of the weights before it."""
+    """Plan of one step. `weight_version` is the version of the weights before it."""
 
     step: int
     weight_version: int
@@ -75,7 +75,7 @@ RolloutReplicaRegistry.register(OUTSIDE_SAMPLER, lambda: RolloutReplica)
 
 
 class _NoData:
-    """Stands where verl has its dataloader."""
+    """Replacement for verl's dataloader."""
 
     def state_dict(self) -> dict[str, Any]:
         return {}
@@ -85,9 +85,12 @@ class _NoData:
 
 
 class SteppedTrainer(PPOTrainer):
-    """Used from one thread: `init()` once, then `train` per batch. Worker methods end with Ray's errors if one dies."""
+    """verl's trainer for one batch at a time. Used from one thread: `init()` once, then `train` per batch.
 
-    # Samplers run outside of Ray, so verl starts none.
+    Worker methods raise Ray's errors if a worker dies.
+    """
+
+    # The samplers are not verl's, so verl starts none.
     _enable_hybrid_replicas = False
     _tensors: list[tuple[str, str, list[int]]] | None = None
 
@@ -114,9 +117,10 @@ class SteppedTrainer(PPOTrainer):
         return None
 
     def train(self, plan: StepPlan) -> dict[str, float]:
-        """Score, advantages, updates; verl's metrics of the step. If this raises, `has_updated` says how far it got.
+        """Score the batch, compute advantages, and update. Return verl's metrics of the step.
 
-        Where a critic judges, `judged_advantages` has of each sequence the sum of its advantages and their number.
+        After an exception, `has_updated` tells whether the weights have changed. With a critic, `judged_advantages` has
+        the sum and the number of the advantages of each sequence.
         """
         self.has_updated = False
         self.judged_advantages = dict[int, tuple[float, int]]()
@@ -139,13 +143,13 @@ class SteppedTrainer(PPOTrainer):
         return metrics
 
     def export(self, version: int) -> str:
-        """Let the present weights out: the path of their file."""
+        """Write the current weights as a file, and return its path."""
         answers = ray.get(self.actor_rollout_wg.update_weights(global_steps=version))
         merged = {name: value for answer in answers if answer for name, value in answer.items()}
         return str(merged[WEIGHTS_PATH])
 
     def prepare_broadcast(self) -> dict[str, Any]:
-        """Where samplers on other hosts meet rank 0 for the next version, and what it will send them."""
+        """Return the meeting point of rank 0 and the samplers on other hosts, and the list of tensors to come."""
         group = self.actor_rollout_wg
         answers = ray.get(group.execute_checkpoint_engine(["prepare"] * group.world_size))
         if self._tensors is None:
@@ -155,11 +159,11 @@ class SteppedTrainer(PPOTrainer):
         return {**answers[0], "tensors": self._tensors}
 
     def broadcast(self, version: int) -> None:
-        """Send the present weights to all that wait at the meeting point."""
+        """Send the current weights to all samplers that wait at the meeting point."""
         ray.get(self.actor_rollout_wg.update_weights(global_steps=version))
 
     def save(self, directory: Path, step: int) -> None:
-        """Shards of every rank, and the weights as one file for others to load."""
+        """Save the shards of every rank, and the weights as one file that other programs load."""
         dtype = str(self.config.actor_rollout_ref.rollout.dtype)
         self.actor_rollout_wg.save_weights(str(directory / WEIGHTS_FILE), dtype)
         self.actor_rollout_wg.save_checkpoint(str(directory / "actor"), None, step)
@@ -172,7 +176,7 @@ class SteppedTrainer(PPOTrainer):
             self.critic_wg.load_checkpoint(str(directory / str(Role.Critic)))
 
     def restore_base(self) -> None:
-        """Weights, optimizers and schedules as they were before the first step."""
+        """Restore weights, optimizers and schedules from before the first step."""
         self.actor_rollout_wg.restore_base()
         if self.use_critic:
             self.critic_wg.reset()
@@ -204,7 +208,10 @@ class SteppedTrainer(PPOTrainer):
         return metrics
 
     def _put(self, plan: StepPlan) -> list[str]:
-        """File the sequences, and as many that train nothing as make every minibatch divide over the ranks."""
+        """Store the sequences in the queue and return their keys.
+
+        Padding sequences, which train nothing, make every minibatch divisible by the number of ranks.
+        """
         trained = plan.sequences.trained
         ranks = self._ranks()
         filling = ranks - 1
@@ -217,7 +224,7 @@ class SteppedTrainer(PPOTrainer):
         return keys
 
     def _batch(self, keys: Sequence[str], fields: Sequence[str] | None = None, **extra: Any) -> KVBatchMeta:
-        """The rows of these keys, ordered so that each rank gets a share of similar work."""
+        """Return the rows of these keys, ordered so that each rank gets a share of similar work."""
         workload = calculate_workload(torch.tensor([self._lengths[key] for key in keys], dtype=torch.int64))
         shares = get_seqlen_balanced_partitions(workload.tolist(), k_partitions=self._ranks(), equal_size=True)
         ordered = [str(keys[place]) for share in cast("list[list[int]]", shares) for place in share]
@@ -231,7 +238,7 @@ class SteppedTrainer(PPOTrainer):
         )
 
     def _ranks(self) -> int:
-        """Over how many processes rows are divided."""
+        """Return the number of processes that share the rows."""
         mapping = self.actor_rollout_wg._dispatch_info.get("actor")
         if mapping is None:
             mapping = self.actor_rollout_wg._query_dispatch_info("actor")
@@ -239,9 +246,9 @@ class SteppedTrainer(PPOTrainer):
         return max(mapping) + 1
 
     def _compute_old_log_prob(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
-        """The policy at the start of the step, and how far the sampler's logprobs are from it.
+        """Score with the policy at the start of the step, and measure its distance from the sampler's logprobs.
 
-        Without a correction the loss compares the policy with the one that sampled, whatever it says itself.
+        Without a correction, the loss compares the policy with the recorded logprobs of the sampler.
         """
         rollout, correction = self.config.actor_rollout_ref.rollout, self.config.algorithm.rollout_correction
         if correction.bypass_mode and not rollout.calculate_log_probs:
@@ -262,7 +269,10 @@ class SteppedTrainer(PPOTrainer):
         return batch
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
-        """verl's estimator where a critic judges tokens, and the rollout correction; other advantages are there."""
+        """Compute the advantages of a critic by verl's estimator, and the rollout correction.
+
+        Other advantages were computed before.
+        """
         algorithm = self.config.algorithm
         correction = algorithm.rollout_correction
         if self.use_critic:
@@ -329,7 +339,7 @@ class SteppedTrainer(PPOTrainer):
             else:
                 answer = self.actor_rollout_wg.update_actor(batch)
             for name, value in reduce_metrics(rename_dict(answer["metrics"], f"{role}/")).items():
-                # What a loss measures of its own correction has the name that it has everywhere.
+                # Metrics of a loss about its own correction have the same name everywhere.
                 known = name.removeprefix("actor/") if name.startswith("actor/rollout_corr/") else name
                 measured[known].append(float(value))
         metrics.update(_over_updates(measured, role))
@@ -364,7 +374,10 @@ def _compares_all_tokens(policy_loss: Any) -> bool:
 
 
 def _over_updates(measured: Mapping[str, Sequence[float]], role: str) -> dict[str, float]:
-    """Means over the updates of a step; those whose gradient was not finite, which verl skips, are only counted."""
+    """Return means over the updates of a step.
+
+    verl skips updates whose gradient is not finite; these are only counted.
+    """
     norms = torch.tensor(measured.get(f"{role}/grad_norm", []))
     finite = torch.isfinite(norms)
     metrics: dict[str, float] = {}

@@ -1,6 +1,6 @@
-"""How far the logprobs that the sampler recorded are from those of the same weights in the trainer.
+"""The gap between the logprobs that the sampler recorded and those of the same weights in the trainer.
 
-Place in the flow: measured by the learner in every step, before the first update. Names are verl's.
+Place in the flow: the learner measures it in every step, before the first update. Names are verl's.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -17,10 +17,10 @@ from verl.utils.debug.metrics import calculate_debug_metrics
 def measure_gap(
     data: TensorDict, logprobs: torch.Tensor, entropies: torch.Tensor, weight_version: int
 ) -> dict[str, float]:
-    """Over the trained tokens that weights of this version sampled: older ones differ by what training changed.
+    """Return the gap over the trained tokens that weights of this version sampled.
 
-    `data` has the nested fields response_mask, rollout_log_probs and weight_versions; `logprobs` and `entropies` are
-    nested the same way. The entropy is over all trained tokens.
+    Training caused the gap of older tokens. `data` has the nested fields response_mask, rollout_log_probs and
+    weight_versions; `logprobs` and `entropies` are nested the same way. The entropy covers all trained tokens.
     """
     mask_N = data["response_mask"].values().bool()
     fresh_N = mask_N & (data["weight_versions"].values() == weight_version)

@@ -1,7 +1,7 @@
-"""Entry point of the driver process, whose end is that of all training processes.
+"""The entry point of the driver process; all training processes end with it.
 
-Place in the flow: started by `WorkerProcess` as `python -m swarm.backends.verl.driver.main`; operations.py does what
-the messages ask. This module knows nothing of models.
+Place in the flow: started by `WorkerProcess` as `python -m swarm.backends.verl.driver.main`; operations.py carries out
+the messages. This module knows nothing of models.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 END_TIMEOUT_S: Final = 4.0
-"""How long an orderly end may take once the parent has closed the pipe; it kills after a second more."""
+"""Time for an orderly end after the parent has closed the pipe; the parent kills a second later."""
 LOST_STATUS: Final = 3
 WORKER_VARIABLES: Final = ("VERL_PLATFORM", "VERL_USE_EXTERNAL_MODULES", "OMP_NUM_THREADS", "HF_HUB_OFFLINE")
-"""What training processes on other hosts must be told too."""
+"""Environment variables that training processes on other hosts also need."""
 
 
 def main() -> None:
@@ -46,11 +46,11 @@ def main() -> None:
                 answer = _answer(operations, message)
                 send(answer)
                 if message["op"] == "open" and "error" in answer:
-                    # Half-built is of no use; the next start is a new driver.
+                    # A half-built trainer is useless; the next start is a new driver.
                     return
     finally:
         operations.end()
-    # Ray's own end, at exit, would look for a cluster that is no longer there.
+    # Ray's exit handler would look for a cluster that no longer exists.
     os._exit(0)
 
 
@@ -59,7 +59,7 @@ def _answer(operations: Operations, message: Mapping[str, Any]) -> Message:
     try:
         return {"id": call_id, "result": operations.carry_out(message["op"], message["args"])}
     except EngineLost as error:
-        # Nothing here can be trusted any more: the parent starts another driver.
+        # The state of this process is unknown: the parent starts another driver.
         _die(error.message)
         raise
     except SwarmError as error:
@@ -73,16 +73,16 @@ def _answer(operations: Operations, message: Mapping[str, Any]) -> Message:
 
 
 def _die(reason: str) -> None:
-    """End at once, and with it all that was started. The parent reads the reason in the last line of the log."""
+    """End at once, with all started processes. The parent reads the reason in the last line of the log."""
     logger.error("%s", reason)
     sys.stderr.flush()
-    # The output of other processes, which is forwarded to the same log, must not come after the reason.
+    # Output of other processes is forwarded to the same log, and must not come after the reason.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
     os._exit(LOST_STATUS)
 
 
 def _end_in_order(inbox: Inbox) -> None:
-    """The parent closed the pipe or died: what is under way ends first, but not a long step."""
+    """End in order, because the parent closed the pipe or died. Do not wait for a long step."""
     inbox.put(None)
     time.sleep(END_TIMEOUT_S)
     os._exit(0)

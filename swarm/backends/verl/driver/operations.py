@@ -1,7 +1,8 @@
-"""What the driver does with verl's trainer: open, train, save, load, one thing at a time.
+"""The operations of the driver on verl's trainer: open, train, save, load, one at a time.
 
-Place in the flow: main.py feeds it messages and carries its answers. It turns a sealed batch into a plan, keeps count
-of steps and weight versions, and lets every new version out as a file. Knows nothing of pipes, HTTP or the sampler.
+Place in the flow: main.py passes it messages and transports its answers. It turns a batch into a plan, counts steps and
+weight versions, and publishes every new version as a file or a broadcast. It knows nothing of pipes, HTTP or the
+sampler.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -44,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class OpenArguments:
-    """What the server says when it opens a job. `shm` is where new weights are written."""
+    """Arguments with which the server opens a job. `shm` is the directory for new weights."""
 
     job: TrainJob
     model: Path
@@ -55,7 +56,7 @@ class OpenArguments:
 
 @dataclass(slots=True)
 class _Session:
-    """One built trainer. `step` and `weight_version` are those of its present weights."""
+    """One built trainer. `step` and `weight_version` belong to its current weights."""
 
     arguments: OpenArguments
     settings: VerlSettings
@@ -65,7 +66,10 @@ class _Session:
 
 
 class Operations:
-    """Used from the main thread. `lost` is told when a training process dies; it must not return."""
+    """Executor of operations, used from the main thread.
+
+    `lost` is called when a training process dies, and must not return.
+    """
 
     def __init__(self, environment: Mapping[str, str], lost: Callable[[str], None]) -> None:
         self._environment = dict(environment)
@@ -74,7 +78,10 @@ class Operations:
         self._session: _Session | None = None
 
     def carry_out(self, op: str, args: Any) -> Any:
-        """Raises SwarmError; EngineLost if the weights are no longer those of a known version."""
+        """Return the answer to one operation. Raise SwarmError.
+
+        Raise EngineLost if the weights no longer belong to a known version.
+        """
         operations = {
             "open": self._open,
             "train": self._train,
@@ -86,7 +93,7 @@ class Operations:
         return operations[op](args)
 
     def end(self) -> None:
-        """End every process that was started. Idempotent."""
+        """End every started process. Idempotent."""
         session, self._session = self._session, None
         if self._cluster is not None:
             self._cluster.end()
@@ -96,7 +103,7 @@ class Operations:
     def _open(self, args: Mapping[str, Any]) -> dict[str, Any]:
         """Build the trainer of a job; if it is built already, bring it back to the base model.
 
-        If this raises, the driver is of no further use.
+        After an exception the driver cannot be used any more.
         """
         arguments = OpenArguments(
             job=TrainJob.model_validate_json(args["job"]).resolve(),
@@ -147,7 +154,7 @@ class Operations:
             trainer = SteppedTrainer(config)
             trainer.init()
         except Exception as error:
-            # Whatever verl and Ray raise here is why the job cannot be run.
+            # Any error of verl or Ray here is the reason why the job cannot run.
             raise EngineFailure(f"the training processes cannot be built: {_cause(error)}") from error
         self._cluster.watch(self._lost)
         self._session = _Session(arguments, settings, trainer)
@@ -212,7 +219,7 @@ class Operations:
         return {"metrics": told, "advantages": dict(advantages), **released}
 
     def _let_out(self, session: _Session) -> dict[str, Any]:
-        """The present version, as a file that is there, or as a broadcast that waits for "send"."""
+        """Return the current version, as an existing file or as a broadcast that waits for "send"."""
         try:
             if session.settings.transport == "nccl":
                 return {"version": session.weight_version, "broadcast": session.trainer.prepare_broadcast()}
@@ -256,12 +263,12 @@ class Operations:
 
 
 def _check(args: Mapping[str, Any]) -> None:
-    """Whether verl itself accepts a job. Raises JobInvalid."""
+    """Check that verl itself accepts a job. Raise JobInvalid."""
     validate(merge_settings(TrainJob.model_validate_json(args["job"]), Path(args["model"])))
 
 
 def _minibatches(rows: Sequence[Row], sequences: Sequences, job: TrainJob, step: int) -> list[MiniBatch]:
-    """As the local trainer draws them, without those that nothing can be learned from."""
+    """Return the minibatches of the local trainer, without those that teach nothing."""
     of_episode: dict[int, list[int]] = {}
     for number, sequence in enumerate(sequences.trained):
         of_episode.setdefault(sequence.episode, []).append(number)
@@ -275,7 +282,7 @@ def _minibatches(rows: Sequence[Row], sequences: Sequences, job: TrainJob, step:
 
 
 def _judged(rows: Sequence[Row], sequences: Sequences, judged: Mapping[int, tuple[float, int]]) -> dict[str, float]:
-    """Episode id to the mean advantage of its tokens, by what a critic said of each sequence."""
+    """Return a map from episode id to the mean advantage of its tokens, from a critic's results per sequence."""
     sums: defaultdict[str, float] = defaultdict(float)
     counts: defaultdict[str, int] = defaultdict(int)
     for number, sequence in enumerate(sequences.trained):
@@ -286,7 +293,7 @@ def _judged(rows: Sequence[Row], sequences: Sequences, judged: Mapping[int, tupl
 
 
 def _takes_each_temperature(settings: VerlSettings) -> bool:
-    """Whether the engine that scores is ours and sees logits of whole sequences."""
+    """Return whether the scoring engine is ours and sees the logits of whole sequences."""
     actor, model = settings.config.actor_rollout_ref.actor, settings.config.actor_rollout_ref.model
     if actor.strategy not in {"fsdp", "fsdp2"} or model.use_fused_kernels:
         return False
@@ -305,7 +312,7 @@ def _origin(settings: VerlSettings) -> CheckpointOrigin:
 
 
 def _empty(directory: Path) -> None:
-    """Files of weights that nobody serves any more, such as those of a driver that was killed."""
+    """Remove unused weight files, such as those of a killed driver."""
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True, mode=0o700)
 

@@ -1,8 +1,8 @@
-"""Ends every process of a driver's session once the driver is gone, however it went.
+"""A reaper that ends every process of a driver's session once the driver is gone, for any reason.
 
-Place in the flow: started by the driver, before it starts anything else, with a pipe that closes when the driver dies.
-Ray's daemons end with the driver, but some of its helpers only after a minute, and workers when they notice. Imports
-nothing: it must be there at once and stay small.
+Place in the flow: the driver starts it before anything else, with a pipe that closes when the driver dies. Ray's
+daemons end with the driver, but some of Ray's helper processes only after a minute, and workers when they notice. It
+imports nothing from this package, because it must start at once and stay small.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pathlib import Path
 
 
 def start_reaper() -> None:
-    """Watch this process. It becomes the first of a session if it is not; raises OSError if it cannot."""
+    """Watch this process, which becomes a session leader if it is not one. Raise OSError if it cannot."""
     if os.getsid(0) != os.getpid():
         os.setsid()
-    # The pipe's end stays open in this process alone, so it closes when this process ends.
+    # This end of the pipe is open in this process alone, so it closes when this process ends.
     watched, kept = os.pipe()
     subprocess.Popen([sys.executable, "-S", "-E", __file__], stdin=watched, close_fds=True)
     os.close(watched)
@@ -27,7 +27,7 @@ def start_reaper() -> None:
 
 
 def _members(session: int) -> list[int]:
-    """Ids of the running processes of a session."""
+    """Return the ids of the running processes of a session."""
     found: list[int] = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
@@ -38,7 +38,7 @@ def _members(session: int) -> list[int]:
 
 
 def end_others() -> None:
-    """Kill all others of this session until none is left."""
+    """Kill all other processes of this session until none is left."""
     session = os.getsid(0)
     while others := [pid for pid in _members(session) if pid != os.getpid() and not _is_zombie(pid)]:
         for pid in others:
@@ -47,7 +47,7 @@ def end_others() -> None:
 
 
 def _wait() -> None:
-    """Until the pipe closes."""
+    """Wait until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while os.read(0, 1):

@@ -1,11 +1,11 @@
-"""From the rows of a batch to what verl trains on: one sequence per sample, split into prompt and response.
+"""The sequences that verl trains on, built from the rows of a batch: one per sample, as prompt and response.
 
-Place in the flow: built by the learner once per step and put into the TransferQueue. An episode whose turns do not
-extend one another comes in several samples, hence in several sequences, which share its advantage. Knows nothing of
-Ray, models or losses.
+Place in the flow: the learner builds them once per step and puts them into the TransferQueue. An episode whose turns do
+not extend one another has several samples. It then gives several sequences, which share its advantage. This module
+knows nothing of Ray, models or losses.
 
-verl's engine scores whole sequences at their tokens' own temperatures; it cannot leave out what a grammar forbade, so
-the tokens of a constrained turn are context here, and counted.
+verl's engine scores whole sequences at their tokens' own temperatures. It cannot exclude the tokens that a grammar
+forbade, so the tokens of a constrained turn are context here, and counted.
 
 Array suffixes: `_T` tokens of a sequence, `_P` of its response (from the first trained token on), `_K` its trained
 tokens, `_L` columns of a row, `_E` rows of the batch.
@@ -25,7 +25,7 @@ from swarm.trainer.token_rows import Row, ScoredSample
 from swarm.types import FinishedEpisode, TrainBatch
 
 SEQUENCE_SHARED_MODES = frozenset({"seq-mean-token-mean"})
-"""Aggregation modes in which the tokens of an episode share one weight, however many sequences they are in."""
+"""Aggregation modes in which the tokens of an episode share one weight, over all of its sequences."""
 
 Fields = dict[str, torch.Tensor]
 
@@ -46,7 +46,7 @@ class TrainedSequence:
 
 @dataclass(frozen=True, slots=True)
 class Sequences:
-    """All sequences of a batch that have a token to train, and how many tokens were left out and why."""
+    """All sequences of a batch with a trained token, and the number of left-out tokens by reason."""
 
     trained: tuple[TrainedSequence, ...]
     temperature: float
@@ -54,7 +54,7 @@ class Sequences:
 
 
 def without_grammars(batch: TrainBatch) -> tuple[TrainBatch, dict[str, frozenset[int]]]:
-    """The same batch with nothing said of grammars, and the constrained turns of each episode that has any."""
+    """Return the batch without its grammars, and the constrained turns of each episode that has any."""
     constrained: dict[str, frozenset[int]] = {}
     for episode in batch.episodes:
         turns = frozenset(turn.index for sample in episode.samples for turn in sample.constrained_turns)
@@ -74,10 +74,11 @@ def build_sequences(
     loss_agg_mode: str,
     per_token_temperature: bool,
 ) -> Sequences:
-    """The sequences of every row, in the order of the rows.
+    """Return the sequences of every row, in the order of the rows.
 
-    Where the engine takes one temperature for the whole batch, tokens of any but the commonest one are context, and
-    counted. `temperature` is that of all trained tokens; 1 if they differ and the sequences say so themselves.
+    If the engine takes one temperature for the whole batch, tokens of any but the most common one are context, and
+    counted. `temperature` is the temperature of all trained tokens. It is 1 if they differ and the sequences carry
+    their own.
     """
     temperature, is_mixed = _common_temperature(rows)
     kept = [
@@ -104,7 +105,7 @@ def build_sequences(
 
 
 def padding_fields(like: Fields) -> Fields:
-    """A sequence of two tokens that trains nothing, with the same fields."""
+    """Return a sequence of two tokens that trains nothing, with the same fields."""
     two, one = torch.zeros(2, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
     whole: Fields = {"input_ids": two, "position_ids": torch.arange(2), "token_temperatures": torch.ones(2)}
     fields: Fields = {}
@@ -123,14 +124,14 @@ def _unconstrained(episode: FinishedEpisode) -> FinishedEpisode:
 
 
 def _common_temperature(rows: Sequence[Row]) -> tuple[float, bool]:
-    """The temperature of most trained tokens, and whether there are others."""
+    """Return the temperature of most trained tokens, and whether there are others."""
     all_N = np.concatenate([sample.temperatures_K for row in rows for sample in row.samples])
     values, counts = np.unique(all_N, return_counts=True)
     return float(values[counts.argmax()]), len(values) > 1
 
 
 def _kept_tokens(row: Row, constrained: frozenset[int], only_temperature: float | None) -> np.ndarray:
-    """Whether the loss sees each column of the row."""
+    """Return whether the loss sees each column of the row."""
     keep_L = ~np.isin(row.turn_indices_L, list(constrained))
     if only_temperature is not None:
         for sample in row.samples:
@@ -165,8 +166,11 @@ def _fields(row: Row, sample: ScoredSample, keep_K: np.ndarray, advantages_K: to
 
 
 def _rewards(row: Row, sample: ScoredSample, keep_K: np.ndarray) -> np.ndarray:
-    """The reward of each trained token of a sequence, for a critic: a turn's own reward at its end, and at the end of
-    the sequence's last turn all that the episode returned from there on."""
+    """Return the reward of each trained token of a sequence, for a critic.
+
+    A turn's own reward is earned at its end. The last turn of the sequence earns the whole return of the episode from
+    that turn on.
+    """
     turns_K = row.turn_indices_L[sample.columns_K]
     kept = np.flatnonzero(keep_K)
     is_end = np.append(turns_K[kept][1:] != turns_K[kept][:-1], True)
@@ -179,7 +183,7 @@ def _rewards(row: Row, sample: ScoredSample, keep_K: np.ndarray) -> np.ndarray:
 
 
 def _shifted_temperatures(sample: ScoredSample) -> torch.Tensor:
-    """For each position, the temperature of the token that comes after it."""
+    """Return, for each position, the temperature of the token after it."""
     temperatures_T = torch.ones(len(sample.token_ids_T))
     temperatures_T[torch.from_numpy(sample.positions_K) - 1] = torch.from_numpy(sample.temperatures_K)
     return temperatures_T

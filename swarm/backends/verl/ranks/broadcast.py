@@ -1,8 +1,8 @@
-"""New weights to samplers on other hosts: rank 0 sends every tensor over NCCL, as vLLM's `nccl` engine receives them.
+"""New weights for samplers on other hosts: rank 0 sends every tensor over NCCL, as vLLM's `nccl` engine receives them.
 
-Place in the flow: used instead of the file in shared memory where the configuration names `nccl`. The driver asks rank
-0 for a meeting point, the sampling engine tells the replicas, and while they wait there the weights are sent. A group
-lives for one version, so a replica that was started anew is simply in the next one.
+Place in the flow: replaces the file in shared memory if the configuration names `nccl`. The driver asks rank 0 for a
+meeting point, and the sampler passes it to the replicas. The weights are sent while the replicas wait there. A group
+lives for one version, so a restarted replica simply joins the next one.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -23,7 +23,10 @@ from swarm.backends.verl.ranks.weights import NamedTensors, OneWayEngine
 
 @CheckpointEngineRegistry.register("nccl")
 class BroadcastEngine(OneWayEngine):
-    """Rank 0 is the sender and rank 0 of the group; samplers are the ranks from 1 on."""
+    """Checkpoint engine that broadcasts weights over NCCL.
+
+    Rank 0 is the sender and rank 0 of the group; samplers are the ranks from 1 on.
+    """
 
     def __init__(
         self, bucket_size: int, is_master: bool = False, dtype: str = "", world_size: int = 2, **_options: Any
@@ -34,7 +37,7 @@ class BroadcastEngine(OneWayEngine):
         self._meeting_point: tuple[str, int] | None = None
 
     def prepare(self) -> dict[str, Any]:
-        """A new meeting point, of rank 0 only."""
+        """Return a new meeting point, from rank 0 only."""
         if not self._is_master:
             return {}
         with socket.socket() as probe:
@@ -44,7 +47,7 @@ class BroadcastEngine(OneWayEngine):
         return {"master_address": self._meeting_point[0], "master_port": port, "world_size": self._world_size}
 
     async def send_weights(self, weights: NamedTensors, global_steps: int | None = None) -> dict[str, Any]:
-        """Returns when every sampler has every tensor. Raises whatever NCCL raises."""
+        """Return when every sampler has every tensor. Raise the errors of NCCL."""
         if not self._is_master:
             # Gathering a tensor takes every rank, so every rank asks for all of them.
             for _pair in weights:
@@ -59,7 +62,7 @@ class BroadcastEngine(OneWayEngine):
         return {}
 
     def _join(self) -> Any:
-        # Imported late: it needs vLLM, which only this transport does.
+        # Imported late: only this transport needs vLLM.
         from verl.utils.distributed import stateless_init_process_group
 
         assert self._meeting_point is not None, "the driver prepares every transfer"

@@ -1,9 +1,9 @@
-"""The policy's objective as verl's workers evaluate it: verl's registered losses, KL kinds and aggregation modes.
+"""The policy's objective in verl's workers: verl's registered losses, KL kinds and aggregation modes.
 
-Place in the flow: set on verl's actor in every training process, and called for one microbatch of a minibatch; the
-returned losses of all microbatches and ranks average to the loss of the minibatch. Differs from verl's `ppo_loss` where
-that one depends on how a minibatch is cut: each row carries its weight in a mean over episodes, and a loss that verl
-averages over the rows of the call is scaled to the rows of the minibatch.
+Place in the flow: set on verl's actor in every training process, and called for one microbatch of a minibatch. The
+losses of all microbatches and ranks average to the loss of the minibatch. It differs from verl's `ppo_loss` where that
+depends on the split of a minibatch. Each row carries its weight in a mean over episodes. A loss that verl averages over
+the rows of the call is scaled to the rows of the minibatch.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -25,7 +25,8 @@ ROW_WEIGHT = "row_weight"
 """Field of a row: its share of its episode, in the modes that average over sequences; 1 elsewhere."""
 
 OWN_WEIGHT_LOSSES = frozenset({"bypass_mode"})
-"""Losses that take no weights, but make their own. They are proportional to the advantage, which carries ours."""
+"""Losses that ignore given weights and compute their own. They are proportional to the advantage, so the advantage
+carries our weights."""
 
 ROW_MEAN_LOSSES = frozenset({"geo_mean"})
 """Losses that verl averages over the rows of the call instead of by `loss_agg_mode`."""
@@ -34,7 +35,7 @@ ROW_MEAN_LOSSES = frozenset({"geo_mean"})
 def policy_loss(
     config: ActorConfig, model_output: Mapping[str, Any], data: TensorDict, dp_group: object = None
 ) -> tuple[torch.Tensor, dict[str, Any]]:
-    """policy loss + kl_loss_coef * KL(policy, reference) - entropy_coeff * entropy, and what it measured.
+    """Return policy loss + kl_loss_coef * KL(policy, reference) - entropy_coeff * entropy, and its metrics.
 
     Matrices are [R, L], rows of the microbatch by their longest response. verl averages gradients over the `dp_size`
     ranks, so each share is multiplied by their number.
@@ -60,7 +61,7 @@ def policy_loss(
     if loss_mode in OWN_WEIGHT_LOSSES:
         advantages_RL = advantages_RL * weights_RL
         if not mask_RL.any():
-            # Nothing but rows that fill up a rank, which such a loss refuses: one token that says nothing.
+            # Such a loss refuses a microbatch of padding rows alone, so one token with advantage 0 takes part.
             old_RL, advantages_RL = logprobs_RL.detach(), torch.zeros_like(logprobs_RL)
             seen_RL = mask_RL.clone()
             seen_RL[0, 0] = True

@@ -1,7 +1,7 @@
 """The CPU as one of verl's platforms.
 
 Place in the flow: verl imports this in every process of the run (`VERL_USE_EXTERNAL_MODULES`) and selects it by
-`VERL_PLATFORM=cpu`; where GPUs train it is never imported. Knows nothing of models or of the service.
+`VERL_PLATFORM=cpu`. It is never imported for training on GPUs. It knows nothing of models or of the service.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -29,9 +29,9 @@ def _no_bytes(*_args: Any, **_options: Any) -> int:
 
 
 class CpuDevice(ModuleType):
-    """`torch.cpu` with the calls on memory and random state that verl makes of a device module.
+    """`torch.cpu`, with the calls on memory and random state that verl makes on a device module.
 
-    Equal to `torch.cpu`, because verl compares the two to find out where it runs.
+    It is equal to `torch.cpu`, because verl compares the two to find out where it runs.
     """
 
     empty_cache: Callable[..., None] = staticmethod(_nothing)
@@ -59,7 +59,7 @@ class CpuDevice(ModuleType):
 
 @PlatformRegistry.register(platform="cpu")
 class CpuPlatform(PlatformBase):
-    """Gloo between processes; slots of Ray's resource "GPU", which on a cluster of its own are only numbers."""
+    """Platform with Gloo between processes. On a private cluster, slots of Ray's resource "GPU" are only numbers."""
 
     device_name = "cpu"
     vendor_name = "generic"
@@ -69,7 +69,7 @@ class CpuPlatform(PlatformBase):
         return True
 
     def is_platform_available(self, use_smi_check: bool = False) -> bool:
-        """Never found by itself, only by name."""
+        """Return False: verl selects this platform only by name."""
         return False
 
     def current_device(self) -> torch.device:
@@ -115,7 +115,7 @@ class CpuPlatform(PlatformBase):
         return None
 
     def ray_resource_name(self) -> str:
-        # The only names that verl's resource pools count are those of accelerators.
+        # verl's resource pools count only the names of accelerators.
         return "GPU"
 
     def ray_noset_envvars(self) -> list[str]:

@@ -1,8 +1,8 @@
-"""verl's FSDP engines with what this service asks of them, on the CPU and on NVIDIA GPUs.
+"""verl's FSDP engines with additions for this service, on the CPU and on NVIDIA GPUs.
 
-Place in the flow: registered with verl in every training process; verl builds one per role. It adds two things: logits
-are divided by the temperature that each single token was sampled at, and the schedule of the learning rate counts steps
-of the service, of which already the first one learns.
+Place in the flow: registered with verl in every training process; verl builds one per role. It adds two features.
+Logits are divided by the temperature at which each single token was sampled. The schedule of the learning rate counts
+steps of the service, and already the first step learns.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -31,15 +31,15 @@ from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDP
 from swarm.trainer.schedule import rate_ratio
 
 TEMPERATURES = "token_temperatures"
-"""Field of a row: for each position, the temperature that the token after it was sampled at. Only in a batch where
-they differ; verl's own scalar is then 1."""
+"""Field of a row: for each position, the sampling temperature of the token after it. Present only in a batch with
+several temperatures; verl's own scalar is then 1."""
 
 HALF_A_COSINE = 0.5
-"""verl's default of the cycles that a cosine goes through, and what the job's schedule means."""
+"""verl's default number of cosine cycles, and the meaning of the job's schedule."""
 
 
 class _SteppedSchedule:
-    """A learning rate that moves when a step of the service ends, not with each of its updates."""
+    """Learning rate that moves when a step of the service ends, not with each of its updates."""
 
     optimizer_config: Any
     lr_scheduler: Any
@@ -47,7 +47,7 @@ class _SteppedSchedule:
     def _build_lr_scheduler(self, optimizer: Any) -> Any:
         config = self.optimizer_config
         if config.num_cycles != HALF_A_COSINE or not config.zero_indexed_step:
-            # Asked for by verl's own names.
+            # The job sets this schedule by verl's own options.
             return super()._build_lr_scheduler(optimizer)  # type: ignore[misc]
 
         def ratio(steps_done: int) -> float:
@@ -62,7 +62,7 @@ class _SteppedSchedule:
         return LambdaLR(optimizer, ratio)
 
     def lr_scheduler_step(self) -> float:
-        """Called by verl after each update: the rate that was used."""
+        """Return the rate that was used; verl calls this after each update."""
         return float(self.lr_scheduler.get_last_lr()[0])
 
     def end_step(self) -> None:
@@ -70,16 +70,16 @@ class _SteppedSchedule:
 
 
 class PolicyEngine(_SteppedSchedule, FSDPEngineWithLMHead):
-    """A language model under FSDP."""
+    """Language model under FSDP."""
 
     def _merged_lora_per_tensor_param(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Whole weights with the adapters merged in, unrounded: verl would give them as bfloat16."""
+        """Yield whole weights with the adapters merged in, unrounded: verl would return them as bfloat16."""
         try:
             with merged_lora_context(self.module, backup_adapters=True):
                 named = normalize_peft_param_name(self.module.state_dict())
                 for name, weight in convert_weight_keys(named, self.module).items():
                     is_sharded = isinstance(weight, DTensor)
-                    # Whatever is not gathered is the live weight, which loses the adapters when this ends.
+                    # A weight that was not gathered is the live one, which loses the adapters when this ends.
                     yield name, weight.to(get_device_id()).full_tensor() if is_sharded else weight.detach().clone()
         finally:
             if self._is_offload_param:
@@ -100,7 +100,7 @@ class PolicyEngine(_SteppedSchedule, FSDPEngineWithLMHead):
 
 
 class ValueEngine(_SteppedSchedule, FSDPEngineWithValueHead):
-    """A critic under FSDP. Its new head is drawn from the seed, so that a run can be repeated."""
+    """Critic under FSDP. Its new head is drawn from the seed, so that a run can be repeated."""
 
     def _build_module(self) -> torch.nn.Module:
         with torch.random.fork_rng():
@@ -112,7 +112,7 @@ class ValueEngine(_SteppedSchedule, FSDPEngineWithValueHead):
 
 
 class _HostMemory:
-    """Weights that are in the host's memory already are not offloaded to it: verl would ask to pin them for a GPU."""
+    """Engine that does not offload weights from host memory to host memory: verl would pin them for a GPU."""
 
     engine_config: Any
 
@@ -133,7 +133,7 @@ class CpuPolicyEngine(_HostMemory, PolicyEngine):
 @EngineRegistry.register(model_type="value_model", backend=["fsdp2"], device=["cpu"])
 class CpuValueEngine(_HostMemory, ValueEngine):
     def _load_module(self) -> torch.nn.Module:
-        """As verl does, but for its flash attention, which a critic cannot be configured without."""
+        """Load the module like verl, but without flash attention, which verl always configures for a critic."""
         model, config = self.model_config, self.model_config.hf_config
         config.num_labels, config.classifier_dropout, config.hidden_dropout = 1, 0.0, "0"
         module = AutoModelForTokenClassification.from_pretrained(
@@ -148,7 +148,7 @@ class CpuValueEngine(_HostMemory, ValueEngine):
         return module
 
 
-# A vendor's engine is preferred to verl's own for the device.
+# verl prefers a vendor's engine to its own for the device.
 EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device=["cuda"], vendor=["nvidia"])(
     PolicyEngine
 )

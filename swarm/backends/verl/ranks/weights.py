@@ -1,8 +1,8 @@
-"""How new weights leave the training processes: as one file in shared memory, or by NCCL to other hosts.
+"""The way of new weights out of the training processes: one file in shared memory, or NCCL to other hosts.
 
-Place in the flow: verl hands its actor's weights to the checkpoint engine named in the configuration; all ranks take
-part in gathering them, and rank 0 lets them out. What is answered here reaches the replicas through
-`VerlTrainer` and the sampling engine. Knows nothing of vLLM's HTTP calls.
+Place in the flow: verl passes its actor's weights to the checkpoint engine named in the configuration. All ranks take
+part in gathering them, and rank 0 sends them out. The answer reaches the replicas through `VerlTrainer` and the
+sampler. This module knows nothing of vLLM's HTTP calls.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -26,7 +26,7 @@ NamedTensors = Generator[tuple[str, torch.Tensor], None, None]
 
 
 class OneWayEngine(CheckpointEngine):
-    """A checkpoint engine whose receivers are not verl's: nothing to prepare, and nothing received here."""
+    """Checkpoint engine whose receivers are not verl's: it prepares nothing and receives nothing."""
 
     def prepare(self) -> dict[str, Any]:
         return {}
@@ -49,8 +49,11 @@ class OneWayEngine(CheckpointEngine):
 
 @CheckpointEngineRegistry.register("shm_file")
 class ShmFileEngine(OneWayEngine):
-    """One safetensors file per version, complete when it is there: every tensor by its Hugging Face name, a tied output
-    head once more by its own, floating-point numbers in the sampler's precision."""
+    """Checkpoint engine with one safetensors file per version, which is complete once it exists.
+
+    It has every tensor by its Hugging Face name, and a tied output head once more by its own name. Floating-point
+    numbers are in the sampler's precision.
+    """
 
     def __init__(
         self, bucket_size: int, is_master: bool = False, directory: str = "", dtype: str = "", **_options: Any
@@ -60,7 +63,7 @@ class ShmFileEngine(OneWayEngine):
         self._dtype: torch.dtype = getattr(torch, dtype)
 
     async def send_weights(self, weights: NamedTensors, global_steps: int | None = None) -> dict[str, Any]:
-        """Raises ShmFull on rank 0, OSError."""
+        """Write the file. Raise ShmFull on rank 0, OSError."""
         tensors = gather(weights, self._dtype, is_kept=self._is_master)
         if not self._is_master:
             return {}

@@ -1,6 +1,6 @@
-"""verl's training workers with what this service asks of them.
+"""verl's training workers with additions for this service.
 
-Place in the flow: Ray runs one of these processes per GPU (on the CPU: per slot); the driver's trainer calls their
+Place in the flow: Ray runs one of these processes per GPU (on the CPU: per slot). The driver's trainer calls their
 registered methods on all ranks at once. Importing this module registers the engines and weight transports with verl.
 """
 
@@ -27,17 +27,20 @@ from swarm.backends.verl.ranks.policy_engine import PolicyEngine, ValueEngine
 from swarm.backends.vllm.weight_file import gather, write_weights
 
 COLLECTIVE_TIMEOUT_S = 600
-"""How long a rank waits for the others. A rank that died is noticed at once; this is for one that hangs."""
+"""Longest wait of a rank for the others. A dead rank is noticed at once; this limit is for one that hangs."""
 
 
 def _join_process_group() -> None:
-    """Where verl would ask torch for gloo twice, which torch refuses, make the group first. It is made once."""
+    """Create the process group here if verl would ask torch for gloo twice, which torch refuses.
+
+    The group is created once.
+    """
     if get_device_name() == "cpu":
         initialize_global_process_group_ray(timeout_second=COLLECTIVE_TIMEOUT_S, backend="cpu:gloo")
 
 
 class PolicyWorker(ActorRolloutRefWorker):
-    """Actor, with the reference policy beside it where the job needs one."""
+    """Actor, with the reference policy beside it if the job needs one."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -50,7 +53,7 @@ class PolicyWorker(ActorRolloutRefWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def restore_base(self) -> None:
-        """Weights, optimizer and schedule as they were before the first step."""
+        """Restore weights, optimizer and schedule from before the first step."""
         self.actor.reset()
         self._set_loss()
 
@@ -71,7 +74,7 @@ class PolicyWorker(ActorRolloutRefWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def describe_weights(self) -> list[tuple[str, str, list[int]]]:
-        """Name, dtype and shape of every tensor, in the order in which they are let out."""
+        """Return name, dtype and shape of every tensor, in the order in which they are sent."""
         weights, _adapter = self.actor.engine.get_per_tensor_param()
         return [(name, str(weight.dtype).removeprefix("torch."), list(weight.shape)) for name, weight in weights]
 
@@ -81,7 +84,7 @@ class PolicyWorker(ActorRolloutRefWorker):
 
 
 class ValueWorker(TrainingWorker):
-    """The critic of algorithms that have one."""
+    """Critic, for algorithms that have one."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         _join_process_group()
@@ -93,6 +96,6 @@ class ValueWorker(TrainingWorker):
 
 
 def _end_step(worker: TrainingWorker) -> None:
-    # verl's other model engines move the rate themselves.
+    # verl's other model engines move the learning rate themselves.
     if isinstance(worker.engine, PolicyEngine | ValueEngine):
         worker.engine.end_step()

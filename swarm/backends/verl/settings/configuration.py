@@ -1,8 +1,8 @@
-"""A job as verl's configuration: what its fields imply, its own overrides laid over that, all of it checked.
+"""The verl configuration of a job: settings implied by the job's fields, then the job's own overrides, all checked.
 
-Place in the flow: the server asks here before it accepts a job, the sampler's settings are cut from the result, and the
-driver builds verl's trainer from the same. Reads no weights and imports neither tensors nor verl; what only verl's own
-classes can tell is checked by the driver (validation.py).
+Place in the flow: the server asks here before it accepts a job. The sampler's settings are taken from the result, and
+the driver builds verl's trainer from it. This module reads no weights and imports neither tensors nor verl. The driver
+makes the checks that need verl's own classes (validation.py).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -31,14 +31,14 @@ MODEL: Final = "actor_rollout_ref.model"
 CORRECTION: Final = "verl.trainer.config.algorithm.RolloutCorrectionConfig"
 
 SCHEDULES: Final[Mapping[str, tuple[str, ...]]] = {"dp": ("constant", "cosine"), "veomni": ("constant", "cosine")}
-"""The schedules of verl's model engines, by the name of the engine; `dp` is FSDP. One that is not listed has none."""
+"""Schedules of verl's model engines, by engine name; `dp` is FSDP. An engine that is not listed has none."""
 CPU_SEQUENCES: Final = 32
-"""verl's default of 256 sequences at once suits a GPU."""
+"""Number of sequences at once on a CPU; verl's default of 256 suits a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerlSettings:
-    """A job with its merged configuration: verl's tree, every reference in it resolved."""
+    """Job with its merged configuration: verl's tree, with every reference in it resolved."""
 
     job: TrainJob
     config: DictConfig
@@ -49,25 +49,25 @@ class VerlSettings:
 
     @property
     def ranks(self) -> int:
-        """Processes that train, one per GPU or, on the CPU, one per slot."""
+        """Number of training processes, one per GPU or, on the CPU, one per slot."""
         return int(self.config.trainer.nnodes) * int(self.config.trainer.n_gpus_per_node)
 
     @property
     def transport(self) -> str:
-        """How weights get to the sampler."""
+        """Way of the weights to the sampler."""
         return str(self.config.actor_rollout_ref.rollout.checkpoint_engine.backend)
 
     @property
     def colocated(self) -> bool:
-        """Whether the sampler lives on the trainer's GPUs and sleeps while those train."""
+        """Whether the sampler shares the trainer's GPUs and sleeps while the trainer uses them."""
         return bool(self.config.actor_rollout_ref.hybrid_engine)
 
 
 def merge_settings(job: TrainJob, model_directory: Path) -> VerlSettings:
-    """What verl is to be configured with for this job, whose model lies in `model_directory`.
+    """Return verl's configuration for this job, whose model is in `model_directory`.
 
-    Raises JobInvalid, its `param` naming the key, for one that verl does not know, that belongs to a field of the job,
-    or that the service sets itself; for a value of the wrong type; and for what cannot be run where the job runs.
+    Raise JobInvalid, with the key as its `param`, for a key that verl does not know, or that a field of the job or the
+    service sets. Raise it as well for a value of the wrong type, and for a setting that cannot run on this server.
     """
     job = job.resolve()
     overrides = dict(_flatten(job.verl))
@@ -91,7 +91,7 @@ def merge_settings(job: TrainJob, model_directory: Path) -> VerlSettings:
 
 
 def _flatten(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys of nested sections, in the order they are written. An empty mapping is a value."""
+    """Yield the dotted keys of nested sections, in written order. An empty mapping is a value."""
     for key, value in section.items():
         path = f"{prefix}.{key}" if prefix else str(key)
         if isinstance(value, Mapping) and value:
@@ -101,7 +101,7 @@ def _flatten(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
 
 
 def _model_engine(overrides: Mapping[str, Any]) -> str:
-    """Which of verl's sets of defaults the overrides ask for, by `model_engine` or by the actor's strategy."""
+    """Return the set of verl's defaults that the overrides select, by `model_engine` or the actor's strategy."""
     strategy = overrides.get(f"{ACTOR}.strategy")
     asked = overrides.get("model_engine") or (strategy if strategy in MODEL_ENGINES else "dp")
     if asked not in MODEL_ENGINES:
@@ -129,7 +129,7 @@ def _check_key(schema: VerlSchema, key: str, value: Any) -> None:
 
 
 def _fits(value: Any, expected: Any) -> bool:
-    """Whether a value may stand where verl's files have the value `expected`."""
+    """Return whether a value may replace the value `expected` of verl's files."""
     if expected is None or value is None:
         return True
     if isinstance(expected, bool) or isinstance(value, bool):
@@ -141,7 +141,7 @@ def _fits(value: Any, expected: Any) -> bool:
 
 
 def _layout(job: TrainJob, given: Mapping[str, Any]) -> dict[str, Any]:
-    """verl's nodes and GPUs of the trainer. Raises JobInvalid if they are not the job's `n_gpu` GPUs."""
+    """Return the trainer's nodes and GPUs for verl. Raise JobInvalid if they are not the job's `n_gpu` GPUs."""
     nnodes = int(given.get("trainer.nnodes", 1))
     per_node = given.get("trainer.n_gpus_per_node")
     if job.n_gpu == 0:
@@ -178,7 +178,7 @@ def _of_policy(job: TrainJob, given: Mapping[str, Any]) -> dict[str, Any]:
         "algorithm.gdpo_reward_weights": job.gdpo_reward_weights,
         "algorithm.rollout_correction.rollout_is": job.rollout_is if is_corrected else None,
         "algorithm.rollout_correction.rollout_is_threshold": job.rollout_is_threshold,
-        # Without a correction, the policy is compared with the one that sampled: verl's bypass mode.
+        # Without a correction, the policy is compared with the policy that sampled: verl's bypass mode.
         "algorithm.rollout_correction.bypass_mode": not is_corrected
         and "algorithm.rollout_correction.rollout_rs" not in given,
         f"{ACTOR}.policy_loss.loss_mode": job.policy_loss,
@@ -227,7 +227,7 @@ def _of_optimizer(job: TrainJob, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_schedule(job: TrainJob, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Raises JobInvalid for a schedule that verl's model engine has not."""
+    """Return the schedule settings. Raise JobInvalid for a schedule that verl's model engine lacks."""
     model_engine, scheduler = _model_engine(given), job.lr_scheduler_type
     if scheduler not in SCHEDULES.get(model_engine, ("constant",)):
         raise JobInvalid(
@@ -266,12 +266,12 @@ def _of_run(job: TrainJob, model_directory: Path) -> dict[str, Any]:
         "trainer.logger": [],
         "trainer.val_before_train": False,
         "trainer.resume_mode": "disable",
-        # Only the name of verl's own asynchronous modes is listed; any other is one of its user's.
+        # Only the names of verl's own asynchronous modes are listed; any other mode was added by a user of verl.
         "trainer.v1.trainer_mode": "swarm",
-        # A sampler of its own beside the trainer, unless the job asks for one on the same GPUs.
+        # The sampler has its own GPUs beside the trainer, unless the job asks for the same GPUs.
         "actor_rollout_ref.hybrid_engine": False,
         "transfer_queue.enable": True,
-        # Rewards come with the episodes.
+        # Rewards arrive with the episodes.
         "reward.num_workers": 0,
     }
 
@@ -304,7 +304,7 @@ def _of_gpu(given: Mapping[str, Any]) -> dict[str, Any]:
     colocated = bool(given.get("actor_rollout_ref.hybrid_engine", False))
     shared: dict[str, Any] = {"trainer.device": "cuda", f"{ROLLOUT}.enable_sleep_mode": colocated}
     if _model_engine(given) == "dp":
-        # What sleeps must leave its memory to the other: the trainer's state waits on the host.
+        # A sleeping process must free its GPU memory for the other, so the trainer's state waits on the host.
         offload = {f"{ACTOR}.fsdp_config.{what}_offload": colocated for what in ("param", "optimizer")}
         return {**shared, **offload, f"{ACTOR}.strategy": "fsdp2", "critic.strategy": "fsdp2"}
     return shared
@@ -319,7 +319,10 @@ def _refuse_dtype(job: TrainJob) -> None:
 
 
 def _of_memory(job: TrainJob, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Adapters, merged into the whole weights that a sampler is sent; and what the backward pass computes again."""
+    """Return the settings for memory: LoRA adapters and gradient checkpointing.
+
+    A sampler receives whole weights with the adapters merged in.
+    """
     asked: dict[str, Any] = {}
     if job.enable_gradient_checkpointing is not None:
         asked |= {

@@ -1,8 +1,8 @@
-"""Every setting that verl has, by its own names: its configuration tree, read from its files.
+"""The tree of all settings that verl has, under its own names, read from its files.
 
-Place in the flow: configuration.py merges a job into this tree and checks its keys here. Reads verl's YAML
-files with hydra and the source of its configuration classes, and imports nothing of verl, so that a server that holds
-no tensors can refuse a wrong job at once.
+Place in the flow: configuration.py merges a job into this tree and checks its keys here. This module reads verl's YAML
+files with hydra, and the source of its configuration classes. It imports nothing of verl, so a server without tensors
+can refuse a wrong job at once.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -36,7 +36,7 @@ class VerlSchema:
     tree: DictConfig
 
     def knows(self, path: str) -> bool:
-        """Whether verl reads a setting of this dotted path: from its files, its classes, or as free content."""
+        """Return whether verl reads a setting at this dotted path: from files, classes, or as free content."""
         node: Any = self.tree
         parts = path.split(".")
         for depth, part in enumerate(parts):
@@ -51,7 +51,7 @@ class VerlSchema:
         return True
 
     def default(self, path: str) -> Any:
-        """The value in verl's files, None if it has none there or refers to another one."""
+        """Return the value in verl's files, or None if it has none there or refers to another one."""
         node: Any = self.tree
         for part in path.split("."):
             if not OmegaConf.is_dict(node) or part not in node:
@@ -62,12 +62,12 @@ class VerlSchema:
         return None if node._is_interpolation() or node._is_missing() else node._value()
 
     def holds_settings(self, path: str) -> bool:
-        """Whether the path is a section with settings of its own rather than one setting."""
+        """Return whether the path is a section with its own settings rather than one setting."""
         node = OmegaConf.select(self.tree, path, throw_on_missing=False) if path else self.tree
         return OmegaConf.is_dict(node) and bool(node)
 
     def close_matches(self, path: str) -> list[str]:
-        """Known paths that this one may have been meant to be, likeliest first."""
+        """Return similar known paths, likeliest first."""
         last = path.rsplit(".", 1)[-1]
         same_name = [known for known in self._paths if known.rsplit(".", 1)[-1] == last]
         similar = difflib.get_close_matches(path, self._paths, CLOSE_MATCHES, CLOSE_ENOUGH)
@@ -82,14 +82,17 @@ class VerlSchema:
         return _read_dataclass_fields(_package_directory())
 
     def _class_has(self, node: Any, rest: list[str]) -> bool:
-        """Whether the class that a section is made into has a field of that name."""
+        """Return whether the class that a section is made into has a field of that name."""
         target = OmegaConf.select(node, "_target_", default=None)
         return isinstance(target, str) and rest[0] in self._fields.get(target.rsplit(".", 1)[-1], frozenset())
 
 
 @cache
 def read_schema(model_engine: str) -> VerlSchema:
-    """What the installed verl has. Its tree is not to be changed. Raises EngineFailure if verl is not installed."""
+    """Return the schema of the installed verl. Do not change its tree.
+
+    Raise EngineFailure if verl is not installed.
+    """
     directory = _package_directory() / "trainer" / "config"
     with initialize_config_dir(config_dir=str(directory), version_base=None):
         return VerlSchema(compose("ppo_trainer", overrides=[f"model_engine={model_engine}"]))
@@ -103,7 +106,7 @@ def _package_directory() -> Path:
 
 
 def _is_free(node: Any) -> bool:
-    """An empty mapping, or nothing, where verl takes any content."""
+    """Return whether the node is an empty mapping, or nothing, where verl takes any content."""
     if OmegaConf.is_dict(node):
         return not node
     return not OmegaConf.is_config(node) and node._value() is None
@@ -120,7 +123,7 @@ def _leaves(node: Any, prefix: str) -> Iterator[str]:
 
 
 def _read_dataclass_fields(package: Path) -> dict[str, frozenset[str]]:
-    """Class name -> names of its annotated fields, inherited ones too, of verl's configuration classes."""
+    """Return class name -> names of annotated fields, inherited ones too, of verl's configuration classes."""
     own: dict[str, tuple[set[str], list[str]]] = {}
     files = [*sorted((package / "workers" / "config").glob("*.py")), *sorted((package / "trainer/config").glob("*.py"))]
     for file in files:

@@ -1,7 +1,7 @@
-"""What a merged configuration asks for that cannot be done: each with the one line that says why and what to do.
+"""The limits of a merged configuration: each unsupported setting with one line that names the reason and the remedy.
 
-Place in the flow: the last check of configuration.py. Knows what this service can do with verl and vLLM, and nothing of
-how.
+Place in the flow: the last check of configuration.py. It knows which settings this service supports with verl and vLLM,
+and nothing of their implementation.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -19,11 +19,11 @@ from swarm.job import TrainJob
 WEIGHT_TRANSPORTS = ("shm_file", "nccl")
 
 Problem = tuple[str, str]
-"""The setting that is in the way, by verl's name, and what is wrong with it."""
+"""The unsupported setting, by verl's name, and the reason."""
 
 
 def check_limits(job: TrainJob, config: DictConfig) -> None:
-    """Raises JobInvalid for the first setting that cannot be honoured."""
+    """Raise JobInvalid for the first setting that cannot be honoured."""
     checks = [_of_sampler, _of_objective, _of_weights, *([_of_cpu] if job.n_gpu == 0 else [])]
     for check in checks:
         for key, problem in check(job, config):

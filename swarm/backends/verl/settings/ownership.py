@@ -1,6 +1,6 @@
-"""Which of verl's settings belong to a field of the job, and which the service sets itself.
+"""The owners of verl's settings: a field of the job, or the service itself.
 
-Place in the flow: asked by configuration.py for every override. Tables and nothing else.
+Place in the flow: asked by configuration.py for every override. It contains tables and nothing else.
 """
 
 from __future__ import annotations
@@ -121,11 +121,11 @@ RESERVED: Final[Mapping[str, str]] = {
     "transfer_queue.enable": "rows always go through the TransferQueue",
     "ray_kwargs": "set ray_address, or SWARM_RAY_ADDRESS, of the server",
 }
-"""Path or start of a path -> why it cannot be set."""
+"""Map from a path, or the start of one, to the reason why it cannot be set."""
 
 
 def owner_of(key: str) -> str | None:
-    """The field of the job that this setting of verl belongs to."""
+    """Return the field of the job that sets this setting of verl, or None."""
     for section, field in OWNED_SECTIONS.items():
         if key == section or key.startswith(f"{section}."):
             return field

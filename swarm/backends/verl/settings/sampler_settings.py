@@ -1,7 +1,7 @@
 """The vLLM side of a job's merged configuration.
 
-Place in the flow: made when a backend is built, and handed to the engine that runs the replicas. Translates names: on
-the left vLLM's options, on the right verl's settings.
+Place in the flow: made when a backend is built, and passed to the sampler that runs the replicas. It translates names:
+on the left vLLM's options, on the right verl's settings.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -21,7 +21,7 @@ GPU_FLAGS: Final = ("gpu_memory_utilization", "enable_sleep_mode", "quantization
 
 
 def sampler_settings(settings: VerlSettings) -> SamplerSettings:
-    """How many replicas of which model run where, and with which options of `vllm serve`."""
+    """Return the number, model and place of the replicas, and their options of `vllm serve`."""
     rollout = settings.config.actor_rollout_ref.rollout
     tensor_parallel, data_parallel = int(rollout.tensor_model_parallel_size), int(rollout.data_parallel_size)
     on_gpu = settings.device == "cuda"

@@ -1,7 +1,7 @@
 """verl's own check of a merged configuration.
 
-Place in the flow: the driver asks before it starts anything. Needs verl, hence tensors, which configuration.py does
-not.
+Place in the flow: the driver asks before it starts anything. Unlike configuration.py, this module needs verl, and
+therefore tensors.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -19,14 +19,14 @@ from swarm.errors import JobInvalid
 
 
 def validate(settings: VerlSettings) -> None:
-    """Raises JobInvalid with verl's reason."""
+    """Raise JobInvalid with verl's reason if verl refuses the settings."""
     config = settings.config
     try:
         validate_config(config, need_reference_policy(config), need_critic(config))
         omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
         omega_conf_to_dataclass(config.algorithm)
     except Exception as error:
-        # verl and hydra raise assertions, type and value errors, and errors of their own.
+        # verl and hydra raise assertions, type and value errors, and their own errors.
         reason = " ".join(str(error.__cause__ or error).split())[:300] or type(error).__name__
         raise JobInvalid(f"verl refuses this job: {reason}", param="verl") from error
     if config.actor_rollout_ref.actor.strategy == "megatron":

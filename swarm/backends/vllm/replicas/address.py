@@ -1,7 +1,7 @@
-"""Whether a Ray cluster is where it is said to be.
+"""The check that a Ray cluster is reachable at its address.
 
-Place in the flow: asked by whoever is about to connect, for the trainer or for a replica, because Ray itself waits for
-minutes. Knows nothing of Ray.
+Place in the flow: called before the trainer or a replica connects, because Ray itself waits for minutes. This module
+knows nothing of Ray.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ CONNECT_TIMEOUT_S: Final = 10.0
 
 
 def check_address(address: str) -> None:
-    """Raises EngineFailure unless somebody listens at the address."""
+    """Raise EngineFailure unless a process listens at the address."""
     if address == "auto":
         return
     host, _colon, port = address.rpartition(":")

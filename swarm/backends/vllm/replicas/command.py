@@ -1,7 +1,7 @@
-"""How one replica is run: vLLM's command line and environment.
+"""The command line and the environment of one vLLM replica.
 
-Place in the flow: replica.py asks for both before it starts a process. Plain functions over settings; it knows nothing
-of processes, HTTP or weights.
+Place in the flow: replica.py asks for both before it starts a process. These are plain functions over settings, which
+know nothing of processes, HTTP or weights.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ OWN_FLAGS: Final = frozenset(
         "tensor_parallel_size", "tokenizer", "uds", "weight_transfer_config", "worker_extension_cls",
     }
 )  # fmt: skip
-"""What the engine itself relies on, or a job has another setting for. Tokens that `stream_interval` held back over a
-change of weights would be recorded with the wrong version."""
+"""Flags that the sampler relies on, or for which a job has another setting. If `stream_interval` delayed tokens past a
+weight change, they would be recorded with the wrong version."""
 CPU_DEFAULTS: Final = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 """One GiB of cache, and threads that the operating system may move: the cores are shared with the trainer."""
 EAGER_ON_CPU: Final = {"TORCHDYNAMO_DISABLE": "1"}
-"""Where the model itself is not compiled, compiling a few helpers of the sampler would hold up the first request by as
-much as it takes to start."""
+"""Without a compiled model, compiling a few functions of the sampler would delay the first request by the time that it
+takes to start."""
 SECRETS: Final = ("SWARM_TOKEN", "SWARM_ROLLOUT_TOKEN", "SWARM_OBSERVER_TOKEN")
 
 
@@ -57,10 +57,9 @@ def build_command(
     threads: int = 1,
     host: str = LOOPBACK,
 ) -> list[str]:
-    """The guard with vLLM as its child. `cores` are those that the caller itself may run on, `threads` are what the
-    model is computed by.
+    """Return the guard's command line with vLLM as its child. Raise JobInvalid for a flag that a job must not set.
 
-    Raises JobInvalid for a flag that is not the job's to set.
+    `cores` are the cores that the caller itself may use; `threads` is the number of threads that compute the model.
     """
     layout = settings.layout
     options: dict[str, Any] = {
@@ -72,11 +71,11 @@ def build_command(
         "max_model_len": settings.max_model_len,
         "seed": seed,
         "tensor_parallel_size": layout.tensor_parallel,
-        # vLLM's own defaults for sampling, not the model's: a request says what it wants.
+        # vLLM's own sampling defaults, not those of the model: each request carries its parameters.
         "generation_config": "vllm",
         "logprobs_mode": "processed_logprobs",
         "max_logprobs": MOST_TOP_LOGPROBS,
-        # The grammars of requests are written for it, as the local engine's are.
+        # The grammars of requests are written for this backend, as for the local sampler.
         "structured_outputs_config": {"backend": "guidance"},
         "weight_transfer_config": {"backend": settings.transport},
         "worker_extension_cls": "swarm_weights.Extension",
@@ -96,9 +95,9 @@ def build_command(
 def build_environment(
     inherited: Mapping[str, str], settings: SamplerSettings, *, index: int, key: str, threads: int, directory: Path
 ) -> dict[str, str]:
-    """The environment of the replica with this number. `directory` is its own, made by `own_directory`.
+    """Return the environment of the replica with this number. `directory` comes from `own_directory`.
 
-    Raises JobInvalid if the server sees too few GPUs for the layout.
+    Raise JobInvalid if the server sees too few GPUs for the layout.
     """
     environment = {name: value for name, value in inherited.items() if name not in SECRETS}
     environment |= {
@@ -107,7 +106,7 @@ def build_environment(
         ),
         "TMPDIR": str(directory),
         KEY_VARIABLE: key,
-        # The routes that pause, update and put to sleep.
+        # This enables the routes that pause, update and put to sleep.
         "VLLM_SERVER_DEV_MODE": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
@@ -120,7 +119,7 @@ def build_environment(
     }
     if allowed := inherited.get("VLLM_PLUGINS"):
         environment["VLLM_PLUGINS"] = f"{allowed},swarm_grammars"
-    # Compiled code is worth more than one run: it stays where torch would have put it.
+    # Compiled code serves more than one run, so it stays in torch's default place.
     environment.setdefault(
         "TORCHINDUCTOR_CACHE_DIR", str(Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}")
     )
@@ -131,10 +130,10 @@ def build_environment(
 
 
 def own_directory() -> Path:
-    """A new directory for the temporary files of one run, which the guard removes.
+    """Return a new directory for the temporary files of one run, which the guard removes.
 
-    In it is the server's own library of grammars for the replica to use: every version draws the bounds of languages
-    somewhat differently, and the trainer must find possible what the sampler drew.
+    It contains the server's own library of grammars for the replica. Every version of the library accepts slightly
+    different languages, and the trainer must find possible every token that the sampler drew.
     """
     directory = Path(tempfile.mkdtemp(prefix="swarm-vllm-"))
     (directory / SHARED).mkdir()
@@ -145,7 +144,7 @@ def own_directory() -> Path:
 
 
 def free_port(host: str = LOOPBACK) -> int:
-    """Free at this moment: a replica that finds it taken is started again with another."""
+    """Return a port that is free now: a replica that finds it taken is started again with another."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
@@ -153,7 +152,7 @@ def free_port(host: str = LOOPBACK) -> int:
 
 def _checked(settings: SamplerSettings) -> dict[str, Any]:
     chosen = {name.replace("-", "_"): value for name, value in settings.flags.items()}
-    # verl has a setting of its own for it, which must say what the layout does.
+    # verl has its own setting for this, which must agree with the layout.
     if chosen.get("enable_sleep_mode") is settings.layout.colocated:
         del chosen["enable_sleep_mode"]
     taken = sorted(OWN_FLAGS & chosen.keys())
@@ -188,8 +187,11 @@ def _as_arguments(options: Mapping[str, Any]) -> list[str]:
 
 
 def _cores_of(settings: SamplerSettings, cores: Sequence[int], threads: int) -> str:
-    """On a CPU, vLLM's processes wait for one another by spinning: where cores are few, a server that shares all of
-    them is kept from running for seconds. One is left to it, unless the model is to be computed on all of them."""
+    """Return the cores of a replica on a CPU.
+
+    vLLM's processes wait for one another by spinning. On few cores, a server that shares all of them would stop for
+    seconds. One core is therefore left to the server, unless the model is to be computed on all of them.
+    """
     if settings.layout.device != "cpu" or len(cores) < 2 or threads >= len(cores):
         return "all"
     return ",".join(str(core) for core in sorted(cores)[1:])

@@ -1,7 +1,7 @@
-"""How a replica's processes come to be: beside the server, or on a node of a Ray cluster.
+"""The start of a replica's processes: beside the server, or on a node of a Ray cluster.
 
-Place in the flow: replica.py asks for them at every start, and is given the process to watch and the client to speak
-through. Knows nothing of what a replica does then.
+Place in the flow: replica.py asks for processes at every start, and receives the process to watch and the client to
+call. This module does not know what a replica does afterwards.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from swarm.backends.vllm.requests.replica_client import ReplicaClient
 
 ORDER_VARIABLE: Final = "SWARM_REPLICA_ORDER"
 REMOTE_GRACE_S: Final = 2 * STOP_GRACE_S
-"""The guard's own, and the way there and back."""
+"""The guard's own grace, and the time for the messages both ways."""
 PLACING_SHARE: Final = 0.8
-"""The share of the time for a start that placing may take: after it, too little is left to load the model."""
+"""Share of the start time for finding a node: after it, too little time is left to load the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A replica whose processes have been started. `node_id` is Ray's name of where; None beside the server."""
+    """Replica whose processes have been started. `node_id` is Ray's name of its node; None beside the server."""
 
     process: GuardedProcess
     client: ReplicaClient
@@ -47,9 +47,9 @@ class Launched:
 
 
 async def launch(plan: ReplicaPlan, index: int, seed: int, node_id: str | None) -> Launched:
-    """Start replica `index`, on the node of its last start if there is a cluster and room.
+    """Start replica `index`, on the node of its last start if the cluster has free devices there.
 
-    Raises EngineFailure if it cannot be run, EngineLost if there is no room for it in time, JobInvalid.
+    Raise EngineFailure if it cannot run, EngineLost if no devices become free in time, and JobInvalid.
     """
     key = secrets.token_hex(16)
     if plan.ray_address is None:
@@ -69,7 +69,7 @@ async def _beside_the_server(plan: ReplicaPlan, index: int, seed: int, key: str)
         )
         process = await start_process(command, environment, _log_of(plan, index), grace_s=STOP_GRACE_S)
     except BaseException:
-        # No guard is there to do it.
+        # Without a guard, nothing else removes the directory.
         shutil.rmtree(directory, ignore_errors=True)
         raise
     return Launched(process, ReplicaClient(f"http://{LOOPBACK}:{port}", key))
@@ -81,7 +81,7 @@ async def _on_a_node(
     order = ReplicaOrder(
         ray_address, plan.python, plan.settings, index, seed, plan.limits.threads, key=key, node_id=node_id
     )
-    # Here, because the command line of a process is for everybody to read.
+    # In the environment, because every user can read the command line of a process.
     told = TypeAdapter(ReplicaOrder).dump_json(order).decode()
     environment = {name: value for name, value in os.environ.items() if name not in SECRETS} | {ORDER_VARIABLE: told}
     process = await start_process(

@@ -1,6 +1,7 @@
-"""What a model directory says of its model without loading it: size, vocabulary, end tokens, how text is written.
+"""The facts about a model that its directory contains: size, vocabulary, end tokens and tokenizer.
 
-Place in the flow: the engine reads it once per start. Works from the files alone; knows no tensors.
+Place in the flow: the sampler reads them once per start. It works from the files alone, does not load the model, and
+knows no tensors.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -25,9 +26,10 @@ LARGEST_HEADER: Final = 2**28
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """`parameters` is 0 for weights that are not in safetensors files; `vocabulary` is the width of the logits.
+    """Facts about one model.
 
-    `stop_ids` end every completion; `eos_id` is the one of them that the tokenizer itself knows, None if it knows none.
+    `parameters` is 0 for weights that are not in safetensors files. `vocabulary` is the width of the logits. `stop_ids`
+    end every completion; `eos_id` is the one of them that the tokenizer itself knows, or None.
     """
 
     parameters: int
@@ -41,7 +43,7 @@ class ModelFacts:
 
 
 def read_facts(directory: Path) -> ModelFacts:
-    """Raises EngineFailure if a file is missing or broken."""
+    """Return the facts of a model directory. Raise EngineFailure if a file is missing or broken."""
     tokenizer = read_tokenizer(directory)
     return ModelFacts(
         parameters=sum(_count(path) for path in sorted(directory.glob("*.safetensors"))),
@@ -53,7 +55,7 @@ def read_facts(directory: Path) -> ModelFacts:
 
 
 def _count(path: Path) -> int:
-    """Elements of all tensors of a file: its header is JSON after 8 bytes that give its length, lowest first."""
+    """Return the number of elements in a file: its JSON header follows 8 bytes with its length, little-endian."""
     try:
         with path.open("rb") as opened:
             (length,) = struct.unpack("<Q", opened.read(8))
@@ -77,7 +79,7 @@ def _vocabulary(path: Path) -> int:
 def _eos_id(path: Path, tokenizer: Tokenizer) -> int | None:
     if not path.is_file():
         return None
-    # `read_stop_ids` has read this file before, and refused a broken one.
+    # `read_stop_ids` has read this file before, and would have refused a broken one.
     eos = json.loads(path.read_text(encoding="utf-8")).get("eos_token")
     text = eos.get("content") if isinstance(eos, dict) else eos
     return tokenizer.token_to_id(text) if isinstance(text, str) else None

@@ -1,7 +1,7 @@
-"""One vLLM replica: started, spoken to, given weights, put to sleep, watched, ended.
+"""One vLLM replica: started, called, given weights, put to sleep, watched, ended.
 
-Place in the flow: pool.py keeps several and decides what happens when one breaks. A replica knows its process, its
-HTTP side and what is under way on it; it knows nothing of the others or of whole generations.
+Place in the flow: replica_pool.py keeps several and decides what happens when one breaks. A replica knows its process,
+its HTTP side and its running requests. It knows nothing of other replicas or of whole generations.
 """
 
 from __future__ import annotations
@@ -26,14 +26,17 @@ from swarm.sampler import EngineLost
 logger = logging.getLogger(__name__)
 
 QUIET_S: Final = 0.01
-"""Once paused, a replica has sent all that it sampled when nothing has come for so long, twice."""
+"""A paused replica has sent all sampled tokens when nothing arrives for this long, twice."""
 LONGEST_DRAIN_S: Final = 5.0
 PORT_TAKEN: Final = "ddress already in use"
 
 
 class ReplicaState(StrEnum):
-    """SERVING ones are given requests, also while their weights change. IDLE ones have the base model and wait for a
-    broadcast. The process of an ENDED one is gone; a GIVEN_UP one is not started any more."""
+    """States of a replica.
+
+    SERVING replicas receive requests, also while their weights change. IDLE replicas have the base model and wait for a
+    broadcast. The process of an ENDED replica is gone. A GIVEN_UP replica is not started any more.
+    """
 
     STARTING = "starting"
     SERVING = "serving"
@@ -44,10 +47,10 @@ class ReplicaState(StrEnum):
 
 
 class Replica:
-    """Used from one asyncio event loop; can be booted again after it has ended."""
+    """One vLLM replica. Used from one asyncio event loop; can be booted again after it has ended."""
 
     def __init__(self, index: int, plan: ReplicaPlan, changed: Callable[[], None]) -> None:
-        """`changed` is called whenever state or version have changed."""
+        """Create a replica. `changed` is called whenever its state or version has changed."""
         self.index = index
         self.context_length = 0
         self.features = Features(frozenset(), preempts=False)
@@ -74,17 +77,17 @@ class Replica:
 
     @property
     def version(self) -> int:
-        """What new tokens are sampled with."""
+        """Weight version that new tokens are sampled with."""
         return self._version
 
     @property
     def load(self) -> int:
-        """Requests under way."""
+        """Number of running requests."""
         return len(self._streams)
 
     @property
     def pid(self) -> int | None:
-        """The leader of the replica's process group; None without one."""
+        """Process id of the leader of the replica's process group; None without a process."""
         return None if self._process is None or self._process.exited.is_set() else self._process.pid
 
     @property
@@ -96,9 +99,10 @@ class Replica:
         self._changed()
 
     async def boot(self, seed: int) -> None:
-        """Start it with the base model, until it answers. The caller decides when it serves.
+        """Start the replica with the base model, and wait until it answers. The caller decides when it serves.
 
-        Raises EngineFailure if vLLM ends by itself, EngineLost if it is killed or takes too long. Nothing is left then.
+        Raise EngineFailure if vLLM ends by itself, and EngineLost if it is killed or takes too long. After an error no
+        process is left.
         """
         await self._until_ended()
         self._condemned.clear()
@@ -119,7 +123,7 @@ class Replica:
             raise
 
     def open(self, body: Mapping[str, Any]) -> PieceStream:
-        """Begin a completion. Raises EngineLost if there is no process to begin it on."""
+        """Begin a completion. Raise EngineLost if there is no process to begin it on."""
         if self._client is None:
             raise EngineLost(self._reason or "the replica has ended")
         stream = PieceStream(self.index, self._note_arrival, self._streams.discard)
@@ -128,9 +132,9 @@ class Replica:
         return stream
 
     async def take(self, source: WeightSource) -> None:
-        """Sample with these weights from now on. What is under way pauses meanwhile and goes on with them.
+        """Sample with these weights from now on. Running requests pause meanwhile and continue with them.
 
-        Raises SwarmError if that cannot be done: what it samples with is then unknown, and it must be ended.
+        Raise SwarmError on failure. The weights of the replica are then unknown, and it must be ended.
         """
         limits = self._plan.limits
         async with self._turn:
@@ -150,7 +154,7 @@ class Replica:
         self._changed()
 
     async def take_base(self) -> None:
-        """Sample with the model's own weights again: version 0. Raises SwarmError as `take` does."""
+        """Sample with the model's own weights again, version 0. Raise SwarmError like `take`."""
         if self._has_base:
             await self._forget_cache()
         else:
@@ -158,18 +162,18 @@ class Replica:
             self._has_base = True
 
     async def rest(self) -> None:
-        """Give the devices back. What is under way goes on after `wake`. Raises SwarmError."""
+        """Give the devices back. Running requests continue after `wake`. Raise SwarmError."""
         if not self.features.sleeps:
             raise EngineFailure("this vLLM cannot sleep: set actor_rollout_ref.hybrid_engine to false")
         async with self._turn:
             await self._post("/pause", query={"mode": "keep"})
-            # What sleep discards, running requests would read.
+            # Sleep discards the cache that running requests would read.
             await self._forget_cache()
             await self._post("/sleep", self._plan.limits.transfer_timeout_s, query={"level": "1", "mode": "keep"})
             self.move(ReplicaState.ASLEEP)
 
     async def wake(self) -> None:
-        """Take the devices again. Raises SwarmError."""
+        """Take the devices again. Raise SwarmError."""
         async with self._turn:
             await self._wake()
             self.move(ReplicaState.SERVING)
@@ -179,21 +183,21 @@ class Replica:
         await self._post("/resume")
 
     def condemn(self, reason: str) -> None:
-        """Have it ended and started again by whoever keeps it."""
+        """Ask the pool to end the replica and to start it again."""
         self._reason = self._reason or reason
         self._condemned.set()
 
     @property
     def in_doubt(self) -> bool:
-        """Whether it is being looked at because something on it went wrong. It is given no requests meanwhile."""
+        """Whether the replica is being checked after an error. It receives no requests meanwhile."""
         return self._doubt.is_set()
 
     def doubt(self) -> None:
-        """Something on it went wrong: look at once how it fares."""
+        """Check the replica's health at once, after an error on it."""
         self._doubt.set()
 
     async def until_broken(self) -> str:
-        """Why it has to be started again, once it has."""
+        """Wait until the replica must be started again, and return the reason."""
         assert self._process is not None
         waits = [self._process.exited.wait(), self._condemned.wait(), self._watch()]
         tasks: list[asyncio.Task[Any]] = [asyncio.create_task(_discard(each)) for each in waits]
@@ -204,9 +208,9 @@ class Replica:
         return self._reason or self._process.reason
 
     async def end(self, reason: str, *, in_order: bool = False) -> None:
-        """End the process; what is under way on it fails with EngineLost. Idempotent.
+        """End the process; running requests fail with EngineLost. Idempotent.
 
-        It goes on to its end even if whoever waits for it is cancelled.
+        The end is completed even if the caller is cancelled.
         """
         self._reason = self._reason or reason
         self.move(ReplicaState.ENDED)
@@ -251,7 +255,7 @@ class Replica:
         return EngineLost(reason) if was_killed or PORT_TAKEN in reason else EngineFailure(reason)
 
     async def _join(self, source: WeightBroadcast) -> None:
-        """Meet the trainer's rank 0, and the other replicas, in a group of their own for this version."""
+        """Join the trainer's rank 0 and the other replicas in a group for this version."""
         layout = self._plan.settings.layout
         if "/shutdown_weight_transfer_engine" in self.features.routes:
             await self._post("/shutdown_weight_transfer_engine")
@@ -265,16 +269,16 @@ class Replica:
         await self._post("/init_weight_transfer_engine", limit_s, body={"init_info": meeting})
 
     async def _forget_cache(self) -> None:
-        """What was computed from other weights is of no use. Running requests are computed anew where vLLM can."""
+        """Drop the cache of other weights. Running requests are computed anew if this vLLM supports it."""
         query = {"reset_running_requests": "true"} if self.features.preempts else None
         answer = await self._post("/reset_prefix_cache", query=query)
         if self.features.preempts and answer.get("success") is False:
             raise EngineLost("vLLM did not give up what it had computed from the old weights")
 
     async def _drain(self) -> None:
-        """Wait until what was sampled before the pause has arrived: its version is still the old one.
+        """Wait until the tokens sampled before the pause have arrived: they still have the old version.
 
-        Twice, because a server that was kept from running for a while finds the time over and the tokens unread.
+        It waits twice, because a server that did not run for a while finds the time over and the tokens unread.
         """
         give_up_at = time.monotonic() + LONGEST_DRAIN_S
         quiet = 0
@@ -289,19 +293,22 @@ class Replica:
         return self._version
 
     async def _watch(self) -> None:
-        """Look now and then, and whenever there is doubt. Returns when the replica is broken, with the reason set."""
+        """Check the health periodically, and at once in doubt.
+
+        Return when the replica is broken, with the reason set.
+        """
         limits = self._plan.limits
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(limits.watch_interval_s):
                     await self._doubt.wait()
-            # Whoever has the turn notices by deadlines of its own.
+            # The holder of the lock notices failures by its own deadlines.
             if self._turn.locked() or self._client is None or self._state is not ReplicaState.SERVING:
                 self._clear_doubt()
                 continue
             health = await self._client.health(self.features, limits.hang_s)
             if health is Health.HUNG and time.monotonic() - self._last_arrival < limits.hang_s:
-                # Whoever sends tokens is only busy.
+                # A replica that sends tokens is only busy.
                 health = Health.SERVING
             if health in {Health.SERVING, Health.PAUSED, Health.ASLEEP}:
                 self._clear_doubt()
@@ -322,7 +329,7 @@ class Replica:
         logger.warning("vLLM replica %d is %s though it should serve: it is told to go on", self.index, health)
         try:
             async with self._turn:
-                # Since it was looked at, it may have been put to sleep on purpose: the devices are the trainer's then.
+                # Since the check, it may have been put to sleep on purpose: the trainer has the devices then.
                 if self._state is ReplicaState.SERVING:
                     await (self._wake() if health is Health.ASLEEP else self._post("/resume"))
         except SwarmError as error:

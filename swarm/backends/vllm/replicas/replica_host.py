@@ -1,11 +1,11 @@
-"""Runs one replica on a node of a Ray cluster: to the server it is what the guard is, for a replica elsewhere.
+"""The host process of one replica on a node of a Ray cluster: for the server, it replaces the guard.
 
-Place in the flow: launcher.py starts it as a process and holds the other end of its input. It has Ray find a node with
-the devices that the replica takes, and an actor there run the guard. It is a Ray driver of its own: however it ends,
-Ray ends the actor, and the guard ends the rest. Knows nothing of weights or requests.
+Place in the flow: launcher.py starts it as a process and keeps the other end of its input. It asks Ray for a node with
+enough free devices, and for an actor there that runs the guard. It is a Ray driver of its own: however it ends, Ray
+ends the actor, and the guard ends the rest. It knows nothing of weights or requests.
 
 Usage: python -m swarm.backends.vllm.replicas.replica_host, with a `ReplicaOrder` as JSON in SWARM_REPLICA_ORDER.
-Standard output gets one line: our process id, the replica's base URL, the id of its node. What vLLM prints goes to
+Standard output gets one line: our process id, the replica's base URL, the id of its node. Output of vLLM goes to
 standard error. The exit status is the guard's, or 137 if the node or the actor is gone.
 """
 
@@ -44,48 +44,48 @@ from swarm.errors import EngineFailure, SwarmError
 
 LOOK_INTERVAL_S: Final = 0.5
 PATIENCE_S: Final = 5.0
-"""A cluster with room starts an actor sooner; then it is said what is waited for."""
+"""A cluster with free devices starts an actor sooner than this; afterwards the log names what is missing."""
 NEXT_TRY_S: Final = 2.0
 DEVICES: Final = "CUDA_VISIBLE_DEVICES"
 KILLED: Final = 137
 
 
 class ReplicaHost:
-    """An actor: the guard and its command, on the node where Ray has placed it. `wait` runs beside the others."""
+    """Actor with the guard and its command, on the node that Ray chose. `wait` runs beside the other methods."""
 
     def __init__(self) -> None:
         self._guard: subprocess.Popen[str] | None = None
 
     def start(self, order: ReplicaOrder) -> tuple[str, str]:
-        """The replica's base URL, and the id of this node. Raises EngineFailure, JobInvalid."""
+        """Return the replica's base URL, and the id of this node. Raise EngineFailure, JobInvalid."""
         address, directory = get_node_ip_address(), own_directory()
         port = free_port(address)
         try:
             self._guard = _start_guard(order, address, port, directory)
         except BaseException:
-            # No guard is there to do it.
+            # Without a guard, nothing else removes the directory.
             shutil.rmtree(directory, ignore_errors=True)
             raise
         host = f"[{address}]" if ":" in address else address
         return f"http://{host}:{port}", ray.get_runtime_context().get_node_id()
 
     def wait(self) -> int:
-        """The guard's exit status."""
+        """Wait for the guard's end, and return its exit status."""
         assert self._guard is not None and self._guard.stdout is not None
         said = self._guard.stdout.read().split()
         return int(said[-1]) if said else KILLED
 
     def stop(self) -> None:
-        """Have the guard end its command in order."""
+        """Make the guard end its command in order."""
         assert self._guard is not None and self._guard.stdin is not None
         self._guard.stdin.close()
 
 
 def _start_guard(order: ReplicaOrder, address: str, port: int, directory: Path) -> subprocess.Popen[str]:
-    """The guard, once its command runs. Raises EngineFailure, JobInvalid."""
+    """Return the guard, once its command runs. Raise EngineFailure, JobInvalid."""
     inherited, index, layout = dict(os.environ), 0, order.settings.layout
     if layout.colocated:
-        # Ray has given these devices to the trainer, which is asleep when the sampler is not.
+        # Ray has given these devices to the trainer, which sleeps while the sampler is awake.
         inherited.pop(DEVICES, None)
         index = order.index % (layout.replicas // layout.nodes)
     settings = replace(order.settings, layout=replace(layout, first_device=0))
@@ -96,7 +96,7 @@ def _start_guard(order: ReplicaOrder, address: str, port: int, directory: Path) 
     python, script, *words = build_command(
         order.python, settings, port=port, seed=order.seed, cores=cores, threads=order.threads, host=address
     )
-    # Ray kills the children of an actor with it: the guard must live on to end what it guards.
+    # Ray kills the children of an actor with it: the guard must survive to end its own children.
     command = [python, script, "--detach", *words]
     try:
         guard = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -109,11 +109,11 @@ def _start_guard(order: ReplicaOrder, address: str, port: int, directory: Path) 
 
 
 class _Closed(Exception):
-    """The server wants no replica any more."""
+    """Signal that the server no longer wants a replica."""
 
 
 def main() -> int:
-    # Ray prints to standard output what belongs to standard error here.
+    # Ray prints logs to standard output, which here belong on standard error.
     said = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     order = TypeAdapter(ReplicaOrder).validate_json(os.environ.pop(ORDER_VARIABLE))
@@ -144,20 +144,20 @@ def _await_close(closed: threading.Event) -> None:
 
 
 def _start(order: ReplicaOrder, closed: threading.Event) -> tuple[Any, tuple[str, str]]:
-    """The actor, and where the replica is. Raises _Closed, and what the actor raises."""
+    """Return the actor, and where the replica is. Raise _Closed, and the errors of the actor."""
     while True:
         host = _place(order)
         try:
             return host, _result(host.start.remote(order), closed, _wanted(order))
         except RayActorError as error:
-            # A node that was lost is given actors until Ray has noticed.
+            # Ray still places actors on a lost node until it notices the loss.
             sys.stderr.write(f"the replica's actor died, another is started: {' '.join(str(error).split())[:400]}\n")
             order = replace(order, node_id=None)
             closed.wait(NEXT_TRY_S)
 
 
 def _place(order: ReplicaOrder) -> Any:
-    """The actor, where there is room for it now or will be."""
+    """Return the actor, on a node with free devices now or later."""
     layout = order.settings.layout
     options: dict[str, Any] = {"num_cpus": 1, "max_concurrency": 2, "max_restarts": 0}
     if layout.colocated:
@@ -173,7 +173,7 @@ def _place(order: ReplicaOrder) -> Any:
 
 
 def _nodes_of_the_trainer(order: ReplicaOrder) -> list[str]:
-    """Raises EngineFailure where they cannot be told from others."""
+    """Return the nodes of the trainer. Raise EngineFailure if they cannot be told from others."""
     layout = order.settings.layout
     each = layout.replicas // layout.nodes * layout.tensor_parallel * layout.data_parallel
     nodes: list[dict[str, Any]] = ray.nodes()
@@ -192,7 +192,7 @@ def _wanted(order: ReplicaOrder) -> str:
 
 
 def _result(pending: Any, closed: threading.Event, wanted: str) -> Any:
-    """What a call of the actor answers. Raises _Closed, and what the call raises."""
+    """Return the result of an actor call. Raise _Closed, and the errors of the call."""
     say_at = time.monotonic() + PATIENCE_S
     while not closed.is_set():
         done, _ = ray.wait([pending], timeout=LOOK_INTERVAL_S)
@@ -206,7 +206,7 @@ def _result(pending: Any, closed: threading.Event, wanted: str) -> Any:
 
 
 def _follow(host: Any, closed: threading.Event) -> int:
-    """Until the guard has ended, or it is to. Raises RayActorError if the actor is gone."""
+    """Wait until the guard has ended, or is to end. Raise RayActorError if the actor is gone."""
     ended = host.wait.remote()
     while not closed.is_set():
         done, _ = ray.wait([ended], timeout=LOOK_INTERVAL_S)

@@ -1,7 +1,7 @@
-"""All replicas of one sampler: started together, healed one by one, given weights at once, chosen from.
+"""All replicas of one sampler: started together, restarted one by one, given weights at once, chosen from.
 
-Place in the flow: the engine has one pool between start and stop. A task per replica keeps it: what breaks is ended,
-started again and given the present weights before it serves. It knows nothing of completions.
+Place in the flow: the sampler has one pool between start and stop. One task per replica keeps it running: a broken
+replica is ended, started again, and given the current weights before it serves. The pool knows nothing of completions.
 """
 
 from __future__ import annotations
@@ -23,16 +23,19 @@ from swarm.sampler import EngineLost
 logger = logging.getLogger(__name__)
 
 MOST_DEATHS: Final = 3
-"""A replica that dies so often without new weights or a healthy while in between has a fault that no start mends."""
+"""A replica that dies this often, without new weights or a healthy period in between, has a permanent fault."""
 SEEDS: Final = 2**31
 NEXT_TRY_S: Final = 0.5
 
 
 class ReplicaPool:
-    """Used from one asyncio event loop, from `start` to `stop`, once."""
+    """Pool of replicas. Used from one asyncio event loop, from `start` to `stop`, once."""
 
     def __init__(self, plan: ReplicaPlan, sampling_seed: Sequence[int]) -> None:
-        """Unseeded requests draw from `sampling_seed`, the number of the replica, and how often it was started."""
+        """Create the pool of a plan.
+
+        Seeds of unseeded requests derive from `sampling_seed`, the number of the replica, and its number of starts.
+        """
         self.lost = asyncio.Event()
         self._plan = plan
         self._router = PrefixRouter(plan.settings.max_num_seqs)
@@ -55,7 +58,7 @@ class ReplicaPool:
 
     @property
     def reason(self) -> str:
-        """Why no replica is left, once `lost` is set."""
+        """Reason why no replica is left, once `lost` is set."""
         return self._reason
 
     @property
@@ -63,7 +66,10 @@ class ReplicaPool:
         return all(replica.state is ReplicaState.SERVING for replica in self._replicas)
 
     async def start(self) -> None:
-        """Raises EngineFailure if vLLM cannot run, EngineLost if a replica keeps dying; none is left then."""
+        """Start all replicas. After an error no replica is left.
+
+        Raise EngineFailure if vLLM cannot run, and EngineLost if a replica keeps dying.
+        """
         try:
             await _all(self._bring_up(replica) for replica in self._replicas)
         except BaseException:
@@ -75,7 +81,7 @@ class ReplicaPool:
         ]
 
     async def stop(self) -> None:
-        """End all replicas and wait for that. Idempotent."""
+        """End all replicas and wait for their end. Idempotent."""
         self._stopped = True
         for keeper in self._keepers:
             keeper.cancel()
@@ -84,7 +90,7 @@ class ReplicaPool:
         self.notify()
 
     def choose(self, prompt_ids: Sequence[int]) -> Replica | None:
-        """A replica for this prompt; None while none serves. Raises EngineLost once that is for good."""
+        """Return a replica for this prompt, or None while none serves. Raise EngineLost if none ever will."""
         if self.lost.is_set():
             raise EngineLost(self._reason)
         serving = (each for each in self._replicas if each.state is ReplicaState.SERVING and not each.in_doubt)
@@ -92,17 +98,20 @@ class ReplicaPool:
         return self._replicas[self._router.choose(prompt_ids, loads)] if loads else None
 
     async def change(self) -> None:
-        """Until the state of a replica changes, or `notify` is called. What they do has limits of its own."""
+        """Wait until the state of a replica changes, or `notify` is called.
+
+        There is no timeout here: the operations of replicas have their own.
+        """
         await self._change.wait()
 
     def remember(self, replica: int, token_ids: Sequence[int]) -> None:
-        """These tokens are now in the cache of the replica with this number."""
+        """Record that these tokens are now in the cache of this replica."""
         self._router.remember(replica, token_ids)
 
     async def publish(self, source: WeightSource) -> None:
-        """Have every replica sample with `source`. One that cannot take it is started again with it.
+        """Make every replica sample with `source`. A replica that cannot load it is restarted with it.
 
-        Returns as soon as all that serve have it, at least one. Raises EngineLost if none is left.
+        Return as soon as all serving replicas have it, at least one. Raise EngineLost if none is left.
         """
         async with self._publishing:
             if isinstance(source, WeightBroadcast):
@@ -113,27 +122,27 @@ class ReplicaPool:
             await self._until_served(source.version)
 
     async def rebase(self) -> None:
-        """Have every replica sample with the model's own weights again: version 0. Raises EngineLost."""
+        """Make every replica sample with the model's own weights again, version 0. Raise EngineLost."""
         async with self._publishing:
             self._source = None
             await asyncio.gather(*(self._update(each) for each in self._replicas if _has_process(each)))
             await self._until_served(0)
 
     async def suspend(self) -> None:
-        """Give the devices back until `resume`; requests wait. Raises EngineFailure if this vLLM cannot sleep."""
+        """Give the devices back until `resume`; requests wait. Raise EngineFailure if this vLLM cannot sleep."""
         async with self._publishing:
             self._awake.clear()
             await asyncio.gather(*(self._rest(each) for each in self._replicas if each.state is ReplicaState.SERVING))
 
     async def resume(self) -> None:
-        """Take the devices again. One that does not wake is started again. Raises EngineLost if none is left."""
+        """Take the devices again, and restart replicas that do not wake. Raise EngineLost if none is left."""
         async with self._publishing:
             self._awake.set()
             await asyncio.gather(*(self._wake(each) for each in self._replicas if each.state is ReplicaState.ASLEEP))
             await self._until_served(None)
 
     async def _bring_up(self, replica: Replica) -> None:
-        """Start it, with the present weights. Raises EngineFailure, EngineLost."""
+        """Start a replica with the current weights. Raise EngineFailure, EngineLost."""
         while True:
             try:
                 await replica.boot(self._seeds.randrange(SEEDS))
@@ -146,13 +155,13 @@ class ReplicaPool:
                 await asyncio.sleep(NEXT_TRY_S)
 
     async def _catch_up(self, replica: Replica) -> None:
-        """Give a booted replica what the others have, however often that changes meanwhile; then it serves."""
+        """Give a booted replica the current weights, however often they change meanwhile; then it serves."""
         while isinstance(source := self._source, WeightFile):
             try:
                 await replica.take(source)
             except SwarmError as error:
                 if source is not self._source:
-                    # Its file is gone because a newer one has replaced it, and half a load leaves nothing to build on.
+                    # A newer file has replaced this one, and a half-loaded replica cannot be used.
                     raise EngineLost(f"the weights changed while it took them: {error.message}") from error
                 raise
             if source is self._source:
@@ -170,7 +179,7 @@ class ReplicaPool:
             if not self._count_death(replica, reason):
                 self._give_up(replica, reason)
                 return
-            # The trainer has its devices while the sampler sleeps.
+            # The trainer uses the devices while the sampler sleeps.
             await self._awake.wait()
             try:
                 await self._bring_up(replica)
@@ -180,7 +189,7 @@ class ReplicaPool:
                 return
 
     def _count_death(self, replica: Replica, reason: str) -> bool:
-        """Whether it is worth another start."""
+        """Count a death, and return whether another start is worthwhile."""
         number = replica.index
         fresh = self._fresh_since[number]
         is_healthy = bool(fresh) and time.monotonic() - fresh > self._plan.limits.healthy_s
@@ -197,7 +206,7 @@ class ReplicaPool:
         self.notify()
 
     async def _update(self, replica: Replica) -> None:
-        """Give a serving replica the present weights, or condemn it. A starting one takes them before it serves."""
+        """Give a serving replica the current weights, or condemn it. A starting replica loads them before it serves."""
         source = self._source
         try:
             await (replica.take_base() if source is None else replica.take(source))
@@ -209,7 +218,7 @@ class ReplicaPool:
         self._router.forget(replica.index)
 
     async def _publish_broadcast(self, source: WeightBroadcast) -> None:
-        """All replicas meet at once, so one that is missing holds up all: it is waited for."""
+        """Broadcast weights to all replicas at once; a missing replica delays all, so it is waited for."""
         async with asyncio.timeout(self._plan.limits.boot_timeout_s):
             while any(each.state not in {ReplicaState.SERVING, ReplicaState.IDLE} for each in self._replicas):
                 self._raise_if_over()
@@ -225,7 +234,7 @@ class ReplicaPool:
         try:
             await replica.rest()
         except EngineLost as error:
-            # Its end frees the devices as well; it starts again when the trainer has done.
+            # Its end frees the devices as well; it starts again when the trainer is done.
             replica.condemn(f"it did not go to sleep: {error.message}")
             await replica.end(error.message)
 
@@ -236,7 +245,7 @@ class ReplicaPool:
             replica.condemn(f"it did not wake up: {error.message}")
 
     async def _until_served(self, version: int | None) -> None:
-        """Until a replica serves, and every one that does has `version`. Their starts have limits of their own."""
+        """Wait until some replica serves, and every serving one has `version`. Starts have their own limits."""
         while True:
             self._raise_if_over()
             serving = [each for each in self._replicas if each.state is ReplicaState.SERVING]
@@ -251,18 +260,18 @@ class ReplicaPool:
             raise EngineFailure("the engine was stopped")
 
     def notify(self) -> None:
-        """Wake those who wait for a change."""
+        """Wake the tasks that wait for a change."""
         self._change.set()
         self._change = asyncio.Event()
 
 
 def _has_process(replica: Replica) -> bool:
-    """Whether it serves, or waits for weights. What sleeps must be woken first."""
+    """Return whether a replica serves, or waits for weights. A sleeping replica must be woken first."""
     return replica.state in {ReplicaState.SERVING, ReplicaState.IDLE}
 
 
 async def _all(waits: Any) -> None:
-    """Like gather, but the others are cancelled and waited for when one fails."""
+    """Gather, but cancel and await the others when one fails."""
     tasks: list[asyncio.Task[None]] = [asyncio.create_task(_as_coroutine(each)) for each in waits]
     try:
         await asyncio.gather(*tasks)

@@ -1,7 +1,8 @@
 """The processes of one replica as the server sees them: started, waited for, and ended to the last one.
 
-Place in the flow: replica.py runs one `GuardedProcess` per start. It is given the command and knows nothing of vLLM or
-HTTP. The command is the guard, whose input we hold: when we die, however we die, the guard ends the rest.
+Place in the flow: replica.py runs one `GuardedProcess` per start. It receives the command and knows nothing of vLLM or
+HTTP. The command is the guard, and the server keeps the other end of the guard's input. However the server dies, the
+guard then ends the rest.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from swarm.sampler import EngineLost
 GUARD_START_S: Final = 30.0
 """The guard is a small script, but a busy machine may be slow to read its interpreter."""
 END_MARGIN_S: Final = 20.0
-"""What the guard may take beyond the grace of its command."""
+"""Extra time for the guard beyond the grace of its command."""
 LOG_TAIL_BYTES: Final = 16_384
 LONGEST_REASON: Final = 400
 ERROR_MARKS: Final = ("Error", "error:", "Exception", "Killed")
@@ -33,7 +34,10 @@ class GuardedProcess:
     def __init__(
         self, guard: Process, first_line: Sequence[str], log_path: Path, log_start: int, grace_s: float
     ) -> None:
-        """`first_line` is what the guard said: a process id, that of a group's leader, and where the command runs."""
+        """Watch a guard whose command runs.
+
+        `first_line` is the guard's first line: the process id of the group leader, and where the command runs.
+        """
         self.pid = int(first_line[0])
         self.place = tuple(first_line[1:])
         self.exited = asyncio.Event()
@@ -47,11 +51,11 @@ class GuardedProcess:
 
     @property
     def reason(self) -> str:
-        """Why it ended or is being ended, in one line."""
+        """Reason of the end, in one line."""
         return self._reason or "it is running"
 
     async def stop(self) -> None:
-        """End it in order, and wait for that. Idempotent."""
+        """End the process in order, and wait for its end. Idempotent."""
         self._reason = self._reason or "it was stopped"
         assert self._guard.stdin is not None
         self._guard.stdin.close()
@@ -63,16 +67,16 @@ class GuardedProcess:
             await self._watch
 
     def kill(self, reason: str) -> None:
-        """End it now. `exited` is set once that has happened."""
+        """End the process now. `exited` is set once it has ended."""
         self._reason = self._reason or reason
-        # The guard notices that its command has ended, and ends what is left of the group.
+        # The guard notices that its command has ended, and ends the rest of the group.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
 
     async def _wait(self) -> None:
         status = await self._guard.wait()
         if status < 0:
-            # Nobody has ended the group if its guard was killed.
+            # If the guard was killed, the group still runs.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
         self.exit_status = status
@@ -94,7 +98,10 @@ async def start_process(
     grace_s: float,
     start_limit_s: float = GUARD_START_S,
 ) -> GuardedProcess:
-    """Returns once the command runs. Raises EngineFailure if it cannot, EngineLost if the guard does not answer."""
+    """Start a command, and return once it runs.
+
+    Raise EngineFailure if it cannot run, and EngineLost if the guard does not answer.
+    """
     try:
         log_path.parent.mkdir(parents=True, exist_ok=True)
         with log_path.open("ab") as log:
@@ -106,7 +113,7 @@ async def start_process(
                 stderr=log,
                 env=dict(environment),
                 cwd=log_path.parent,
-                # A Ctrl-C in the terminal is for the server, which then ends its replicas in order.
+                # A Ctrl-C in the terminal is meant for the server, which then ends its replicas in order.
                 start_new_session=True,
             )
     except OSError as error:
@@ -131,7 +138,7 @@ async def start_process(
 
 
 async def _end(guard: Process, grace_s: float) -> None:
-    """End a guard, with whatever it has started."""
+    """End a guard and everything that it has started."""
     assert guard.stdin is not None
     guard.stdin.close()
     try:
@@ -143,7 +150,7 @@ async def _end(guard: Process, grace_s: float) -> None:
 
 
 def last_words(log_path: Path, start: int) -> str:
-    """The last error that the log names after byte `start`, else its last line."""
+    """Return the last error in the log after byte `start`, or else its last line."""
     try:
         with log_path.open("rb") as log:
             log.seek(0, os.SEEK_END)

@@ -1,6 +1,6 @@
-"""What all replicas of one job have in common.
+"""The settings that all replicas of one job have in common.
 
-Place in the flow: made by the engine, read by the pool and by every replica. Plain data.
+Place in the flow: made by the sampler, read by the pool and by every replica. Plain data.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from swarm.backends.vllm.layout import SamplerSettings
 
 @dataclass(frozen=True, slots=True)
 class SamplerLimits:
-    """What the server grants the replicas, in seconds but for `threads`, which are those of each replica on a CPU.
+    """Limits that the server sets for the replicas, in seconds. `threads` is the number of threads of each on a CPU.
 
-    A replica that takes longer than `hang_s` to say how it fares hangs. `healthy_s` after its start, or after new
-    weights, its earlier deaths are forgotten.
+    A replica hangs if a health check takes longer than `hang_s`. Its earlier deaths are forgotten `healthy_s` after its
+    start or after new weights.
     """
 
     boot_timeout_s: float = 600.0
@@ -30,8 +30,11 @@ class SamplerLimits:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaPlan:
-    """`python` has vLLM. Each replica writes a log of its own to `log_directory`. With a `ray_address` they run where
-    that cluster has room for them, else beside the server."""
+    """Plan for the replicas of one job.
+
+    `python` has vLLM. Each replica writes its own log to `log_directory`. With a `ray_address` the replicas run on that
+    cluster, wherever devices are free, otherwise beside the server.
+    """
 
     python: Path
     settings: SamplerSettings

@@ -1,10 +1,10 @@
 """One completion from its first token to its last, over as many replicas as it takes.
 
-Place in the flow: the engine makes one `Generation` per request. It says what to ask the next replica for, and turns
-the pieces that come back into what the gateway wants. Knows nothing of processes or HTTP.
+Place in the flow: the sampler makes one `Generation` per request. It builds the request for the next replica, and turns
+the returned pieces into deltas for the gateway. It knows nothing of processes or HTTP.
 
-If a replica breaks, the next one is asked to go on from prompt and tokens so far. That is the same distribution, token
-by token, but not the same random numbers: a seeded request then goes on with a seed of its own, made of the first.
+If a replica breaks, the next one continues from prompt and tokens so far. The distribution is the same, token by token,
+but the random numbers are not: a seeded request then continues with a new seed derived from the first.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ VLLM_ENDS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
 
 class Generation:
-    """`output_ids` grows as pieces are accepted."""
+    """One running completion. `output_ids` grows as pieces are accepted."""
 
     def __init__(
         self,
@@ -37,8 +37,10 @@ class Generation:
         room: int,
         constraint: Constraint | None = None,
     ) -> None:
-        """`room` is how many tokens the context leaves for the completion. `constraint` is needed to see the end of a
-        sentence where a grammar is to be followed and no token exists to end it."""
+        """Begin a completion. `room` is the number of tokens that the context leaves for it.
+
+        `constraint` is needed if a grammar applies and no end token exists to mark the end of its sentence.
+        """
         self.prompt_ids = list(prompt_ids)
         self.output_ids: list[int] = []
         self._request_id = request_id
@@ -55,9 +57,9 @@ class Generation:
 
     @property
     def can_move(self) -> bool:
-        """Whether another replica can go on where this one stopped.
+        """Whether another replica can continue where this one stopped.
 
-        A grammar's state, and counts of tokens in the completion alone, are not in the sequence.
+        The token sequence alone does not determine a grammar's state, or counts of tokens in the completion.
         """
         params = self._params
         return not self.output_ids or not (
@@ -65,7 +67,7 @@ class Generation:
         )
 
     def next_body(self) -> dict[str, Any]:
-        """What to ask a replica for: the rest."""
+        """Return the request for the rest of the completion."""
         self._attempts += 1
         given = len(self.output_ids)
         body = completion_body(
@@ -81,9 +83,9 @@ class Generation:
         return body
 
     def accept(self, arrivals: Sequence[Arrival]) -> TokenDelta | None:
-        """Pieces that have arrived as one delta, cut off where the completion ends. None if they bring nothing.
+        """Return arrived pieces as one delta, cut where the completion ends, or None if they are empty.
 
-        Raises EngineFailure if the model gives no numbers.
+        Raise EngineFailure if the model returns values that are not numbers.
         """
         logprobs: list[float] = []
         versions: list[int] = []

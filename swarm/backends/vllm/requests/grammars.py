@@ -1,7 +1,7 @@
-"""Grammars in the form that vLLM's guidance backend takes them, with the same meaning as in the local engine.
+"""Grammars in the form of vLLM's guidance backend, with the same meaning as in the local sampler.
 
-Place in the flow: wire.py asks when a request has one. vLLM compiles what comes out with llguidance. Knows nothing of
-HTTP.
+Place in the flow: wire.py asks when a request has a grammar. vLLM compiles the result with llguidance. This module
+knows nothing of HTTP.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from swarm.types import Grammar, GrammarKind
 
 
 def structured_outputs(grammar: Grammar, end_ids: Collection[int], eos_id: int | None) -> dict[str, str]:
-    """vLLM's field of that name. Where the grammar may end, any of `end_ids` may come. `eos_id` is the tokenizer's own.
+    """Return vLLM's field of that name. Where the grammar may end, any of `end_ids` may come.
 
-    Raises BadRequest for a grammar that is too large or no JSON schema at all.
+    `eos_id` is the tokenizer's own. Raise BadRequest for a grammar that is too large or not a JSON schema.
     """
     if len(grammar.text.encode()) > LARGEST_TEXT:
         raise BadRequest(f"{_name(grammar)} is larger than {LARGEST_TEXT} bytes: make it smaller")
-    # By itself, vLLM allows only that one there.
+    # By itself, vLLM allows only `eos_id` there.
     if set(end_ids) - {eos_id}:
         ends = " | ".join(f"<[{token_id}]>" for token_id in sorted(end_ids))
         return {"grammar": f"start: whole_text end_token?\nwhole_text: {_expression(grammar)}\nend_token: {ends}\n"}
@@ -33,7 +33,7 @@ def structured_outputs(grammar: Grammar, end_ids: Collection[int], eos_id: int |
 
 
 def _expression(grammar: Grammar) -> str:
-    """In llguidance's Lark."""
+    """Return a grammar in llguidance's Lark notation."""
     match grammar.kind:
         case GrammarKind.REGEX:
             return f"/{_as_literal(grammar.text)}/"
@@ -52,7 +52,7 @@ def _of_schema(schema: dict[str, Any]) -> str:
 
 
 def _as_literal(pattern: str) -> str:
-    """A pattern as it stands between slashes: those inside are escaped, what is escaped already stays."""
+    """Return a pattern for use between slashes: unescaped slashes are escaped."""
     written = {"/": r"\/", "\n": r"\n", "\\\n": r"\n"}
     return re.sub(r"\\.|/|\n", lambda found: written.get(found[0], found[0]), pattern, flags=re.DOTALL)
 

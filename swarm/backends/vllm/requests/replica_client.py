@@ -1,7 +1,7 @@
-"""One replica's HTTP side: what it can do, how it fares, the calls that steer it, and streams of events.
+"""The HTTP side of one replica: its features, its health, the calls that control it, and streams of events.
 
-Place in the flow: replica.py owns one client per run of its process. Every call has a deadline. It knows vLLM's routes
-and the shape of its answers; what events say is wire.py's to read.
+Place in the flow: replica.py owns one client per run of its process. Every call has a deadline. The client knows vLLM's
+routes and the shape of its answers; wire.py reads the content of events.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LAST_EVENT: Final = b"[DONE]"
 
 
 class Health(StrEnum):
-    """How a replica fares. HUNG is one whose process lives and that does not answer in time."""
+    """Health of a replica. HUNG means that its process lives but does not answer in time."""
 
     SERVING = "serving"
     PAUSED = "paused"
@@ -37,7 +37,7 @@ class Health(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What this vLLM offers, as its own description says. `preempts`: it can have running requests computed anew."""
+    """Features that this vLLM lists in its own description. `preempts`: it can recompute running requests."""
 
     routes: frozenset[str]
     preempts: bool
@@ -52,18 +52,18 @@ class Features:
 
 
 class ReplicaClient:
-    """Used from one asyncio event loop."""
+    """HTTP client of one replica. Used from one asyncio event loop."""
 
     def __init__(self, base_url: str, key: str) -> None:
         self.base_url = base_url
         self._http = httpx.AsyncClient(
             base_url=base_url,
             headers={"authorization": f"Bearer {key}"},
-            # As many streams as there are requests; proxies of the environment are for other hosts.
+            # Every request has a stream, so connections are unlimited. The environment's proxies are for other hosts.
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
             timeout=httpx.Timeout(None, connect=CONNECT_S, write=WRITE_S),
             trust_env=False,
-            # Certificates are read only where they are needed: it takes a tenth of a second.
+            # Certificates are read only if needed, because that takes a tenth of a second.
             verify=base_url.startswith("https:"),
         )
 
@@ -71,14 +71,14 @@ class ReplicaClient:
         await self._http.aclose()
 
     async def until_ready(self) -> None:
-        """Returns once requests are served. The caller limits the wait and watches the process."""
+        """Wait until the replica serves requests. The caller limits the wait and watches the process."""
         while True:
             try:
                 async with asyncio.timeout(CONNECT_S):
                     if (await self._http.get("/health")).status_code == 200:
                         return
             except (httpx.TransportError, TimeoutError):
-                # Not listening yet.
+                # The server does not listen yet.
                 pass
             await asyncio.sleep(READY_INTERVAL_S)
 
@@ -90,7 +90,7 @@ class ReplicaClient:
         return Features(frozenset(paths), any(each.get("name") == "reset_running_requests" for each in parameters))
 
     async def context_length(self, limit_s: float) -> int:
-        """In tokens, prompt plus completion."""
+        """Return the maximum of prompt plus completion, in tokens."""
         return int((await self.get("/v1/models", limit_s))["data"][0]["max_model_len"])
 
     async def health(self, features: Features, limit_s: float) -> Health:
@@ -98,7 +98,7 @@ class ReplicaClient:
             async with asyncio.timeout(limit_s):
                 if (await self._http.get("/health")).status_code != 200:
                     return Health.DEAD
-                # Unlike the route above, these ask the process that samples, so they notice if it hangs.
+                # Unlike the route above, these reach the process that samples, so they notice if it hangs.
                 paused = await self._says("/is_paused", features)
                 sleeping = await self._says("/is_sleeping", features)
                 if sleeping and paused and not await self._has_given_memory_back():
@@ -118,9 +118,10 @@ class ReplicaClient:
         return await self._call("POST", path, limit_s, query, body)
 
     async def stream(self, body: Mapping[str, Any]) -> AsyncGenerator[bytes]:
-        """The events of one completion, without their framing. Closing it early closes the connection, which aborts.
+        """Yield the events of one completion, without their framing. An early close aborts the completion.
 
-        Raises BadRequest if it is refused, EngineLost if the replica breaks off. The caller limits the wait.
+        Raise BadRequest if the request is refused, and EngineLost if the replica breaks off. The caller limits the
+        wait.
         """
         try:
             async with self._http.stream("POST", "/v1/completions", json=body) as response:
@@ -145,7 +146,10 @@ class ReplicaClient:
         return bool(answer.get(path.removeprefix("/")))
 
     async def _has_given_memory_back(self) -> bool:
-        """Some versions call a paused replica asleep as well; its gauge tells the two apart. True without a gauge."""
+        """Return whether a sleeping replica has freed its memory; True without a gauge.
+
+        Some versions report a paused replica as asleep as well; the gauge tells the two apart.
+        """
         response = await self._http.get("/metrics")
         lines = [line for line in response.text.splitlines() if line.startswith("vllm:engine_sleep_state")]
         awake = [line for line in lines if 'sleep_state="awake"' in line]
@@ -154,7 +158,7 @@ class ReplicaClient:
     async def _call(
         self, method: str, path: str, limit_s: float, query: Mapping[str, str] | None = None, body: object = None
     ) -> dict[str, Any]:
-        """Raises EngineLost if the replica does not do it in time, SwarmError by what it answers."""
+        """Return the answer. Raise EngineLost if the replica exceeds the limit, or the SwarmError of its answer."""
         try:
             async with asyncio.timeout(limit_s):
                 return _checked(await self._http.request(method, path, params=query, json=body))

@@ -1,7 +1,7 @@
-"""One completion under way on one replica: its pieces as they arrive, each with the version it was sampled with.
+"""One running completion on one replica: its pieces as they arrive, each with its weight version.
 
-Place in the flow: replica.py opens a stream per request; generation.py reads it. A task of its own takes everything off
-the connection at once, so that no slow reader holds tokens back past a change of weights.
+Place in the flow: replica.py opens a stream per request; generation.py reads it. A separate task takes everything off
+the connection at once, so that no slow reader delays tokens past a weight change.
 """
 
 from __future__ import annotations
@@ -21,10 +21,13 @@ Arrival = tuple[Piece, int]
 
 
 class PieceStream:
-    """Used from one asyncio event loop."""
+    """Stream of one completion's pieces. Used from one asyncio event loop."""
 
     def __init__(self, replica: int, arrived: Callable[[], int], over: Callable[[PieceStream], None]) -> None:
-        """`arrived` is called with every piece and says the version; `over` when nothing will come any more."""
+        """Open a stream on a replica.
+
+        `arrived` is called with every piece and returns its version; `over` is called after the last piece.
+        """
         self.replica = replica
         self._arrived = arrived
         self._over = over
@@ -37,7 +40,10 @@ class PieceStream:
         self._reader = asyncio.create_task(self._read(client, body))
 
     async def read(self) -> list[Arrival]:
-        """All that has arrived, at least one piece. Raises what ended it. The replica's watch limits the wait."""
+        """Return all arrived pieces, at least one, or raise the error that ended the stream.
+
+        The replica's watch limits the wait.
+        """
         if self._error is not None:
             raise self._error
         first = await self._inbox.get()
@@ -54,20 +60,23 @@ class PieceStream:
         return arrivals
 
     def fail(self, error: SwarmError) -> None:
-        """End it from outside: what has arrived can still be read, then `error` is raised."""
+        """End the stream from outside: after the arrived pieces, a read raises `error`."""
         if self._break_off():
             self._inbox.put_nowait(error)
 
     async def close(self) -> None:
-        """Give it up; vLLM then aborts it."""
+        """Close the stream; vLLM then aborts the completion."""
         self._break_off()
         if self._reader is not None:
             await asyncio.wait({self._reader})
         self._over(self)
 
     def _break_off(self) -> bool:
-        """Whether anything was still to come. Only the first time: a second one would keep the reader from closing its
-        connection, and vLLM would go on sampling for nobody."""
+        """Cancel the reader once, and return whether more pieces were still to come.
+
+        A second cancellation would keep the reader from closing its connection, and vLLM would continue without a
+        reader.
+        """
         if self._reader is None or self._reader.done() or self._is_broken_off:
             return False
         self._is_broken_off = True

@@ -1,11 +1,11 @@
-"""One completion in vLLM's own terms: the body of a request, the pieces of its answer, and its errors.
+"""One completion in vLLM's protocol: the body of a request, the pieces of its answer, and its errors.
 
-Place in the flow: between generation.py, which deals in tokens, and client.py, which deals in bytes. Requests go to the
-completions route with token ids as the prompt; every piece of the answer carries token ids and the logarithms of the
-probabilities that vLLM drew them with.
+Place in the flow: between generation.py, which handles tokens, and replica_client.py, which handles bytes. Requests go
+to the completions route with token ids as the prompt. Every piece of the answer has token ids and the log-probabilities
+with which vLLM drew them.
 
-Where a completion ends is for us to say, in the same way for every engine: vLLM is told the end tokens as plain stop
-tokens, and stop strings are looked for on our side.
+This side decides where a completion ends, in the same way for every sampler. vLLM receives the end tokens as plain stop
+tokens, and this side looks for stop strings.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from swarm.sampler import EngineLost
 from swarm.types import SamplingParams, TokenLogprobs
 
 LOWEST_TEMPERATURE: Final = 0.01
-"""vLLM raises lower ones to this, all but 0."""
+"""vLLM raises lower temperatures to this one, except 0."""
 LARGEST_BIAS: Final = 100.0
-"""vLLM cuts larger ones down to this."""
+"""vLLM reduces larger biases to this one."""
 IMPOSSIBLE: Final = -9999.0
-"""What vLLM writes for minus infinity."""
+"""vLLM's value for minus infinity."""
 SEED_RANGE: Final = 2**63
 LONGEST_REASON: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one event of a stream brought. `ended` says that vLLM will send no more tokens."""
+    """Content of one event of a stream. `ended` tells that vLLM will send no more tokens."""
 
     token_ids_T: tuple[int, ...]
     logprobs_T: tuple[float, ...]
@@ -43,7 +43,7 @@ class Piece:
 
 
 def check_params(params: SamplingParams, vocabulary: int | None = None) -> None:
-    """Raises BadRequest that names what vLLM would change in silence, or this engine cannot do."""
+    """Raise BadRequest for a parameter that vLLM would change silently, or that this sampler does not support."""
     if 0 < params.temperature < LOWEST_TEMPERATURE:
         raise UnknownParameter(
             f"temperature {params.temperature:g} cannot be honoured: use 0, or {LOWEST_TEMPERATURE:g} and above",
@@ -74,7 +74,10 @@ def completion_body(
     eos_id: int | None,
     seed: int | None,
 ) -> dict[str, Any]:
-    """The request for at most `limit` tokens that ends after any of `end_ids`. `eos_id` is the tokenizer's own."""
+    """Return the request for at most `limit` tokens that ends after any of `end_ids`.
+
+    `eos_id` is the tokenizer's own end token.
+    """
     body: dict[str, Any] = {
         "model": SERVED_NAME,
         "request_id": request_id,
@@ -106,7 +109,7 @@ def completion_body(
 
 
 def read_event(data: bytes, *, top_logprobs: int) -> Piece | None:
-    """One event of a stream; None for one that brings nothing. Raises the error that it tells of."""
+    """Return the piece of one event, or None for an empty one. Raise the error that the event reports."""
     event = json.loads(data)
     if "error" in event:
         code = event["error"].get("code") if isinstance(event["error"], dict) else None
@@ -130,7 +133,7 @@ def read_event(data: bytes, *, top_logprobs: int) -> Piece | None:
 
 
 def error_of(status: int, answer: object) -> SwarmError:
-    """What a refusal by vLLM means: the caller's mistake, or a replica that cannot go on."""
+    """Return the error for a refusal by vLLM: the caller's mistake, or a replica that cannot continue."""
     message = _message(answer)
     if status == 400 or status == 422:
         if "context length" in message or "max_model_len" in message:
@@ -142,12 +145,12 @@ def error_of(status: int, answer: object) -> SwarmError:
 
 
 def _number(value: float | None) -> float:
-    """JSON has no word for what is not a number: vLLM sends null."""
+    """Return a log-probability, or NaN for null and impossible values: JSON has no NaN, so vLLM sends null."""
     return math.nan if value is None or value <= IMPOSSIBLE else value
 
 
 def _likeliest(named: Mapping[str, float | None], count: int) -> TokenLogprobs:
-    """`named` maps "token_id:5" to a logprob; the sampled token may be in it beside the likeliest."""
+    """Return the likeliest tokens. `named` maps "token_id:5" to a logprob, and may also have the sampled token."""
     pairs = [
         (int(name.removeprefix("token_id:")), value)
         for name, value in named.items()

@@ -1,9 +1,10 @@
 """Attention over a token tree: each token attends to its ancestors and itself, whatever else is in the same pass.
 
-Place in the flow: a scorer runs the model inside `attention_along` the layout of a microbatch's tree. Everything but
-attention works on the tree's tokens as one row without padding. One dense mask over that row would be quadratic in its
-length; the calls of a layout do no more work than the tree has. On the CPU they are one operation, fused_attention.py;
-on other devices each block is a call of what torch chooses there. Knows nothing of losses or of how rows were chosen.
+Place in the flow: a scorer runs the model inside `attention_along` with the layout of a microbatch's tree. Everything
+but attention treats the tree's tokens as one row without padding. One dense mask over that row would be quadratic in
+its length. The calls of a layout do no more work than the tree requires. On the CPU they are one operation,
+fused_attention.py. On other devices each block is one call of the attention that torch chooses there. This module knows
+nothing of losses or the choice of rows.
 
 Array suffixes: `_P` tokens of the tree, `_H` heads times dimensions, `_S` samples of a block, `_Q` tokens that a sample
 adds to the tree, `_K` keys of a sample.
@@ -33,15 +34,15 @@ TREE_ATTENTION = "swarm_token_tree"
 
 
 def lay_out_for(tree: TokenTree, device: torch.device) -> TreeLayout:
-    """The layout by which attention on that device is computed."""
+    """Return the layout for attention on this device."""
     return lay_out(tree, device, least_keys=LEAST_KEYS if device.type == "cpu" else None)
 
 
 @contextmanager
 def attention_along(module: torch.nn.Module, layout: TreeLayout | None) -> Generator[dict[str, Any]]:
-    """Inside, a call of the module with the arguments that this yields computes the tree as one row.
+    """Yield the arguments with which a call of the module computes the tree as one row.
 
-    Without a layout the module is as ever. A forward pass that checkpointing repeats must be repeated inside
+    Without a layout the module is unchanged. A forward pass that checkpointing repeats must be repeated inside
     `tree_attention`.
     """
     if layout is None:
@@ -53,7 +54,7 @@ def attention_along(module: torch.nn.Module, layout: TreeLayout | None) -> Gener
 
 
 def tree_attention(module: torch.nn.Module) -> AbstractContextManager[None]:
-    """The layers of the module call `attend` inside."""
+    """Make the layers of the module call `attend` inside the context."""
     return attention_by(attention_configs(module), TREE_ATTENTION, attend)
 
 
@@ -68,9 +69,9 @@ def attend(
     scaling: float | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """(1, heads, P, dim) to (1, P, heads, dim), as transformers calls its attention functions.
+    """Return attention (1, P, heads, dim) of queries (1, heads, P, dim), with the signature transformers expects.
 
-    Raises EngineFailure for attention that is more than a masked softmax of scaled products.
+    Raise EngineFailure for attention that is more than a masked softmax of scaled products.
     """
     asked = sorted(name for name, setting in others.items() if name not in HARMLESS and setting not in (None, 0, False))
     if token_tree is None or attention_mask is not None or asked:
@@ -85,7 +86,10 @@ def attend(
 def attend_by_blocks(
     module: torch.nn.Module, states: tuple[Tensor, Tensor, Tensor], token_tree: TreeLayout, scaling: float | None
 ) -> Tensor:
-    """The same by a call of torch's attention per block. The layout shares no keys; `states` are as in `attend`."""
+    """Return the attention of `attend` by one call of torch's attention per block.
+
+    The layout has no shared keys. `states` are those of `attend`.
+    """
     query, key, value = states
     queries_PH, keys_PH, values_PH = (_flat(each) for each in states)
     keys_and_values_PH = torch.cat([keys_PH, values_PH], dim=1)
@@ -109,7 +113,7 @@ def attend_by_blocks(
 
 
 HARMLESS = frozenset({"position_ids", "use_cache", "cache_position", "is_causal"})
-"""What models pass to attention besides, which changes nothing here."""
+"""Further arguments that models pass to attention, which change nothing here."""
 
 
 def _flat(states: Tensor) -> Tensor:
@@ -117,7 +121,7 @@ def _flat(states: Tensor) -> Tensor:
 
 
 def _look_up(rows_PH: Tensor, block: Block) -> Tensor:
-    """The rows of the block's queries, (S, Q, heads * dim). A lookup adds its gradients up in one order, always."""
+    """Return the rows of the block's queries, (S, Q, heads * dim). A lookup always adds gradients in one order."""
     if block.first is None:
         return embedding(block.queries_SQ, rows_PH)
     count = block.queries_SQ.numel()
@@ -125,5 +129,5 @@ def _look_up(rows_PH: Tensor, block: Block) -> Tensor:
 
 
 def _split(rows: Tensor, like: Tensor) -> Tensor:
-    """(S, Q, heads * dim) to (S, heads, Q, dim), with the heads of `like`."""
+    """Reshape (S, Q, heads * dim) to (S, heads, Q, dim), with the heads of `like`."""
     return rows.unflatten(-1, (like.shape[1], -1)).transpose(1, 2)

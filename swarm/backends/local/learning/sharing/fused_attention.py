@@ -1,10 +1,11 @@
-"""Attention along a token tree on a processor: forward and backward pass as one operation of autograd.
+"""Attention along a token tree on a CPU: forward and backward pass as one operation of autograd.
 
-Place in the flow: attention.py calls `attend_fused` for models on the CPU. Each block of a layout is a
-call of torch's flash kernel, and so are each of its shared keys; the parts of a token's attention are joined by the
-logarithms of their sums. The backward pass gives each call the joint output and the joint sum, whereby it returns its
+Place in the flow: attention.py calls `attend_fused` for models on the CPU. Each block of a layout, and each of its
+shared keys, is one call of torch's flash kernel. The parts of a token's attention are joined by the logarithms of their
+sums of exponentials. The backward pass gives each call the joint output and the joint sum. Each call then returns its
 share of the gradients, as in ring attention (Liu, Zaharia and Abbeel 2023). Between the passes only queries, keys,
-values and outputs are kept: what was gathered is gathered again. Knows nothing of models or of how a layout was made.
+values and outputs are kept; everything else is gathered again. This module knows nothing of models or of the making of
+a layout.
 
 Array suffixes: `_P` tokens of the tree, `_H` heads, `_D` dimensions of a head, `_S` samples of a block, `_Q` and `_K`
 queries and keys of a sample.
@@ -25,11 +26,11 @@ from swarm.backends.local.learning.sharing.layout import Block, SharedKeys, Tree
 
 
 def attend_fused(query_PHD: Tensor, key_PHD: Tensor, value_PHD: Tensor, tree: TreeLayout, scaling: float) -> Tensor:
-    """(P, heads, dim) to (P, heads, dim of values). Several heads of queries may share one of keys and values.
+    """Return attention (P, heads, dim of values) of queries (P, heads, dim) along the tree.
 
-    Masks of the layout are in their additive form.
+    Several heads of queries may share one head of keys and values. Masks of the layout are in their additive form.
     """
-    # The kernel wants one width for all. Zeros change no product, and outputs of zeros are cut off again.
+    # The kernel needs one width for all. Zeros change no product, and the outputs of zeros are cut off again.
     widest = max(query_PHD.shape[-1], value_PHD.shape[-1])
     query_PHD, key_PHD, padded_PHD = (_widen(states, widest) for states in (query_PHD, key_PHD, value_PHD))
     found: Tensor = _TreeAttention.apply(query_PHD, key_PHD, padded_PHD, tree, scaling)
@@ -95,7 +96,7 @@ class _TreeAttention(torch.autograd.Function):
 
 
 def _flash(query: Tensor, key: Tensor, value: Tensor, block: Block | None, scaling: float) -> tuple[Tensor, Tensor]:
-    """Outputs (S, heads, Q, dim), and logarithms of the sums of exponentials (S, heads, Q)."""
+    """Return outputs (S, heads, Q, dim), and logarithms of the sums of exponentials (S, heads, Q)."""
     kernel: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     return kernel(query, key, value, 0.0, _is_causal(block), attn_mask=_mask(block), scale=scaling)
 
@@ -124,7 +125,7 @@ def _mask(block: Block | None) -> Tensor | None:
 
 
 def _of_block(states: tuple[Tensor, Tensor, Tensor], block: Block) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values of a block, each (S, heads of queries, Q or K, dim)."""
+    """Return the queries, keys and values of a block, each (S, heads of queries, Q or K, dim)."""
     query, key, value = states
     queries = _look_up(query, block)
     if block.keys_SK is None:
@@ -142,8 +143,10 @@ def _of_shared(states: tuple[Tensor, Tensor, Tensor], shared: SharedKeys) -> tup
 
 
 def _outcome_of_block(outcome: tuple[Tensor, Tensor, Tensor], block: Block) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradient, output and logarithm of the sum of a block's queries. What a padded query attends to gets none of it:
-    its sum is infinite, which makes all of its attention zero."""
+    """Return the gradient, output and logarithm of the sum for a block's queries.
+
+    The keys of a padded query get no gradient: its sum is infinite, which makes all of its attention zero.
+    """
     gradient, output, log_sum = (_look_up(each, block) for each in outcome)
     if block.padding_SQ is not None:
         log_sum = log_sum.masked_fill(block.padding_SQ[:, None], math.inf)
@@ -151,7 +154,7 @@ def _outcome_of_block(outcome: tuple[Tensor, Tensor, Tensor], block: Block) -> t
 
 
 def _look_up(rows_P: Tensor, block: Block) -> Tensor:
-    """The rows of the block's queries, (S, heads, Q) and dim, if they have it."""
+    """Return the rows of the block's queries, (S, heads, Q), and dim if the rows have it."""
     if block.first is None:
         return _gather(rows_P, block.queries_SQ)
     count = block.queries_SQ.numel()
@@ -163,13 +166,13 @@ def _gather(rows_P: Tensor, places: Tensor) -> Tensor:
 
 
 def _repeat(keys: Tensor, like: Tensor) -> Tensor:
-    """Each head as often as heads of queries share it."""
+    """Repeat each head once for every head of queries that shares it."""
     sharing = like.shape[1] // keys.shape[1]
     return keys if sharing == 1 else keys.repeat_interleave(sharing, dim=1)
 
 
 def _of_shared_heads(change: Tensor, states_PHD: Tensor) -> Tensor:
-    """(S, heads of queries, K, dim) to (S, K, heads of keys, dim): heads that share keys add to the same gradient."""
+    """Reduce (S, heads of queries, K, dim) to (S, K, heads of keys, dim): sum over the heads that share keys."""
     heads = states_PHD.shape[1]
     if change.shape[1] != heads:
         change = change.unflatten(1, (heads, -1)).sum(2)
@@ -177,13 +180,13 @@ def _of_shared_heads(change: Tensor, states_PHD: Tensor) -> Tensor:
 
 
 def _in_order(rows: list[Tensor], tree: TreeLayout) -> Tensor:
-    """What the blocks say of their queries, as rows of the tree."""
+    """Return the blocks' results for their queries as rows of the tree."""
     joined = torch.cat(rows)
     return joined if tree.outputs_P is None else joined.index_select(0, tree.outputs_P)
 
 
 def _add_up(changes: list[Tensor], tree: TreeLayout, dtype: torch.dtype) -> Tensor:
-    """What the blocks say of their keys, added up per token of the tree, always in the same order."""
+    """Return the sum of the blocks' results for their keys per token of the tree, always in the same order."""
     places = [block.queries_SQ if block.keys_SK is None else block.keys_SK for block in tree.blocks]
     joined = torch.cat(changes).to(dtype)
     add: Any = torch.ops.aten.embedding_dense_backward

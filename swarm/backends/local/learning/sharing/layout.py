@@ -1,12 +1,12 @@
-"""How a token tree is laid out for attention: which queries meet which keys, in few calls of a kernel.
+"""The layout of a token tree for attention: pairs of queries and keys, in few calls of a kernel.
 
 Place in the flow: collating makes the `TreeLayout` of a microbatch's tree, and attention.py and fused_attention.py
-compute along it. A sample brings the tokens that it adds to the tree as queries; the keys are those of its whole path.
-Where many queries that stand one after another have a long stretch of keys in common, `SharedKeys` names both, and
-nothing is copied. All other keys are gathered, per sample. Knows nothing of models, losses or of how rows were chosen.
+compute along it. The queries of a sample are the tokens that it adds to the tree; its keys are those of its whole path.
+Where many consecutive queries have a long stretch of keys in common, `SharedKeys` names both, and no key is copied. All
+other keys are gathered, per sample. This module knows nothing of models, losses or the choice of rows.
 
-Array suffixes: `_P` tokens of the tree, `_S` samples of a block, `_Q` tokens that a sample adds to the tree, `_K`
-keys of a sample.
+Array suffixes: `_P` tokens of the tree, `_S` samples of a block, `_Q` tokens that a sample adds to the tree, `_K` keys
+of a sample.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -24,15 +24,18 @@ from swarm.backends.local.learning.sharing.tree import Path, TokenTree
 from swarm.trainer.token_rows import IntArray
 
 SMALLEST_CLASS = 4
-"""Lengths of up to 2 to this power are padded to one another: fewer calls outweigh the padding."""
+"""Lengths of up to 2 to this power are padded to one another, because fewer calls outweigh the padding."""
 LEAST_KEYS = 256
-"""Keys that are saved from being gathered, below which a call of its own for those shared costs more."""
+"""Smallest number of saved keys at which a separate call for shared keys pays off."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampleShape:
-    """Sizes of one sample, as the powers of two that they do not exceed: the tokens that it adds to the tree, its
-    whole path, and the keys that are gathered for it besides its own (0 if there are none)."""
+    """Size classes of one sample: class n stands for at most 2^n.
+
+    `own` classifies the tokens that the sample adds to the tree, and `path` its whole path. `gathered` classifies the
+    other keys that are gathered for it, and is 0 if there are none.
+    """
 
     own: int
     path: int
@@ -41,11 +44,11 @@ class SampleShape:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Samples of like size, whose attention is one call.
+    """Samples of similar size, whose attention is one call.
 
-    `queries_SQ` and `keys_SK` are places in the tree, padded with 0; `first` is the first place if the queries are
-    consecutive and without padding, which need not be looked up. `padding_SQ` tells which queries are none, if any.
-    `visible_SQK` says which keys a query attends to. It is None, as `keys_SK`, where each sample attends to its own
+    `queries_SQ` and `keys_SK` are places in the tree, padded with 0. `first` is the first place if the queries are
+    consecutive and without padding, so that no lookup is needed. `padding_SQ` marks padded queries, if there are any.
+    `visible_SQK` marks the keys that a query attends to. Like `keys_SK`, it is None if each sample attends to its own
     tokens alone, causally.
     """
 
@@ -58,7 +61,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class SharedKeys:
-    """Each of the tokens first_query..last_query-1 of the tree attends to all of first_key..last_key-1."""
+    """Shared keys: tokens first_query..last_query-1 of the tree all attend to first_key..last_key-1."""
 
     first_query: int
     last_query: int
@@ -68,11 +71,11 @@ class SharedKeys:
 
 @dataclass(frozen=True, slots=True)
 class TreeLayout:
-    """What a model needs besides token ids to compute a tree as one row.
+    """Input of a model, besides token ids, to compute a tree as one row.
 
-    Each token is a query of one block; what it attends to is the keys that it sees there and all shared keys whose
-    queries it is among. The outputs of the blocks, one after another, hold that of token p at `outputs_P[p]`; None if
-    that is p. `shapes` are those of the samples, each with the number of one sample.
+    Each token is a query of one block. It attends to the keys that are visible there, and to all shared keys whose
+    range of queries includes it. The outputs of the blocks, one after another, have the output of token p at
+    `outputs_P[p]`, or at p if this is None. `shapes` maps the shape of every sample to the number of one such sample.
     """
 
     positions_P: Tensor
@@ -82,15 +85,15 @@ class TreeLayout:
     shapes: dict[SampleShape, int]
 
     def with_additive_masks(self, dtype: torch.dtype) -> TreeLayout:
-        """The same with `visible_SQK` as kernels take it: 0 where a key is seen, minus infinity elsewhere."""
+        """Return the layout with `visible_SQK` as kernels take it: 0 for a visible key, otherwise minus infinity."""
         blocks = (replace(block, visible_SQK=_additive(block.visible_SQK, dtype)) for block in self.blocks)
         return replace(self, blocks=tuple(blocks))
 
 
 def lay_out(tree: TokenTree, device: torch.device, *, least_keys: int | None = LEAST_KEYS) -> TreeLayout:
-    """Blocks and shared keys of a tree. Samples that add no token are in no block.
+    """Return the blocks and shared keys of a tree. Samples that add no token are in no block.
 
-    Keys are shared where that saves at least `least_keys` keys from being gathered; with None nowhere, for kernels that
+    Keys are shared if at least `least_keys` keys then need not be gathered. None means no sharing, for kernels that
     cannot join parts.
     """
     shared, gathered = _divide(tree, least_keys)
@@ -125,7 +128,7 @@ def lay_out(tree: TokenTree, device: torch.device, *, least_keys: int | None = L
 
 
 def _divide(tree: TokenTree, least_keys: int | None) -> tuple[list[SharedKeys], list[IntArray]]:
-    """Shared keys, and for each path the places of the keys before its own tokens that it must gather all the same."""
+    """Return the shared keys, and for each path the places of earlier keys that it must still gather."""
     paths = [tree.paths[number] for number in tree.order]
     is_left = [np.ones(path.start, dtype=np.bool_) for path in paths]
     begins = np.cumsum([0, *(path.own for path in paths)]).tolist()
@@ -133,7 +136,7 @@ def _divide(tree: TokenTree, least_keys: int | None) -> tuple[list[SharedKeys], 
     for first, last, begin, end in _common_beginnings([path.start for path in paths]):
         saved = (end - begin) * sum(path.own > 0 for path in paths[first + 1 : last])
         if least_keys is not None and saved >= max(least_keys, 1):
-            # The first of them added these tokens to the tree, so that they are consecutive there.
+            # The first of these samples added the tokens to the tree, so they are consecutive there.
             key = int(paths[first].places_T[begin])
             shared.append(SharedKeys(begins[first + 1], begins[last], key, key + end - begin))
             for mask in is_left[first + 1 : last]:
@@ -145,11 +148,11 @@ def _divide(tree: TokenTree, least_keys: int | None) -> tuple[list[SharedKeys], 
 
 
 def _common_beginnings(starts: Sequence[int]) -> Iterator[tuple[int, int, int, int]]:
-    """The inner edges of the tree: (first, last, begin, end), for the samples first..last-1 in the order of the tree
-    that have, with no other sample, tokens begin..end-1 of their paths in common.
+    """Yield the inner edges of the tree as (first, last, begin, end).
 
-    `starts` tell what each sample shares with the one before it: this is the walk over the intervals of an array of
-    longest common prefixes of Abouelhoda, Kurtz and Ohlebusch (2004).
+    Samples first..last-1, in the order of the tree, and no others, have tokens begin..end-1 of their paths in common.
+    `starts` gives the number of tokens that each sample shares with the one before it. This is the walk over the
+    intervals of an array of longest common prefixes of Abouelhoda, Kurtz and Ohlebusch (2004).
     """
     unfinished: list[tuple[int, int]] = []
     for number, start in enumerate([*starts[1:], 0], start=1):

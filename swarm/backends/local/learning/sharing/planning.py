@@ -1,7 +1,7 @@
-"""Cuts the rows of a minibatch into microbatches whose token trees fit a token budget, with little sharing lost.
+"""Microbatches of the rows of a minibatch whose token trees fit a token budget, with little sharing lost.
 
-Place in the flow: the updater asks for a plan before it collates. A row is never split. Knows nothing of tensors,
-models or losses.
+Place in the flow: the updater asks for a plan before it collates. A row is never split. This module knows nothing of
+tensors, models or losses.
 
 Array suffixes: `_N` rows in the order of the tree; `_NN` the run of rows from the first index to the second.
 """
@@ -20,17 +20,17 @@ from swarm.backends.local.learning.sharing.tree import TokenTree, build_tree
 from swarm.trainer.token_rows import IntArray, Row
 
 SMALLEST_GAIN = 1.15
-"""Padded tokens without sharing over tokens of the trees, below which rows are computed as they are: along a tree in
-which nothing is shared, a pass takes up to a tenth longer."""
+"""Least ratio of padded tokens without sharing to tokens of the trees. Below it, rows are computed one by one: without
+shared tokens, a pass along a tree takes up to a tenth longer."""
 KEYS_PER_TOKEN = 8
-"""How many gathered keys a pass may hold per token of its budget: a key takes a small part of what a token does."""
+"""Most gathered keys of a pass per token of its budget: a key costs a small part of a token."""
 ROWS_AT_A_TIME = 512
-"""Rows that are cut at a time: the costs of all their runs are a matrix of this width."""
+"""Number of rows that are cut together: the costs of all their runs are a matrix of this width."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Microbatches by the numbers of their rows, and the tokens that their trees have in all."""
+    """Microbatches as lists of row numbers, and the total number of tokens of their trees."""
 
     microbatches: tuple[tuple[int, ...], ...]
     tokens: int
@@ -38,23 +38,23 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Costs:
-    """What the run of rows i..j would compute, look up and predict; only j >= i has a meaning."""
+    """Tokens computed, keys looked up and tokens predicted by the run of rows i..j; defined only for j >= i."""
 
     tokens_NN: IntArray
     keys_NN: IntArray
     predicted_NN: IntArray
 
     def fitting(self, max_tokens: int) -> np.ndarray:
-        """Which runs fit a budget; a single row always does."""
+        """Return which runs fit a budget; a single row always fits."""
         fits = (self.tokens_NN <= max_tokens) & (self.predicted_NN <= max_tokens)
         return fits & (self.keys_NN <= KEYS_PER_TOKEN * max_tokens) | np.eye(len(fits), dtype=np.bool_)
 
 
 def plan_trees(rows: Sequence[Row], chosen: Sequence[int], max_tokens: int | None) -> Plan:
-    """The fewest microbatches of the rows numbered `chosen` with at most `max_tokens` tokens each; None is no limit.
+    """Return the fewest microbatches of the rows numbered `chosen` with at most `max_tokens` tokens each.
 
-    Rows with common prefixes are neighbours. The cut taken into so few runs of them is the one with the least sum of
-    squared tokens: both a lost prefix and an uneven cut add to that sum.
+    None means no limit. Rows with common prefixes are neighbours. Of all cuts into this number of runs, the plan is the
+    one with the least sum of squared tokens: both a lost prefix and an uneven cut add to that sum.
     """
     tree = build_tree([sample.token_ids_T[:-1] for number in chosen for sample in rows[number].samples])
     lines = _order(rows, chosen, tree)
@@ -74,7 +74,7 @@ def plan_trees(rows: Sequence[Row], chosen: Sequence[int], max_tokens: int | Non
 
 
 def padded_tokens(rows: Sequence[Row], microbatches: Sequence[Sequence[int]]) -> int:
-    """The tokens, with padding, that microbatches compute without sharing."""
+    """Return the number of tokens, with padding, that microbatches compute without sharing."""
     return sum(
         sum(len(rows[number].samples) for number in numbers) * max(rows[number].longest for number in numbers)
         for numbers in microbatches
@@ -82,24 +82,24 @@ def padded_tokens(rows: Sequence[Row], microbatches: Sequence[Sequence[int]]) ->
 
 
 def _fits(rows: Sequence[Row], chosen: Sequence[int], tree: TokenTree, max_tokens: int) -> bool:
-    """Whether all rows together fit the budget."""
+    """Return whether all rows together fit the budget."""
     keys = sum(path.length for path in tree.paths)
     predicted = sum(rows[number].tokens for number in chosen)
     return max(tree.tokens, predicted) <= max_tokens and keys <= KEYS_PER_TOKEN * max_tokens
 
 
 def _like_plain(rows: Sequence[Row], numbers: Sequence[int]) -> tuple[int, ...]:
-    """Rows in the order in which they stand without sharing: some losses draw tokens by their place."""
+    """Return rows in their order without sharing: some losses draw tokens by their place."""
     return tuple(sorted(numbers, key=lambda number: (rows[number].longest, number)))
 
 
 def _firsts(rows: Sequence[Row], chosen: Sequence[int]) -> list[int]:
-    """Which path of the tree is the first of each row, and one past the last."""
+    """Return the first path of each row in the tree, and one past the last."""
     return [0, *np.cumsum([len(rows[number].samples) for number in chosen]).tolist()]
 
 
 def _order(rows: Sequence[Row], chosen: Sequence[int], tree: TokenTree) -> list[int]:
-    """Rows as indices into `chosen`, by the first of their samples in the order of the tree."""
+    """Return rows as indices into `chosen`, by the first of their samples in the order of the tree."""
     ranks = np.empty(len(tree.order), dtype=np.int64)
     ranks[list(tree.order)] = np.arange(len(tree.order))
     firsts = _firsts(rows, chosen)
@@ -108,19 +108,19 @@ def _order(rows: Sequence[Row], chosen: Sequence[int], tree: TokenTree) -> list[
 
 
 def _places(rows: Sequence[Row], chosen: Sequence[int], tree: TokenTree, lines: Sequence[int]) -> list[IntArray]:
-    """The tokens of the tree that each row needs, each once."""
+    """Return the tokens of the tree that each row needs, each once."""
     firsts = _firsts(rows, chosen)
     needed = [[path.places_T for path in tree.paths[firsts[line] : firsts[line + 1]]] for line in lines]
     return [each[0] if len(each) == 1 else np.unique(np.concatenate(each)) for each in needed]
 
 
 def _measure(rows: Sequence[Row], places: Sequence[IntArray], tokens: int) -> _Costs:
-    """Costs of all runs, of rows whose tokens are among so many of the tree.
+    """Return the costs of all runs of rows, given the places of their tokens in the tree.
 
-    A token counts in the run i..j once for each row of it that needs the token while no row from i on did before.
+    A run i..j counts a token once, at the first row since i that needs it.
     """
     count = len(rows)
-    # new[j, i]: the tokens of row j that none of the rows i..j-1 needs.
+    # new[j, i] counts the tokens of row j that none of the rows i..j-1 needs.
     new = np.zeros((count, count), dtype=np.int64)
     last = np.full(tokens, -1)
     for line, needed in enumerate(places):
@@ -138,7 +138,7 @@ def _runs(values_N: IntArray) -> IntArray:
 
 
 def _cut(costs: _Costs, max_tokens: int) -> list[int]:
-    """Where the runs of the best cut begin, and the end of the last: best[j] is of the rows before j."""
+    """Return where the runs of the best cut begin, and the end of the last; best[j] covers the rows before j."""
     count = len(costs.tokens_NN)
     steps = np.triu(np.where(costs.fitting(max_tokens), costs.tokens_NN.astype(np.float64) ** 2, np.inf))
     steps[np.tril_indices(count, -1)] = np.inf

@@ -1,9 +1,9 @@
-"""Whether the rows of a minibatch are computed as trees, and whether what comes of that is right.
+"""The decision whether the rows of a minibatch are computed as trees, and the check of the results.
 
-Place in the flow: the learner makes one `PrefixSharing` of the model that it trains; the updater asks it for a plan,
+Place in the flow: the learner makes one `PrefixSharing` for the model that it trains. The updater asks it for a plan,
 and to check each microbatch. Attention over a tree is tried once on a few tokens, and checked against plain passes
-whenever samples of a new shape come. Where it cannot be done or is not right, rows are computed as they are, which is
-counted with its reason. Knows nothing of losses or optimizers.
+whenever samples of a new shape come. If it is impossible or wrong, rows are computed one by one, and this is counted
+with its reason. This module knows nothing of losses or optimizers.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -31,27 +31,27 @@ from swarm.trainer.token_rows import Row
 logger = logging.getLogger(__name__)
 
 TOLERANCE = 1e-3
-"""Largest difference of log-probabilities. Attention to a wrong token is off by far more, rounding by far less."""
+"""Largest difference of log-probabilities. Attention to a wrong token differs by far more, rounding by far less."""
 TOLERANCE_HALF = 0.5
 FULL_ATTENTION = "full_attention"
 
 
 class Fallback(StrEnum):
-    """Why rows that have prefixes in common are computed one by one all the same."""
+    """Reasons to compute rows one by one although they have common prefixes."""
 
     LAYERS = "layers"
     """The model has layers of another kind than full attention, such as a sliding window."""
     ATTENTION = "attention"
-    """The model's attention cannot be given a tree: another implementation, or more than a masked softmax."""
+    """The model's attention cannot compute a tree: it has another implementation, or is more than a masked softmax."""
     MISMATCH = "mismatch"
-    """Log-probabilities were not those of a plain pass."""
+    """The log-probabilities differed from those of a plain pass."""
 
 
 class PrefixSharing:
     """The decision for one model, whose weights may change. Used from one thread."""
 
     def __init__(self, module: torch.nn.Module, *, smallest_gain: float = SMALLEST_GAIN) -> None:
-        """Trees are computed where the same rows apart have `smallest_gain` times as many tokens, padding included."""
+        """Set the model. Trees are used if separate rows have `smallest_gain` times as many tokens, with padding."""
         self._smallest_gain = smallest_gain
         self._unable = _find_obstacle(module)
         self._tolerance = _tolerance(module)
@@ -60,18 +60,20 @@ class PrefixSharing:
         self._meter = Meter()
 
     def report_to(self, meter: Meter) -> None:
-        """Count in `meter` from here on: those of one step."""
+        """Count in `meter`, the meter of one step, from now on."""
         self._meter = meter
 
     def count(self, rows: Sequence[Row], numbers: Sequence[int], micro: MicroBatch) -> None:
-        """Count the tokens that a forward and backward pass computes, padding left out."""
+        """Count the tokens that a forward and backward pass computes, without padding."""
         unshared = float(sum(sample.inputs for number in numbers for sample in rows[number].samples))
         tokens = unshared if micro.tree is None else float(micro.input_ids_ST.numel())
         self._meter.add({"sharing/tokens": tokens, "sharing/tokens_unshared": unshared, "sharing/fallbacks": 0.0})
 
     def plan(self, rows: Sequence[Row], chosen: Sequence[int], max_tokens: int | None) -> Plan | None:
-        """Microbatches as trees, or None if the rows are computed as they are: the model cannot share prefixes, or
-        there is too little to gain."""
+        """Return microbatches as trees, or None if the rows are to be computed one by one.
+
+        The reason is a model that cannot share prefixes, or too small a gain.
+        """
         if not chosen:
             return None
         plan = plan_trees(rows, chosen, max_tokens)
@@ -84,10 +86,10 @@ class PrefixSharing:
         return plan
 
     def accepts(self, rows: Sequence[Row], numbers: Sequence[int], shared: MicroBatch, score: Score) -> bool:
-        """Whether the microbatch of the rows numbered `numbers` may be computed as a tree.
+        """Return whether the microbatch of the rows numbered `numbers` may be computed as a tree.
 
-        It is scored only if it has samples of a shape that was not seen before: of each such shape, the row of one
-        sample is compared with a plain pass.
+        It is scored only if some sample has a new shape. For each new shape, the row of one such sample is compared
+        with a plain pass.
         """
         assert shared.tree is not None
         new = shared.tree.shapes.keys() - self._right
@@ -148,7 +150,7 @@ def _find_obstacle(module: torch.nn.Module) -> Fallback | None:
 
 @torch.no_grad()
 def _try(module: torch.nn.Module, vocabulary: int) -> float:
-    """The largest difference in log-probability between two samples with a common beginning as a tree and alone."""
+    """Return the largest difference in log-probability between two samples as a tree and alone."""
     device = next(module.parameters()).device
     common = [7 * place % vocabulary for place in range(4)]
     samples = [np.asarray([*common, *end]) % vocabulary for end in ([3, 11, 5], [8, 2])]

@@ -1,7 +1,7 @@
 """The token tree (trie) of a set of samples: every prefix that samples have in common is one path of it.
 
-Place in the flow: planning cuts the rows of a minibatch by what their trees cost, and collating lays out the tree of
-one microbatch for the model. Knows nothing of tensors, losses or attention.
+Place in the flow: planning cuts the rows of a minibatch by the costs of their trees. Collating lays out the tree of one
+microbatch for the model. This module knows nothing of tensors, losses or attention.
 
 Array suffixes: `_T` tokens of a sample, `_P` tokens of a tree.
 """
@@ -18,10 +18,10 @@ from swarm.trainer.token_rows import IntArray
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """Where one sample lies in the tree: token t of the sample is token `places_T[t]` of the tree.
+    """Place of one sample in the tree: token t of the sample is token `places_T[t]` of the tree.
 
-    Tokens from `start` on belong to no sample before it in the order of the tree; they stand in the tree one after
-    another. A sample that is the beginning of another may have none.
+    Tokens from `start` on belong to no earlier sample in the order of the tree; they are consecutive in the tree. A
+    sample that is the beginning of another may have no such tokens.
     """
 
     places_T: IntArray
@@ -33,16 +33,16 @@ class Path:
 
     @property
     def own(self) -> int:
-        """How many tokens the sample adds to the tree."""
+        """Number of tokens that the sample adds to the tree."""
         return len(self.places_T) - self.start
 
 
 @dataclass(frozen=True, slots=True)
 class TokenTree:
-    """Each prefix once. `paths` are in the order in which the samples were given.
+    """Tree with each prefix once. `paths` are in the order in which the samples were given.
 
-    `order` is that of the tree: samples with a common prefix are neighbours in it. `positions_P` are depths, the
-    position at which a token stood when it was sampled.
+    `order` is the order of the tree: samples with a common prefix are neighbours in it. `positions_P` are depths, the
+    positions at which the tokens were sampled.
     """
 
     token_ids_P: IntArray
@@ -56,11 +56,12 @@ class TokenTree:
 
 
 def build_tree(samples: Sequence[IntArray]) -> TokenTree:
-    """The tree of token ids of samples, none of which is empty.
+    """Return the tree of the token ids of samples, none of which is empty.
 
-    In lexicographic order, what a sample shares with any sample before it is what it shares with the one right before.
+    In lexicographic order, the tokens that a sample shares with any earlier sample are those that it shares with the
+    one right before it.
     """
-    # Numbers of equal width with the highest byte first: their bytes compare as the numbers do.
+    # Numbers of equal width with the highest byte first compare byte by byte in the same order as the numbers.
     order = sorted(range(len(samples)), key=lambda number: (samples[number].astype(">u8").tobytes(), number))
     paths: list[Path | None] = [None] * len(samples)
     pieces: list[IntArray] = []
@@ -85,7 +86,7 @@ def build_tree(samples: Sequence[IntArray]) -> TokenTree:
 
 
 def _shared(first: IntArray, second: IntArray) -> int:
-    """How many tokens two sequences begin with in common."""
+    """Return the length of the common beginning of two sequences."""
     length = min(len(first), len(second))
     different = first[:length] != second[:length]
     return int(different.argmax()) if different.any() else length

@@ -1,7 +1,7 @@
-"""Asks for the replica's key on every path. vLLM's own check leaves out those that change weights or stop sampling.
+"""The check of the replica's key on every path.
 
-Place in the flow: middleware of vLLM's HTTP server. The key is made by the server that started the replica and known to
-no one else.
+Place in the flow: middleware of vLLM's HTTP server. vLLM's own check leaves out the paths that change weights or stop
+sampling. The server that started the replica made the key, and no other process knows it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class RequireKey:
-    """ASGI middleware."""
+    """ASGI middleware that refuses requests without the key."""
 
     def __init__(self, app: Application) -> None:
         self._app = app

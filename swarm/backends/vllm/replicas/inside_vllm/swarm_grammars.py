@@ -1,9 +1,9 @@
-"""Lets grammars be spelled with every token that text may hold.
+"""A correction of grammars, which may then use every token that can occur in text.
 
-Place in the flow: a plugin that vLLM loads in all its processes, before the one that follows grammars reads the
-tokenizer. llguidance takes every added token that looks like a tag for a special one, which no text contains. Where the
-tokenizer calls it plain, as Hermes' <tool_call>, models write text with it, and the trainer, which computes the
-probabilities again among the tokens that a grammar allowed, allows it.
+Place in the flow: a plugin that vLLM loads in all its processes, before the process that follows grammars reads the
+tokenizer. By default llguidance treats every added token that looks like a tag as special, so that no text contains it.
+The tokenizer may call such a token plain, for example <tool_call> of Hermes. Models then write text with it. The
+trainer, which recomputes the probabilities among the tokens that a grammar allowed, allows it as well.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -18,7 +18,7 @@ from llguidance import LLTokenizer, TokenizerWrapper
 
 
 def install() -> None:
-    """Have llguidance's reading of Hugging Face tokenizers corrected in this process. May be called repeatedly."""
+    """Correct llguidance's reading of Hugging Face tokenizers in this process. May be called repeatedly."""
     original = llguidance.hf.from_tokenizer
     if getattr(original, "spells_plain_tokens", False):
         return
@@ -39,7 +39,7 @@ def install() -> None:
 
 
 class TokenTexts:
-    """The bytes of every token and a canonical tokenization, as llguidance wants them of a tokenizer."""
+    """The bytes of every token and a canonical tokenization, in llguidance's interface of a tokenizer."""
 
     bos_token_id: int | None = None
 
@@ -53,7 +53,7 @@ class TokenTexts:
     def __call__(self, text: bytes | str) -> list[int]:
         data = text.encode() if isinstance(text, str) else text
         token_ids = self._base.tokenize_bytes(data)
-        # A tokenizer that normalizes, or begins a text with a blank, does not give back what it was given.
+        # A tokenizer that normalizes, or begins a text with a blank, does not return the text it received.
         if b"".join(self.tokens[each] for each in token_ids) == data:
             return token_ids
         return self._base.greedy_tokenize(data.decode(errors="replace"))

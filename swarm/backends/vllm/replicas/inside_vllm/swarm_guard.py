@@ -1,12 +1,14 @@
-"""Runs a command, and ends it with all that it has started when the command ends or our standard input closes.
+"""A guard that runs a command, and ends all its processes when the command ends or standard input closes.
 
-Place in the flow: the parent of a replica's processes. The server holds the other end of our input, so that no death of
-the server, however sudden, leaves processes behind. Knows nothing of what the command does.
+Place in the flow: the parent of a replica's processes. The server keeps the other end of the guard's input, so no death
+of the server, however sudden, leaves processes behind. The guard does not know what the command does.
 
-Usage: swarm_guard.py [--detach] SECONDS CORES COMMAND...    SECONDS are what the command may take to end in order,
-CORES the numbers of those that it may run on, separated by commas, or "all". Its process id goes to standard output,
-what it prints to standard error. The exit status is the command's, or 128 and the signal; it goes to standard output as
-well. With --detach the guard is nobody's child, for callers that are killed together with their children.
+Usage: swarm_guard.py [--detach] SECONDS CORES COMMAND...
+
+SECONDS is the time that the command may take to end in order. CORES are the numbers of its cores, separated by commas,
+or "all". The process id of the command goes to standard output, and its output to standard error. The exit status is
+the command's, or 128 and the signal; it goes to standard output as well. With --detach the guard is no child of its
+caller, for callers that are killed together with their children.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 LOOK_INTERVAL_S = 0.05
 LAST_PATIENCE_S = 10.0
-"""How long killed processes may take to be gone: one that is writing a core, or waits for a device."""
+"""Time for killed processes to disappear: one may be writing a core dump, or wait for a device."""
 
 SHARED_MEMORY = Path("/dev/shm")
 NAMES = ("psm_", "sem.")
@@ -43,7 +45,7 @@ def main() -> int:
     if cores != "all":
         os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
     libc = ctypes.CDLL(None)
-    # Descendants whose parents have died are ours to wait for.
+    # This process must wait for descendants whose parents have died.
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
     try:
         process = subprocess.Popen(
@@ -82,7 +84,7 @@ def _say(number: int) -> None:
 
 
 def _wait_for_end(ended: int) -> bool:
-    """True if our input was closed first, False if the command has ended."""
+    """Return True if standard input was closed first, False if the command has ended."""
     while True:
         ready, _, _ = select.select([ended, sys.stdin.fileno()], [], [])
         if ended in ready:
@@ -92,7 +94,10 @@ def _wait_for_end(ended: int) -> bool:
 
 
 def _shared_memory(session: int) -> set[Path]:
-    """What the processes of a session have mapped by multiprocessing's names: killed, they leave it in memory."""
+    """Return the shared memory that a session's processes mapped by multiprocessing's names.
+
+    Killed processes leave it in memory.
+    """
     found: set[Path] = set()
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError):

@@ -1,9 +1,9 @@
 """New weights from a file in shared memory, loaded into a running vLLM layer by layer.
 
-Place in the flow: imported by every worker of a replica because `Extension` is named as its worker extension; vLLM's
-weight transfer calls then reach `SharedFileEngine`. Each worker reads the whole file and keeps its own share.
+Place in the flow: every worker of a replica imports this module, because `Extension` is named as its worker extension.
+vLLM's weight transfer calls then reach `SharedFileEngine`. Each worker reads the whole file and keeps its own share.
 
-Written for more than one version of vLLM: an engine that is not given the model is given a function that loads into it.
+It supports more than one version of vLLM: an engine without access to the model receives a function that loads into it.
 """
 
 # pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -36,18 +36,18 @@ LoadWeights = Callable[[Iterable[tuple[str, torch.Tensor]]], Any]
 
 @dataclass
 class NothingToAgreeOn(WeightTransferInitInfo):
-    """A file needs no meeting."""
+    """Empty initialization data: a file needs no meeting point."""
 
 
 @dataclass
 class WeightsAt(WeightTransferUpdateInfo):
-    """A safetensors file, or the directory of a Hugging Face model."""
+    """Path of a safetensors file, or of the directory of a Hugging Face model."""
 
     path: str
 
 
 class SharedFileEngine(WeightTransferEngine):
-    """Implements vLLM's side of a weight transfer."""
+    """Implementation of vLLM's side of a weight transfer."""
 
     init_info_cls = NothingToAgreeOn
     update_info_cls = WeightsAt
@@ -67,12 +67,12 @@ class SharedFileEngine(WeightTransferEngine):
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
         self.receive_weights(self.parse_update_info(update_info))
-        # vLLM's own method does so without asking, and fails where there is none.
+        # vLLM's own method does this unconditionally, and fails without a communicator.
         if torch.accelerator.is_available():
             torch.accelerator.synchronize()
 
     def receive_weights(self, update_info: WeightsAt, load_weights: LoadWeights | None = None) -> None:
-        """Raises OSError if there is no such file."""
+        """Load the weights of a file. Raise OSError if there is no such file."""
         load = load_weights or self.model.load_weights
         load(read_tensors(Path(update_info.path), getattr(self, "device", None)))
 
@@ -85,12 +85,15 @@ class SharedFileEngine(WeightTransferEngine):
 
 
 class Extension:
-    """Adds nothing to a worker: naming it makes the worker import this module."""
+    """Empty worker extension: naming it makes the worker import this module."""
 
 
 def read_tensors(path: Path, device: Any = None) -> NamedTensors:
-    """All tensors of a file or model directory by name, on `device`. A tied output head is among them by its own name:
-    without it, vLLM on a CPU would go on with the old one, for it has packed a copy."""
+    """Return all tensors of a file or model directory by name, on `device`.
+
+    A tied output head is among them under its own name. Without it, vLLM on a CPU would keep using the old head, of
+    which it has a packed copy.
+    """
     names: set[str] = set()
     embedding: torch.Tensor | None = None
     for file in _files(path):

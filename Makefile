@@ -97,9 +97,11 @@ check: setup ## Style, types and architecture
 
 # The last tag before this commit, or the commit before it.
 AGAINST ?= $(shell git describe --tags --abbrev=0 HEAD~1 2>/dev/null || echo HEAD~1)
+ROUNDS ?= 8
 bench: setup ## Processor time beside that of an earlier commit
 	$(BIN)/asv machine --yes
-	$(BIN)/asv continuous --interleave-rounds --factor 1.05 --no-only-changed --show-stderr $(AGAINST) HEAD
+	$(BIN)/asv continuous --interleave-rounds --attribute rounds=$(ROUNDS) --factor 1.05 --no-only-changed \
+	  --show-stderr $(AGAINST) HEAD
 
 ui: setup ## The run explorer
 	$(BIN)/streamlit run ui/app.py

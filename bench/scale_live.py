@@ -151,7 +151,8 @@ def _build(clients: int, max_staleness: int) -> Setup:
     """Return a case so slow that its clients together make at most CALLS_PER_S calls per second."""
     batching = Batching(max(TASKS, clients // CLIENTS_PER_TASK), NUM_REPEAT, max_staleness)
     setup = Setup(WORKLOAD, CLUSTER, batching, clients)
-    calls_per_s = min(clients, batching.room) * WORKLOAD.turns / setup.unloaded_s
+    running_alone = min(clients, batching.room) * WORKLOAD.turns / setup.unloaded_s
+    calls_per_s = min(running_alone, CLUSTER.peak_tokens_per_s / WORKLOAD.turn_tokens)
     return _slow_down(setup, max(LEAST_SLOWING, calls_per_s / CALLS_PER_S))
 
 

@@ -50,7 +50,6 @@ class _ProcessorTime:
     slower than the next one of the same program for as long as it lives: more samples of one server would say little.
     """
 
-    rounds = 8
     repeat = number = min_run_count = 1
     warmup_time = 0
     timeout = 600

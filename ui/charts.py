@@ -59,10 +59,10 @@ _ARM_TIPS = (("mean", "Mean"), ("ci_low", "Interval from"), ("ci_high", "to"))
 
 
 def smooth(points: pd.DataFrame, weight: float) -> pd.DataFrame:
-    """Adds `smoothed`: the exponential moving average of `value` along `step`, each `series` for itself.
+    """Add the column `smoothed`: the exponential moving average of `value` along `step`, per `series`.
 
-    `weight` in [0, 1) is that of the past; the average is debiased, so it starts at the first value. A step without a
-    value has no average either.
+    `weight` in [0, 1) is the weight of the past. The average is debiased, so it starts at the first value. A step
+    without a value has no average either.
     """
     ordered = points.sort_values(["series", "step"])
     averaged = ordered.groupby("series")["value"].transform(lambda values: values.ewm(alpha=1 - weight).mean())
@@ -124,7 +124,7 @@ def band_points(points: pd.DataFrame) -> pd.DataFrame:
 
 
 def only(frame: pd.DataFrame, column: str, *values: object) -> pd.DataFrame:
-    """The rows whose `column` has one of these values."""
+    """Return the rows whose `column` has one of these values."""
     return pd.DataFrame(frame[frame[column].isin(values)])
 
 
@@ -176,7 +176,10 @@ def _series_color(order: Sequence[str]) -> alt.Color:
 
 
 def _height(order: Sequence[str]) -> int:
-    """The legend takes its room from the chart's height, so it is given some."""
+    """Return the height of a chart, with extra height for its legend.
+
+    The legend takes its rows from the chart's height.
+    """
     return CURVE_HEIGHT + (LEGEND_ROW_HEIGHT * ceil(len(order) / LEGEND_COLUMNS) if len(order) > 1 else 0)
 
 

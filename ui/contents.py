@@ -73,8 +73,11 @@ class ArmScore:
 
 @dataclass(frozen=True, slots=True)
 class StudyContents:
-    """A study as it stands. `analysis` is the researcher's last one as it stored it, empty before the first; `work`
-    says whether a process works on the study."""
+    """The records of one study at one moment.
+
+    `analysis` is the researcher's last analysis as it stored it, empty before the first. `work` says whether a process
+    works on the study.
+    """
 
     study: Study
     charter: Charter | None
@@ -133,7 +136,7 @@ class StudyContents:
         return ruled_out
 
     def verdict_of(self, finding: Finding) -> str:
-        """What is said of the arm that was compared."""
+        """Return the verdict on the arm that was compared."""
         is_out = self.arms_by_id[finding.experiment_id].name in self.disqualified
         return "disqualified" if is_out else finding.verdict.value
 
@@ -159,7 +162,7 @@ def rank_arms(contents: StudyContents) -> tuple[ArmScore, ...]:
 
 
 def best_arm(contents: StudyContents) -> ArmScore | None:
-    """The first of the ranking that nobody ruled out; None before the first score."""
+    """Return the first arm of the ranking that is not disqualified; None before the first score."""
     out = contents.disqualified
     return next((item for item in rank_arms(contents) if item.mean is not None and item.arm.name not in out), None)
 
@@ -185,8 +188,11 @@ def _seeds_by_arm(contents: StudyContents) -> list[tuple[Experiment, tuple[SeedS
 
 
 def _judged_seeds(contents: StudyContents, arm: Experiment) -> list[SeedScore]:
-    """The runs whose number the analysis alone has: those that failed by the arm's own doing, or all of them where
-    runs are judged by something else than their final score."""
+    """Return the scores of runs for which only the analysis has a number.
+
+    These are the runs that failed through the arm's own fault. They are all runs if the study judges by something other
+    than the final score.
+    """
     summary = _summary_of(contents, arm)
     seeds = summary.get("failures" if contents.is_judged_by_final_score else "scores", {})
     run_ids = dict(zip(summary.get("scores", {}), summary.get("run_ids", ()), strict=False))
@@ -197,7 +203,7 @@ def _judged_seeds(contents: StudyContents, arm: Experiment) -> list[SeedScore]:
 
 
 def _summary_of(contents: StudyContents, arm: Experiment) -> Mapping[str, Any]:
-    """What the newest analysis says of an arm; empty before there is one."""
+    """Return the newest analysis's summary of an arm; empty before the first analysis."""
     summaries: list[Mapping[str, Any]] = contents.analysis.get("arms", [])
     return next((item for item in summaries if item.get("arm") == arm.name), {})
 

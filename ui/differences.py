@@ -42,7 +42,7 @@ def differing_settings(configs: Sequence[tuple[str, Mapping[str, Any]]]) -> pd.D
 
 
 def code_diff(old: str, new: str, *, old_name: str, new_name: str) -> str:
-    """A unified diff; empty if the texts are the same."""
+    """Return a unified diff; empty if the texts are the same."""
     lines = difflib.unified_diff(
         old.splitlines(), new.splitlines(), fromfile=old_name, tofile=new_name, lineterm="", n=4
     )

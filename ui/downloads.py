@@ -20,7 +20,10 @@ def to_csv(frame: pd.DataFrame) -> bytes:
 
 
 def to_parquet(frame: pd.DataFrame) -> bytes:
-    """A column of mixed kinds (a factor that is a number in one arm, a word in another) is stored as text."""
+    """Return the frame as a Parquet file.
+
+    A column of mixed kinds (a factor that is a number in one arm, a word in another) is stored as text.
+    """
     buffer = io.BytesIO()
     pd.DataFrame({str(name): _uniform(column) for name, column in frame.items()}).to_parquet(buffer, index=False)
     return buffer.getvalue()

@@ -46,7 +46,7 @@ USUAL_NAME = "research.db"
 
 
 def database_location(asked: str | None, environ: Mapping[str, str] = os.environ) -> str:
-    """The file or URL to read: asked for in the address, else SWARM_RESEARCH_DB, else research.db under SWARM_HOME.
+    """Return the file or URL to read: the address's, else SWARM_RESEARCH_DB, else research.db under SWARM_HOME.
 
     Raises InvalidRecord for a URL in the address: a link must not make this machine connect anywhere.
     """
@@ -60,12 +60,12 @@ def database_location(asked: str | None, environ: Mapping[str, str] = os.environ
 
 
 def home_of(location: str) -> Path | None:
-    """The folder that holds a database file and, beside it, the files of its studies; None for a server's URL."""
+    """Return the folder that holds a database file and the files of its studies; None for a server's URL."""
     return None if "://" in location else Path(location).expanduser().absolute().parent
 
 
 def resume_command(location: str, study_id: str) -> str:
-    """What to type, on the machine that has its files, to go on with a study."""
+    """Return the command that resumes a study, for the machine that has its files."""
     home = home_of(location)
     if home is None:
         return f"researcher resume {study_id} --db {shlex.quote(location)}"
@@ -75,7 +75,7 @@ def resume_command(location: str, study_id: str) -> str:
 
 
 def open_database(location: str) -> ExperimentStore:
-    """The store at `location`. Raises NotFound, SchemaMismatch, InvalidRecord or StoreUnavailable."""
+    """Return the store at `location`. Raises NotFound, SchemaMismatch, InvalidRecord or StoreUnavailable."""
     return _open(location, _identity(location))
 
 

@@ -15,9 +15,9 @@ MAX_BYTES = 32 * 1024 * 1024
 
 
 def locate(home: Path, study_id: str, stored: str) -> Path | None:
-    """The file that `stored` names, if it is a plain file in the study's folder.
+    """Return the file that `stored` names, if it is a plain file in the study's folder.
 
-    Only what follows the study's id counts, so that a folder that was moved or copied with its database still serves.
+    Only the part after the study's id counts, so a folder that was moved or copied with its database still works.
     """
     parts = Path(stored).parts
     if study_id not in parts:
@@ -34,7 +34,10 @@ def locate(home: Path, study_id: str, stored: str) -> Path | None:
 
 
 def tail(path: Path, limit: int = TAIL_BYTES) -> tuple[str, bool]:
-    """The last `limit` bytes as text, from a whole line on, and whether something was left out. Raises OSError."""
+    """Return the last `limit` bytes as text, and whether something was left out. Raises OSError.
+
+    The text starts at the beginning of a line.
+    """
     with path.open("rb") as file:
         length = file.seek(0, 2)
         file.seek(max(0, length - limit))
@@ -45,7 +48,7 @@ def tail(path: Path, limit: int = TAIL_BYTES) -> tuple[str, bool]:
 
 
 def content(path: Path) -> bytes | None:
-    """The whole file; None if it is too large to be handed to a browser, or unreadable."""
+    """Return the whole file; None if it is unreadable or too large for a browser."""
     try:
         return path.read_bytes() if path.stat().st_size <= MAX_BYTES else None
     except OSError:

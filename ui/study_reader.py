@@ -28,7 +28,7 @@ class StudyReader:
         self._scores: dict[str, list[EvaluationSummary]] = {}
 
     def read(self) -> StudyContents:
-        """The study as it stands. Raises what the store raises, NotFound for an unknown study among it."""
+        """Return the study as it stands. Raises what the store raises, including NotFound for an unknown study."""
         store, study_id = self._store, self._study_id
         study = store.get_study(study_id)
         with self._lock:

@@ -37,7 +37,7 @@ LEGENDS = {
 
 
 def render(sample: JsonObject, coloring: Coloring) -> str:
-    """A block of spans, one per token; hovering over one tells its id, logprob, version and mask."""
+    """Return a block of spans, one per token; hovering shows the token's id, logprob, version and mask."""
     tokens = _column(sample, "tokens") or [f"[{number}]" for number in _column(sample, "token_ids")]
     shown = tokens[:MAX_TOKENS]
     spans = [_span(sample, index, str(token), coloring) for index, token in enumerate(shown)]

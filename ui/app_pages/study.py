@@ -84,7 +84,10 @@ def show_figures(contents: StudyContents) -> None:
 
 
 def show_answer(contents: StudyContents) -> None:
-    """What was asked, and what the scores and the charter's rule say to it; no word of a planner is in here."""
+    """Show the question and the answer that the scores and the charter's rule give.
+
+    No text of a planner appears here.
+    """
     with st.container(border=True):
         question = str(contents.document.get("question", contents.study.topic))
         st.markdown(f":material/help: **Question** {formats.plain(question)}")
@@ -322,7 +325,10 @@ def budget_text(kind: BudgetKind, amount: float) -> str:
 
 
 def present_limits(contents: StudyContents) -> Mapping[str, Any]:
-    """The settings of the study have them as they are now; the charter has those that it began with."""
+    """Return the limits that apply now.
+
+    The settings of the study hold the current limits. The charter holds those at its beginning.
+    """
     settings = contents.study.settings
     if "max_runs" not in settings:
         return contents.document.get("budget", {})

@@ -137,10 +137,12 @@ class Database:
 
 
 def connect(location: str | Path, *, read_only: bool) -> Database:
-    """A database at `location`, a file path or a URL. Nothing is stored yet; a missing folder is made.
+    """Return a database at `location`, a file path or a URL.
 
-    Raises InvalidRecord for a location that cannot be one, NotFound for reading a file that is not there, NotAStore for
-    a file that is no SQLite database, StoreUnavailable for one that cannot be used.
+    Nothing is stored yet, but a missing folder is made.
+
+    Raises InvalidRecord for an impossible location and NotFound for reading a file that does not exist. Raises
+    NotAStore for a file that is no SQLite database and StoreUnavailable for one that cannot be used.
     """
     url = _parse_location(location)
     if url.get_backend_name() == "postgresql":

@@ -89,8 +89,11 @@ class ReadOnlyStore(StoreError):
 
 
 class StoreUnavailable(StoreError):
-    """`may_pass` says that the same call may succeed later, with nothing changed: another process writes, the disk is
-    full, the connection was lost."""
+    """A database that cannot be used now.
+
+    `may_pass` says that the same call may succeed later with nothing changed. Examples: another process writes, the
+    disk is full, the connection was lost.
+    """
 
     def __init__(self, message: str, *, may_pass: bool = False) -> None:
         super().__init__(message)

@@ -100,8 +100,11 @@ def metrics_frame(
 def curves_frame(
     store: ExperimentStore, run_ids: Collection[str], names: Collection[str], *, most: int
 ) -> pd.DataFrame:
-    """Long format, at most `most` rows per curve: run_id, name, step (the first of the row's span), steps (how many the
-    span has), value (their mean), low and high (their range), missing (how many values were not finite)."""
+    """Return metric curves in long format, at most `most` rows per curve.
+
+    Each row covers a span of steps. Its columns are run_id, name, step (the first of the span), steps (their number),
+    value (their mean), low and high (their range), and missing (how many values were not finite).
+    """
     spans = store.sample_metrics(run_ids, names, most=most)
     rows = [
         (item.run_id, item.name, item.first_step, item.last_step - item.first_step + 1, item.mean, item.low, item.high,

@@ -56,8 +56,11 @@ class Json(TypeDecorator[Any]):
 
 
 class PlainText(TypeDecorator[str]):
-    """A text column that holds the same on every database: PostgreSQL cannot store the character NUL, which output of
-    programs and language models may have, so the symbol for it (U+2400) stands in its place."""
+    """A text column that holds the same text on every database.
+
+    PostgreSQL cannot store the character NUL, which output of programs and language models may contain. The symbol for
+    NUL (U+2400) stands in its place.
+    """
 
     impl = Text
     cache_ok = True

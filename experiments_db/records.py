@@ -78,8 +78,11 @@ RUN_MOVES: Mapping[RunStatus, frozenset[RunStatus]] = {
 
 
 class Verdict(StrEnum):
-    """What the charter's rule says of a comparison: keep to inconclusive; and what the scores say of a hypothesis:
-    supported, refuted or undecided."""
+    """The result of a comparison or of a test of a hypothesis.
+
+    The charter's rule gives a comparison one of keep to inconclusive. The scores give a hypothesis one of supported,
+    refuted or undecided.
+    """
 
     KEEP = "keep"
     WORSE = "worse"
@@ -244,8 +247,11 @@ class MetricPoint:
 
 @dataclass(frozen=True, slots=True)
 class MetricSpan:
-    """A stretch of one curve, `first_step` to `last_step`: mean, lowest and highest of its finite values, None where it
-    has none, and how many values were not finite (`missing`)."""
+    """A stretch of one curve, from `first_step` to `last_step`.
+
+    It has the mean, the lowest and the highest of its finite values, or None if there are none. `missing` counts the
+    values that were not finite.
+    """
 
     run_id: str
     name: str
@@ -259,11 +265,10 @@ class MetricSpan:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationSummary:
-    """A score that the evaluator measured itself on one split, without its single episodes; one per run, `phase` and
-    `split`.
+    """A score that the evaluator measured on one split, without its single episodes.
 
-    `phase` is "base" before training, "final" after it, or a name of the caller's. `mean` is the mean of `metric` over
-    `episodes` episodes and `stderr` its standard error.
+    There is one per run, `phase` and `split`. `phase` is "base" before training, "final" after it, or a name of the
+    caller's. `mean` is the mean of `metric` over `episodes` episodes and `stderr` its standard error.
     """
 
     id: int
@@ -375,8 +380,10 @@ class IterationDocument:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The arms, plans and runs of a study that were written after a revision, oldest first; a run also if a curve or a
-    score of it was. `revision` is that of the last write."""
+    """The arms, plans and runs of a study that were written after a revision, oldest first.
+
+    A run is included too if one of its curves or scores was written. `revision` is the revision of the last write.
+    """
 
     revision: int
     experiments: tuple[Experiment, ...]

@@ -74,7 +74,7 @@ def _upgrade(database: Database) -> None:
 
 
 def check_revision(connection: Connection, name: str) -> str | None:
-    """The revision the database is at, None for an empty one. Raises SchemaTooNew and NotAStore."""
+    """Return the revision of the database, None for an empty one. Raises SchemaTooNew and NotAStore."""
     tables = inspect(connection).get_table_names()
     if VERSION_TABLE not in tables:
         if tables:

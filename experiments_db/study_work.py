@@ -23,15 +23,18 @@ BEGIN_WITHIN_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class StudyWork:
-    """`silent_since` is the last sign of life of the process of a study that is to go on and that none works on, in
-    seconds since the epoch; None for any other study."""
+    """Whether a process works on a study.
+
+    `silent_since` is set for a study that is to continue but that no process works on. It is the last sign of life of
+    its process, in seconds since the epoch. It is None for any other study.
+    """
 
     is_at_work: bool
     silent_since: float | None = None
 
 
 def lease_name(study_id: str) -> str:
-    """The resource of the lease that a process holds while it works on a study."""
+    """Return the resource of the lease that a process owns while it works on a study."""
     return f"study:{study_id}"
 
 
@@ -51,5 +54,5 @@ def judge_work(
 def find_work(
     store: ExperimentStore, study: Study, *, is_gone: Callable[[str], bool] = lambda owner: False
 ) -> StudyWork:
-    """The same, for a study as it was just read. Raises what the store raises."""
+    """Judge the work on a study that was just read from the store. Raises what the store raises."""
     return judge_work(study, store.find_lease(lease_name(study.id)), time.time(), is_gone=is_gone)

@@ -155,8 +155,10 @@ class FindingStore(StoreBase):
         details: JsonObject | None = None,
         replace: bool = False,
     ) -> Decision:
-        """Store how an iteration ends; the first decision of an iteration stands and is returned, unless another one is
-        to `replace` it. Raises NotFound."""
+        """Store how an iteration ends. Raises NotFound.
+
+        The first decision of an iteration stands and is returned, unless `replace` is set.
+        """
         check_text(action=action, reason=reason)
         values: dict[str, Any] = {
             "study_id": study_id,

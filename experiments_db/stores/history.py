@@ -175,7 +175,7 @@ class HistoryStore(StoreBase):
             return to_record(BudgetEntry, get_by(session, BudgetEntryRow, study_id=study_id, kind=kind, key=key))
 
     def sum_budget(self, study_id: str) -> dict[BudgetKind, float]:
-        """What the study has spent of each kind; 0 where nothing was charged."""
+        """Return what the study has used of each kind of budget; 0 where nothing was charged."""
         statement = (
             select(BudgetEntryRow.kind, func.sum(BudgetEntryRow.amount))
             .where(BudgetEntryRow.study_id == study_id)

@@ -62,7 +62,7 @@ async def _measure(seconds: float) -> list[Result]:
 
 @asynccontextmanager
 async def bare_engine() -> AsyncGenerator[LocalEngine]:
-    """The local engine with the bundled model, started; its worker ends with the block."""
+    """Start the local engine with the bundled model; its worker ends with the block."""
     with tempfile.TemporaryDirectory(prefix="bench-engine-") as directory:
         config = ServerConfig()
         worker = build_worker(config, Path(directory) / "worker.log")

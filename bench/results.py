@@ -50,7 +50,7 @@ class Conditions:
 
 
 def read_conditions(seconds: float) -> Conditions:
-    """The present ones, for a benchmark that measures each case for `seconds`."""
+    """Return the present conditions, for a benchmark that measures each case for `seconds`."""
     return Conditions(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         version=__version__,

@@ -110,7 +110,7 @@ def _play(
 
 
 def _render(is_ended: bool, messages: Sequence[Message]) -> str:
-    """What the chat template puts between a reply and the next one."""
+    """Return the text that the chat template puts between a reply and the next one."""
     said = "".join(f"<|im_start|>{each['role']}\n{each['content']}{END}\n" for each in messages)
     return f"{'' if is_ended else END}\n{said}<|im_start|>assistant\n"
 

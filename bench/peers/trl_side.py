@@ -115,7 +115,7 @@ class Clock(TrainerCallback):
 
 
 def train(plan: Plan) -> tuple[Report, list[int]]:
-    """The report of the run, and the token ids of its first prompt."""
+    """Train the plan and return the report of the run, and the token ids of its first prompt."""
     case, tasks = EVERY_CASE[plan.case], tasks_of(plan)
     torch.set_num_threads(plan.threads)
     torch.manual_seed(plan.seed)
@@ -192,7 +192,7 @@ def dataset_of(tasks: list[Task]) -> Dataset:
 
 
 def score_by(plan: Plan, tasks: list[Task], rewards: list[float]) -> Any:
-    """The reward function; it notes the mean of every batch."""
+    """Return the reward function, which also records the mean reward of every batch in `rewards`."""
     family = EVERY_CASE[plan.case].family
 
     def score(completions: list[list[dict[str, Any]]], number: list[int], **given: Any) -> list[float]:
@@ -208,8 +208,10 @@ def score_by(plan: Plan, tasks: list[Task], rewards: list[float]) -> Any:
 
 
 def with_schema(template: str) -> str:
-    """The chat template with the calculator's schema as the bundled model knows it. The one that TRL makes of the
-    Python function has descriptions, which that model never saw."""
+    """Return the chat template with the calculator's schema as the bundled model knows it.
+
+    TRL makes its own schema of the Python function. That schema has descriptions, which the model never saw.
+    """
     generated = "(tool | tojson)"
     if generated not in template:
         raise ValueError(f"the chat template has no {generated}")

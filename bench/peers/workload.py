@@ -142,12 +142,15 @@ class Plan:
 
 
 def tasks_of(plan: Plan) -> list[Task]:
-    """The tasks in the order in which both sides take them, `TASKS` for each step."""
+    """Return the tasks in the order in which both sides take them, `TASKS` for each step."""
     return EVERY_CASE[plan.case].family.tasks("train", TASKS * plan.steps, seed=plan.seed)
 
 
 def reward_of(family: TaskFamily, task: Task, replies: Sequence[Mapping[str, Any]]) -> float:
-    """The reward of an attempt whose assistant messages are known, by the exchange that the service's agents use."""
+    """Return the reward of an attempt from its assistant messages.
+
+    It is computed by the exchange that the service's agents use.
+    """
     exchange = family.open(task)
     for reply in replies:
         if exchange.reply(dict(reply)) is None:

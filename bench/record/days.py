@@ -55,7 +55,7 @@ class Rounds:
             self._in_background = (total[0], total[1], int(total[2]), int(total[3]))
 
     def next(self) -> None:
-        """A round begins; the one before it is noted."""
+        """Begin a round, and record the one before it."""
         now = self._now()
         if self._begun is not None:
             spent = [a - b - c for a, b, c in zip(now, self._begun, self._in_background, strict=True)]

@@ -38,7 +38,7 @@ class Meter:
 
 @contextmanager
 def metered() -> Generator[Meter]:
-    """Counts what is asked through connections that are opened inside of the block."""
+    """Count the work of connections that are opened inside of the block."""
     meter = Meter()
     listeners = (("connect", meter._on_connect), ("before_cursor_execute", meter._on_statement))
     for name, listener in listeners:

@@ -55,8 +55,11 @@ METRICS = (
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How long a study is: `rounds` plans of `arms` x `seeds` runs each, of `steps` steps, `steps_per_look` of them
-    between two rounds of the loop, and `events` more for each run than the loop notes."""
+    """The length of a study.
+
+    It has `rounds` plans of `arms` x `seeds` runs each, of `steps` steps. `steps_per_look` of them pass between two
+    rounds of the loop. Each run has `events` more events than the loop notes.
+    """
 
     rounds: int = 10
     arms: int = 10
@@ -216,9 +219,12 @@ class SimulatedDeps(Deps):
 
 @dataclass(slots=True)
 class LongStudy:
-    """One study in `home`. `carry_on` works on it until it is finished or `on_poll`, which is called at the begin of
-    every round with the number of rounds so far, returns False. `on_work` carries out what a real study does in the
-    background. A round stands for `seconds_per_poll`."""
+    """One study in `home`.
+
+    `carry_on` works on it until it is finished or `on_poll` returns False. `on_poll` is called at the beginning of
+    every round with the number of rounds so far. `on_work` carries out the work that a real study does in the
+    background. A round stands for `seconds_per_poll`.
+    """
 
     home: Path
     size: Size
@@ -235,7 +241,7 @@ class LongStudy:
         return self.home / "research.db"
 
     def begin(self) -> None:
-        """The charter is frozen and the arms have passed their check, as in a study whose first plan was just made."""
+        """Create a study whose first plan was just made: its charter is frozen and its arms have passed their check."""
         charter = _charter(self.size)
         # They outlive a session of the study, with what they train.
         urls = [f"http://127.0.0.1:{port}" for port in range(1, self.size.servers + 1)]
@@ -265,7 +271,7 @@ class LongStudy:
         return True
 
     def parts(self, store: ExperimentStore, control: RunControl | None = None) -> Deps:
-        """What the nodes work with, for one session."""
+        """Return the dependencies of the nodes, for one session."""
         control = control or RunControl()
         charter = _charter(self.size)
         folder = self.home / "studies" / self.study_id

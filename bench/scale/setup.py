@@ -13,8 +13,10 @@ from swarm.job import TrainJob
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Episodes of `turns` model calls. Each turn takes `tool_s` seconds outside the model, samples `turn_tokens` and
-    reads `read_tokens` more, which are trained on as context. All are means.
+    """The episodes of an experiment, with `turns` model calls each.
+
+    Each turn takes `tool_s` seconds outside the model and samples `turn_tokens`. It reads `read_tokens` more, which are
+    trained on as context. All are means.
 
     Whole episodes differ by one lognormal factor of mean 1 on times and tokens; `length_sigma` is that of its
     logarithm.
@@ -59,7 +61,7 @@ class Cluster:
     gateway_token_s: float = 0.0
 
     def gateway_s(self, tokens: float) -> float:
-        """What the gateway works on a call of so many tokens."""
+        """Return the seconds of work at the gateway for a call of this many tokens."""
         return self.gateway_call_s + self.gateway_token_s * tokens
 
     def token_s_at(self, requests: float) -> float:

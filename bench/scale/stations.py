@@ -54,7 +54,10 @@ class _SimulatedLoop(asyncio.SelectorEventLoop):
 
 
 def run_simulated(work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, whose seconds pass at once. It must not wait for threads, sockets or processes."""
+    """Return the result of `work`, whose seconds pass at once.
+
+    It must not wait for threads, sockets or processes.
+    """
     with asyncio.Runner(loop_factory=_SimulatedLoop) as runner:
         return runner.run(work)
 
@@ -133,7 +136,7 @@ class Gateway:
     _free_at: float = 0.0
 
     def enter(self, now: float, work_s: float) -> float:
-        """Seconds until a call that comes now leaves towards the samplers."""
+        """Return the seconds until a call that comes now leaves towards the samplers."""
         self._free_at = max(self._free_at, now) + work_s
         self.calls += 1
         self.spent_s += self._free_at - now

@@ -152,7 +152,7 @@ class _Steps:
         self._client.end_episode(*opened)
 
     def _read_spent(self) -> tuple[float, float, float]:
-        """Return what the worker, the server and this process have spent so far."""
+        """Return the processor time of the worker, the server and this process so far."""
         times = [each.cpu_times() for each in (self._process, *self._process.children(recursive=True))]
         server, *below = (each.user + each.system for each in times)
         return sum(below), server, time.process_time()

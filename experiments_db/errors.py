@@ -56,7 +56,7 @@ class IllegalMove(Conflict):
 
 
 class LeaseHeld(Conflict):
-    """`owner` holds the lease; its last heartbeat came `age_s` seconds ago."""
+    """A lease of another live owner. `owner` has it; the last heartbeat came `age_s` seconds ago."""
 
     def __init__(self, message: str, *, owner: str, age_s: float) -> None:
         super().__init__(message)

@@ -1,6 +1,6 @@
-"""The version of the database: brought up to date on opening, or refused before anything is changed.
+"""The version of the database, which is upgraded on opening or refused before anything is changed.
 
-Place in the flow: `open_store` calls `prepare` once. The steps themselves are Alembic revisions in migrations/; this
+Place in the flow: `open_store` calls `prepare` once. The steps themselves are Alembic revisions in migrations/. This
 module knows how to run them, not what they do.
 """
 
@@ -29,7 +29,10 @@ POSTGRES_LOCK_KEY = 0x5357524D
 
 
 def migration_config(connection: Connection | None = None) -> Config:
-    """Alembic's configuration; the revisions run on `connection`, inside the transaction it is in."""
+    """Return Alembic's configuration.
+
+    The revisions run on `connection`, inside its present transaction.
+    """
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.attributes["connection"] = connection

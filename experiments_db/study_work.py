@@ -1,8 +1,8 @@
-"""Whether a process works on a study, from its status and its lease: the one answer that all who show studies give.
+"""Whether a process works on a study, judged from its status and its lease in the same way for all readers.
 
-Place in the flow: the commands status, list and watch ask, and so does the explorer. A process that was killed leaves
-the status as it was, so the status alone does not tell. This module knows no process of the system: whoever can tell
-that an owner is gone passes that in.
+Place in the flow: the commands status, list and watch ask, and so does the explorer. A killed process leaves the status
+as it was, so the status alone is not enough. This module knows no process of the system: a caller that can tell that an
+owner is gone passes `is_gone`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ def lease_name(study_id: str) -> str:
 def judge_work(
     study: Study, lease: Lease | None, now: float, *, is_gone: Callable[[str], bool] = lambda owner: False
 ) -> StudyWork:
-    """`is_gone` says of the owner of a lease whether its process is known to have ended."""
+    """Judge whether a process works on the study.
+
+    `is_gone` returns whether the process of a lease's owner is known to have ended.
+    """
     if lease is not None and now < lease.heartbeat_at + lease.ttl_s and not is_gone(lease.owner):
         return StudyWork(is_at_work=True)
     if study.status is not StudyStatus.RUNNING:

@@ -30,7 +30,7 @@ def load(name: str, **variables: str) -> str:
 
 
 def names() -> tuple[str, ...]:
-    """All names that `load` knows, sorted."""
+    """Return all names that `load` knows, sorted."""
     found = {
         entry.name.removesuffix(suffix)
         for entry in files(__name__).iterdir()

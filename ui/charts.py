@@ -24,7 +24,7 @@ Chart = alt.LayerChart | alt.FacetChart
 
 
 def ranking(arms: pd.DataFrame, seeds: pd.DataFrame, *, metric: str, order: Sequence[str]) -> Chart:
-    """Arms from best to worst: a dot per seed, the mean, and its interval where there is one.
+    """Draw arms from best to worst: a dot per seed, the mean, and its interval where there is one.
 
     `arms`: arm, mean, ci_low, ci_high. `seeds`: arm, seed, score. `order` is from the best arm down.
     """
@@ -70,7 +70,10 @@ def smooth(points: pd.DataFrame, weight: float) -> pd.DataFrame:
 
 
 def curves(points: pd.DataFrame, *, title: str, weight: float, order: Sequence[str], log: bool = False) -> Chart:
-    """Curves over steps: raw faint, smoothed bold. `points`: series, step, value. `order` keeps a series' colour."""
+    """Draw curves over steps: raw faint, smoothed bold.
+
+    `points`: series, step, value. `order` fixes the colour of each series.
+    """
     frame = smooth(points, weight)
     if log:
         frame = frame[frame["value"] > 0]
@@ -97,7 +100,10 @@ def curves(points: pd.DataFrame, *, title: str, weight: float, order: Sequence[s
 
 
 def bands(points: pd.DataFrame, *, title: str, order: Sequence[str]) -> Chart:
-    """Mean curves with the range over seeds. `points`: series, step, mean, low, high, seeds."""
+    """Draw mean curves with the range over seeds.
+
+    `points`: series, step, mean, low, high, seeds.
+    """
     base = alt.Chart(points).encode(
         x=_steps(),
         color=_series_color(order),
@@ -117,7 +123,10 @@ def bands(points: pd.DataFrame, *, title: str, order: Sequence[str]) -> Chart:
 
 
 def band_points(points: pd.DataFrame) -> pd.DataFrame:
-    """From series, run_id, step, value to series, step, mean, low, high, seeds: the range over runs at each step."""
+    """Return the mean and range over runs at each step.
+
+    The columns series, run_id, step, value become series, step, mean, low, high, seeds.
+    """
     grouped = points.dropna(subset=["value"]).groupby(["series", "step"], as_index=False)["value"]
     ranges = grouped.agg(["mean", "min", "max", "count"])
     return pd.DataFrame(ranges).rename(columns={"min": "low", "max": "high", "count": "seeds"})
@@ -129,7 +138,10 @@ def only(frame: pd.DataFrame, column: str, *values: object) -> pd.DataFrame:
 
 
 def effects(frame: pd.DataFrame, *, factor: str, order: Sequence[str]) -> Chart:
-    """Score by the level of one factor: a dot per run, a line through the means. `frame`: level, score, arm, seed."""
+    """Draw the score by the level of one factor: a dot per run, a line through the means.
+
+    `frame`: level, score, arm, seed.
+    """
     levels = alt.X("level:N", sort=list(order), title=factor, axis=alt.Axis(labelAngle=0, labelLimit=140))
     scale = alt.Scale(zero=False, nice=True, padding=12)
     dots = (

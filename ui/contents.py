@@ -1,9 +1,9 @@
-"""All that is stored of one study, and what follows from it: which runs count, the arms' scores, their ranking.
+"""The records of one study, and what follows from them: the runs that count, the arms' scores and their ranking.
 
-Place in the flow: `queries.load_study` fills a `StudyContents`, pages and charts read it. Means are computed here the
-way the charter says (final score on the search split, one run per seed), or taken from the researcher's last analysis
-where the charter judges by another number; intervals and verdicts are the researcher's,
-taken from its last analysis, never made up here. This module knows nothing of Streamlit.
+Place in the flow: `queries.load_study` fills a `StudyContents`; pages and charts read it. Means are computed here by
+the charter's rule: the final score on the search split, one run per seed. Where the charter judges by another number,
+the means come from the researcher's last analysis. Intervals and verdicts always come from that analysis. This module
+knows nothing of Streamlit.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class StudyContents:
 
     @property
     def metric(self) -> str:
-        """What runs are judged by, in words."""
+        """The number by which runs are judged, in words."""
         return self.findings[-1].metric if self.findings else str(self.document.get("metric", "score"))
 
     @property
@@ -123,7 +123,7 @@ class StudyContents:
 
     @property
     def last_findings(self) -> tuple[Finding, ...]:
-        """Those of the last analysis: later ones are over more runs and take the place of the earlier."""
+        """The findings of the last analysis, which covers more runs and replaces the earlier ones."""
         last = max((finding.iteration for finding in self.findings), default=0)
         return tuple(finding for finding in self.findings if finding.iteration == last)
 
@@ -144,12 +144,15 @@ class StudyContents:
         return (self.study.finished_at or now) - self.study.created_at
 
     def scores_of(self, run_id: str) -> dict[tuple[str, str], float]:
-        """(phase, split) -> mean, for one run."""
+        """Return the means of one run by (phase, split)."""
         return {(item.phase, item.split): item.mean for item in self.evaluations if item.run_id == run_id}
 
 
 def rank_arms(contents: StudyContents) -> tuple[ArmScore, ...]:
-    """Every arm, best first; those without a score come last, in the order of creation, after those that are out."""
+    """Return every arm, best first.
+
+    Disqualified arms come after the others. Arms without a score come last, in the order of creation.
+    """
     scored = [_score_arm(contents, arm, seeds) for arm, seeds in _seeds_by_arm(contents)]
     is_minimized = contents.document.get("judged_by") in MINIMIZED or contents.document.get("direction") == "minimize"
     sign = 1.0 if is_minimized else -1.0
@@ -190,8 +193,8 @@ def _seeds_by_arm(contents: StudyContents) -> list[tuple[Experiment, tuple[SeedS
 def _judged_seeds(contents: StudyContents, arm: Experiment) -> list[SeedScore]:
     """Return the scores of runs for which only the analysis has a number.
 
-    These are the runs that failed through the arm's own fault. They are all runs if the study judges by something other
-    than the final score.
+    These are the runs that failed through the arm's own fault. If the study judges by something other than the final
+    score, they are all runs.
     """
     summary = _summary_of(contents, arm)
     seeds = summary.get("failures" if contents.is_judged_by_final_score else "scores", {})

@@ -15,7 +15,10 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def to_csv(frame: pd.DataFrame) -> bytes:
-    """UTF-8 with a header. A text cell that a spreadsheet would take for a formula gets a leading apostrophe."""
+    """Return the frame as CSV in UTF-8 with a header.
+
+    A text cell that a spreadsheet would take for a formula gets a leading apostrophe.
+    """
     return frame.apply(lambda column: column.map(_defused)).to_csv(index=False).encode()
 
 

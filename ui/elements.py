@@ -1,7 +1,7 @@
-"""Parts that several pages show, and the address bar: which database, study or run a page is about.
+"""Parts that several pages show, and the address bar, which names the database, study or run of a page.
 
-Place in the flow: between the pages and Streamlit. It formats through `formats` and reads through `queries`; what a
-page consists of is the page's business.
+Place in the flow: between the pages and Streamlit. It formats through `formats` and reads through `queries`. Each page
+decides for itself what it consists of.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def show_missing_database(location: str) -> None:
 
 
 def address(**ids: str) -> dict[str, str]:
-    """Query parameters of a link within the explorer; the database goes with it."""
+    """Return the query parameters of a link within the explorer, including the database."""
     asked = st.session_state.get("asked_database")
     return ids | ({"db": asked} if asked else {})
 
@@ -142,7 +142,7 @@ def _follow_choice() -> None:
 
 
 def remember_study(study_id: str) -> None:
-    """Make the address a link to this study, and the study the one other pages open with."""
+    """Put this study into the address, and make it the one that other pages open with."""
     st.session_state["study"] = study_id
     st.query_params["study"] = study_id
 
@@ -219,7 +219,7 @@ def show_baseline(contents: StudyContents) -> None:
 
 
 def table_height(rows: int) -> int | Literal["content"]:
-    """Short tables show all their rows, long ones scroll."""
+    """Return a height at which short tables show all their rows and long ones scroll."""
     return "content" if rows <= 16 else 560
 
 

@@ -1,7 +1,7 @@
-"""Values as text for people: numbers, times, and foreign text that must not become markup.
+"""Values as text for people: numbers, times, and text from outside that must not become markup.
 
-Place in the flow: pages, charts and elements format through here. It knows nothing of Streamlit, and of the
-store only how numbers of settings are written.
+Place in the flow: pages, charts and elements format through this module. It knows nothing of Streamlit. Of the store it
+knows only how numbers of settings are written.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BACKTICKS = re.compile(r"`+")
 
 
 def score(value: float | None) -> str:
-    """Three decimals, the precision of everything measured here."""
+    """Return a score with three decimals, the precision of everything measured here."""
     return MISSING if value is None or not math.isfinite(value) else f"{value:.3f}"
 
 
@@ -92,7 +92,7 @@ def settings(values: Mapping[str, Any]) -> str:
 
 
 def plain(text: str) -> str:
-    """Foreign text for Markdown: every character that could be markup is escaped, control characters are dropped."""
+    """Return text from outside for Markdown, with all markup escaped and control characters dropped."""
     return _MARKUP.sub(r"\\\1", " ".join(printable(text).split()))
 
 
@@ -105,7 +105,7 @@ def name(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Without control characters and terminal colours; line breaks and tabs stay."""
+    """Return the text without control characters and terminal colours; line breaks and tabs stay."""
     return _CONTROLS.sub("", text.replace("\r\n", "\n"))
 
 

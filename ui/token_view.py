@@ -1,7 +1,7 @@
-"""The tokens of a sample as HTML, coloured by what was recorded with them.
+"""The tokens of a sample as HTML, coloured by the values that were recorded with them.
 
-Place in the flow: the run page shows an episode's samples through here. Tokens are a model's or a user's text: every
-one is escaped, line breaks and blanks are made visible. It knows nothing of Streamlit or the store.
+Place in the flow: the run page shows an episode's samples through this module. Tokens are text of a model or a user:
+every token is escaped, and line breaks and blanks are made visible. It knows nothing of Streamlit or the store.
 """
 
 from __future__ import annotations

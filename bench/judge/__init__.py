@@ -56,7 +56,7 @@ def run(seconds: float) -> list[Result]:
 
 
 def _bank() -> list[Result]:
-    """Return the rates of each case with each number of seeds: false keeps and false verdicts of worse, or the power."""
+    """Return the rates of each case with each number of seeds: false keeps and false worse verdicts, or the power."""
     found: list[Result] = []
     for case in cases():
         for seeds in case.seeds:

@@ -1,4 +1,4 @@
-"""Arms or runs side by side: scores, curves, what differs in their jobs and programs, and what each factor does."""
+"""Arms or runs side by side: scores, curves, differences in jobs and programs, and the effect of each factor."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def ids_in_address(name: str) -> list[str]:
 
 
 def choose_arms(contents: StudyContents) -> list[Item]:
-    """Those in the address, else the best; a choice goes to the address."""
+    """Return the arms in the address, or the best arms, and write the user's choice to the address."""
     ranked = {item.arm.id: item for item in rank_arms(contents)}
     names = unique({arm_id: formats.printable(item.arm.name) for arm_id, item in ranked.items()})
     asked = [arm_id for arm_id in ids_in_address("arms") if arm_id in ranked]
@@ -63,7 +63,7 @@ def follow_choice(key: str, name: str) -> None:
 
 
 def choose_runs(asked: Sequence[str]) -> tuple[list[StudyContents], list[Item]]:
-    """Return the studies of the runs in the address, and the runs that the user chose. Raises NotFound."""
+    """Return the runs in the address and their studies, and let the user choose others. Raises NotFound."""
     found = [queries.find_run(elements.database(), run_id) for run_id in dict.fromkeys(asked)][:MAX_ITEMS]
     studies = {run.study_id: queries.load_study(elements.database(), run.study_id) for run in found}
     runs = {run.id: run for contents in studies.values() for run in contents.runs}
@@ -87,7 +87,7 @@ def run_label(arm: Experiment, run: Run) -> str:
 
 
 def unique(labels: Mapping[str, str]) -> dict[str, str]:
-    """Two that read the same are told apart by their ids."""
+    """Return the labels, with the id added to each label that occurs more than once."""
     counts = Counter(labels.values())
     return {key: label if counts[label] == 1 else f"{label} ({key})" for key, label in labels.items()}
 

@@ -1,4 +1,4 @@
-"""One study: what was asked, what was tried, what came out, and what was decided on it."""
+"""One study: its question, its arms, its results and its decisions."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def show_arm_line(contents: StudyContents, item: ArmScore, depth: int) -> None:
 
 
 def show_tree(contents: StudyContents) -> None:
-    """Hypotheses with the arms that test them, each arm under the one it was derived from if that is here too."""
+    """Show hypotheses with the arms that test them, each arm under its parent if that is in the same group."""
     scores = {item.arm.id: item for item in rank_arms(contents)}
     groups: list[tuple[str | None, str, str]] = [
         (item.id, " ".join([formats.plain(item.statement), *verdict_badge(item)]), item.rationale)
@@ -256,7 +256,7 @@ def verdict_badge(hypothesis: Hypothesis) -> list[str]:
 
 
 def nested(arms: list[Experiment]) -> list[tuple[Experiment, int]]:
-    """Depth first, with depths; a parent outside of `arms` is none."""
+    """Return the arms depth first, each with its depth; an arm whose parent is not in `arms` is a root."""
     ids = {arm.id for arm in arms}
     children: dict[str | None, list[Experiment]] = {}
     for arm in arms:

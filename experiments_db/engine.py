@@ -215,7 +215,7 @@ def _postgresql_engine(url: URL, *, read_only: bool) -> Engine:
     options = f"-c statement_timeout={STATEMENT_TIMEOUT_MS} -c lock_timeout={int(BUSY_TIMEOUT_S * 1000)}"
     if read_only:
         options += " -c default_transaction_read_only=on"
-    # What the URL asks for comes last and so wins.
+    # Options of the URL come last, so they win.
     given = url.query.get("options", ())
     options = " ".join((options, *((given,) if isinstance(given, str) else given)))
     if url.drivername == "postgresql":

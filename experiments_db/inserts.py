@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from experiments_db.models import Base
 
 
-# To make such a statement takes as long as to carry it out.
+# Building such a statement takes as long as running it.
 @cache
 def insert_or_replace(
     row: type[Base], dialect: str, key: tuple[str, ...], replaced: tuple[str, ...]

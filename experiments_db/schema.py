@@ -69,7 +69,7 @@ def _upgrade(database: Database) -> None:
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": POSTGRES_LOCK_KEY})
         revision = check_revision(connection, str(database))
         if revision is None:
-            # The revisions end in the same tables, at three times the work.
+            # The revisions would create the same tables at three times the work.
             Base.metadata.create_all(connection)
             command.stamp(migration_config(connection), "head")
         elif revision != head_revision():
@@ -92,7 +92,7 @@ def check_revision(connection: Connection, name: str) -> str | None:
     return revision
 
 
-# To read the revisions imports each of them, and opening a store asks for them several times.
+# Reading the revisions imports each of them, and opening a store needs them several times.
 @cache
 def head_revision() -> str | None:
     return ScriptDirectory.from_config(migration_config()).get_current_head()

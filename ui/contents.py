@@ -151,7 +151,8 @@ class StudyContents:
 def rank_arms(contents: StudyContents) -> tuple[ArmScore, ...]:
     """Return every arm, best first.
 
-    Disqualified arms come after the others. Arms without a score come last, in the order of creation.
+    Arms with a score come first, the disqualified after the others. Arms without a score come last, in the order of
+    creation.
     """
     scored = [_score_arm(contents, arm, seeds) for arm, seeds in _seeds_by_arm(contents)]
     is_minimized = contents.document.get("judged_by") in MINIMIZED or contents.document.get("direction") == "minimize"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-# What a spreadsheet would run as a formula.
+# A spreadsheet runs text that begins with one of these as a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 

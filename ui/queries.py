@@ -109,7 +109,7 @@ def tally_runs(location: str) -> dict[str, dict[RunStatus, int]]:
     return open_database(location).tally_runs()
 
 
-# Records are frozen: what is kept as a resource is shared as it is, where data would be copied for every look.
+# Records are frozen, so they are shared as a resource; `cache_data` would copy them for every reader.
 @st.cache_resource(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
 def load_study(location: str, study_id: str) -> StudyContents:
     return _reader(location, _identity(location), study_id).read()

@@ -28,7 +28,7 @@ def locate(home: Path, study_id: str, stored: str) -> Path | None:
         if not found.is_relative_to(folder) or not stat.S_ISREG(found.lstat().st_mode):
             return None
     except (OSError, ValueError):
-        # No path at all: one with a null byte, a name too long, a circle of links.
+        # The text is no valid path: it has a null byte, a name too long or a loop of links.
         return None
     return found
 

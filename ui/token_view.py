@@ -67,7 +67,7 @@ def _color(facts: dict[str, Any], coloring: Coloring) -> str:
     version, logprob = facts["version"], facts["logprob"]
     if coloring is Coloring.MASK:
         return TRAINED if facts["trained"] else CONTEXT
-    # Text that no weights sampled has version -1 and, for want of a better number, logprob 0.
+    # Text that no weights sampled has version -1 and logprob 0, because it has no real logprob.
     if not isinstance(version, int) or version < 0:
         return CONTEXT
     if coloring is Coloring.VERSION:

@@ -79,7 +79,7 @@ def steps_to(goal: float, rewards: Sequence[float]) -> int | None:
 def peak_mb(pid: int | str = "self") -> float:
     """Return the peak of resident memory of a running process, in MB. Linux only: raises OSError elsewhere."""
     for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines():
-        # The figure of getrusage would count what the parent had when it started this process.
+        # getrusage would include the memory of the parent when it started this process.
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024
     raise OSError(f"/proc/{pid}/status names no peak of memory")

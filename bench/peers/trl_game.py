@@ -85,7 +85,7 @@ def _play(
         output = model.generate(ids, attention_mask=mask, past_key_values=cache, generation_config=config)
         new = output[:, ids.shape[1] :]
         is_end = (new == tokenizer.eos_token_id).long()
-        # Everything up to the first end is the reply; what follows is padding.
+        # The reply ends at the first end token; the rest is padding.
         is_reply = is_end.cumsum(1) - is_end == 0
         replies = [row[kept].tolist() for row, kept in zip(new, is_reply, strict=True)]
         rows.extend(replies, 1)

@@ -196,7 +196,7 @@ def score_by(plan: Plan, tasks: list[Task], rewards: list[float]) -> Any:
     family = EVERY_CASE[plan.case].family
 
     def score(completions: list[list[dict[str, Any]]], number: list[int], **given: Any) -> list[float]:
-        # The game's rewards are known when its rollout ends.
+        # The rollout of the game has computed its rewards already.
         scores = given.get("game_reward") or [
             reward_of(family, tasks[index], [message for message in messages if message["role"] == "assistant"])
             for index, messages in zip(number, completions, strict=True)

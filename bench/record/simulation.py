@@ -243,7 +243,7 @@ class LongStudy:
     def begin(self) -> None:
         """Create a study whose first plan was just made: its charter is frozen and its arms have passed their check."""
         charter = _charter(self.size)
-        # They outlive a session of the study, with what they train.
+        # The servers and their training outlive a session of the study.
         urls = [f"http://127.0.0.1:{port}" for port in range(1, self.size.servers + 1)]
         self._servers = {url: _Server(self.size.steps_per_look, random.Random(url), self.clock) for url in urls}
         with open_store(self.database, clock=self.clock) as store:

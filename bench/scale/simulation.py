@@ -96,7 +96,7 @@ class Simulation:
             before = self.tally()
             for _ in range(steps):
                 await self._take_batch()
-            # Whom the last publication let in begins before anything is counted.
+            # Episodes that the last publication admitted begin before anything is counted.
             await asyncio.sleep(INSTANT_S)
             return _outcome(self._setup, before, self.tally(), steps)
         finally:
@@ -184,7 +184,7 @@ class Simulation:
         await asyncio.sleep(train_s)
         self._pause(True)
         await asyncio.sleep(self._setup.cluster.publish_s)
-        # Before its own version is out: staleness is counted from the weights that the batch is trained on top of.
+        # Staleness counts from the weights that the batch is trained on, so it is taken before the next version is out.
         self._tally.staleness += [self._version - _oldest_version(episode) for episode in episodes]
         self._version += 1
         self._pause(False)

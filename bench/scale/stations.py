@@ -36,7 +36,7 @@ class _Instant(selectors.SelectSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
-            # Nothing is due: only a signal can still come.
+            # No timer is due: only a signal can still arrive.
             return super().select(SIGNAL_S)
         self.now += max(0.0, timeout)
         return []

@@ -139,7 +139,7 @@ def get_by(session: Session, row: type[RowT], **columns: Any) -> RowT:
     return session.scalars(_select_by(row, tuple(columns)), columns).one()
 
 
-# To make such a statement takes longer than to carry it out.
+# Building such a statement takes longer than running it.
 @cache
 def _select_by(row: type[Base], names: tuple[str, ...]) -> Select[Any]:
     return select(row).where(*(getattr(row, name) == bindparam(name) for name in names))

@@ -26,7 +26,7 @@ LEFT_OUT = {
     "studies": {"status", "status_reason", "digest", "revision", "updated_at", "finished_at"},
     "experiments": {"revision"},
     "plans": {"revision"},
-    # Which checkpoints were removed is noted there once the servers have stopped.
+    # The removal of checkpoints is recorded there once the servers have stopped.
     "runs": {"external_ids", "revision", "updated_at"},
 }
 """Columns that this program writes after the end, by table."""

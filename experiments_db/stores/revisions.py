@@ -41,7 +41,7 @@ class RevisionStore(StoreBase):
         If nothing was written, only the counter is read.
         """
         with self._read() as session:
-            # The counter first: what is committed between two statements is then read once more, never missed.
+            # The counter comes first: a write between the two statements is then read again, never missed.
             revision = _revision_of(session, study_id)
             if 0 < revision == after:
                 return Changes(revision, (), (), ())

@@ -16,7 +16,7 @@ from ui import charts, differences, elements, formats, queries
 from ui.contents import FINAL, ArmScore, SeedScore, StudyContents, rank_arms
 
 MAX_ITEMS = 12
-# What arms with different training rewards can be compared by.
+# Arms with different training rewards can be compared by these.
 TRUE_GRADE = "batch/success_rate"
 
 

@@ -54,7 +54,7 @@ class _Times:
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """The episodes that ended within so many seconds: those asked for, or those of the first one if it took longer."""
+    """The episodes that ended within the given seconds, or within the time of the first one if that took longer."""
 
     seconds: float
     episodes: Sequence[_Times]

@@ -1,4 +1,4 @@
-"""What the gateway costs: tokens per second over HTTP with every token recorded, beside the bare engine.
+"""The cost of the gateway: tokens per second over HTTP with every token recorded, beside the bare engine.
 
 Place in the flow: a benchmark. The bundled model answers chat completions of 48 tokens for 32 clients at a time: first
 through the bare engine, then through a server. The clients are one process on one event loop.

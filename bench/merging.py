@@ -1,4 +1,4 @@
-"""What merging turns into samples and computing common prefixes once save of a training step.
+"""The savings in a training step from merging turns into samples and computing common prefixes once.
 
 Place in the flow: a benchmark. Each case is one random batch, trained three ways by the learner in this process: one
 sample per turn (unmerged), one per leaf (merged), and merged with common prefixes computed once (shared). The ways take
@@ -34,7 +34,7 @@ TINY_LR = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A batch by what its episodes read and say.
+    """A batch, described by the tokens that its episodes read and sample.
 
     All episodes begin with the same `tools` tokens. The `prompt` behind them is that of the task or, unless
     `is_prompt_shared`, of the episode alone. `turns` follow one another, and `branches` go on from the last of them.

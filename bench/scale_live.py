@@ -67,7 +67,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class _Sighting:
-    """What was done up to a time. `call_s` and `spent_s` sum over calls and ended episodes."""
+    """The totals up to a time. `call_s` and `spent_s` sum over calls and ended episodes."""
 
     calls: int = 0
     call_s: float = 0.0

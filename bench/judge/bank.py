@@ -156,7 +156,10 @@ def _groups() -> list[Case]:
 
 
 def _selected() -> list[Case]:
-    """Programs that choose which of their runs are seen. Thresholds are quantiles of a normal distribution."""
+    """Return the cases of programs that choose which of their runs are seen.
+
+    Thresholds are quantiles of a normal distribution.
+    """
     even, calm = normal(0.5, 0.05), normal(0.5, 0.05)
     found: list[Case] = []
     for share, z in (("lowest tenth", -1.28), ("lower third", -0.43), ("lower half", 0.0), ("all but a tenth", 1.28)):

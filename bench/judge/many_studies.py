@@ -45,7 +45,10 @@ class Moments:
 
 
 def measure(drawn: Drawn, random: Generator, episodes: int) -> Measured:
-    """Each score over a number of episodes that are won or lost; a run that failed counts with the base score."""
+    """Measure each score over a number of episodes that are won or lost.
+
+    A run that failed counts with the base score.
+    """
     chances = np.clip(np.where(drawn.failed, BASE, drawn.scores), 0.0, 1.0)
     scores = random.binomial(episodes, chances) / episodes
     added = (scores * episodes + 1) / (episodes + 2)
@@ -144,7 +147,7 @@ def _moments(runs: Measured) -> Moments:
 
 
 def _has_outlier(runs: Measured, sign: float) -> Bools:
-    """Whether the highest run (`sign` 1) or the lowest (-1) lies apart from the others of its arm."""
+    """Return whether the highest run (`sign` 1) or the lowest (-1) lies apart from the others of its arm."""
     mask = runs.shown & ~runs.failed
     n = mask.sum(axis=-1)
     furthest = np.argmax(np.where(mask, sign * runs.scores, -np.inf), axis=-1)[..., None]

@@ -42,7 +42,7 @@ class Policy:
 
 
 class OneMoreTry:
-    """The planner that would fool itself: in each plan new arms, or the same ones again, until something is kept."""
+    """A planner that tries until something is kept: each plan has new arms, or the same ones again."""
 
     name = "one more try"
 

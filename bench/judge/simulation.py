@@ -154,7 +154,7 @@ def _make_ready(database: sqlite3.Connection, study: str) -> None:
 
 
 def _number(database: sqlite3.Connection, study: str, table: str) -> None:
-    """Rows that were written past the store are new to its readers only if they get a revision."""
+    """Give rows that were written past the store a revision, without which readers would not see them as new."""
     (revision,) = database.execute(
         "update studies set revision = revision + 1 where id = ? returning revision", (study,)
     ).fetchone()

@@ -48,7 +48,7 @@ COMPARED: Final = ("step_s", "goal_s", "tokens_per_second", "last_reward", "peak
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Who trains, with how many torch threads."""
+    """A trainer, with its number of torch threads."""
 
     name: str
     threads: int
@@ -170,7 +170,7 @@ def _run(command: Sequence[str], plan: Plan) -> Report:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Variables of this process, which the server inherits, as long as the block lasts."""
+    """Set variables of this process, which the server inherits, for the length of the block."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

@@ -1,4 +1,4 @@
-"""What one run of one side has measured, as it goes from the side's process to the one that compares.
+"""The measurements of one run, passed from the process of a side to the process that compares.
 
 Place in the flow: written by trl_side.py and service_side.py, read by comparison.py. Standard library only.
 """
@@ -21,7 +21,10 @@ LAST_STEPS = 5
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Seconds are of the clock. `ended_s` counts from the start of training; `tokens` are those that were sampled."""
+    """The figures of one training step.
+
+    Seconds are of the clock. `ended_s` counts from the start of training; `tokens` are the sampled ones.
+    """
 
     ended_s: float
     rollout_s: float

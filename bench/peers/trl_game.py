@@ -31,7 +31,11 @@ class GameRollout:
         self._taken = 0
 
     def __call__(self, prompts: list[list[Message]], trainer: Any) -> dict[str, Any]:
-        """Token ids of first prompts and of the rest, what of the rest the model wrote, and rewards, a row each."""
+        """Play one episode per prompt and return columns with a row per episode.
+
+        The columns are the token ids of the first prompts, the token ids of the rest, the mask of the tokens in the
+        rest that the model wrote, and the rewards.
+        """
         number = len(prompts) // REPEATS
         tasks = self._tasks[self._taken : self._taken + number]
         self._taken += number
@@ -55,7 +59,7 @@ class GameRollout:
 
 
 class _Rows:
-    """What follows the first prompt of each episode, without the gaps that the batch has."""
+    """The tokens after the first prompt of each episode, without the gaps of the batch."""
 
     def __init__(self, number: int) -> None:
         self.ids: list[list[int]] = [[] for _ in range(number)]

@@ -69,7 +69,7 @@ def calculator(expression: str) -> str:
 
 
 class TimedTrainer(GRPOTrainer):
-    """Remembers how long sampling and scoring took, and how many tokens were sampled."""
+    """A trainer that records the time of sampling and scoring, and the number of sampled tokens."""
 
     rollout_s: float = 0.0
     tokens: int = 0
@@ -90,7 +90,7 @@ class TimedTrainer(GRPOTrainer):
 
 
 class Clock(TrainerCallback):
-    """Notes the figures of each step, and ends a run that has a time limit."""
+    """A callback that records the figures of each step, and ends a run that has a time limit."""
 
     def __init__(self, plan: Plan, rewards: list[float]) -> None:
         self.steps: list[Step] = []

@@ -76,7 +76,7 @@ class Size:
 
     @property
     def rounds_of_loop(self) -> int:
-        """How often the loop goes round until all runs are done."""
+        """The number of rounds of the loop until all runs are done."""
         return self.rounds * ceil(self.arms * self.seeds / self.servers) * ceil(self.steps / self.steps_per_look)
 
 
@@ -146,7 +146,7 @@ class _Pool(ServerPool):
 
 
 class _Background(BackgroundTasks):
-    """Does the work at once; a wait is where a round of the loop begins."""
+    """Background work that is done at once; a wait is where a round of the loop begins."""
 
     def __init__(self, on_poll: Callable[[], None], on_work: Callable[[Callable[[], Any]], Any]) -> None:
         super().__init__(1)
@@ -166,7 +166,7 @@ class _Background(BackgroundTasks):
 
 
 class _Evaluator(Evaluator):
-    """Scores by chance; what it stores is what the evaluator stores."""
+    """An evaluator with random scores, which stores what the real evaluator stores."""
 
     def prepare(self, run: Run, experiment: Experiment, url: str, **_: Any) -> Child:
         job = job_of(run.study_id, experiment, run.seed, run.attempt)
@@ -258,7 +258,7 @@ class LongStudy:
                 store.revise_experiment(made.id, status=ExperimentStatus.READY)
 
     def carry_on(self, store: ExperimentStore) -> bool:
-        """Whether the study is finished; it goes on where it was left, as in a process of its own."""
+        """Continue the study as a new process would, and return whether it is finished."""
         control = RunControl()
         deps = self.parts(store, control)
         try:
@@ -303,7 +303,10 @@ class LongStudy:
         return deps
 
     def _add_events(self) -> None:
-        """Past the store, which would take a transaction for each: they are there to be stepped over."""
+        """Write events past the store, which would take a transaction for each.
+
+        They are there to be skipped by the readers.
+        """
         count = round(self.size.events * self.size.runs * self.size.arms / self.size.rounds_of_loop)
         row = (self.study_id, "info", "run.note", "a line of a program, such as a request that was made again")
         with closing(sqlite3.connect(self.database, timeout=60)) as connection, connection:

@@ -242,7 +242,7 @@ async def _keep_no_record(state: EngineState, reason: str | None) -> None:
 
 
 def _finished(episode_id: str, task_id: str, versions: list[int]) -> FinishedEpisode:
-    """One token stands for each version that counts."""
+    """Return a finished episode, with one token for each version that counts."""
     count = len(versions)
     sample = Sample(
         episode_id=episode_id,

@@ -1,4 +1,4 @@
-"""Simulated time, and what costs time in it: sampler replicas and the gateway.
+"""Simulated time, and the parts that take it: sampler replicas and the gateway.
 
 Place in the flow: simulation.py builds its simulated cluster of these. They know of tokens and calls, and nothing
 of episodes, weights or training.
@@ -28,7 +28,7 @@ LEAST_TOKENS = 1e-6
 
 
 class _Instant(selectors.SelectSelector):
-    """Never waits: the time that it was to wait for has passed at once."""
+    """A selector that never waits: the awaited time has passed at once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class _Instant(selectors.SelectSelector):
 
 
 class _SimulatedLoop(asyncio.SelectorEventLoop):
-    """Its time is simulated and begins at 0."""
+    """An event loop whose time is simulated and begins at 0."""
 
     def __init__(self) -> None:
         self._instant = _Instant()
@@ -129,7 +129,7 @@ class Replica:
 
 @dataclass(slots=True)
 class Gateway:
-    """One call after the other. `spent_s` sums what calls waited and were worked on."""
+    """A gateway that serves one call after the other. `spent_s` sums the waiting and the work of its calls."""
 
     calls: int = 0
     spent_s: float = 0.0

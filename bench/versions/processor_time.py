@@ -104,7 +104,7 @@ def _measure(job: TrainJob) -> StepCost:
 
 
 class _Steps:
-    """Takes training steps on a server that has a job, with the same tasks and rewards at every commit."""
+    """A series of training steps on a server that has a job, with the same tasks and rewards at every commit."""
 
     def __init__(self, job: TrainJob, client: SwarmClient, http: httpx.Client, process: psutil.Process) -> None:
         self._job = job

@@ -1,4 +1,4 @@
-"""What was planned, learned and decided, iteration by iteration.
+"""The plans, findings and decisions of a study, iteration by iteration.
 
 Place in the flow: a part of ExperimentStore; the researcher's plan, analyze and decide nodes write here, and plan reads
 earlier findings (negative ones too) so as not to repeat them.

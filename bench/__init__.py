@@ -1,5 +1,5 @@
-"""How fast the service is: one module per benchmark, each with a `run(seconds)` that returns its results.
+"""The speed of the service: one module per benchmark, each with a `run(seconds)` that returns its results.
 
 Place in the flow: beside the packages, in the repository only; nothing imports it. It measures real parts from outside
-and knows nothing of what figures are good.
+and does not know which figures are good.
 """

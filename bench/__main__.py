@@ -57,7 +57,7 @@ def _measure(name: Benchmark, seconds: float, *, as_json: bool) -> bool:
     typer.echo(f"bench: {name}, {seconds:g} s per case", err=True)
     conditions = read_conditions(seconds)
     try:
-        # Only the benchmarks that are run load what they measure.
+        # Each benchmark is imported only when it runs, because it loads the parts that it measures.
         rows = [to_row(result, conditions) for result in importlib.import_module(f"bench.{name}").run(seconds)]
     except (SwarmError, httpx.HTTPError, OSError) as error:  # TimeoutError is an OSError
         typer.echo(f"bench: {name} failed: {str(error) or type(error).__name__}", err=True)

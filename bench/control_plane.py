@@ -54,7 +54,7 @@ class _Times:
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """The episodes that ended within so many seconds: those asked for, or those of the first one if it took longer."""
+    """The episodes that ended within the given seconds, or within the time of the first one if that took longer."""
 
     seconds: float
     episodes: Sequence[_Times]
@@ -69,13 +69,13 @@ class _Load:
         self._number = itertools.count()
 
     def open(self, episodes: int) -> None:
-        """Begin so many eval episodes and leave them open; the client's heartbeats keep them."""
+        """Begin this many eval episodes and leave them open; the client's heartbeats keep them."""
         with ThreadPoolExecutor(THREADS[-1]) as pool:
             begin = partial(self._client.begin_episode, EpisodeType.EVAL, discard_episode_timeout=IDLE_S)
             list(pool.map(lambda _: begin(), range(episodes)))
 
     def drive(self, threads: int, seconds: float) -> _Measured:
-        """Episodes one after the other on each thread. Raises what the first failing call raised."""
+        """Run episodes one after the other on each thread. Raises what the first failing call raised."""
         episodes: list[_Times] = []
         stop = threading.Event()
         began = time.perf_counter()
@@ -149,9 +149,10 @@ def _summarize(case: str, measured: _Measured) -> list[Result]:
 
 @contextmanager
 def start_server(directory: Path, program: Sequence[str] = PROGRAM) -> Iterator[tuple[str, int]]:
-    """URL and process id of a new server without a job; it is ended with the block. Raises EngineFailure.
+    """Start a server without a job, and yield its URL and process id. Raises EngineFailure.
 
-    `program` is the module with its arguments that announces itself as `swarm start --json` does.
+    The server ends with the block. `program` is the module, with its arguments, that announces itself as `swarm start
+    --json` does.
     """
     log = directory / "server.log"
     command = [sys.executable, "-m", *program, "--home", str(directory / "home")]

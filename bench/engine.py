@@ -36,14 +36,14 @@ CASE_LIMIT_S = 30.0
 
 @dataclass(slots=True)
 class Tally:
-    """What one case produced until its deadline."""
+    """The output of one case until its deadline."""
 
     tokens: int = 0
     first_tokens_s: list[float] = field(default_factory=list[float])
 
 
 def run(seconds: float) -> list[Result]:
-    """Tokens per second and time to the first token, for 1, 8 and 32 requests at a time.
+    """Measure tokens per second and time to the first token, for 1, 8 and 32 requests at a time.
 
     Raises EngineFailure, or TimeoutError if the engine hangs.
     """
@@ -62,7 +62,7 @@ async def _measure(seconds: float) -> list[Result]:
 
 @asynccontextmanager
 async def bare_engine() -> AsyncGenerator[LocalEngine]:
-    """The local engine with the bundled model, started; its worker ends with the block."""
+    """Start the local engine with the bundled model; its worker ends with the block."""
     with tempfile.TemporaryDirectory(prefix="bench-engine-") as directory:
         config = ServerConfig()
         worker = build_worker(config, Path(directory) / "worker.log")
@@ -113,7 +113,7 @@ def _summarize(concurrency: int, seconds: float, tally: Tally) -> list[Result]:
 
 
 def questions() -> Iterator[str]:
-    """Endless user messages of one length, with different words: only their beginning is shared."""
+    """Yield endless user messages of one length with different words, so that they share only their beginning."""
     random = Random(0)
     for _ in itertools.count():
         yield "Reverse: " + "".join(random.choices("ABCDEFGHIJKLMNOPQRSTUVWXYZ", k=5))

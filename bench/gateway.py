@@ -1,4 +1,4 @@
-"""What the gateway costs: tokens per second over HTTP with every token recorded, beside the bare engine.
+"""The cost of the gateway: tokens per second over HTTP with every token recorded, beside the bare engine.
 
 Place in the flow: a benchmark. The bundled model answers chat completions of 48 tokens for 32 clients at a time: first
 through the bare engine, then through a server. The clients are one process on one event loop.
@@ -74,7 +74,7 @@ Send = Callable[[httpx.AsyncClient, str, dict[str, str], dict[str, Any], Tally],
 
 
 async def _drive(http: httpx.AsyncClient, endpoint: _Endpoint, clients: int, seconds: float, send: Send) -> Tally:
-    """Calls one after the other in each client; those under way at the end do not count."""
+    """Send calls one after the other in each client; calls still open at the end do not count."""
     tally, asked = Tally(), questions()
     deadline = time.perf_counter() + seconds
     async with asyncio.TaskGroup() as group:
@@ -133,7 +133,7 @@ async def _stream(
 
 @asynccontextmanager
 async def _server() -> AsyncGenerator[_Endpoint]:
-    """A server of its own with eval episodes, whose turns are recorded like any."""
+    """Start a server with eval episodes only; it records their turns like any others."""
     async with AsyncExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-gateway-"))
         url, _ = stack.enter_context(start_server(Path(directory)))

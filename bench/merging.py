@@ -1,4 +1,4 @@
-"""What merging turns into samples and computing common prefixes once save of a training step.
+"""The savings in a training step from merging turns into samples and computing common prefixes once.
 
 Place in the flow: a benchmark. Each case is one random batch, trained three ways by the learner in this process: one
 sample per turn (unmerged), one per leaf (merged), and merged with common prefixes computed once (shared). The ways take
@@ -34,7 +34,7 @@ TINY_LR = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A batch by what its episodes read and say.
+    """A batch, described by the tokens that its episodes read and sample.
 
     All episodes begin with the same `tools` tokens. The `prompt` behind them is that of the task or, unless
     `is_prompt_shared`, of the episode alone. `turns` follow one another, and `branches` go on from the last of them.
@@ -58,14 +58,14 @@ class Way:
     batch: TrainBatch
 
     def step(self) -> tuple[float, Mapping[str, float]]:
-        """Seconds of this process's processor time, and metrics, of one step."""
+        """Return the seconds of this process's processor time, and the metrics, of one step."""
         began = time.process_time()
         metrics = self.learner.step(self.batch).metrics
         return time.process_time() - began, metrics
 
 
 def run(seconds: float) -> list[Result]:
-    """Time, tokens and memory of each case and way, and what each way gains over unmerged samples."""
+    """Measure time, tokens and memory of each case and way, and the gain of each way over unmerged samples."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -131,7 +131,10 @@ def _learner(module: torch.nn.Module, share_prefixes: str) -> Learner:
 
 
 def _kept_bytes(way: Way) -> int:
-    """The most that a microbatch of a step keeps for its backward pass, weights included; each storage counts once."""
+    """Return the most bytes that a microbatch of a step keeps for its backward pass, weights included.
+
+    Each storage counts once.
+    """
     sizes: dict[int, int] = {}
     largest = 0
 
@@ -151,7 +154,10 @@ def _kept_bytes(way: Way) -> int:
 
 
 def _build_batch(case: Case, vocabulary: int, *, is_merged: bool) -> TrainBatch:
-    """Random tokens and alternating rewards: what a step costs depends on neither. The same case, the same batch."""
+    """Return random tokens and alternating rewards, the same batch for the same case.
+
+    The cost of a step depends on neither.
+    """
     random = np.random.default_rng(len(case.name))
 
     def draw(count: int) -> tuple[int, ...]:

@@ -73,7 +73,7 @@ def run(seconds: float) -> list[Result]:
 
 
 def write_model(directory: Path) -> Path:
-    """A random model with the bundled tokenizer; returns the directory."""
+    """Write a random model with the bundled tokenizer, and return its directory."""
     shutil.copytree(
         BUNDLED_DIRECTORY, directory, ignore=lambda _, names: {n for n in names if n.endswith(WEIGHT_SUFFIXES)}
     )
@@ -118,7 +118,10 @@ async def _compare(
     concurrency: int,
     seconds: float,
 ) -> dict[str, float]:
-    """Each endpoint's tokens per second at so many requests: the median of rounds that the endpoints take in turn."""
+    """Return each endpoint's tokens per second at this many concurrent requests.
+
+    Each figure is the median of rounds, which the endpoints take in turn.
+    """
     async with asyncio.timeout(CASE_LIMIT_S * len(endpoints)):
         for name, endpoint in endpoints.items():
             await _drive(http, endpoint, prompts[name], concurrency, 0.0)
@@ -133,7 +136,7 @@ async def _compare(
 async def _drive(
     http: httpx.AsyncClient, endpoint: _Endpoint, prompts: Iterator[list[int]], concurrency: int, seconds: float
 ) -> float:
-    """Tokens per second of whole rounds of so many requests, as many rounds as fit, at least one."""
+    """Return tokens per second over as many whole rounds of requests as fit, at least one."""
     began, tokens = time.perf_counter(), 0
     while True:
         answers = await asyncio.gather(*(_complete(http, endpoint, next(prompts)) for _ in range(concurrency)))
@@ -150,7 +153,7 @@ async def _complete(http: httpx.AsyncClient, endpoint: _Endpoint, prompt: list[i
 
 
 def _prompts() -> Iterator[list[int]]:
-    """The same for every sampler."""
+    """Yield random prompts, the same for every sampler."""
     random, vocabulary = np.random.default_rng(0), read_tokenizer(BUNDLED_DIRECTORY).get_vocab_size()
     while True:
         yield random.integers(0, vocabulary, PROMPT_TOKENS).tolist()
@@ -182,7 +185,7 @@ async def _vllm(model: Path, executable: str) -> AsyncGenerator[_Endpoint]:
 
 @contextmanager
 def _vllm_process(model: Path, executable: str, directory: str) -> Iterator[str]:
-    """URL of a new vLLM server, which does not answer yet."""
+    """Start a vLLM server and yield its URL before it answers."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

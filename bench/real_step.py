@@ -29,7 +29,7 @@ SHOWN: Final = ("step_s", "rollout_s", "train_s", "tokens_per_second", "last_rew
 
 
 def run(seconds: float) -> list[Result]:
-    """Each side once, `STEPS` steps however long they take. Raises EngineFailure."""
+    """Run each side once, for `STEPS` steps however long they take. Raises EngineFailure."""
     del seconds
     with tempfile.TemporaryDirectory(prefix="bench-real-step-") as directory:
         model = str(write_model(Path(directory) / "model"))
@@ -43,7 +43,7 @@ def run(seconds: float) -> list[Result]:
 
 
 def results_of(reports: Mapping[str, Report]) -> list[Result]:
-    """Medians over the steps of each side, and what the service's are of TRL's."""
+    """Return the medians over the steps of each side, and the ratio of the service to TRL."""
     figures = {side: summarize(report, None) for side, report in reports.items()}
     results = [
         Result(BENCHMARK, side, name, values[name], UNITS.get(name, "MB"))

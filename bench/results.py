@@ -1,7 +1,7 @@
-"""What a benchmark measured and under which conditions.
+"""The figures of a benchmark and the conditions under which it ran.
 
-Place in the flow: every benchmark returns `Result`s; __main__.py stamps them with `Conditions` and prints them. Knows
-nothing of how anything is measured.
+Place in the flow: every benchmark returns `Result`s; __main__.py adds `Conditions` to them and prints them. This module
+does not know how anything is measured.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Conditions:
 
 
 def read_conditions(seconds: float) -> Conditions:
-    """The present ones, for a benchmark that measures each case for `seconds`."""
+    """Return the present conditions, for a benchmark that measures each case for `seconds`."""
     return Conditions(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         version=__version__,
@@ -68,7 +68,7 @@ def to_row(result: Result, conditions: Conditions) -> dict[str, Any]:
 
 
 def latency_results(benchmark: str, case: str, what: str, durations_s: Sequence[float]) -> list[Result]:
-    """Median and 99th percentile of durations, in milliseconds; nothing if there were none."""
+    """Return the median and 99th percentile of durations, in milliseconds; empty if there are none."""
     if not durations_s:
         return []
     p50, p99 = (1000 * np.percentile(np.asarray(durations_s), [50, 99])).tolist()

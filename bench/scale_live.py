@@ -67,7 +67,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class _Sighting:
-    """What was done up to a time. `call_s` and `spent_s` sum over calls and ended episodes."""
+    """The totals up to a time. `call_s` and `spent_s` sum over calls and ended episodes."""
 
     calls: int = 0
     call_s: float = 0.0
@@ -143,12 +143,12 @@ def run(seconds: float) -> list[Result]:
 
 
 def told(setup: Setup, live: Measured) -> Setup:
-    """Return the case with the time that the server's process was measured to take for a call."""
+    """Return the case with the measured time of the server's process for a call."""
     return replace(setup, cluster=replace(setup.cluster, gateway_call_s=live.cpu_s_per_call))
 
 
 def _build(clients: int, max_staleness: int) -> Setup:
-    """Return a case so slow that its clients together make at most CALLS_PER_S calls per second."""
+    """Return a case that is slow enough for its clients to make at most CALLS_PER_S calls per second together."""
     batching = Batching(max(TASKS, clients // CLIENTS_PER_TASK), NUM_REPEAT, max_staleness)
     setup = Setup(WORKLOAD, CLUSTER, batching, clients)
     running_alone = min(clients, batching.room) * WORKLOAD.turns / setup.unloaded_s
@@ -157,7 +157,7 @@ def _build(clients: int, max_staleness: int) -> Setup:
 
 
 def _slow_down(setup: Setup, factor: float) -> Setup:
-    """Return the same case with everything but the gateway so many times as slow."""
+    """Return the same case with everything but the gateway slower by this factor."""
     cluster = setup.cluster
     return replace(
         setup,
@@ -174,7 +174,7 @@ def _slow_down(setup: Setup, factor: float) -> Setup:
 
 
 def measure(setup: Setup, *, steps: int, warm_up: int, seed: int = 0) -> Measured:
-    """The outcome over `steps` batches after `warm_up` ones.
+    """Measure a setup and return the outcome over `steps` batches after `warm_up` ones.
 
     Raises EngineFailure if the server does not start or a step takes too long, and what a failing call raises.
     """
@@ -200,7 +200,7 @@ async def _measure(setup: Setup, steps: int, warm_up: int, seed: int) -> Measure
 
 
 def _on_sampled_tokens(setup: Setup) -> Cluster:
-    """The same trainer, which is shown no other tokens than the sampled ones."""
+    """Return the trainer's cluster with its speed counted in sampled tokens, the only ones that it sees."""
     share = setup.workload.sampled_tokens / setup.workload.trained_tokens
     return replace(setup.cluster, rank_tokens_per_s=setup.cluster.rank_tokens_per_s * share)
 
@@ -243,7 +243,7 @@ def _sight(load: _Load, server: psutil.Process) -> _Sighting:
 
 
 def _outcome(setup: Setup, points: Sequence[MetricPointView], before: _Sighting, after: _Sighting) -> Outcome:
-    """The means over the steps after the first point, which ends the warm-up."""
+    """Return the means over the steps after the first point, which ends the warm-up."""
     first, last, measured = points[0], points[-1], points[1:]
     seconds, steps = last.at - first.at, len(measured)
 

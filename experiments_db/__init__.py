@@ -1,4 +1,4 @@
-"""The database of studies: what was planned, run, measured, found and decided. `open_store` is the way in.
+"""The database of studies, with their plans, runs, measurements, findings and decisions; `open_store` opens it.
 
 The store itself is imported when it is first named: a program that only knows records and errors loads no SQLAlchemy.
 """

@@ -1,12 +1,12 @@
-"""Connections and transactions: how a SQLite file or a PostgreSQL database is opened, and what its errors mean.
+"""Connections and transactions of a SQLite file or a PostgreSQL database, and the meaning of their errors.
 
 Place in the flow: bottom of the package; the schema check and the store work through a `Database` from here. This
 module knows the two databases and nothing of studies.
 
-SQLite: WAL, so that readers never wait for the writer; `synchronous=FULL`, so that what was acknowledged survives a
-power cut (a study commits rarely and its runs are dear); foreign keys on; one writer at a time, across processes, by a
-lock file beside the database. The lock also keeps two connections from writing and checkpointing at once, which
-SQLite before 3.51.3 can answer with a damaged file (the WAL-reset bug, sqlite.org/wal.html).
+SQLite runs in WAL mode, so that readers never wait for the writer. `synchronous=FULL` makes acknowledged writes survive
+a power cut: a study commits rarely and its runs are expensive. Foreign keys are on. A lock file beside the database
+allows one writer at a time, across processes. The lock also keeps two connections from writing and checkpointing at
+once. SQLite before 3.51.3 may then damage the file (the WAL-reset bug, sqlite.org/wal.html).
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ class Database:
 
     @contextmanager
     def read(self) -> Generator[Session]:
-        """One transaction that sees one state of the database and changes nothing."""
+        """Open a transaction that sees one state of the database and changes nothing."""
         with self._translated(), Session(self.engine) as session:
             yield session
 
     @contextmanager
     def write(self) -> Generator[Session]:
-        """One transaction, committed at the end of the block, rolled back on any error.
+        """Open a transaction that is committed at the end of the block and rolled back on any error.
 
         Raises ReadOnlyStore, StoreUnavailable (busy, full, damaged, unreachable) and InvalidRecord.
         """
@@ -91,7 +91,7 @@ class Database:
             yield session
 
     def enable_wal(self) -> None:
-        """Set the journal mode, which stays with a SQLite file. Not part of any transaction."""
+        """Set the journal mode, which stays with a SQLite file. It is not part of any transaction."""
         if not self.is_sqlite:
             return
         with self._translated(), self._writer(), self.engine.connect() as connection:
@@ -137,10 +137,12 @@ class Database:
 
 
 def connect(location: str | Path, *, read_only: bool) -> Database:
-    """A database at `location`, a file path or a URL. Nothing is stored yet; a missing folder is made.
+    """Return a database at `location`, a file path or a URL.
 
-    Raises InvalidRecord for a location that cannot be one, NotFound for reading a file that is not there, NotAStore for
-    a file that is no SQLite database, StoreUnavailable for one that cannot be used.
+    Nothing is stored yet, but a missing folder is made.
+
+    Raises InvalidRecord for an impossible location and NotFound for reading a file that does not exist. Raises
+    NotAStore for a file that is no SQLite database and StoreUnavailable for one that cannot be used.
     """
     url = _parse_location(location)
     if url.get_backend_name() == "postgresql":
@@ -213,7 +215,7 @@ def _postgresql_engine(url: URL, *, read_only: bool) -> Engine:
     options = f"-c statement_timeout={STATEMENT_TIMEOUT_MS} -c lock_timeout={int(BUSY_TIMEOUT_S * 1000)}"
     if read_only:
         options += " -c default_transaction_read_only=on"
-    # What the URL asks for comes last and so wins.
+    # Options of the URL come last, so they win.
     given = url.query.get("options", ())
     options = " ".join((options, *((given,) if isinstance(given, str) else given)))
     if url.drivername == "postgresql":
@@ -248,7 +250,7 @@ def _translate(error: SQLAlchemyError, name: str) -> StoreError:
 
 
 def _may_pass(error: DBAPIError) -> bool:
-    """Whether the database said that it cannot now, and not that it never can."""
+    """Return whether the failure is temporary by the database's error code."""
     if isinstance(error.orig, sqlite3.Error):
         # The lower byte is the kind, the rest its variety (sqlite.org/rescode.html).
         return isinstance(error.orig, sqlite3.OperationalError) and error.orig.sqlite_errorcode & 0xFF in PASSING_CODES

@@ -56,7 +56,7 @@ class IllegalMove(Conflict):
 
 
 class LeaseHeld(Conflict):
-    """`owner` holds the lease; its last heartbeat came `age_s` seconds ago."""
+    """A lease of another live owner. `owner` has it; the last heartbeat came `age_s` seconds ago."""
 
     def __init__(self, message: str, *, owner: str, age_s: float) -> None:
         super().__init__(message)
@@ -89,8 +89,11 @@ class ReadOnlyStore(StoreError):
 
 
 class StoreUnavailable(StoreError):
-    """`may_pass` says that the same call may succeed later, with nothing changed: another process writes, the disk is
-    full, the connection was lost."""
+    """A database that cannot be used now.
+
+    `may_pass` says that the same call may succeed later with nothing changed. Examples: another process writes, the
+    disk is full, the connection was lost.
+    """
 
     def __init__(self, message: str, *, may_pass: bool = False) -> None:
         super().__init__(message)

@@ -1,7 +1,7 @@
 """Studies as pandas frames, for the explorer, the report and export.
 
-Place in the flow: on top of ExperimentStore, beside the explorer's queries. It knows no SQL; statistics are not made
-here. Times stay seconds since the epoch. A frame without rows still has its fixed columns.
+Place in the flow: on top of ExperimentStore, beside the explorer's queries. It knows no SQL and computes no statistics.
+Times stay seconds since the epoch. A frame without rows still has its fixed columns.
 """
 
 # pandas ships annotations that pyright's strict mode reads only in part.
@@ -59,7 +59,10 @@ class ExportFormat(StrEnum):
 
 
 def studies_frame(store: ExperimentStore, *, limit: int | None = None) -> pd.DataFrame:
-    """One row per study, newest first: its fields (without settings), `runs` and one count per status of a run."""
+    """Return one row per study, newest first.
+
+    The columns are its fields (without settings), `runs` and one count per status of a run.
+    """
     tally = store.tally_runs()
     rows: list[dict[str, Any]] = []
     for study in store.list_studies(limit=limit):
@@ -71,9 +74,10 @@ def studies_frame(store: ExperimentStore, *, limit: int | None = None) -> pd.Dat
 
 
 def runs_frame(store: ExperimentStore, study_id: str) -> pd.DataFrame:
-    """One row per run, oldest first: `RUN_COLUMNS`, then `factor.<name>` of its arm, then `<phase>.<split>` means.
+    """Return one row per run, oldest first.
 
-    The value of a factor that an arm does not have, and of an evaluation that was not made, is missing.
+    The columns are `RUN_COLUMNS`, then `factor.<name>` of its arm, then `<phase>.<split>` means. A factor that the arm
+    does not have, and an evaluation that was not made, is a missing value.
     """
     experiments = {experiment.id: experiment for experiment in store.list_experiments(study_id)}
     means: dict[str, dict[str, float]] = {}
@@ -92,7 +96,10 @@ def runs_frame(store: ExperimentStore, study_id: str) -> pd.DataFrame:
 def metrics_frame(
     store: ExperimentStore, run_ids: Collection[str], names: Collection[str] | None = None
 ) -> pd.DataFrame:
-    """Long format, one row per point: run_id, name, step, value (NaN where it was not finite), recorded_at."""
+    """Return points in long format, one row each: run_id, name, step, value, recorded_at.
+
+    `value` is NaN where it was not finite.
+    """
     frame = _frame(MetricPoint, store.list_metrics(run_ids, names=names))
     return frame.astype({"step": "int64", "value": "float64", "recorded_at": "float64"})
 
@@ -100,8 +107,11 @@ def metrics_frame(
 def curves_frame(
     store: ExperimentStore, run_ids: Collection[str], names: Collection[str], *, most: int
 ) -> pd.DataFrame:
-    """Long format, at most `most` rows per curve: run_id, name, step (the first of the row's span), steps (how many the
-    span has), value (their mean), low and high (their range), missing (how many values were not finite)."""
+    """Return metric curves in long format, at most `most` rows per curve.
+
+    Each row covers a span of steps. Its columns are run_id, name, step (the first of the span), steps (their number),
+    value (their mean), low and high (their range), and missing (how many values were not finite).
+    """
     spans = store.sample_metrics(run_ids, names, most=most)
     rows = [
         (item.run_id, item.name, item.first_step, item.last_step - item.first_step + 1, item.mean, item.low, item.high,
@@ -116,7 +126,7 @@ def curves_frame(
 
 
 def evaluations_frame(store: ExperimentStore, study_id: str) -> pd.DataFrame:
-    """One row per evaluation, with `experiment_id`, `experiment` and `seed` of its run."""
+    """Return one row per evaluation, with `experiment_id`, `experiment` and `seed` of its run."""
     names = {experiment.id: experiment.name for experiment in store.list_experiments(study_id)}
     runs = {run.id: run for run in store.list_runs(study_id=study_id)}
     rows: list[dict[str, Any]] = []
@@ -128,7 +138,10 @@ def evaluations_frame(store: ExperimentStore, study_id: str) -> pd.DataFrame:
 
 
 def findings_frame(store: ExperimentStore, study_id: str) -> pd.DataFrame:
-    """One row per finding, with the names of both arms in `experiment` and `baseline`; `run_ids` is a tuple."""
+    """Return one row per finding, with the names of both arms in `experiment` and `baseline`.
+
+    `run_ids` is a tuple.
+    """
     names = {experiment.id: experiment.name for experiment in store.list_experiments(study_id)}
     rows: list[dict[str, Any]] = []
     for finding in store.list_findings(study_id=study_id):
@@ -138,17 +151,17 @@ def findings_frame(store: ExperimentStore, study_id: str) -> pd.DataFrame:
 
 
 def decisions_frame(store: ExperimentStore, study_id: str) -> pd.DataFrame:
-    """One row per decision, by iteration."""
+    """Return one row per decision, by iteration."""
     return _frame(Decision, store.list_decisions(study_id))
 
 
 def llm_calls_frame(store: ExperimentStore, study_id: str, *, limit: int | None = None) -> pd.DataFrame:
-    """One row per LLM call, oldest first, prompt and response included."""
+    """Return one row per LLM call, oldest first, prompt and response included."""
     return _frame(LLMCall, store.list_llm_calls(study_id, limit=limit))
 
 
 def events_frame(store: ExperimentStore, study_id: str, *, limit: int | None = None) -> pd.DataFrame:
-    """One row per event, oldest first."""
+    """Return one row per event, oldest first."""
     return _frame(Event, store.list_events(study_id, limit=limit))
 
 

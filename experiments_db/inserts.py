@@ -1,7 +1,7 @@
-"""An INSERT that can say what to do where a row is there already, in the words of either database.
+"""An INSERT for both databases that says what to do if the row already exists.
 
-Place in the flow: the parts of the store that insert or replace use it; SQLAlchemy has such a statement for each
-dialect and none for both.
+Place in the flow: the parts of the store that insert or replace use it. SQLAlchemy has such a statement for each
+dialect, but none for both.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from sqlalchemy.orm import Session
 from experiments_db.models import Base
 
 
-# To make such a statement takes as long as to carry it out.
+# Building such a statement takes as long as running it.
 @cache
 def insert_or_replace(
     row: type[Base], dialect: str, key: tuple[str, ...], replaced: tuple[str, ...]
 ) -> postgresql.Insert | sqlite.Insert:
-    """Return an INSERT that, where the unique columns `key` are taken, keeps the row but for the columns `replaced`."""
+    """Return an INSERT that, if the columns `key` match a row, updates only its columns `replaced`."""
     statement = (postgresql.insert if dialect == "postgresql" else sqlite.insert)(cast(Table, row.__table__))
     if not replaced:
         return statement.on_conflict_do_nothing(index_elements=key)

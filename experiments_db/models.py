@@ -1,7 +1,7 @@
 """The tables: SQLAlchemy models whose columns carry the names of the records' fields.
 
-Place in the flow: only the store's own modules use them; what they mean is told once, in records.py. A change here goes
-with a new file in migrations/versions; a test compares the two.
+Place in the flow: only the store's own modules use them. records.py explains their fields. A change here comes with a
+new file in migrations/versions; a test compares the two.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _enum(values: type[StrEnum]) -> Enum:
 
 
 class Json(TypeDecorator[Any]):
-    """A JSON column that refuses, before anything is sent, what is not JSON; None is NULL."""
+    """A JSON column that refuses a value that is not JSON before anything is sent; None is NULL."""
 
     impl = JSON(none_as_null=True)
     cache_ok = True
@@ -56,8 +56,11 @@ class Json(TypeDecorator[Any]):
 
 
 class PlainText(TypeDecorator[str]):
-    """A text column that holds the same on every database: PostgreSQL cannot store the character NUL, which output of
-    programs and language models may have, so the symbol for it (U+2400) stands in its place."""
+    """A text column that holds the same text on every database.
+
+    PostgreSQL cannot store the character NUL, which output of programs and language models may contain. The symbol for
+    NUL (U+2400) stands in its place.
+    """
 
     impl = Text
     cache_ok = True
@@ -101,7 +104,7 @@ def _reference(column: str, *, index: bool = False) -> Mapped[Any]:
 
 
 class StudyRow(Base):
-    """`digest` is told in stores/digests.py; `revision`, the last one that was given, in stores/revisions.py."""
+    """A study. stores/digests.py explains `digest`; stores/revisions.py explains `revision`, the last one given."""
 
     __tablename__ = "studies"
 

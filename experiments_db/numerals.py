@@ -1,7 +1,7 @@
-"""How a setting's number is written: every digit it was given with, and none of a computer's own.
+"""Numbers of settings as text, with every digit that was given and no rounding error of the computer.
 
-Place in the flow: names of arms, reports and the explorer write settings through here, so that one number looks the
-same wherever it stands. Scores are measurements and are rounded by whoever shows them.
+Place in the flow: names of arms, reports and the explorer write settings through this module, so that a number looks
+the same everywhere. Scores are measurements; whoever shows them rounds them.
 """
 
 from __future__ import annotations
@@ -11,5 +11,5 @@ SIGNIFICANT_DIGITS = 12
 
 
 def number_as_text(value: float) -> str:
-    """0.000166 stays 0.000166, and 3 * 0.1 is 0.3."""
+    """Return the number as text: 0.000166 stays 0.000166, and 3 * 0.1 is 0.3."""
     return f"{value:.{SIGNIFICANT_DIGITS}g}"

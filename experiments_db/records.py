@@ -1,9 +1,9 @@
-"""What the store gives out: frozen records, one per table, and the closed sets their fields draw from.
+"""The records that the store returns: frozen, one per table, with the closed sets of their fields.
 
 Place in the flow: `ExperimentStore` returns these to the researcher and the explorer; no ORM object leaves the package.
 This module knows nothing of SQL, of files or of pandas.
 
-All times are seconds since the Unix epoch (UTC) as float. Fields typed `Mapping` hold plain JSON values; NaN and
+All times are seconds since the Unix epoch (UTC) as float. Fields typed `Mapping` hold plain JSON values. NaN and
 infinity are not JSON and are refused there.
 """
 
@@ -20,7 +20,7 @@ JsonObject = Mapping[str, Any]
 
 
 class StudyStatus(StrEnum):
-    """`running` and `paused` studies can go on; the other three are over, though `resume` may reopen them."""
+    """The status of a study. `running` and `paused` studies can go on; `resume` may reopen the other three."""
 
     RUNNING = "running"
     PAUSED = "paused"
@@ -35,7 +35,7 @@ class StudyStatus(StrEnum):
 
 
 class ExperimentStatus(StrEnum):
-    """`draft` until `check` has passed it (`ready`) or given it up (`invalid`)."""
+    """The status of an arm: `draft` until `check` has passed it (`ready`) or rejected it (`invalid`)."""
 
     DRAFT = "draft"
     READY = "ready"
@@ -43,14 +43,14 @@ class ExperimentStatus(StrEnum):
 
 
 class Author(StrEnum):
-    """Who wrote an arm's program: this package, or a language model, whose programs run in a sandbox only."""
+    """The writer of an arm's program: this package, or a language model, whose programs run in a sandbox only."""
 
     PACKAGE = "package"
     LANGUAGE_MODEL = "language_model"
 
 
 class RunStatus(StrEnum):
-    """The life of a run; `RUN_MOVES` holds the legal moves."""
+    """The status of a run; `RUN_MOVES` holds the legal moves."""
 
     PLANNED = "planned"
     LAUNCHING = "launching"
@@ -78,8 +78,11 @@ RUN_MOVES: Mapping[RunStatus, frozenset[RunStatus]] = {
 
 
 class Verdict(StrEnum):
-    """What the charter's rule says of a comparison: keep to inconclusive; and what the scores say of a hypothesis:
-    supported, refuted or undecided."""
+    """The result of a comparison or of a test of a hypothesis.
+
+    The charter's rule gives a comparison one of keep to inconclusive. The scores give a hypothesis one of supported,
+    refuted or undecided.
+    """
 
     KEEP = "keep"
     WORSE = "worse"
@@ -97,7 +100,7 @@ class Severity(StrEnum):
 
 
 class BudgetKind(StrEnum):
-    """What a study spends, in the unit the value names."""
+    """A kind of budget; the value names its unit."""
 
     WALL_CLOCK_S = "wall_clock_s"
     WORKING_S = "working_s"
@@ -134,7 +137,7 @@ class Study:
 
 @dataclass(frozen=True, slots=True)
 class Charter:
-    """What a study has bound itself to before its first run. `content_hash` is `hash_json(document)`.
+    """The rules that a study has bound itself to before its first run. `content_hash` is `hash_json(document)`.
 
     `test_opened_at` and `test_opened_for` are set once, when the sealed test split is first scored.
     """
@@ -225,7 +228,7 @@ class Run:
 
     @property
     def duration_s(self) -> float | None:
-        """From start to end, and none where the clock was put back meanwhile; None while either is missing."""
+        """Seconds from start to end, 0 if the clock was put back meanwhile; None while either is missing."""
         if self.started_at is None or self.finished_at is None:
             return None
         return max(0.0, self.finished_at - self.started_at)
@@ -244,8 +247,11 @@ class MetricPoint:
 
 @dataclass(frozen=True, slots=True)
 class MetricSpan:
-    """A stretch of one curve, `first_step` to `last_step`: mean, lowest and highest of its finite values, None where it
-    has none, and how many values were not finite (`missing`)."""
+    """A stretch of one curve, from `first_step` to `last_step`.
+
+    It has the mean, the lowest and the highest of its finite values, or None if there are none. `missing` counts the
+    values that were not finite.
+    """
 
     run_id: str
     name: str
@@ -259,11 +265,10 @@ class MetricSpan:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationSummary:
-    """A score that the evaluator measured itself on one split, without its single episodes; one per run, `phase` and
-    `split`.
+    """A score that the evaluator measured on one split, without its single episodes.
 
-    `phase` is "base" before training, "final" after it, or a name of the caller's. `mean` is the mean of `metric` over
-    `episodes` episodes and `stderr` its standard error.
+    There is one per run, `phase` and `split`. `phase` is "base" before training, "final" after it, or a name of the
+    caller's. `mean` is the mean of `metric` over `episodes` episodes and `stderr` its standard error.
     """
 
     id: int
@@ -282,7 +287,7 @@ class EvaluationSummary:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation(EvaluationSummary):
-    """The same with `details`, such as the reward of each episode."""
+    """An `EvaluationSummary` with its `details`, such as the reward of each episode."""
 
     details: JsonObject
 
@@ -365,7 +370,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class IterationDocument:
-    """What one iteration of a study planned, or what its analysis said, as the researcher wrote it down."""
+    """The plan or the analysis of one iteration of a study, as the researcher wrote it."""
 
     study_id: str
     iteration: int
@@ -375,8 +380,10 @@ class IterationDocument:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The arms, plans and runs of a study that were written after a revision, oldest first; a run also if a curve or a
-    score of it was. `revision` is that of the last write."""
+    """The arms, plans and runs of a study that were written after a revision, oldest first.
+
+    A run is included too if one of its curves or scores was written. `revision` is the revision of the last write.
+    """
 
     revision: int
     experiments: tuple[Experiment, ...]
@@ -473,7 +480,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class TableDigest:
-    """How many rows of one table a study has, and the SHA-256 over all of them."""
+    """The number of rows that a study has in one table, and the SHA-256 over all of them."""
 
     rows: int
     sha256: str
@@ -481,17 +488,17 @@ class TableDigest:
 
 @dataclass(frozen=True, slots=True)
 class StudyDigest:
-    """Which rows a study has, by the name of the table."""
+    """The digests of a study's rows, by the name of the table."""
 
     tables: Mapping[str, TableDigest]
 
     @property
     def sha256(self) -> str:
-        """One digest over those of all tables."""
+        """One digest over the digests of all tables."""
         return hash_json({name: table.sha256 for name, table in self.tables.items()})
 
     def compare(self, now: StudyDigest) -> dict[str, str]:
-        """Return what is different `now`, in words, by the name of the table."""
+        """Return the differences between this digest and `now`, in words, by the name of the table."""
         return {
             name: _describe_difference(table, now.tables[name])
             for name, table in self.tables.items()

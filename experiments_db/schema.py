@@ -1,6 +1,6 @@
-"""The version of the database: brought up to date on opening, or refused before anything is changed.
+"""The version of the database, which is upgraded on opening or refused before anything is changed.
 
-Place in the flow: `open_store` calls `prepare` once. The steps themselves are Alembic revisions in migrations/; this
+Place in the flow: `open_store` calls `prepare` once. The steps themselves are Alembic revisions in migrations/. This
 module knows how to run them, not what they do.
 """
 
@@ -29,7 +29,10 @@ POSTGRES_LOCK_KEY = 0x5357524D
 
 
 def migration_config(connection: Connection | None = None) -> Config:
-    """Alembic's configuration; the revisions run on `connection`, inside the transaction it is in."""
+    """Return Alembic's configuration.
+
+    The revisions run on `connection`, inside its present transaction.
+    """
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.attributes["connection"] = connection
@@ -66,7 +69,7 @@ def _upgrade(database: Database) -> None:
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": POSTGRES_LOCK_KEY})
         revision = check_revision(connection, str(database))
         if revision is None:
-            # The revisions end in the same tables, at three times the work.
+            # The revisions would create the same tables at three times the work.
             Base.metadata.create_all(connection)
             command.stamp(migration_config(connection), "head")
         elif revision != head_revision():
@@ -74,7 +77,7 @@ def _upgrade(database: Database) -> None:
 
 
 def check_revision(connection: Connection, name: str) -> str | None:
-    """The revision the database is at, None for an empty one. Raises SchemaTooNew and NotAStore."""
+    """Return the revision of the database, None for an empty one. Raises SchemaTooNew and NotAStore."""
     tables = inspect(connection).get_table_names()
     if VERSION_TABLE not in tables:
         if tables:
@@ -89,7 +92,7 @@ def check_revision(connection: Connection, name: str) -> str | None:
     return revision
 
 
-# To read the revisions imports each of them, and opening a store asks for them several times.
+# Reading the revisions imports each of them, and opening a store needs them several times.
 @cache
 def head_revision() -> str | None:
     return ScriptDirectory.from_config(migration_config()).get_current_head()

@@ -40,7 +40,7 @@ from experiments_db.stores.studies import StudyStore
 class ExperimentStore(
     StudyStore, RunStore, MeasurementStore, FindingStore, HistoryStore, LeaseStore, RevisionStore, DigestStore
 ):
-    """All parts on one database. Made by `open_store`; close it, or use it as a context manager."""
+    """The store, with all parts on one database. `open_store` makes it; close it, or use it as a context manager."""
 
     @property
     def location(self) -> str:

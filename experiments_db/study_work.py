@@ -1,8 +1,8 @@
-"""Whether a process works on a study, from its status and its lease: the one answer that all who show studies give.
+"""Whether a process works on a study, judged from its status and its lease in the same way for all readers.
 
-Place in the flow: the commands status, list and watch ask, and so does the explorer. A process that was killed leaves
-the status as it was, so the status alone does not tell. This module knows no process of the system: whoever can tell
-that an owner is gone passes that in.
+Place in the flow: the commands status, list and watch ask, and so does the explorer. A killed process leaves the status
+as it was, so the status alone is not enough. This module knows no process of the system: a caller that can tell that an
+owner is gone passes `is_gone`.
 """
 
 from __future__ import annotations
@@ -23,22 +23,28 @@ BEGIN_WITHIN_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class StudyWork:
-    """`silent_since` is the last sign of life of the process of a study that is to go on and that none works on, in
-    seconds since the epoch; None for any other study."""
+    """Whether a process works on a study.
+
+    `silent_since` is set for a study that is to continue but that no process works on. It is the last sign of life of
+    its process, in seconds since the epoch. It is None for any other study.
+    """
 
     is_at_work: bool
     silent_since: float | None = None
 
 
 def lease_name(study_id: str) -> str:
-    """The resource of the lease that a process holds while it works on a study."""
+    """Return the resource of the lease that a process owns while it works on a study."""
     return f"study:{study_id}"
 
 
 def judge_work(
     study: Study, lease: Lease | None, now: float, *, is_gone: Callable[[str], bool] = lambda owner: False
 ) -> StudyWork:
-    """`is_gone` says of the owner of a lease whether its process is known to have ended."""
+    """Judge whether a process works on the study.
+
+    `is_gone` returns whether the process of a lease's owner is known to have ended.
+    """
     if lease is not None and now < lease.heartbeat_at + lease.ttl_s and not is_gone(lease.owner):
         return StudyWork(is_at_work=True)
     if study.status is not StudyStatus.RUNNING:
@@ -51,5 +57,5 @@ def judge_work(
 def find_work(
     store: ExperimentStore, study: Study, *, is_gone: Callable[[str], bool] = lambda owner: False
 ) -> StudyWork:
-    """The same, for a study as it was just read. Raises what the store raises."""
+    """Judge the work on a study that was just read from the store. Raises what the store raises."""
     return judge_work(study, store.find_lease(lease_name(study.id)), time.time(), is_gone=is_gone)

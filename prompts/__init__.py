@@ -19,7 +19,7 @@ class PromptError(LookupError):
 
 
 def load(name: str, **variables: str) -> str:
-    """The text called `name` with every variable filled in. Raises PromptError; nothing is filled in twice."""
+    """Return the text called `name` with every variable filled in once. Raises PromptError."""
     template = Template(_read(name))
     wanted = set(template.get_identifiers())
     if missing := sorted(wanted - variables.keys()):
@@ -30,7 +30,7 @@ def load(name: str, **variables: str) -> str:
 
 
 def names() -> tuple[str, ...]:
-    """All names that `load` knows, sorted."""
+    """Return all names that `load` knows, sorted."""
     found = {
         entry.name.removesuffix(suffix)
         for entry in files(__name__).iterdir()

@@ -27,7 +27,7 @@ def tables() -> str:
 
 
 def page() -> str:
-    """The whole page, with new tables."""
+    """Return the whole page, with new tables."""
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n{tables()}\n{END}{after}"

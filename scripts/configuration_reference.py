@@ -70,7 +70,7 @@ def _table(model: type[BaseModel], live: Mapping[str, str] | None = None) -> str
 
 
 def _live(name: str) -> str:
-    """This says from when on a change of a running job can hold."""
+    """Return the note on when a change of the setting in a running job takes effect."""
     if name not in LIVE:
         return ""
     first = {Reader.STEP: "seal", Reader.BATCH: "batch"}[LIVE[name].reader]
@@ -78,7 +78,7 @@ def _live(name: str) -> str:
 
 
 def _values(field: Mapping[str, Any]) -> str:
-    """What the setting may be; null, which stands for the default, is left out."""
+    """Return the possible values of a setting, without null, which stands for the default."""
     kinds = [kind for kind in field.get("anyOf", [field]) if kind.get("type") != "null"]
     return " or ".join(_kind(kind) for kind in kinds)
 

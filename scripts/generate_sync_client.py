@@ -40,7 +40,7 @@ WORDS = {
 
 
 def generate(source: Path) -> str:
-    """The module for threads, formatted as the repository is."""
+    """Return the module for threads, formatted as the repository is."""
     with tempfile.TemporaryDirectory() as directory:
         rule = unasync.Rule(f"{CLIENT}/", f"{directory}/", additional_replacements=NAMES)
         unasync.unasync_files([str(source)], [rule])

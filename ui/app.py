@@ -1,4 +1,4 @@
-"""Entry point of the explorer: finds the database, then hands over to the page asked for.
+"""Entry point of the explorer, which finds the database and opens the requested page.
 
     streamlit run ui/app.py            reads SWARM_RESEARCH_DB, or research.db under SWARM_HOME (./runs)
 

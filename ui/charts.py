@@ -24,7 +24,7 @@ Chart = alt.LayerChart | alt.FacetChart
 
 
 def ranking(arms: pd.DataFrame, seeds: pd.DataFrame, *, metric: str, order: Sequence[str]) -> Chart:
-    """Arms from best to worst: a dot per seed, the mean, and its interval where there is one.
+    """Draw arms from best to worst: a dot per seed, the mean, and its interval where there is one.
 
     `arms`: arm, mean, ci_low, ci_high. `seeds`: arm, seed, score. `order` is from the best arm down.
     """
@@ -59,10 +59,10 @@ _ARM_TIPS = (("mean", "Mean"), ("ci_low", "Interval from"), ("ci_high", "to"))
 
 
 def smooth(points: pd.DataFrame, weight: float) -> pd.DataFrame:
-    """Adds `smoothed`: the exponential moving average of `value` along `step`, each `series` for itself.
+    """Add the column `smoothed`: the exponential moving average of `value` along `step`, per `series`.
 
-    `weight` in [0, 1) is that of the past; the average is debiased, so it starts at the first value. A step without a
-    value has no average either.
+    `weight` in [0, 1) is the weight of the past. The average is debiased, so it starts at the first value. A step
+    without a value has no average either.
     """
     ordered = points.sort_values(["series", "step"])
     averaged = ordered.groupby("series")["value"].transform(lambda values: values.ewm(alpha=1 - weight).mean())
@@ -70,7 +70,10 @@ def smooth(points: pd.DataFrame, weight: float) -> pd.DataFrame:
 
 
 def curves(points: pd.DataFrame, *, title: str, weight: float, order: Sequence[str], log: bool = False) -> Chart:
-    """Curves over steps: raw faint, smoothed bold. `points`: series, step, value. `order` keeps a series' colour."""
+    """Draw curves over steps: raw faint, smoothed bold.
+
+    `points`: series, step, value. `order` fixes the colour of each series.
+    """
     frame = smooth(points, weight)
     if log:
         frame = frame[frame["value"] > 0]
@@ -97,7 +100,10 @@ def curves(points: pd.DataFrame, *, title: str, weight: float, order: Sequence[s
 
 
 def bands(points: pd.DataFrame, *, title: str, order: Sequence[str]) -> Chart:
-    """Mean curves with the range over seeds. `points`: series, step, mean, low, high, seeds."""
+    """Draw mean curves with the range over seeds.
+
+    `points`: series, step, mean, low, high, seeds.
+    """
     base = alt.Chart(points).encode(
         x=_steps(),
         color=_series_color(order),
@@ -117,19 +123,25 @@ def bands(points: pd.DataFrame, *, title: str, order: Sequence[str]) -> Chart:
 
 
 def band_points(points: pd.DataFrame) -> pd.DataFrame:
-    """From series, run_id, step, value to series, step, mean, low, high, seeds: the range over runs at each step."""
+    """Return the mean and range over runs at each step.
+
+    The columns series, run_id, step, value become series, step, mean, low, high, seeds.
+    """
     grouped = points.dropna(subset=["value"]).groupby(["series", "step"], as_index=False)["value"]
     ranges = grouped.agg(["mean", "min", "max", "count"])
     return pd.DataFrame(ranges).rename(columns={"min": "low", "max": "high", "count": "seeds"})
 
 
 def only(frame: pd.DataFrame, column: str, *values: object) -> pd.DataFrame:
-    """The rows whose `column` has one of these values."""
+    """Return the rows whose `column` has one of these values."""
     return pd.DataFrame(frame[frame[column].isin(values)])
 
 
 def effects(frame: pd.DataFrame, *, factor: str, order: Sequence[str]) -> Chart:
-    """Score by the level of one factor: a dot per run, a line through the means. `frame`: level, score, arm, seed."""
+    """Draw the score by the level of one factor: a dot per run, a line through the means.
+
+    `frame`: level, score, arm, seed.
+    """
     levels = alt.X("level:N", sort=list(order), title=factor, axis=alt.Axis(labelAngle=0, labelLimit=140))
     scale = alt.Scale(zero=False, nice=True, padding=12)
     dots = (
@@ -176,7 +188,10 @@ def _series_color(order: Sequence[str]) -> alt.Color:
 
 
 def _height(order: Sequence[str]) -> int:
-    """The legend takes its room from the chart's height, so it is given some."""
+    """Return the height of a chart, with extra height for its legend.
+
+    The legend takes its rows from the chart's height.
+    """
     return CURVE_HEIGHT + (LEGEND_ROW_HEIGHT * ceil(len(order) / LEGEND_COLUMNS) if len(order) > 1 else 0)
 
 

@@ -1,9 +1,9 @@
-"""All that is stored of one study, and what follows from it: which runs count, the arms' scores, their ranking.
+"""The records of one study, and what follows from them: the runs that count, the arms' scores and their ranking.
 
-Place in the flow: `queries.load_study` fills a `StudyContents`, pages and charts read it. Means are computed here the
-way the charter says (final score on the search split, one run per seed), or taken from the researcher's last analysis
-where the charter judges by another number; intervals and verdicts are the researcher's,
-taken from its last analysis, never made up here. This module knows nothing of Streamlit.
+Place in the flow: `queries.load_study` fills a `StudyContents`; pages and charts read it. Means are computed here by
+the charter's rule: the final score on the search split, one run per seed. Where the charter judges by another number,
+the means come from the researcher's last analysis. Intervals and verdicts always come from that analysis. This module
+knows nothing of Streamlit.
 """
 
 from __future__ import annotations
@@ -73,8 +73,11 @@ class ArmScore:
 
 @dataclass(frozen=True, slots=True)
 class StudyContents:
-    """A study as it stands. `analysis` is the researcher's last one as it stored it, empty before the first; `work`
-    says whether a process works on the study."""
+    """The records of one study at one moment.
+
+    `analysis` is the researcher's last analysis as it stored it, empty before the first. `work` says whether a process
+    works on the study.
+    """
 
     study: Study
     charter: Charter | None
@@ -103,7 +106,7 @@ class StudyContents:
 
     @property
     def metric(self) -> str:
-        """What runs are judged by, in words."""
+        """The number by which runs are judged, in words."""
         return self.findings[-1].metric if self.findings else str(self.document.get("metric", "score"))
 
     @property
@@ -120,7 +123,7 @@ class StudyContents:
 
     @property
     def last_findings(self) -> tuple[Finding, ...]:
-        """Those of the last analysis: later ones are over more runs and take the place of the earlier."""
+        """The findings of the last analysis, which covers more runs and replaces the earlier ones."""
         last = max((finding.iteration for finding in self.findings), default=0)
         return tuple(finding for finding in self.findings if finding.iteration == last)
 
@@ -133,7 +136,7 @@ class StudyContents:
         return ruled_out
 
     def verdict_of(self, finding: Finding) -> str:
-        """What is said of the arm that was compared."""
+        """Return the verdict on the arm that was compared."""
         is_out = self.arms_by_id[finding.experiment_id].name in self.disqualified
         return "disqualified" if is_out else finding.verdict.value
 
@@ -141,12 +144,16 @@ class StudyContents:
         return (self.study.finished_at or now) - self.study.created_at
 
     def scores_of(self, run_id: str) -> dict[tuple[str, str], float]:
-        """(phase, split) -> mean, for one run."""
+        """Return the means of one run by (phase, split)."""
         return {(item.phase, item.split): item.mean for item in self.evaluations if item.run_id == run_id}
 
 
 def rank_arms(contents: StudyContents) -> tuple[ArmScore, ...]:
-    """Every arm, best first; those without a score come last, in the order of creation, after those that are out."""
+    """Return every arm, best first.
+
+    Arms with a score come first, the disqualified after the others. Arms without a score come last, in the order of
+    creation.
+    """
     scored = [_score_arm(contents, arm, seeds) for arm, seeds in _seeds_by_arm(contents)]
     is_minimized = contents.document.get("judged_by") in MINIMIZED or contents.document.get("direction") == "minimize"
     sign = 1.0 if is_minimized else -1.0
@@ -159,7 +166,7 @@ def rank_arms(contents: StudyContents) -> tuple[ArmScore, ...]:
 
 
 def best_arm(contents: StudyContents) -> ArmScore | None:
-    """The first of the ranking that nobody ruled out; None before the first score."""
+    """Return the first arm of the ranking that is not disqualified; None before the first score."""
     out = contents.disqualified
     return next((item for item in rank_arms(contents) if item.mean is not None and item.arm.name not in out), None)
 
@@ -185,8 +192,11 @@ def _seeds_by_arm(contents: StudyContents) -> list[tuple[Experiment, tuple[SeedS
 
 
 def _judged_seeds(contents: StudyContents, arm: Experiment) -> list[SeedScore]:
-    """The runs whose number the analysis alone has: those that failed by the arm's own doing, or all of them where
-    runs are judged by something else than their final score."""
+    """Return the scores of runs for which only the analysis has a number.
+
+    These are the runs that failed through the arm's own fault. If the study judges by something other than the final
+    score, they are all runs.
+    """
     summary = _summary_of(contents, arm)
     seeds = summary.get("failures" if contents.is_judged_by_final_score else "scores", {})
     run_ids = dict(zip(summary.get("scores", {}), summary.get("run_ids", ()), strict=False))
@@ -197,7 +207,7 @@ def _judged_seeds(contents: StudyContents, arm: Experiment) -> list[SeedScore]:
 
 
 def _summary_of(contents: StudyContents, arm: Experiment) -> Mapping[str, Any]:
-    """What the newest analysis says of an arm; empty before there is one."""
+    """Return the newest analysis's summary of an arm; empty before the first analysis."""
     summaries: list[Mapping[str, Any]] = contents.analysis.get("arms", [])
     return next((item for item in summaries if item.get("arm") == arm.name), {})
 

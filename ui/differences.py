@@ -1,4 +1,4 @@
-"""What differs between configurations and between programs.
+"""Differences between configurations and between programs.
 
 Place in the flow: the run and compare pages show these. It knows nothing of Streamlit or the store.
 """
@@ -18,7 +18,7 @@ NAMING = ("project_name", "experiment_name", "seed")
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by dotted names; lists stay whole."""
+    """Return nested settings by dotted names; lists stay whole."""
     flat: dict[str, Any] = {}
     for name, value in config.items():
         if isinstance(value, Mapping) and value:
@@ -29,9 +29,10 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def differing_settings(configs: Sequence[tuple[str, Mapping[str, Any]]]) -> pd.DataFrame:
-    """One row per setting that is not the same everywhere, one column per (label, config), all text.
+    """Return one row per setting that differs, and one column per (label, config), all text.
 
-    Indexed by setting; `NAMING` is left out, a setting that a config does not have is marked.
+    The index is the setting. The settings in `NAMING` are left out, and a setting that a config does not have is
+    marked.
     """
     flats = [flatten(config) for _, config in configs]
     names = sorted({name for flat in flats for name in flat} - set(NAMING))
@@ -42,7 +43,7 @@ def differing_settings(configs: Sequence[tuple[str, Mapping[str, Any]]]) -> pd.D
 
 
 def code_diff(old: str, new: str, *, old_name: str, new_name: str) -> str:
-    """A unified diff; empty if the texts are the same."""
+    """Return a unified diff; empty if the texts are the same."""
     lines = difflib.unified_diff(
         old.splitlines(), new.splitlines(), fromfile=old_name, tofile=new_name, lineterm="", n=4
     )

@@ -10,17 +10,23 @@ from typing import Any
 
 import pandas as pd
 
-# What a spreadsheet would run as a formula.
+# A spreadsheet runs text that begins with one of these as a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def to_csv(frame: pd.DataFrame) -> bytes:
-    """UTF-8 with a header. A text cell that a spreadsheet would take for a formula gets a leading apostrophe."""
+    """Return the frame as CSV in UTF-8 with a header.
+
+    A text cell that a spreadsheet would take for a formula gets a leading apostrophe.
+    """
     return frame.apply(lambda column: column.map(_defused)).to_csv(index=False).encode()
 
 
 def to_parquet(frame: pd.DataFrame) -> bytes:
-    """A column of mixed kinds (a factor that is a number in one arm, a word in another) is stored as text."""
+    """Return the frame as a Parquet file.
+
+    A column of mixed kinds (a factor that is a number in one arm, a word in another) is stored as text.
+    """
     buffer = io.BytesIO()
     pd.DataFrame({str(name): _uniform(column) for name, column in frame.items()}).to_parquet(buffer, index=False)
     return buffer.getvalue()

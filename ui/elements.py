@@ -1,7 +1,7 @@
-"""Parts that several pages show, and the address bar: which database, study or run a page is about.
+"""Parts that several pages show, and the address bar, which names the database, study or run of a page.
 
-Place in the flow: between the pages and Streamlit. It formats through `formats` and reads through `queries`; what a
-page consists of is the page's business.
+Place in the flow: between the pages and Streamlit. It formats through `formats` and reads through `queries`. Each page
+decides for itself what it consists of.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ EXAMPLE = 'researcher start --topic "Which learning rate trains word reversal be
 
 @contextmanager
 def store_errors() -> Generator[None]:
-    """What the store cannot do is said in one line instead of a traceback."""
+    """Show an error of the store in one line instead of a traceback."""
     try:
         yield
     except NotFound as error:
@@ -62,7 +62,10 @@ def store_errors() -> Generator[None]:
 
 
 def choose_database() -> str:
-    """The location for this session; one named in the address stays with it from page to page. Raises InvalidRecord."""
+    """Return the location of the database for this browser session. Raises InvalidRecord.
+
+    A location named in the address stays from page to page.
+    """
     asked = st.query_params.get("db") or st.session_state.get("asked_database")
     location = queries.database_location(asked)
     if asked:
@@ -86,13 +89,16 @@ def show_missing_database(location: str) -> None:
 
 
 def address(**ids: str) -> dict[str, str]:
-    """Query parameters of a link within the explorer; the database goes with it."""
+    """Return the query parameters of a link within the explorer, including the database."""
     asked = st.session_state.get("asked_database")
     return ids | ({"db": asked} if asked else {})
 
 
 def link(page: str, label: str, *, icon: str | None = None, **ids: str) -> None:
-    """A link to a page by its file's name, about the objects in `ids`. `label` is Markdown."""
+    """Show a link to a page, named by its file, about the objects in `ids`.
+
+    `label` is Markdown.
+    """
     st.page_link(f"app_pages/{page}.py", label=label, icon=icon, query_params=address(**ids))
 
 
@@ -102,7 +108,10 @@ def link_study(contents: StudyContents) -> None:
 
 
 def choose_study(*, label: str = "Study") -> StudyContents | None:
-    """The study in the address, else the one last looked at, else the newest; None, with a note, if there is none."""
+    """Return the study in the address, else the one last looked at, else the newest.
+
+    If there is none, show a note and return None.
+    """
     studies = queries.list_studies(database())
     if not studies:
         show_no_studies()
@@ -133,7 +142,7 @@ def _follow_choice() -> None:
 
 
 def remember_study(study_id: str) -> None:
-    """Make the address a link to this study, and the study the one other pages open with."""
+    """Put this study into the address, and make it the one that other pages open with."""
     st.session_state["study"] = study_id
     st.query_params["study"] = study_id
 
@@ -144,7 +153,7 @@ def show_no_studies() -> None:
 
 
 def badge(status: StudyStatus | RunStatus | Verdict) -> str:
-    """A status as coloured Markdown."""
+    """Return a status as coloured Markdown."""
     if isinstance(status, StudyStatus):
         color = STUDY_COLORS[status]
     elif isinstance(status, RunStatus):
@@ -155,8 +164,10 @@ def badge(status: StudyStatus | RunStatus | Verdict) -> str:
 
 
 def show_silence(contents: StudyContents) -> None:
-    """Says of a study that is to go on that no process works on it; nothing of any other. One that was killed is
-    noticed once its lease has run out, a minute later."""
+    """Warn that no process works on a study that is to continue; show nothing for any other study.
+
+    The warning for a killed process appears once its lease has expired, a minute later.
+    """
     since = contents.work.silent_since
     if since is None:
         return
@@ -169,12 +180,12 @@ def show_silence(contents: StudyContents) -> None:
 
 
 def show_facts(*facts: str) -> None:
-    """A line of small facts (Markdown), parted by dots."""
+    """Show a line of small facts (Markdown), separated by dots."""
     st.caption(" · ".join(facts))
 
 
 def show_best_arm(contents: StudyContents, *, border: bool = True) -> None:
-    """The name of the best arm with its mean, and the change from the scores before training."""
+    """Show the name and mean of the best arm, and the change from the scores before training."""
     best = best_arm(contents)
     if best is None:
         st.metric("Best arm", formats.MISSING, border=border, help="No run has a final score yet.", height="stretch")
@@ -208,12 +219,12 @@ def show_baseline(contents: StudyContents) -> None:
 
 
 def table_height(rows: int) -> int | Literal["content"]:
-    """Short tables show all their rows, long ones scroll."""
+    """Return a height at which short tables show all their rows and long ones scroll."""
     return "content" if rows <= 16 else 560
 
 
 def show_text(text: str, *, language: str | None, line_numbers: bool = False) -> None:
-    """A file or a log; a long one scrolls."""
+    """Show a file or a log; a long one scrolls."""
     height = "content" if text.count("\n") < 30 else 560
     st.code(text, language=language, height=height, line_numbers=line_numbers, wrap_lines=language is None)
 

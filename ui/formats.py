@@ -1,7 +1,7 @@
-"""Values as text for people: numbers, times, and foreign text that must not become markup.
+"""Values as text for people: numbers, times, and text from outside that must not become markup.
 
-Place in the flow: pages, charts and elements format through here. It knows nothing of Streamlit, and of the
-store only how numbers of settings are written.
+Place in the flow: pages, charts and elements format through this module. It knows nothing of Streamlit. Of the store it
+knows only how numbers of settings are written.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BACKTICKS = re.compile(r"`+")
 
 
 def score(value: float | None) -> str:
-    """Three decimals, the precision of everything measured here."""
+    """Return a score with three decimals, the precision of everything measured here."""
     return MISSING if value is None or not math.isfinite(value) else f"{value:.3f}"
 
 
@@ -30,7 +30,7 @@ def change(value: float | None) -> str:
 
 
 def delta(value: float | None) -> str | int | None:
-    """A change as `st.metric` takes it: 0, not "+0.000", is what it shows as no change."""
+    """Return a change for `st.metric`, which shows 0, but not "+0.000", as no change."""
     if value is None or not math.isfinite(value):
         return None
     return change(value) if round(value, 3) else 0
@@ -43,7 +43,7 @@ def probability(value: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """The two largest units: 2 d 4 h, 3 h 12 min, 4 min 7 s, 12 s."""
+    """Return a duration in its two largest units: 2 d 4 h, 3 h 12 min, 4 min 7 s, 12 s."""
     if seconds is None or not math.isfinite(seconds):
         return MISSING
     rest = max(0, round(seconds))
@@ -56,7 +56,7 @@ def duration(seconds: float | None) -> str:
 
 
 def moment(seconds: float | None) -> str:
-    """A time in UTC, to the minute."""
+    """Return a time in UTC, to the minute."""
     return MISSING if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
@@ -77,7 +77,7 @@ def size(octets: float) -> str:
 
 
 def setting(value: Any) -> str:
-    """A value of a job or a factor as it would stand in YAML."""
+    """Return a value of a job or a factor as YAML writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if value is None:
@@ -92,12 +92,12 @@ def settings(values: Mapping[str, Any]) -> str:
 
 
 def plain(text: str) -> str:
-    """Foreign text for Markdown: every character that could be markup is escaped, control characters are dropped."""
+    """Return text from outside for Markdown, with all markup escaped and control characters dropped."""
     return _MARKUP.sub(r"\\\1", " ".join(printable(text).split()))
 
 
 def name(text: str) -> str:
-    """A foreign name as a code span, in which nothing is markup."""
+    """Return a name from outside as a code span, in which nothing is markup."""
     cleaned = " ".join(printable(text).split()) or " "
     fence = "`" * (max((len(run) for run in _BACKTICKS.findall(cleaned)), default=0) + 1)
     pad = " " if cleaned[0] == "`" or cleaned[-1] == "`" else ""
@@ -105,7 +105,7 @@ def name(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Without control characters and terminal colours; line breaks and tabs stay."""
+    """Return the text without control characters and terminal colours; line breaks and tabs stay."""
     return _CONTROLS.sub("", text.replace("\r\n", "\n"))
 
 

@@ -1,7 +1,7 @@
-"""Cached, read-only calls to the store, and where the store is.
+"""Cached, read-only calls to the store, and the location of the store.
 
-Place in the flow: pages ask here and nowhere else. Answers are kept for a moment only, so that several elements of one
-page share them and a page that refreshes itself still shows what is new. Raises what the store raises (StoreError).
+Place in the flow: pages read through this module only. Answers are cached for a moment: the elements of one page share
+them, and a page that refreshes itself still shows new rows. Raises what the store raises (StoreError).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ USUAL_NAME = "research.db"
 
 
 def database_location(asked: str | None, environ: Mapping[str, str] = os.environ) -> str:
-    """The file or URL to read: asked for in the address, else SWARM_RESEARCH_DB, else research.db under SWARM_HOME.
+    """Return the file or URL to read: the address's, else SWARM_RESEARCH_DB, else research.db under SWARM_HOME.
 
     Raises InvalidRecord for a URL in the address: a link must not make this machine connect anywhere.
     """
@@ -60,12 +60,12 @@ def database_location(asked: str | None, environ: Mapping[str, str] = os.environ
 
 
 def home_of(location: str) -> Path | None:
-    """The folder that holds a database file and, beside it, the files of its studies; None for a server's URL."""
+    """Return the folder that holds a database file and the files of its studies; None for a server's URL."""
     return None if "://" in location else Path(location).expanduser().absolute().parent
 
 
 def resume_command(location: str, study_id: str) -> str:
-    """What to type, on the machine that has its files, to go on with a study."""
+    """Return the command that resumes a study, for the machine that has its files."""
     home = home_of(location)
     if home is None:
         return f"researcher resume {study_id} --db {shlex.quote(location)}"
@@ -75,12 +75,15 @@ def resume_command(location: str, study_id: str) -> str:
 
 
 def open_database(location: str) -> ExperimentStore:
-    """The store at `location`. Raises NotFound, SchemaMismatch, InvalidRecord or StoreUnavailable."""
+    """Return the store at `location`. Raises NotFound, SchemaMismatch, InvalidRecord or StoreUnavailable."""
     return _open(location, _identity(location))
 
 
 def _identity(location: str) -> tuple[int, int] | None:
-    """Another file at the same place is another database, and its old connections are of no use."""
+    """Return the identity of a database file.
+
+    Another file at the same path is another database, and connections to the old file are of no use.
+    """
     if "://" in location:
         return None
     try:
@@ -97,7 +100,7 @@ def _open(location: str, identity: tuple[int, int] | None) -> ExperimentStore:
 
 @st.cache_data(ttl=TTL_S, max_entries=8, show_spinner=False)
 def list_studies(location: str) -> list[Study]:
-    """Newest first."""
+    """Return the studies, newest first."""
     return open_database(location).list_studies(limit=None)
 
 
@@ -106,7 +109,7 @@ def tally_runs(location: str) -> dict[str, dict[RunStatus, int]]:
     return open_database(location).tally_runs()
 
 
-# Records are frozen: what is kept as a resource is shared as it is, where data would be copied for every look.
+# Records are frozen, so they are shared as a resource; `cache_data` would copy them for every reader.
 @st.cache_resource(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
 def load_study(location: str, study_id: str) -> StudyContents:
     return _reader(location, _identity(location), study_id).read()
@@ -131,7 +134,7 @@ def list_events(
     min_severity: Severity = Severity.INFO,
     limit: int = PAGE,
 ) -> list[Event]:
-    """Newest first."""
+    """Return the events, newest first."""
     return open_database(location).list_events(
         study_id, run_id=run_id, min_severity=min_severity, newest_first=True, limit=limit
     )
@@ -149,19 +152,19 @@ def metric_names(location: str, run_ids: tuple[str, ...]) -> list[str]:
 
 @st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
 def curves(location: str, run_id: str, names: tuple[str, ...]) -> pd.DataFrame:
-    """One row per step of these curves, or per span of steps where there are more than `MOST_POINTS` of them."""
+    """Return curves with one row per step, or per span of steps if there are more than `MOST_POINTS` steps."""
     return curves_frame(open_database(location), [run_id], names, most=MOST_POINTS)
 
 
 @st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
 def metrics(location: str, run_ids: tuple[str, ...], names: tuple[str, ...]) -> pd.DataFrame:
-    """One row per point: run_id, name, step, value, recorded_at."""
+    """Return one row per point: run_id, name, step, value, recorded_at."""
     return metrics_frame(open_database(location), run_ids, names)
 
 
 @st.cache_data(ttl=TTL_S, max_entries=16, show_spinner=False)
 def runs(location: str, study_ids: tuple[str, ...]) -> pd.DataFrame:
-    """One row per run of these studies, as `frames.runs_frame` gives it, with the study's id."""
+    """Return one row per run of these studies, as `frames.runs_frame` gives it, with the study's id."""
     store = open_database(location)
     frames = [runs_frame(store, study_id).assign(study_id=study_id) for study_id in study_ids]
     filled = [frame for frame in frames if not frame.empty]

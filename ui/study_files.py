@@ -1,8 +1,8 @@
 """Files of a study, found from the paths in the database and read only inside the study's own folder.
 
-Place in the flow: the study and run pages show logs and offer reports through here. A path in the database is foreign:
-whatever leads out of `<home>/studies/<study id>`, by dots or by links, is as good as absent. It knows nothing of
-Streamlit.
+Place in the flow: the study and run pages show logs and offer reports through this module. A path in the database is
+not trusted: one that leads out of `<home>/studies/<study id>`, by dots or by links, counts as absent. This module knows
+nothing of Streamlit.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ MAX_BYTES = 32 * 1024 * 1024
 
 
 def locate(home: Path, study_id: str, stored: str) -> Path | None:
-    """The file that `stored` names, if it is a plain file in the study's folder.
+    """Return the file that `stored` names, if it is a plain file in the study's folder.
 
-    Only what follows the study's id counts, so that a folder that was moved or copied with its database still serves.
+    Only the part after the study's id counts, so a folder that was moved or copied with its database still works.
     """
     parts = Path(stored).parts
     if study_id not in parts:
@@ -28,13 +28,16 @@ def locate(home: Path, study_id: str, stored: str) -> Path | None:
         if not found.is_relative_to(folder) or not stat.S_ISREG(found.lstat().st_mode):
             return None
     except (OSError, ValueError):
-        # No path at all: one with a null byte, a name too long, a circle of links.
+        # The text is no valid path: it has a null byte, a name too long or a loop of links.
         return None
     return found
 
 
 def tail(path: Path, limit: int = TAIL_BYTES) -> tuple[str, bool]:
-    """The last `limit` bytes as text, from a whole line on, and whether something was left out. Raises OSError."""
+    """Return the last `limit` bytes as text, and whether something was left out. Raises OSError.
+
+    The text starts at the beginning of a line.
+    """
     with path.open("rb") as file:
         length = file.seek(0, 2)
         file.seek(max(0, length - limit))
@@ -45,7 +48,7 @@ def tail(path: Path, limit: int = TAIL_BYTES) -> tuple[str, bool]:
 
 
 def content(path: Path) -> bytes | None:
-    """The whole file; None if it is too large to be handed to a browser, or unreadable."""
+    """Return the whole file; None if it is unreadable or too large for a browser."""
     try:
         return path.read_bytes() if path.stat().st_size <= MAX_BYTES else None
     except OSError:

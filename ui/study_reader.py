@@ -1,8 +1,8 @@
-"""The contents of one study, kept and brought up to date: a page that looks again reads the rows that are new.
+"""The contents of one study, kept up to date by reading only the rows that are new.
 
-Place in the flow: queries.py keeps a reader for each study that somebody looks at. Arms, runs and scores, which a long
-study has thousands of, are read once each time they change; the rest is little and read anew. This module knows nothing
-of Streamlit.
+Place in the flow: queries.py keeps a reader for each study that somebody looks at. A long study has thousands of arms,
+runs and scores, so these are read only when they change. The rest is small and read each time. This module knows
+nothing of Streamlit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ CHUNK = 500
 
 
 class StudyReader:
-    """Reads one study; the sessions of an explorer share it."""
+    """A reader of one study, shared by the browser sessions of an explorer."""
 
     def __init__(self, store: ExperimentStore, study_id: str) -> None:
         self._store = store
@@ -28,7 +28,7 @@ class StudyReader:
         self._scores: dict[str, list[EvaluationSummary]] = {}
 
     def read(self) -> StudyContents:
-        """The study as it stands. Raises what the store raises, NotFound for an unknown study among it."""
+        """Return the study as it stands. Raises what the store raises, including NotFound for an unknown study."""
         store, study_id = self._store, self._study_id
         study = store.get_study(study_id)
         with self._lock:

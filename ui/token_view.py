@@ -1,7 +1,7 @@
-"""The tokens of a sample as HTML, coloured by what was recorded with them.
+"""The tokens of a sample as HTML, coloured by the values that were recorded with them.
 
-Place in the flow: the run page shows an episode's samples through here. Tokens are a model's or a user's text: every
-one is escaped, line breaks and blanks are made visible. It knows nothing of Streamlit or the store.
+Place in the flow: the run page shows an episode's samples through this module. Tokens are text of a model or a user:
+every token is escaped, and line breaks and blanks are made visible. It knows nothing of Streamlit or the store.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LEGENDS = {
 
 
 def render(sample: JsonObject, coloring: Coloring) -> str:
-    """A block of spans, one per token; hovering over one tells its id, logprob, version and mask."""
+    """Return a block of spans, one per token; hovering shows the token's id, logprob, version and mask."""
     tokens = _column(sample, "tokens") or [f"[{number}]" for number in _column(sample, "token_ids")]
     shown = tokens[:MAX_TOKENS]
     spans = [_span(sample, index, str(token), coloring) for index, token in enumerate(shown)]
@@ -67,7 +67,7 @@ def _color(facts: dict[str, Any], coloring: Coloring) -> str:
     version, logprob = facts["version"], facts["logprob"]
     if coloring is Coloring.MASK:
         return TRAINED if facts["trained"] else CONTEXT
-    # Text that no weights sampled has version -1 and, for want of a better number, logprob 0.
+    # Text that no weights sampled has version -1 and logprob 0, because it has no real logprob.
     if not isinstance(version, int) or version < 0:
         return CONTEXT
     if coloring is Coloring.VERSION:

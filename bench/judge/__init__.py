@@ -1,9 +1,8 @@
-"""How often the researcher is wrong: false keeps by policy and by shape of scores, power, and what becomes of an arm
-that diverges.
+"""The error rates of the researcher: false keeps by policy and by shape of scores, power, and diverging arms.
 
-Place in the flow: one of the benchmarks; it plays simulated studies through the real nodes for as long as a case is
-measured. Some hundred milliseconds a study: 2,000 of each policy take `--seconds 900` on an idle core. The bank of
-cases is played as arrays, `BANK_STUDIES` of each case whatever the time.
+Place in the flow: one of the benchmarks. It plays simulated studies through the real nodes for as long as a case is
+measured. A study takes some hundred milliseconds: 2,000 of each policy take `--seconds 900` on an idle core. The bank
+of cases is played as arrays, `BANK_STUDIES` of each case whatever the time.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ def run(seconds: float) -> list[Result]:
 
 
 def _bank() -> list[Result]:
-    """Of each case with each number of seeds: how often some arm was kept and some called worse, or the power."""
+    """Return the rates of each case with each number of seeds: false keeps and false worse verdicts, or the power."""
     found: list[Result] = []
     for case in cases():
         for seeds in case.seeds:
@@ -71,7 +70,7 @@ def _bank() -> list[Result]:
 
 
 def upper_bound(count: int, total: int, confidence: float = 0.95) -> float:
-    """One-sided, of a share (Clopper & Pearson 1934, Biometrika 26:404-413)."""
+    """Return the one-sided upper bound of a share (Clopper & Pearson 1934, Biometrika 26:404-413)."""
     return 1.0 if count == total else float(stats.beta.ppf(confidence, count + 1, total - count))
 
 

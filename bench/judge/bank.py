@@ -42,11 +42,12 @@ LOST = "the system lost it"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What the runs of the arms and of the baseline are like. The first `arms` of the arms have the arm's shape, the
-    others that of the baseline.
+    """The distributions of the runs of the arms and of the baseline.
 
-    `impossible_with` are the numbers of seeds for which no test can hold, because the runs that would tell are likely
-    not to be seen: `why` says which. `is_better` says that the first arm is better, so that keeping it is right.
+    The first `arms` of the arms have the shape `arm`, the others that of the baseline.
+
+    `impossible_with` lists the numbers of seeds for which no test can hold, because the decisive runs are likely not to
+    be seen. `why` gives the reason. `is_better` says that the first arm is better, so that keeping it is right.
     """
 
     name: str
@@ -65,8 +66,11 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Of so many studies: in how many some arm was kept, in how many some arm was called worse or no better, and in how
-    many the first arm was kept."""
+    """The counts over simulated studies.
+
+    `kept` counts studies in which some arm was kept, `worse` those in which some arm was called worse or no better, and
+    `first_kept` those in which the first arm was kept.
+    """
 
     studies: int
     kept: int
@@ -152,7 +156,10 @@ def _groups() -> list[Case]:
 
 
 def _selected() -> list[Case]:
-    """Programs that choose which of their runs are seen. Thresholds are quantiles of a normal distribution."""
+    """Return the cases of programs that choose which of their runs are seen.
+
+    Thresholds are quantiles of a normal distribution.
+    """
     even, calm = normal(0.5, 0.05), normal(0.5, 0.05)
     found: list[Case] = []
     for share, z in (("lowest tenth", -1.28), ("lower third", -0.43), ("lower half", 0.0), ("all but a tenth", 1.28)):
@@ -188,7 +195,7 @@ def _better() -> list[Case]:
 
 
 def play(case: Case, seeds: int, studies: int, seed: int, arms: int = ARMS) -> Rates:
-    """So many studies of one plan, as arrays."""
+    """Play this many studies of one plan, as arrays."""
     charter = fixed_seeds(arms, seeds).charter
     drawn, of_baseline = draw(case, charter, seeds, studies, seed, arms)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -200,7 +207,7 @@ def play(case: Case, seeds: int, studies: int, seed: int, arms: int = ARMS) -> R
 def draw(
     case: Case, charter: Charter, seeds: int, studies: int, seed: int, arms: int = ARMS
 ) -> tuple[Measured, Measured]:
-    """The runs of the arms and of the baseline, as the evaluator gives them."""
+    """Draw the runs of the arms and of the baseline, as the evaluator gives them."""
     random = default_rng(seed)
     by_arm = [_shape_of(case, index)(random, (studies, seeds)) for index in range(arms)]
     together = Drawn(*(np.stack([getattr(each, name) for each in by_arm], axis=1) for name in Drawn.__slots__))
@@ -209,7 +216,7 @@ def draw(
 
 
 def judge_one(charter: Charter, drawn: Measured, of_baseline: Measured, study: int) -> dict[str, Verdict]:
-    """What `judge` says of one of the studies."""
+    """Return the verdicts of `judge` for one of the studies."""
     runs: dict[str, Runs] = {BASELINE: _runs_of(BASELINE, of_baseline, study, 0)}
     missing: dict[str, Mapping[int, str]] = {}
     for index in range(drawn.scores.shape[1]):
@@ -235,7 +242,7 @@ def _runs_of(name: str, measured: Measured, study: int, arm: int) -> Runs:
 
 
 def play_real(case: Case, seeds: int, studies: int, seed: int, arms: int = ARMS) -> Rates:
-    """The same through plan, analyze and decide, on a real store."""
+    """Play a case through the real plan, analyze and decide nodes, on a real store."""
     policy = fixed_seeds(arms, seeds)
     shapes = {BASELINE: case.baseline, **{f"arm-0-{index}": _shape_of(case, index) for index in range(arms)}}
     played = play_studies(policy.charter, policy.make_planner, Truth(shapes=shapes), studies, seed)

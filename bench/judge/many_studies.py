@@ -45,7 +45,10 @@ class Moments:
 
 
 def measure(drawn: Drawn, random: Generator, episodes: int) -> Measured:
-    """Each score over a number of episodes that are won or lost; a run that failed counts with the base score."""
+    """Measure each score over a number of episodes that are won or lost.
+
+    A run that failed counts with the base score.
+    """
     chances = np.clip(np.where(drawn.failed, BASE, drawn.scores), 0.0, 1.0)
     scores = random.binomial(episodes, chances) / episodes
     added = (scores * episodes + 1) / (episodes + 2)
@@ -55,7 +58,10 @@ def measure(drawn: Drawn, random: Generator, episodes: int) -> Measured:
 
 
 def decide(rule: DecisionRule, arms: Measured, baseline: Measured) -> tuple[Bools, Bools]:
-    """Which arms are kept and which are called worse. The baseline has one arm and no missing seed."""
+    """Decide which arms are kept and which are called worse.
+
+    The baseline has one arm and no missing seed.
+    """
     p, gain = _test(arms, baseline)
     is_kept, is_worse = _by_rule(rule, p, gain)
     at_worst = replace(
@@ -95,7 +101,7 @@ def _loss_by_retries(arms: Measured, baseline: Measured) -> Floats:
 
 
 def _test(arms: Measured, baseline: Measured, loss: Floats | float = 0.0) -> tuple[Floats, Floats]:
-    """P values, 1 where there are too few runs, and gains."""
+    """Return P values, 1 where there are too few runs, and gains."""
     arm, base = _moments(arms), _moments(baseline)
     widest = np.maximum(arm.room, base.room)
     parts = [each.variance * (widest / each.room) ** SHRINKAGE / each.n for each in (arm, base)]
@@ -108,7 +114,11 @@ def _test(arms: Measured, baseline: Measured, loss: Floats | float = 0.0) -> tup
 
 
 def _within_seeds(arms: Measured, baseline: Measured, total: Floats, df: Floats) -> tuple[Floats, Floats]:
-    """The variance and its degrees of freedom, from the differences within seeds where these go against each other."""
+    """Return the variance and its degrees of freedom, from the differences within seeds.
+
+    They are used only where arm and baseline clearly correlate negatively, and then only if they are wider than
+    `total`.
+    """
     mask = arms.shown
     n = mask.sum(axis=-1)
     left, right = (_centered(scores, mask) for scores in (arms.scores, np.broadcast_to(baseline.scores, mask.shape)))
@@ -137,7 +147,7 @@ def _moments(runs: Measured) -> Moments:
 
 
 def _has_outlier(runs: Measured, sign: float) -> Bools:
-    """Whether the highest run (`sign` 1) or the lowest (-1) lies apart from the others of its arm."""
+    """Return whether the highest run (`sign` 1) or the lowest (-1) lies apart from the others of its arm."""
     mask = runs.shown & ~runs.failed
     n = mask.sum(axis=-1)
     furthest = np.argmax(np.where(mask, sign * runs.scores, -np.inf), axis=-1)[..., None]

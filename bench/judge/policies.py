@@ -42,7 +42,7 @@ class Policy:
 
 
 class OneMoreTry:
-    """The planner that would fool itself: in each plan new arms, or the same ones again, until something is kept."""
+    """A planner that tries until something is kept: each plan has new arms, or the same ones again."""
 
     name = "one more try"
 
@@ -80,9 +80,12 @@ class OneMoreTry:
 
 
 def policies() -> Mapping[str, Policy]:
-    """fixed: one plan whose number of runs a pilot chose. top-up: open arms get as many runs again. default design:
-    single changes, their combination, its confirmation. new arms: two more in each of up to eight plans, which stop at
-    the first keep. same arms: the same four again on fresh seeds, likewise."""
+    """Return the policies by name.
+
+    fixed: one plan whose number of runs a pilot chose. top-up: open arms get as many runs again. default design: single
+    changes, their combination, its confirmation. new arms: two more in each of up to eight plans, which stop at the
+    first keep. same arms: the same four again on fresh seeds, likewise.
+    """
     new = {"arms": 2, "seeds": 4, "plans": 8, "repeats": False}
     same = {"arms": 4, "seeds": 3, "plans": 8, "repeats": True}
     return {
@@ -95,7 +98,7 @@ def policies() -> Mapping[str, Policy]:
 
 
 def fixed_seeds(arms: int, seeds: int) -> Policy:
-    """One plan of so many arms and seeds, which has all of alpha."""
+    """Return the policy of one plan with this many arms and seeds, which has all of alpha."""
     policy = _of_one_more_try(arms=arms, seeds=seeds, plans=1, repeats=False)
     return replace(policy, charter=replace(policy.charter, rule=DecisionRule(shares=())))
 

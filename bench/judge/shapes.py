@@ -1,4 +1,4 @@
-"""What an arm's scores are distributed like: the shapes that trainings give, and what a program makes of them.
+"""The distributions of an arm's scores: the shapes that training gives, and what a program makes of them.
 
 Place in the flow: the bank of cases draws runs here by the thousand, the simulated studies one at a time. A shape has a
 mean that is known, so that arms of different shapes can be given the same one. This module judges nothing and stores
@@ -28,8 +28,11 @@ TRAININGS = 4
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """Runs: their true scores, which of them failed by their own doing, how often each was trained, and which of them
-    never gave a score."""
+    """A draw of runs.
+
+    It has their true scores, which of them failed through their own fault, how often each was trained, and which of
+    them never gave a score.
+    """
 
     scores: Floats
     failed: NDArray[np.bool_]
@@ -45,18 +48,21 @@ def normal(mean: float, deviation: float) -> Shape:
 
 
 def heavy_tailed(mean: float, deviation: float) -> Shape:
-    """Student's t with three degrees of freedom, whose variance is 3."""
+    """Return Student's t with three degrees of freedom, whose variance is 3."""
     return lambda random, size: _shown(mean + deviation / sqrt(3) * random.standard_t(3, size))
 
 
 def beta(mean: float, deviation: float) -> Shape:
-    """Bounded by 0 and 1, and skewed near either."""
+    """Return a shape that is bounded by 0 and 1, and skewed near either."""
     precision = mean * (1 - mean) / deviation**2 - 1
     return lambda random, size: _shown(random.beta(mean * precision, (1 - mean) * precision, size))
 
 
 def clipped(mean: float, deviation: float) -> Shape:
-    """Normal, with all that is beyond 0 and 1 at the end; `mean` is what is left after the cut."""
+    """Return a normal shape with all values beyond 0 and 1 moved to that bound.
+
+    `mean` is the mean after the cut.
+    """
 
     def excess(center: float) -> float:
         low, high = -center / deviation, (1 - center) / deviation
@@ -69,7 +75,10 @@ def clipped(mean: float, deviation: float) -> Shape:
 
 
 def two_groups(high: float, low: float, share_low: float, deviation: float) -> Shape:
-    """Runs of which a share ends in another place: a collapse that nobody sees, or a second optimum."""
+    """Return a shape in which a share of the runs ends at another score.
+
+    This models a collapse that nobody sees, or a second optimum.
+    """
 
     def draw(random: Generator, size: Size) -> Drawn:
         places = np.where(random.random(size) < share_low, low, high)
@@ -79,7 +88,7 @@ def two_groups(high: float, low: float, share_low: float, deviation: float) -> S
 
 
 def failing(shape: Shape, share: float) -> Shape:
-    """Runs of which a share fails and is known to have failed."""
+    """Return `shape` with a share of runs that fail and are known to have failed."""
 
     def draw(random: Generator, size: Size) -> Drawn:
         return replace(shape(random, size), failed=random.random(size) < share)
@@ -88,7 +97,7 @@ def failing(shape: Shape, share: float) -> Shape:
 
 
 def hiding(shape: Shape, below: float) -> Shape:
-    """A program that leaves out a run whose score it does not like, and is not trained again."""
+    """Return the shape of a program that hides runs with a score below `below` and is not trained again."""
 
     def draw(random: Generator, size: Size) -> Drawn:
         drawn = shape(random, size)
@@ -98,8 +107,11 @@ def hiding(shape: Shape, below: float) -> Shape:
 
 
 def choosy(shape: Shape, below: float, trainings: int = TRAININGS) -> Shape:
-    """A program that breaks its training where it does not like the score, in such a way that the system takes it for
-    its own fault and trains it again; what it never likes is missing in the end."""
+    """Return the shape of a program that breaks its training where the score is below `below`.
+
+    The system takes the break for its own fault and trains the run again. A run whose scores are all too low is missing
+    in the end.
+    """
 
     def draw(random: Generator, size: Size) -> Drawn:
         drawn = shape(random, size)
@@ -113,6 +125,6 @@ def choosy(shape: Shape, below: float, trainings: int = TRAININGS) -> Shape:
 
 
 def _shown(scores: Floats) -> Drawn:
-    """Every run well and trained once."""
+    """Return runs that all ended well and were trained once."""
     never = np.zeros(scores.shape, dtype=np.bool_)
     return Drawn(scores, never, np.ones(scores.shape, dtype=np.int_), never)

@@ -44,8 +44,11 @@ MEMORY_DISK = Path("/dev/shm")
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What the runs of the arms give: the mean score and the standard deviation between seeds, of the arms named and of
-    all others; how much of it the runs of one seed share; and which share of the runs diverges."""
+    """The model from which the scores of runs are drawn.
+
+    It has the mean score and the standard deviation between seeds, of the arms named and of all others. `correlation`
+    is the part of the variance that the runs of one seed share. `failures` is the share of runs that diverge.
+    """
 
     means: Mapping[str, float] = field(default_factory=dict[str, float])
     deviations: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -58,8 +61,11 @@ class Truth:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """How a simulated study ended: the arms that were ever kept, the verdicts of its last analysis, the runs per arm of
-    its first plan and all its runs, and its judged contrasts."""
+    """The end of a simulated study.
+
+    It has the arms that were ever kept, the verdicts of the last analysis, the runs per arm of the first plan, the
+    number of all runs, and the judged contrasts.
+    """
 
     kept: frozenset[str]
     verdicts: Mapping[str, str]
@@ -71,7 +77,7 @@ class Played:
 def play_studies(
     charter: Charter, make_planner: Callable[[], Planner], truth: Truth, studies: int, seed: int
 ) -> list[Played]:
-    """The same studies for the same `seed`. Raises what a node raises."""
+    """Play simulated studies, the same ones for the same `seed`. Raises what a node raises."""
     random = default_rng(seed)
     played: list[Played] = []
     parent = MEMORY_DISK if MEMORY_DISK.is_dir() else None
@@ -127,7 +133,7 @@ def _train(
     random: Generator,
     shared: dict[int, float],
 ) -> None:
-    """Every run that the plan asks for, those of the pilot first."""
+    """Store every run that the plan asks for, those of the pilot first."""
     design(deps, state)
     while trials := list(open_trials(deps, state)):
         with database:
@@ -148,7 +154,7 @@ def _make_ready(database: sqlite3.Connection, study: str) -> None:
 
 
 def _number(database: sqlite3.Connection, study: str, table: str) -> None:
-    """Rows that were written past the store are new to its readers only if they get a revision."""
+    """Give rows that were written past the store a revision, without which readers would not see them as new."""
     (revision,) = database.execute(
         "update studies set revision = revision + 1 where id = ? returning revision", (study,)
     ).fetchone()
@@ -174,7 +180,7 @@ def _store_run(
 
 
 def _shape_of(truth: Truth, arm: str, common: float) -> Shape:
-    """Normal, with a part that the runs of a seed have in common."""
+    """Return a normal shape with a part that the runs of a seed have in common."""
     deviation = truth.deviations.get(arm, truth.deviation)
     mean = truth.means.get(arm, truth.mean) + deviation * truth.correlation**0.5 * common
     return failing(normal(mean, deviation * (1 - truth.correlation) ** 0.5), truth.failures.get(arm, 0.0))
@@ -183,7 +189,10 @@ def _shape_of(truth: Truth, arm: str, common: float) -> Shape:
 def _store_attempt(
     database: sqlite3.Connection, trial: Trial, attempt: int, diagnosis: Mapping[str, Any] | None
 ) -> str:
-    """One run that is over, as `diagnosis` says or well; its id."""
+    """Store one run that is over and return its id.
+
+    The run ended as `diagnosis` says, or well without one.
+    """
     arm, study = trial.experiment.name, trial.experiment.study_id
     run_id = f"{trial.experiment.id}/{trial.seed}/{attempt}"[-30:]
     is_well = diagnosis is None
@@ -203,7 +212,7 @@ def _store_attempt(
 def _store_score(
     database: sqlite3.Connection, run_id: str, phase: str, charter: Charter, true_score: float, random: Generator
 ) -> None:
-    """A score over as many episodes as the charter says, each won with the probability of the true score."""
+    """Store a score over the charter's number of episodes, each won with the probability of the true score."""
     episodes = charter.eval_episodes
     chance = min(max(true_score, 0.0), 1.0)
     successes = int(random.binomial(episodes, chance))

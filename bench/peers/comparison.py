@@ -48,7 +48,7 @@ COMPARED: Final = ("step_s", "goal_s", "tokens_per_second", "last_reward", "peak
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Who trains, with how many torch threads."""
+    """A trainer, with its number of torch threads."""
 
     name: str
     threads: int
@@ -59,15 +59,18 @@ class Side:
 
 
 def compare(seconds: float) -> list[Result]:
-    """Every case. The first run of a case trains for `seconds`, within the bounds of the case; all others make as many
-    steps as that one. Raises EngineFailure where TRL is missing or a side fails."""
+    """Compare the sides on every case.
+
+    The first run of a case trains for `seconds`, within the bounds of the case. All others make as many steps as that
+    one. Raises EngineFailure where TRL is missing or a side fails.
+    """
     if not os.environ.get(TRL_PYTHON):
         raise EngineFailure(f"{TRL_PYTHON} is not set: run scripts/install_trl.sh and set it to that python")
     return [result for case in CASES for result in _compare(case, seconds, sides_of(usable_cores()))]
 
 
 def sides_of(cores: int) -> list[Side]:
-    """Both with a thread each, then both with as many threads as there are cores."""
+    """Return both sides with one thread each, then both with as many threads as there are cores."""
     return [
         Side(name, threads, train)
         for threads in sorted({1, cores})
@@ -89,7 +92,10 @@ def _compare(case: str, seconds: float, sides: Sequence[Side]) -> list[Result]:
 
 
 def check_steps(report: Report, steps: int, side: Side, plan: Plan) -> None:
-    """Raises EngineFailure if a run has another number of steps than the one before: figures would not compare."""
+    """Raise EngineFailure if a run has another number of steps than the one before.
+
+    Figures over different numbers of steps would not compare.
+    """
     if len(report.steps) != steps:
         raise EngineFailure(
             f"{plan.case}, seed {plan.seed}, {side}: reported {len(report.steps)} steps in place of {steps}"
@@ -97,9 +103,9 @@ def check_steps(report: Report, steps: int, side: Side, plan: Plan) -> None:
 
 
 def results_of(case: str, steps: int, figures: Mapping[str, Sequence[Mapping[str, float]]]) -> list[Result]:
-    """Medians over the seeds for each side, then what the service's are of those of TRL with as many threads.
+    """Return the medians over the seeds for each side, and the ratio of the service to TRL with as many threads.
 
-    A figure that a side has for some seeds only, as a goal that it did not reach, is not shown.
+    A figure that a side has for some seeds only, such as a goal that it did not reach, is not shown.
     """
     medians = {side: _medians(rows) for side, rows in figures.items()}
     results = [
@@ -124,14 +130,14 @@ def _medians(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def train_with_trl(plan: Plan) -> Report:
-    """Raises EngineFailure."""
+    """Train with TRL in a process of its own interpreter. Raises EngineFailure."""
     return _run([os.environ[TRL_PYTHON], "-m", "bench.peers.trl_side", _told(plan)], plan)
 
 
 def train_with_service(plan: Plan) -> Report:
-    """On a server of its own, with an empty record, which takes what threads suit it up to those of the plan.
+    """Train on a new server with an empty record. Raises EngineFailure.
 
-    Raises EngineFailure.
+    The server uses the number of threads that suits it, up to the number in the plan.
     """
     with (
         _environment({"SWARM_MAX_TORCH_THREADS": str(plan.threads)}),
@@ -164,7 +170,7 @@ def _run(command: Sequence[str], plan: Plan) -> Report:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Variables of this process, which the server inherits, as long as the block lasts."""
+    """Set variables of this process, which the server inherits, for the length of the block."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

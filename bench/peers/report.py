@@ -1,4 +1,4 @@
-"""What one run of one side has measured, as it goes from the side's process to the one that compares.
+"""The measurements of one run, passed from the process of a side to the process that compares.
 
 Place in the flow: written by trl_side.py and service_side.py, read by comparison.py. Standard library only.
 """
@@ -21,7 +21,10 @@ LAST_STEPS = 5
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Seconds are of the clock. `ended_s` counts from the start of training; `tokens` are those that were sampled."""
+    """The figures of one training step.
+
+    Seconds are of the clock. `ended_s` counts from the start of training; `tokens` are the sampled ones.
+    """
 
     ended_s: float
     rollout_s: float
@@ -42,13 +45,13 @@ class Report:
 
     @staticmethod
     def from_json(text: str) -> Report:
-        """Raises ValueError, KeyError or TypeError if the text is no report."""
+        """Read a report from its JSON. Raises ValueError, KeyError or TypeError if the text is no report."""
         found: dict[str, Any] = json.loads(text)
         return Report([Step(**step) for step in found["steps"]], dict(found["memory_mb"]))
 
 
 def summarize(report: Report, goal: float | None) -> dict[str, float]:
-    """Figures by name; those of the goal are missing where it was not reached.
+    """Return figures by name; those of the goal are missing if it was not reached.
 
     `*_s` are medians of the steps after the first `WARM_UP_STEPS`, or of all if there are no more.
     """
@@ -69,7 +72,7 @@ def summarize(report: Report, goal: float | None) -> dict[str, float]:
 
 
 def steps_to(goal: float, rewards: Sequence[float]) -> int | None:
-    """The first step, counted from 1, whose reward and the two before have a mean of at least `goal`."""
+    """Return the first step, counted from 1, at which the mean reward of it and the two before is at least `goal`."""
     for end in range(GOAL_STEPS, len(rewards) + 1):
         if mean(rewards[end - GOAL_STEPS : end]) >= goal:
             return end
@@ -77,9 +80,9 @@ def steps_to(goal: float, rewards: Sequence[float]) -> int | None:
 
 
 def peak_mb(pid: int | str = "self") -> float:
-    """The peak of resident memory of a process that runs, in MB. Linux only: raises OSError elsewhere."""
+    """Return the peak of resident memory of a running process, in MB. Linux only: raises OSError elsewhere."""
     for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines():
-        # The figure of getrusage would count what the parent had when it started this process.
+        # getrusage would include the memory of the parent when it started this process.
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024
     raise OSError(f"/proc/{pid}/status names no peak of memory")

@@ -37,7 +37,7 @@ STATE_EVENT = "engine.state"
 
 
 def job_of(plan: Plan) -> TrainJob:
-    """The settings of the other side, by this side's names."""
+    """Return the settings of the other side, under this side's names."""
     case = EVERY_CASE[plan.case]
     return TrainJob(
         engine="local",
@@ -62,7 +62,7 @@ def job_of(plan: Plan) -> TrainJob:
 
 
 def train(url: str, plan: Plan) -> Report:
-    """Raises SwarmError if a call fails, or an episode does for good."""
+    """Train the plan on the server at `url`. Raises SwarmError if a call fails, or if an episode fails for good."""
     case, job = EVERY_CASE[plan.case], job_of(plan)
     with (
         SwarmClient(url, client_id="bench") as client,
@@ -97,9 +97,9 @@ def train(url: str, plan: Plan) -> Report:
 
 
 def events_until_complete(client: SwarmClient) -> list[EventView]:
-    """All events, once the end of the job is among them: the last step is done before, and saved first.
+    """Return all events once the end of the job is among them.
 
-    Raises EngineFailure if that takes longer than STEP_LIMIT_S.
+    The last step ends, and is saved, before that event. Raises EngineFailure if it takes longer than STEP_LIMIT_S.
     """
     deadline = time.monotonic() + STEP_LIMIT_S
     while time.monotonic() < deadline:
@@ -111,9 +111,9 @@ def events_until_complete(client: SwarmClient) -> list[EventView]:
 
 
 def read_steps(began: float, events: Sequence[EventView], points: Sequence[MetricPointView]) -> list[Step]:
-    """The steps of a run that began at `began`, in seconds of the epoch, from what its server has on record.
+    """Return the steps of a run that began at `began`, in seconds since the epoch, from the server's record.
 
-    A step is over when the engine serves the next weights, or is complete; its training began when the engine left
+    A step is over when the engine serves the next weights, or is complete. Its training began when the engine left
     rolling.
     """
     steps: list[Step] = []

@@ -31,7 +31,11 @@ class GameRollout:
         self._taken = 0
 
     def __call__(self, prompts: list[list[Message]], trainer: Any) -> dict[str, Any]:
-        """Token ids of first prompts and of the rest, what of the rest the model wrote, and rewards, a row each."""
+        """Play one episode per prompt and return columns with a row per episode.
+
+        The columns are the token ids of the first prompts, the token ids of the rest, the mask of the tokens in the
+        rest that the model wrote, and the rewards.
+        """
         number = len(prompts) // REPEATS
         tasks = self._tasks[self._taken : self._taken + number]
         self._taken += number
@@ -55,7 +59,7 @@ class GameRollout:
 
 
 class _Rows:
-    """What follows the first prompt of each episode, without the gaps that the batch has."""
+    """The tokens after the first prompt of each episode, without the gaps of the batch."""
 
     def __init__(self, number: int) -> None:
         self.ids: list[list[int]] = [[] for _ in range(number)]
@@ -85,7 +89,7 @@ def _play(
         output = model.generate(ids, attention_mask=mask, past_key_values=cache, generation_config=config)
         new = output[:, ids.shape[1] :]
         is_end = (new == tokenizer.eos_token_id).long()
-        # Everything up to the first end is the reply; what follows is padding.
+        # The reply ends at the first end token; the rest is padding.
         is_reply = is_end.cumsum(1) - is_end == 0
         replies = [row[kept].tolist() for row, kept in zip(new, is_reply, strict=True)]
         rows.extend(replies, 1)
@@ -110,7 +114,7 @@ def _play(
 
 
 def _render(is_ended: bool, messages: Sequence[Message]) -> str:
-    """What the chat template puts between a reply and the next one."""
+    """Return the text that the chat template puts between a reply and the next one."""
     said = "".join(f"<|im_start|>{each['role']}\n{each['content']}{END}\n" for each in messages)
     return f"{'' if is_ended else END}\n{said}<|im_start|>assistant\n"
 

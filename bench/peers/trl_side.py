@@ -69,7 +69,7 @@ def calculator(expression: str) -> str:
 
 
 class TimedTrainer(GRPOTrainer):
-    """Remembers how long sampling and scoring took, and how many tokens were sampled."""
+    """A trainer that records the time of sampling and scoring, and the number of sampled tokens."""
 
     rollout_s: float = 0.0
     tokens: int = 0
@@ -90,7 +90,7 @@ class TimedTrainer(GRPOTrainer):
 
 
 class Clock(TrainerCallback):
-    """Notes the figures of each step, and ends a run that has a time limit."""
+    """A callback that records the figures of each step, and ends a run that has a time limit."""
 
     def __init__(self, plan: Plan, rewards: list[float]) -> None:
         self.steps: list[Step] = []
@@ -115,7 +115,7 @@ class Clock(TrainerCallback):
 
 
 def train(plan: Plan) -> tuple[Report, list[int]]:
-    """The report of the run, and the token ids of its first prompt."""
+    """Train the plan and return the report of the run, and the token ids of its first prompt."""
     case, tasks = EVERY_CASE[plan.case], tasks_of(plan)
     torch.set_num_threads(plan.threads)
     torch.manual_seed(plan.seed)
@@ -192,11 +192,11 @@ def dataset_of(tasks: list[Task]) -> Dataset:
 
 
 def score_by(plan: Plan, tasks: list[Task], rewards: list[float]) -> Any:
-    """The reward function; it notes the mean of every batch."""
+    """Return the reward function, which also records the mean reward of every batch in `rewards`."""
     family = EVERY_CASE[plan.case].family
 
     def score(completions: list[list[dict[str, Any]]], number: list[int], **given: Any) -> list[float]:
-        # The game's rewards are known when its rollout ends.
+        # The rollout of the game has computed its rewards already.
         scores = given.get("game_reward") or [
             reward_of(family, tasks[index], [message for message in messages if message["role"] == "assistant"])
             for index, messages in zip(number, completions, strict=True)
@@ -208,8 +208,10 @@ def score_by(plan: Plan, tasks: list[Task], rewards: list[float]) -> Any:
 
 
 def with_schema(template: str) -> str:
-    """The chat template with the calculator's schema as the bundled model knows it. The one that TRL makes of the
-    Python function has descriptions, which that model never saw."""
+    """Return the chat template with the calculator's schema as the bundled model knows it.
+
+    TRL makes its own schema of the Python function. That schema has descriptions, which the model never saw.
+    """
     generated = "(tool | tojson)"
     if generated not in template:
         raise ValueError(f"the chat template has no {generated}")

@@ -1,4 +1,4 @@
-"""What both sides train on: three cases, a fourth for a model of real size, and the settings that are the same.
+"""The workload of both sides: three cases, a fourth for a model of real size, and the common settings.
 
 Place in the flow: read by trl_side.py and service_side.py. It needs the standard library and `swarm.tasks`, which needs
 no more than that itself, so that TRL's interpreter can import it. It knows neither TRL nor the service.
@@ -26,7 +26,10 @@ NUMBERS = frozenset(str(number) for number in range(1, LARGEST + 1))
 
 
 class GameExchange(Exchange):
-    """Asks again whatever the reply was; the reward is the mean over the turns of how close the guesses came."""
+    """An exchange that asks again whatever the reply was.
+
+    The reward is the mean over the turns of how close the guesses came.
+    """
 
     def __init__(self, task: Task, max_turns: int) -> None:
         super().__init__(task, max_turns)
@@ -61,7 +64,7 @@ class Game(TaskFamily):
 
 
 class LowerCaseExchange(Exchange):
-    """One reply; the reward is the share of its characters that are lower-case letters."""
+    """An exchange of one reply, whose reward is the share of its characters that are lower-case letters."""
 
     def respond(self, message: Message) -> tuple[Message, ...] | None:
         text = text_of(message)
@@ -107,7 +110,7 @@ class Case:
 
     @property
     def episodes(self) -> int:
-        """Of a step."""
+        """The number of episodes of a step."""
         return TASKS * self.repeats
 
 
@@ -142,12 +145,15 @@ class Plan:
 
 
 def tasks_of(plan: Plan) -> list[Task]:
-    """The tasks in the order in which both sides take them, `TASKS` for each step."""
+    """Return the tasks in the order in which both sides take them, `TASKS` for each step."""
     return EVERY_CASE[plan.case].family.tasks("train", TASKS * plan.steps, seed=plan.seed)
 
 
 def reward_of(family: TaskFamily, task: Task, replies: Sequence[Mapping[str, Any]]) -> float:
-    """The reward of an attempt whose assistant messages are known, by the exchange that the service's agents use."""
+    """Return the reward of an attempt from its assistant messages.
+
+    It is computed by the exchange that the service's agents use.
+    """
     exchange = family.open(task)
     for reply in replies:
         if exchange.reply(dict(reply)) is None:

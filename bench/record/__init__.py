@@ -1,4 +1,4 @@
-"""The record of long studies: what a round of the loop costs after a thousand runs, and how soon ten thousand are read.
+"""The cost of long records: a round of the loop after a thousand runs, and the reading of ten thousand.
 
 Place in the flow: one of the benchmarks. `days.py` plays a study of 14 simulated days through the real loop, `pages.py`
 reads a large record as the commands and the explorer do. With `--seconds` below 300 both are a tenth as large; the case

@@ -31,7 +31,7 @@ MEMORY_DISK = Path("/dev/shm")
 
 @dataclass(slots=True)
 class Rounds:
-    """What each round of the loop cost: seconds by the wall and of the processor, statements and database steps."""
+    """The costs of each round of the loop: wall and processor seconds, statements and database steps."""
 
     meter: Meter
     wall_s: list[float] = field(default_factory=list[float])
@@ -55,7 +55,7 @@ class Rounds:
             self._in_background = (total[0], total[1], int(total[2]), int(total[3]))
 
     def next(self) -> None:
-        """A round begins; the one before it is noted."""
+        """Begin a round, and record the one before it."""
         now = self._now()
         if self._begun is not None:
             spent = [a - b - c for a, b, c in zip(now, self._begun, self._in_background, strict=True)]
@@ -100,7 +100,10 @@ def measure_days(*, is_full: bool) -> list[Result]:
 
 
 def _finish(study: LongStudy) -> float:
-    """Seconds from opening the store to the begin of the second round of a new session, which then ends the study."""
+    """Return the seconds from opening the store to the beginning of the second round of a new session.
+
+    That session then ends the study.
+    """
     started, polls = time.perf_counter(), 0
     resumed = 0.0
 

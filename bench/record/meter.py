@@ -1,4 +1,4 @@
-"""What the databases of this process are asked, counted: statements, and the steps that SQLite takes to answer them.
+"""Counts of the work of this process's databases: statements, and the steps that SQLite takes to answer them.
 
 Place in the flow: the benchmark and a test read the counts between two rounds of a study's loop. A statement that reads
 ten times the rows takes about ten times the steps, however fast or busy the machine is.
@@ -38,7 +38,7 @@ class Meter:
 
 @contextmanager
 def metered() -> Generator[Meter]:
-    """Counts what is asked through connections that are opened inside of the block."""
+    """Count the work of connections that are opened inside of the block."""
     meter = Meter()
     listeners = (("connect", meter._on_connect), ("before_cursor_execute", meter._on_statement))
     for name, listener in listeners:

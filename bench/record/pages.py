@@ -1,4 +1,4 @@
-"""A large record: how soon the commands and the pages of the explorer have read it.
+"""The time in which commands and pages of the explorer read a large record.
 
 Place in the flow: __init__.py runs it. The runs, scores and points are put into the database past the store, which
 would take a transaction for each; the plan is made, the runs are analyzed and the report is written by the nodes.
@@ -88,7 +88,7 @@ def _curves(store: ExperimentStore, run_id: str) -> None:
 
 
 def _timed(ask: Callable[[], Any]) -> float:
-    """Seconds of the processor: of waiting there is little, and this machine may be busy."""
+    """Return seconds of the processor, because there is little waiting and this machine may be busy."""
     started = time.process_time()
     ask()
     return time.process_time() - started
@@ -109,7 +109,7 @@ def _build(home: Path, *, seeds: int) -> _Record:
 
 
 def _add_runs(study: LongStudy, store: ExperimentStore) -> list[str]:
-    """All seeds of all arms, finished and scored."""
+    """Store the runs of all seeds of all arms, finished and scored."""
     chance, ids, runs, scores = random.Random(0), list[str](), list[tuple[Any, ...]](), list[tuple[Any, ...]]()
     for arm in store.list_experiments(study.study_id):
         resolved = build_job(job_of(study.study_id, arm, 0, 1)).model_dump(mode="json")

@@ -55,8 +55,11 @@ METRICS = (
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How long a study is: `rounds` plans of `arms` x `seeds` runs each, of `steps` steps, `steps_per_look` of them
-    between two rounds of the loop, and `events` more for each run than the loop notes."""
+    """The length of a study.
+
+    It has `rounds` plans of `arms` x `seeds` runs each, of `steps` steps. `steps_per_look` of them pass between two
+    rounds of the loop. Each run has `events` more events than the loop notes.
+    """
 
     rounds: int = 10
     arms: int = 10
@@ -73,7 +76,7 @@ class Size:
 
     @property
     def rounds_of_loop(self) -> int:
-        """How often the loop goes round until all runs are done."""
+        """The number of rounds of the loop until all runs are done."""
         return self.rounds * ceil(self.arms * self.seeds / self.servers) * ceil(self.steps / self.steps_per_look)
 
 
@@ -143,7 +146,7 @@ class _Pool(ServerPool):
 
 
 class _Background(BackgroundTasks):
-    """Does the work at once; a wait is where a round of the loop begins."""
+    """Background work that is done at once; a wait is where a round of the loop begins."""
 
     def __init__(self, on_poll: Callable[[], None], on_work: Callable[[Callable[[], Any]], Any]) -> None:
         super().__init__(1)
@@ -163,7 +166,7 @@ class _Background(BackgroundTasks):
 
 
 class _Evaluator(Evaluator):
-    """Scores by chance; what it stores is what the evaluator stores."""
+    """An evaluator with random scores, which stores what the real evaluator stores."""
 
     def prepare(self, run: Run, experiment: Experiment, url: str, **_: Any) -> Child:
         job = job_of(run.study_id, experiment, run.seed, run.attempt)
@@ -216,9 +219,12 @@ class SimulatedDeps(Deps):
 
 @dataclass(slots=True)
 class LongStudy:
-    """One study in `home`. `carry_on` works on it until it is finished or `on_poll`, which is called at the begin of
-    every round with the number of rounds so far, returns False. `on_work` carries out what a real study does in the
-    background. A round stands for `seconds_per_poll`."""
+    """One study in `home`.
+
+    `carry_on` works on it until it is finished or `on_poll` returns False. `on_poll` is called at the beginning of
+    every round with the number of rounds so far. `on_work` carries out the work that a real study does in the
+    background. A round stands for `seconds_per_poll`.
+    """
 
     home: Path
     size: Size
@@ -235,9 +241,9 @@ class LongStudy:
         return self.home / "research.db"
 
     def begin(self) -> None:
-        """The charter is frozen and the arms have passed their check, as in a study whose first plan was just made."""
+        """Create a study whose first plan was just made: its charter is frozen and its arms have passed their check."""
         charter = _charter(self.size)
-        # They outlive a session of the study, with what they train.
+        # The servers and their training outlive a session of the study.
         urls = [f"http://127.0.0.1:{port}" for port in range(1, self.size.servers + 1)]
         self._servers = {url: _Server(self.size.steps_per_look, random.Random(url), self.clock) for url in urls}
         with open_store(self.database, clock=self.clock) as store:
@@ -252,7 +258,7 @@ class LongStudy:
                 store.revise_experiment(made.id, status=ExperimentStatus.READY)
 
     def carry_on(self, store: ExperimentStore) -> bool:
-        """Whether the study is finished; it goes on where it was left, as in a process of its own."""
+        """Continue the study as a new process would, and return whether it is finished."""
         control = RunControl()
         deps = self.parts(store, control)
         try:
@@ -265,7 +271,7 @@ class LongStudy:
         return True
 
     def parts(self, store: ExperimentStore, control: RunControl | None = None) -> Deps:
-        """What the nodes work with, for one session."""
+        """Return the dependencies of the nodes, for one session."""
         control = control or RunControl()
         charter = _charter(self.size)
         folder = self.home / "studies" / self.study_id
@@ -297,7 +303,10 @@ class LongStudy:
         return deps
 
     def _add_events(self) -> None:
-        """Past the store, which would take a transaction for each: they are there to be stepped over."""
+        """Write events past the store, which would take a transaction for each.
+
+        They are there to be skipped by the readers.
+        """
         count = round(self.size.events * self.size.runs * self.size.arms / self.size.rounds_of_loop)
         row = (self.study_id, "info", "run.note", "a line of a program, such as a request that was made again")
         with closing(sqlite3.connect(self.database, timeout=60)) as connection, connection:

@@ -37,7 +37,7 @@ LONGEST_REPLY = 2_000
 
 
 class PacedEngine(FakeEngine):
-    """Gives tokens as fast as the replicas of a cluster would, evenly loaded.
+    """An engine that gives tokens as fast as the evenly loaded replicas of a cluster would.
 
     `tokens`, `calls` and `busy_s` (the time of all calls from here to their last token) only grow.
     """
@@ -73,7 +73,7 @@ class PacedEngine(FakeEngine):
 
 
 class PacedTrainer(FakeTrainer):
-    """Trains beside the samplers, which stand still only while weights are published."""
+    """A trainer that works beside the samplers, which stand still only while weights are published."""
 
     def __init__(self, engine: PacedEngine, cluster: Cluster) -> None:
         super().__init__(engine, step_delay_s=cluster.publish_s)

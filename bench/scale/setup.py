@@ -1,4 +1,4 @@
-"""What a scale experiment is made of: a workload, a cluster, how episodes are batched; and what comes out of it.
+"""The parts of a scale experiment: a workload, a cluster, the batching of episodes, and the outcome.
 
 Place in the flow: shared by simulation.py and bench/scale_live.py, which give an `Outcome` each for the same `Setup`.
 Speeds that follow from one number of requests alone are here; nothing here knows of time or chance.
@@ -13,8 +13,10 @@ from swarm.job import TrainJob
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Episodes of `turns` model calls. Each turn takes `tool_s` seconds outside the model, samples `turn_tokens` and
-    reads `read_tokens` more, which are trained on as context. All are means.
+    """The episodes of an experiment, with `turns` model calls each.
+
+    Each turn takes `tool_s` seconds outside the model and samples `turn_tokens`. It reads `read_tokens` more, which are
+    trained on as context. All are means.
 
     Whole episodes differ by one lognormal factor of mean 1 on times and tokens; `length_sigma` is that of its
     logarithm.
@@ -28,12 +30,12 @@ class Workload:
 
     @property
     def sampled_tokens(self) -> float:
-        """Of one episode, in the mean."""
+        """The mean number of tokens that are sampled in one episode."""
         return self.turns * self.turn_tokens
 
     @property
     def trained_tokens(self) -> float:
-        """What one episode costs the trainer, in the mean."""
+        """The mean number of tokens that the trainer processes for one episode."""
         return self.turns * (self.turn_tokens + self.read_tokens)
 
 
@@ -59,25 +61,25 @@ class Cluster:
     gateway_token_s: float = 0.0
 
     def gateway_s(self, tokens: float) -> float:
-        """What the gateway works on a call of so many tokens."""
+        """Return the seconds of work at the gateway for a call of this many tokens."""
         return self.gateway_call_s + self.gateway_token_s * tokens
 
     def token_s_at(self, requests: float) -> float:
-        """Seconds per token of one request that is served while `requests` are open on a replica."""
+        """Return the seconds per token of one served request while `requests` are open on a replica."""
         return self.token_s + self.token_per_request_s * min(max(1.0, requests), self.max_num_seqs)
 
     def tokens_per_s(self, requests: float) -> float:
-        """Of all replicas together, with `requests` open in all, evenly spread.
+        """Return tokens per second of all replicas together, with `requests` open in all, evenly spread.
 
-        Affine step time: weights are read once per step, caches and activations once per request (R. Pope et al.,
-        "Efficiently Scaling Transformer Inference", 2022, section 2).
+        The step time is affine: weights are read once per step, caches and activations once per request (R. Pope et
+        al., "Efficiently Scaling Transformer Inference", 2022, section 2).
         """
         each = requests / self.replicas
         return self.replicas * min(each, self.max_num_seqs) / self.token_s_at(each)
 
     @property
     def peak_tokens_per_s(self) -> float:
-        """With every replica as full as it may be."""
+        """The tokens per second with every replica as full as it may be."""
         return self.tokens_per_s(self.replicas * self.max_num_seqs)
 
     def train_s(self, tokens: float) -> float:
@@ -101,11 +103,11 @@ class Batching:
 
     @property
     def room(self) -> int:
-        """How many episodes may be begun before the first of them is trained."""
+        """The number of episodes that may begin before the first of them is trained."""
         return (self.max_staleness + 1) * self.episodes
 
     def job(self) -> TrainJob:
-        """Nothing is cut off: a synchronous batch waits for its last episode."""
+        """Return the job, which cuts nothing off: a synchronous batch waits for its last episode."""
         return TrainJob(
             engine="fake",
             project_name="bench",

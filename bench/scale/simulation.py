@@ -27,8 +27,11 @@ MOST_RUNNING = 1_000_000
 
 @dataclass(slots=True)
 class Tally:
-    """Counters that only grow. `spent_s` sums the durations of the episodes that left the pool, `lost_s` what batches
-    waited for stragglers, `gateway_s` what calls spent at the gateway. `staleness` has an entry per trained episode."""
+    """Counters that only grow.
+
+    `spent_s` sums the durations of the episodes that left the pool. `lost_s` sums the time that batches waited for
+    stragglers, and `gateway_s` the time of calls at the gateway. `staleness` has an entry per trained episode.
+    """
 
     at: float = 0.0
     asked: int = 0
@@ -46,7 +49,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class _Cost:
-    """Of one episode."""
+    """The cost of one episode."""
 
     trained_tokens: float
     duration_s: float
@@ -74,16 +77,16 @@ class Simulation:
 
     @property
     def running(self) -> int:
-        """Train episodes."""
+        """The number of train episodes under way."""
         return self._admission.running(EpisodeType.TRAIN)
 
     @property
     def waiting(self) -> int:
-        """Episodes in the pool."""
+        """The number of episodes in the pool."""
         return len(self._pool)
 
     async def run(self, warm_up: int, steps: int) -> Outcome:
-        """The outcome over `steps` batches after `warm_up` ones."""
+        """Return the outcome over `steps` batches after `warm_up` ones."""
         await self._lifecycle.move(EngineState.BOOTING)
         await self._lifecycle.move(EngineState.ROLLING)
         clients = [asyncio.create_task(self._run_client()) for _ in range(self._setup.clients)]
@@ -93,7 +96,7 @@ class Simulation:
             before = self.tally()
             for _ in range(steps):
                 await self._take_batch()
-            # Whom the last publication let in begins before anything is counted.
+            # Episodes that the last publication admitted begin before anything is counted.
             await asyncio.sleep(INSTANT_S)
             return _outcome(self._setup, before, self.tally(), steps)
         finally:
@@ -101,7 +104,7 @@ class Simulation:
                 client.cancel()
 
     def tally(self) -> Tally:
-        """All that happened so far."""
+        """Return the counters of all that happened so far."""
         return replace(
             self._tally,
             at=self._loop.time(),
@@ -125,7 +128,7 @@ class Simulation:
             self._complete(number, task_id, place, versions, cost)
 
     async def _run_episode(self, length: float) -> list[int]:
-        """The weight versions at the first and last token of each turn."""
+        """Run an episode and return the weight versions at the first and last token of each turn."""
         workload, versions = self._setup.workload, list[int]()
         for _ in range(workload.turns):
             tokens = workload.turn_tokens * length
@@ -137,7 +140,7 @@ class Simulation:
         return versions
 
     def _complete(self, number: int, task_id: str, place: Place | None, versions: list[int], cost: _Cost) -> None:
-        """In the order of rollout/episodes.py."""
+        """Complete an episode in the order of rollout/episodes.py."""
         episode = _finished(f"episode-{number}", task_id, versions)
         self._costs[episode.episode_id] = cost
         self._pool.add(replace(episode, reward=float(number % 2), ended_at=self._loop.time()), place)
@@ -149,7 +152,7 @@ class Simulation:
         return self._pool.is_ready(())
 
     async def _take_batch(self) -> None:
-        """In the order of trainer/loop.py."""
+        """Take a batch in the order of trainer/loop.py."""
         while True:
             while not self._is_ready():
                 self._ready.clear()
@@ -181,7 +184,7 @@ class Simulation:
         await asyncio.sleep(train_s)
         self._pause(True)
         await asyncio.sleep(self._setup.cluster.publish_s)
-        # Before its own version is out: staleness is counted from the weights that the batch is trained on top of.
+        # Staleness counts from the weights that the batch is trained on, so it is taken before the next version is out.
         self._tally.staleness += [self._version - _oldest_version(episode) for episode in episodes]
         self._version += 1
         self._pause(False)
@@ -200,14 +203,14 @@ class Simulation:
             self._tally.spent_s += self._costs.pop(episode_id).duration_s
 
     def _count_stragglers(self, sealed: SealedBatch) -> None:
-        """How much longer the rollout took than the same load spread evenly over its clients."""
+        """Return the extra time of the rollout over the same load spread evenly over its clients."""
         spent_s = [self._costs[episode.episode_id].duration_s for episode in sealed.batch.episodes]
         even_s = sum(spent_s) / max(1, min(len(spent_s), self._setup.clients))
         self._tally.lost_s += max(0.0, self._loop.time() - self._rolling_since - even_s)
 
 
 def simulate(setup: Setup, *, steps: int = 12, warm_up: int = 4, seed: int = 0) -> Outcome:
-    """The outcome over `steps` batches after `warm_up` ones; the same for the same seed."""
+    """Return the outcome over `steps` batches after `warm_up` ones; the same for the same seed."""
 
     async def work() -> Outcome:
         return await Simulation(setup, seed).run(warm_up, steps)
@@ -239,7 +242,7 @@ async def _keep_no_record(state: EngineState, reason: str | None) -> None:
 
 
 def _finished(episode_id: str, task_id: str, versions: list[int]) -> FinishedEpisode:
-    """One token stands for each version that counts."""
+    """Return a finished episode, with one token for each version that counts."""
     count = len(versions)
     sample = Sample(
         episode_id=episode_id,

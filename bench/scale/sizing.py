@@ -1,4 +1,4 @@
-"""How large a cluster is to be for so many clients of a kind of workload.
+"""The size of a cluster for a number of clients and a kind of workload.
 
 Place in the flow: proposes a `Setup` for the benchmark, which has the simulation say what becomes of it. The hardware
 is an example; its figures are the first thing to replace with one's own.

@@ -1,4 +1,4 @@
-"""Simulated time, and what costs time in it: sampler replicas and the gateway.
+"""Simulated time, and the parts that take it: sampler replicas and the gateway.
 
 Place in the flow: simulation.py builds its simulated cluster of these. They know of tokens and calls, and nothing
 of episodes, weights or training.
@@ -28,7 +28,7 @@ LEAST_TOKENS = 1e-6
 
 
 class _Instant(selectors.SelectSelector):
-    """Never waits: the time that it was to wait for has passed at once."""
+    """A selector that never waits: the awaited time has passed at once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,14 +36,14 @@ class _Instant(selectors.SelectSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
-            # Nothing is due: only a signal can still come.
+            # No timer is due: only a signal can still arrive.
             return super().select(SIGNAL_S)
         self.now += max(0.0, timeout)
         return []
 
 
 class _SimulatedLoop(asyncio.SelectorEventLoop):
-    """Its time is simulated and begins at 0."""
+    """An event loop whose time is simulated and begins at 0."""
 
     def __init__(self) -> None:
         self._instant = _Instant()
@@ -54,7 +54,10 @@ class _SimulatedLoop(asyncio.SelectorEventLoop):
 
 
 def run_simulated(work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, whose seconds pass at once. It must not wait for threads, sockets or processes."""
+    """Return the result of `work`, whose seconds pass at once.
+
+    It must not wait for threads, sockets or processes.
+    """
     with asyncio.Runner(loop_factory=_SimulatedLoop) as runner:
         return runner.run(work)
 
@@ -126,14 +129,14 @@ class Replica:
 
 @dataclass(slots=True)
 class Gateway:
-    """One call after the other. `spent_s` sums what calls waited and were worked on."""
+    """A gateway that serves one call after the other. `spent_s` sums the waiting and the work of its calls."""
 
     calls: int = 0
     spent_s: float = 0.0
     _free_at: float = 0.0
 
     def enter(self, now: float, work_s: float) -> float:
-        """Seconds until a call that comes now leaves towards the samplers."""
+        """Return the seconds until a call that comes now leaves towards the samplers."""
         self._free_at = max(self._free_at, now) + work_s
         self.calls += 1
         self.spent_s += self._free_at - now

@@ -1,1 +1,1 @@
-"""What asv measures of each commit (asv.conf.json)."""
+"""Measurements of each commit by asv (asv.conf.json)."""

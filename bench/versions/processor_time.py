@@ -104,7 +104,7 @@ def _measure(job: TrainJob) -> StepCost:
 
 
 class _Steps:
-    """Takes training steps on a server that has a job, with the same tasks and rewards at every commit."""
+    """A series of training steps on a server that has a job, with the same tasks and rewards at every commit."""
 
     def __init__(self, job: TrainJob, client: SwarmClient, http: httpx.Client, process: psutil.Process) -> None:
         self._job = job
@@ -152,7 +152,7 @@ class _Steps:
         self._client.end_episode(*opened)
 
     def _read_spent(self) -> tuple[float, float, float]:
-        """Return what the worker, the server and this process have spent so far."""
+        """Return the processor time of the worker, the server and this process so far."""
         times = [each.cpu_times() for each in (self._process, *self._process.children(recursive=True))]
         server, *below = (each.user + each.system for each in times)
         return sum(below), server, time.process_time()

@@ -29,7 +29,7 @@ WORKERS = 8
 
 
 def attempt(task: Task, credentials: Credentials) -> WorkflowOutput:
-    """Raises if the program fails: the episode is then aborted."""
+    """Run the program for one episode. Raises if the program fails: the episode is then aborted."""
     done = subprocess.run(
         [*AGENT, task.main_query],
         env={**os.environ, **credentials.env()},

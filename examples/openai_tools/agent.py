@@ -22,7 +22,7 @@ MAX_CALLS = 3
 
 
 def calculate(arguments: str) -> str:
-    """The product, sum or difference of two integers, or `error`."""
+    """Return the product, sum or difference of two integers, or `error`."""
     try:
         expression = json.loads(arguments)["expression"]
         for sign in "*+-":
@@ -36,7 +36,7 @@ def calculate(arguments: str) -> str:
 
 
 def ask(client: OpenAI, question: str, model: str = "default") -> str:
-    """The model's final answer, after as many calculator calls as it likes (at most MAX_CALLS replies)."""
+    """Return the model's final answer, after as many calculator calls as it likes (at most MAX_CALLS replies)."""
     messages: list[Any] = [{"role": "user", "content": question}]
     for _ in range(MAX_CALLS):
         reply = client.chat.completions.create(model=model, messages=messages, tools=[CALCULATOR], max_tokens=48)

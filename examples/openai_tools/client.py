@@ -41,7 +41,7 @@ def main() -> None:
         agent = OpenAI(base_url="http://unset", api_key="unset", http_client=shared)
 
         def attempt(task: Task, credentials: Credentials) -> WorkflowOutput:
-            """The agent is given base_url and api_key, and nothing else."""
+            """Let the agent answer with base_url and api_key, and nothing else."""
             answer = ask(
                 agent.with_options(base_url=credentials.base_url, api_key=credentials.api_key), task.main_query
             )

@@ -35,7 +35,7 @@ def ask(http: httpx.Client, key: Credentials, question: str) -> str:
 
 
 def work_together(http: httpx.Client, keys: dict[str, Credentials], task: Task) -> tuple[float, float]:
-    """The letters of a word from Z to A: the planner says in which order they go, the executor turns that round.
+    """Order the letters of a word from Z to A: the planner says their order, the executor reverses it.
 
     Each model is paid for its own part, so that neither has to learn from the mistakes of the other.
     """

@@ -1,7 +1,7 @@
-"""What every part of the store shares: its transactions, its lease check, and the way from rows to records.
+"""The base of every part of the store: its transactions, its lease check, and the conversion of rows to records.
 
 Place in the flow: between engine.py and the parts (studies, runs, measurements, findings, history, leases). It knows no
-table but that of leases, which each fenced write looks at.
+table but the leases, which each fenced write checks.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class StoreBase:
         self._lease = lease
 
     def under(self, lease: Lease) -> Self:
-        """Return the same store, fenced: each write first checks, in its own transaction, that `lease` still stands.
+        """Return the same store, fenced: each write first checks, in its own transaction, that `lease` is still valid.
 
         Once another owner has taken over, or the lease was released, every write raises LeaseLost and stores nothing.
         """
@@ -70,7 +70,7 @@ class StoreBase:
 
 
 def check_lease(session: Session, lease: Lease) -> LeaseRow:
-    """Return the row of a lease that still stands, locked until the transaction ends. Raises LeaseLost."""
+    """Return the row of a lease that is still valid, locked until the transaction ends. Raises LeaseLost."""
     row = session.get(LeaseRow, lease.resource, with_for_update=True)
     if row is None or row.owner is None:
         raise LeaseLost(f"the lease of {lease.owner} on {lease.resource} was released")
@@ -139,7 +139,7 @@ def get_by(session: Session, row: type[RowT], **columns: Any) -> RowT:
     return session.scalars(_select_by(row, tuple(columns)), columns).one()
 
 
-# To make such a statement takes longer than to carry it out.
+# Building such a statement takes longer than running it.
 @cache
 def _select_by(row: type[Base], names: tuple[str, ...]) -> Select[Any]:
     return select(row).where(*(getattr(row, name) == bindparam(name) for name in names))

@@ -1,7 +1,7 @@
-"""Which curves a run has, without a look at their points.
+"""The names of the curves of a run, found without reading their points.
 
-Place in the flow: measurements.py asks. The primary key of a point is run, name, step; so the next name after one is a
-single look into it, and a run of any length costs as many looks as it has curves.
+Place in the flow: measurements.py asks. The primary key of a point is run, name, step, so the next name is one lookup
+in it. A run of any length therefore costs as many lookups as it has curves.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ def read_curves(session: Session, run_ids: Sequence[str]) -> list[tuple[str, str
 
 @cache
 def select_curves() -> Select[str, str]:
-    """Return the statement that asks for them. It is made once, for making it takes longer than its answer."""
+    """Return the statement that finds run ids and names of curves.
+
+    It is cached, because building it takes longer than running it.
+    """
     first = select(func.min(MetricPointRow.name)).where(MetricPointRow.run_id == RunRow.id).correlate(RunRow)
     chosen = RunRow.id.in_(bindparam("run_ids", expanding=True))
     found = select(RunRow.id.label("run_id"), first.scalar_subquery().label("name")).where(chosen)

@@ -1,8 +1,8 @@
-"""The digest of a study: taken of its rows when it ends, so that a later change shows.
+"""The digest of a study, computed over its rows when it ends, so that a later change shows.
 
-Place in the flow: a part of ExperimentStore. `set_study_status` stores the digest with the status that ends the study,
-the report prints it, and `researcher verify` takes it again. A digest is no signature: whoever writes to the database
-can replace it as well. What they cannot replace is the digest in a report that somebody else has.
+Place in the flow: a part of ExperimentStore. `set_study_status` stores the digest with the status that ends the study.
+The report prints the digest, and `researcher verify` computes it again. A digest is no signature: whoever writes to the
+database can replace it too. They cannot replace the digest in a report that somebody else has.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LEFT_OUT = {
     "studies": {"status", "status_reason", "digest", "revision", "updated_at", "finished_at"},
     "experiments": {"revision"},
     "plans": {"revision"},
-    # Which checkpoints were removed is noted there once the servers have stopped.
+    # The removal of checkpoints is recorded there once the servers have stopped.
     "runs": {"external_ids", "revision", "updated_at"},
 }
 """Columns that this program writes after the end, by table."""

@@ -1,4 +1,4 @@
-"""What was planned, learned and decided, iteration by iteration.
+"""The plans, findings and decisions of a study, iteration by iteration.
 
 Place in the flow: a part of ExperimentStore; the researcher's plan, analyze and decide nodes write here, and plan reads
 earlier findings (negative ones too) so as not to repeat them.
@@ -30,7 +30,7 @@ FINDING_KEY = ("study_id", "comparison")
 
 
 class FindingOutcome(TypedDict):
-    """What a comparison gave. `effect` and its interval are None where too few runs ended."""
+    """The result of a comparison. `effect` and its interval are None where too few runs ended."""
 
     effect: float | None
     ci_low: float | None
@@ -51,11 +51,11 @@ ITERATION = ("study_id", "iteration")
 
 class FindingStore(StoreBase):
     def record_plan(self, study_id: str, iteration: int, document: JsonObject) -> None:
-        """Store what an iteration does; a later version of the same iteration replaces it. Raises NotFound."""
+        """Store the plan of an iteration; a later version of the same iteration replaces it. Raises NotFound."""
         self._record_iteration(PlanRow, study_id, iteration, document)
 
     def record_analysis(self, study_id: str, iteration: int, document: JsonObject) -> None:
-        """Store what the runs so far say; a later version of the same iteration replaces it. Raises NotFound."""
+        """Store the analysis of the runs so far; a later version of the same iteration replaces it. Raises NotFound."""
         self._record_iteration(AnalysisRow, study_id, iteration, document)
 
     def find_plan(self, study_id: str, iteration: int) -> IterationDocument | None:
@@ -155,8 +155,10 @@ class FindingStore(StoreBase):
         details: JsonObject | None = None,
         replace: bool = False,
     ) -> Decision:
-        """Store how an iteration ends; the first decision of an iteration stands and is returned, unless another one is
-        to `replace` it. Raises NotFound."""
+        """Store how an iteration ends. Raises NotFound.
+
+        The first decision of an iteration stands and is returned, unless `replace` is set.
+        """
         check_text(action=action, reason=reason)
         values: dict[str, Any] = {
             "study_id": study_id,

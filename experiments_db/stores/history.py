@@ -1,7 +1,7 @@
-"""The history of a study: LLM calls, events, what was spent, and the files it made.
+"""The history of a study: LLM calls, events, charges to the budget, and files.
 
 Place in the flow: a part of ExperimentStore; every node of the researcher writes here. Calls and events are only ever
-appended; a charge and an artifact are keyed, so a repeat replaces them.
+appended. A charge and an artifact are keyed, so a repeat replaces them.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class HistoryStore(StoreBase):
         limit: int | None = 100,
         offset: int = 0,
     ) -> list[LLMCall]:
-        """Oldest first; `failed` True gives those with an error, False those without."""
+        """Return calls, oldest first; `failed` True gives those with an error, False those without."""
         statement = select(LLMCallRow).where(LLMCallRow.study_id == study_id).order_by(LLMCallRow.id)
         if node is not None:
             statement = statement.where(LLMCallRow.node == node)
@@ -84,7 +84,7 @@ class HistoryStore(StoreBase):
         return self._list(statement.limit(limit).offset(offset), LLMCall)
 
     def sum_llm_usage(self, study_id: str) -> LLMUsage:
-        """Totals over the calls of the study, failed ones included."""
+        """Return totals over the calls of the study, failed ones included."""
         statement = select(
             func.count(),
             func.count(LLMCallRow.error),
@@ -137,7 +137,10 @@ class HistoryStore(StoreBase):
         limit: int | None = 200,
         offset: int = 0,
     ) -> list[Event]:
-        """Events with a higher id than `after_id`, oldest first unless asked: pass the last id seen to follow along."""
+        """Return events with a higher id than `after_id`, oldest first unless asked otherwise.
+
+        Pass the last id seen to follow along.
+        """
         severities = SEVERITIES[SEVERITIES.index(min_severity) :]
         statement = select(EventRow).where(
             EventRow.study_id == study_id, EventRow.id > after_id, EventRow.severity.in_(severities)
@@ -175,7 +178,7 @@ class HistoryStore(StoreBase):
             return to_record(BudgetEntry, get_by(session, BudgetEntryRow, study_id=study_id, kind=kind, key=key))
 
     def sum_budget(self, study_id: str) -> dict[BudgetKind, float]:
-        """What the study has spent of each kind; 0 where nothing was charged."""
+        """Return what the study has used of each kind of budget; 0 where nothing was charged."""
         statement = (
             select(BudgetEntryRow.kind, func.sum(BudgetEntryRow.amount))
             .where(BudgetEntryRow.study_id == study_id)
@@ -188,7 +191,7 @@ class HistoryStore(StoreBase):
     def record_artifact(
         self, study_id: str, kind: str, path: str, *, sha256: str, size_bytes: int, run_id: str | None = None
     ) -> Artifact:
-        """Note a file; a repeat of the path replaces what is known of it. Raises NotFound."""
+        """Record a file; a repeat of the path replaces the record. Raises NotFound."""
         check_text(kind=kind, path=path)
         now = self._clock()
         values: dict[str, Any] = {
@@ -208,7 +211,7 @@ class HistoryStore(StoreBase):
             return to_record(Artifact, get_by(session, ArtifactRow, study_id=study_id, path=path))
 
     def list_artifacts(self, study_id: str, *, run_id: str | None = None, kind: str | None = None) -> list[Artifact]:
-        """By path."""
+        """Return artifacts by path."""
         statement = select(ArtifactRow).where(ArtifactRow.study_id == study_id).order_by(ArtifactRow.path)
         if run_id is not None:
             statement = statement.where(ArtifactRow.run_id == run_id)

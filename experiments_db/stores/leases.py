@@ -57,14 +57,17 @@ class LeaseStore(StoreBase):
             return to_record(Lease, row)
 
     def release_lease(self, lease: Lease) -> None:
-        """Let go at once. A lease that is lost already stays lost, without an error."""
+        """Release the lease at once; one that is already lost raises no error."""
         with self._write() as session:
             row = session.get(LeaseRow, lease.resource, with_for_update=True)
             if row is not None and row.token == lease.token and row.owner == lease.owner:
                 row.owner = None
 
     def find_lease(self, resource: str) -> Lease | None:
-        """Who holds `resource`, dead or alive (compare `heartbeat_at` + `ttl_s` with now); None if nobody does."""
+        """Return the lease of `resource`, alive or expired; None if nobody owns it.
+
+        It has expired if `heartbeat_at` + `ttl_s` is in the past.
+        """
         with self._read() as session:
             row = session.get(LeaseRow, resource)
             return None if row is None or row.owner is None else to_record(Lease, row)

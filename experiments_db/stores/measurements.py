@@ -1,10 +1,10 @@
-"""What runs measure: curves, evaluations on held-out splits, and episodes down to the token.
+"""The measurements of runs: curves, evaluations on held-out splits, and episodes down to the token.
 
-Place in the flow: a part of ExperimentStore; the researcher's monitor and evaluate nodes write here, the explorer and
+Place in the flow: a part of ExperimentStore. The researcher's monitor and evaluate nodes write here; the explorer and
 the report read.
 
 Rule for numbers that are not finite: a curve keeps the point with no value (`MetricPoint.value` is None), because a
-diverged run must show as such; an evaluation or a reward that is not finite is refused (InvalidRecord).
+diverged run must show as such. An evaluation or a reward that is not finite is refused (InvalidRecord).
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class MeasurementStore(StoreBase):
     def find_detailed_evaluation(
         self, study_id: str, *, phase: str, split: str, weight_version: int, detail: tuple[str, str]
     ) -> Evaluation | None:
-        """Return the first one of a study whose `details` have this text under this name."""
+        """Return the first evaluation of a study whose `details` have this text under this name."""
         name, value = detail
         statement = _of_evaluations(select(EvaluationRow), study_id, None, phase, split)
         statement = statement.where(
@@ -214,14 +214,17 @@ class MeasurementStore(StoreBase):
         phase: str | None = None,
         split: str | None = None,
     ) -> list[EvaluationSummary]:
-        """Return the same without details, which are most of what is stored of a score."""
+        """Return evaluations like `list_evaluations`, without `details`, the largest part of each."""
         statement = _of_evaluations(select(EvaluationRow), study_id, run_ids, phase, split)
         with self._read() as session:
             rows = session.execute(statement.with_only_columns(*_SUMMARY, maintain_column_froms=True))
             return [EvaluationSummary(*row) for row in rows]
 
     def record_episodes(self, run_id: str, episodes: Sequence[EpisodeSample]) -> None:
-        """Store episodes of one run; one whose id is stored already is left as it is. All or none. Raises NotFound."""
+        """Store episodes of one run, all or none. Raises NotFound.
+
+        An episode whose id is already stored is left as it is.
+        """
         rows: list[dict[str, Any]] = []
         for episode in episodes:
             if episode.summary.run_id != run_id:
@@ -278,7 +281,7 @@ def _of_evaluations(
 
 
 def _last_points(curves: Subquery) -> Select[*tuple[Any, ...]]:
-    """Select the last point of each curve by one look into the primary key, whatever its length."""
+    """Select the last point of each curve by one lookup in the primary key, whatever the curve's length."""
     last = (
         select(func.max(MetricPointRow.step))
         .where(MetricPointRow.run_id == curves.c.run_id, MetricPointRow.name == curves.c.name)

@@ -1,11 +1,11 @@
-"""Revisions: each write of a study has a number; its arms, plans and runs carry that of the last one to touch them.
+"""Revisions, the numbers of a study's writes, kept with its arms, plans and runs.
 
-Place in the flow: a part of ExperimentStore. The other parts call `renumber` as they write, this one answers what is
-newer than a revision. So a reader that looks again and again reads the rows that are new to it and no others. A run
-is written as well where it measures something: a curve or a score.
+Place in the flow: a part of ExperimentStore. The other parts call `renumber` as they write. This part returns the rows
+that are newer than a revision, so a reader that looks repeatedly reads only new rows. A new curve or score of a run
+counts as a write of the run.
 
 The counter is in the row of the study, which stays locked until the transaction ends. Revisions are therefore committed
-in their order, on a server too, and a reader that has seen one never meets an older one later.
+in order, on a server too. A reader that has seen one revision never meets an older one later.
 """
 
 from __future__ import annotations
@@ -31,14 +31,17 @@ _COUNT = (
 
 class RevisionStore(StoreBase):
     def find_revision(self, study_id: str) -> int:
-        """Return that of the last write of the study's arms, plans, runs, curves and scores; 0 before the first."""
+        """Return the revision of the last write of the study's arms, plans, runs, curves and scores; 0 before any."""
         with self._read() as session:
             return _revision_of(session, study_id)
 
     def list_changes(self, study_id: str, *, after: int = 0) -> Changes:
-        """Return what was written after a revision, all there is for 0. Where nothing was, only the counter is read."""
+        """Return what was written after a revision, or everything for 0.
+
+        If nothing was written, only the counter is read.
+        """
         with self._read() as session:
-            # The counter first: what is committed between two statements is then read once more, never missed.
+            # The counter comes first: a write between the two statements is then read again, never missed.
             revision = _revision_of(session, study_id)
             if 0 < revision == after:
                 return Changes(revision, (), (), ())

@@ -29,10 +29,10 @@ class RunStore(StoreBase):
         server_url: str | None = None,
         job: JsonObject | None = None,
     ) -> Run:
-        """Return the run of this key: a new one in status `planned`, or the stored one as it stands by now.
+        """Return the run of this key: a new one in status `planned`, or the stored one in its present state.
 
-        Raises Conflict if the key belongs to another arm, seed or attempt, or these have a run under another key;
-        NotFound for an unknown experiment.
+        Raises Conflict if the key belongs to another arm, seed or attempt, or if these have a run under another key.
+        Raises NotFound for an unknown experiment.
         """
         check_text(idempotency_key=idempotency_key)
         now = self._clock()
@@ -78,7 +78,7 @@ class RunStore(StoreBase):
         diagnosis: JsonObject | None = None,
         training_cost: JsonObject | None = None,
     ) -> Run:
-        """Change what is given; None leaves a field as it is. The present status again is accepted.
+        """Change the fields that are given; None leaves a field as it is. The present status again is accepted.
 
         `started_at` is set on the first move to `running`, `finished_at` when the run is over. Raises IllegalMove,
         NotFound.

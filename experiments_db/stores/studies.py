@@ -43,7 +43,7 @@ OPEN_STATUSES = (StudyStatus.RUNNING, StudyStatus.PAUSED)
 
 class StudyStore(StoreBase):
     def create_study(self, topic: str, *, brain: str, settings: JsonObject | None = None) -> Study:
-        """Store a new running study of `topic`; `settings` is what `resume` needs to know of how it was started."""
+        """Store a new running study of `topic`; `settings` are the start settings that `resume` needs."""
         check_text(topic=topic, brain=brain)
         now = self._clock()
         row = StudyRow(
@@ -73,9 +73,9 @@ class StudyStore(StoreBase):
         return self._list(statement.limit(limit).offset(offset), Study)
 
     def set_study_status(self, study_id: str, status: StudyStatus, reason: str | None = None) -> Study:
-        """Set any status after any other: a stopped or failed study can be resumed. Raises NotFound.
+        """Set any status after any other, because a stopped or failed study can be resumed. Raises NotFound.
 
-        With one that ends the study the digest of its rows is stored; with any other there is none.
+        A status that ends the study also stores the digest of its rows. Any other status removes the digest.
         """
         digest = self._take_digest(study_id) if status.is_end else None
         with self._write() as session:
@@ -91,7 +91,7 @@ class StudyStore(StoreBase):
             return digest_to_json(take_digest(session, study_id))
 
     def revise_settings(self, study_id: str, settings: JsonObject) -> Study:
-        """Replace what `resume` knows of how the study is carried out. Raises NotFound."""
+        """Replace the settings that `resume` needs to carry out the study. Raises NotFound."""
         with self._write() as session:
             row = require(session, StudyRow, study_id, "study", lock=True)
             row.settings, row.updated_at = dict(settings), self._clock()
@@ -240,7 +240,7 @@ class StudyStore(StoreBase):
         status: ExperimentStatus | None = None,
         note: str | None = None,
     ) -> Experiment:
-        """Change what is given; code comes with its author, or nobody vouches for it.
+        """Change the fields that are given. New code comes with its author; without one, nobody vouches for it.
 
         Job and code are fixed once a run has been claimed: Conflict. Raises NotFound.
         """

@@ -26,7 +26,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout."
 
 @app.command(name="list")
 def list_names(as_json: JsonOption = False) -> None:
-    """The skills that come with the package, and when each is of use."""
+    """List the skills that come with the package, and when each is of use."""
     from swarm.skills import list_skills
 
     if as_json:

@@ -1,4 +1,4 @@
-"""Arms or runs side by side: scores, curves, what differs in their jobs and programs, and what each factor does."""
+"""Arms or runs side by side: scores, curves, differences in jobs and programs, and the effect of each factor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ui import charts, differences, elements, formats, queries
 from ui.contents import FINAL, ArmScore, SeedScore, StudyContents, rank_arms
 
 MAX_ITEMS = 12
-# What arms with different training rewards can be compared by.
+# Arms with different training rewards can be compared by these.
 TRUE_GRADE = "batch/success_rate"
 
 
@@ -35,7 +35,7 @@ def ids_in_address(name: str) -> list[str]:
 
 
 def choose_arms(contents: StudyContents) -> list[Item]:
-    """Those in the address, else the best; a choice goes to the address."""
+    """Return the arms in the address, or the best arms, and write the user's choice to the address."""
     ranked = {item.arm.id: item for item in rank_arms(contents)}
     names = unique({arm_id: formats.printable(item.arm.name) for arm_id, item in ranked.items()})
     asked = [arm_id for arm_id in ids_in_address("arms") if arm_id in ranked]
@@ -53,7 +53,7 @@ def choose_arms(contents: StudyContents) -> list[Item]:
 
 
 def runs_of(contents: StudyContents, item: ArmScore) -> tuple[str, ...]:
-    """The runs behind the arm's mean; before the first score, all that have begun."""
+    """Return the runs behind the arm's mean, or all runs that have begun if there is no score yet."""
     scored = tuple(score.run_id for score in item.seeds)
     return scored or tuple(run.id for run in contents.runs if run.experiment_id == item.arm.id)
 
@@ -63,7 +63,7 @@ def follow_choice(key: str, name: str) -> None:
 
 
 def choose_runs(asked: Sequence[str]) -> tuple[list[StudyContents], list[Item]]:
-    """The runs in the address, with their studies' others to choose from. Raises NotFound."""
+    """Return the runs in the address and their studies, and let the user choose others. Raises NotFound."""
     found = [queries.find_run(elements.database(), run_id) for run_id in dict.fromkeys(asked)][:MAX_ITEMS]
     studies = {run.study_id: queries.load_study(elements.database(), run.study_id) for run in found}
     runs = {run.id: run for contents in studies.values() for run in contents.runs}
@@ -87,13 +87,13 @@ def run_label(arm: Experiment, run: Run) -> str:
 
 
 def unique(labels: Mapping[str, str]) -> dict[str, str]:
-    """Two that read the same are told apart by their ids."""
+    """Return the labels, with the id added to each label that occurs more than once."""
     counts = Counter(labels.values())
     return {key: label if counts[label] == 1 else f"{label} ({key})" for key, label in labels.items()}
 
 
 def show_scores(studies: list[StudyContents], items: list[Item]) -> None:
-    """Final scores: of arms with interval and seeds, of runs as they are."""
+    """Show the final scores: arms with their interval and seeds, single runs as they are."""
     finals = {
         item.run_id: item.mean
         for contents in studies
@@ -184,7 +184,7 @@ def show_code(items: list[Item]) -> None:
 
 
 def show_effects(contents: StudyContents) -> None:
-    """The score of all arms of the study by each factor that has more than one level."""
+    """Show the score of every arm of the study by each factor that has more than one level."""
     rows = [(item, score) for item in rank_arms(contents) for score in item.seeds]
     factors = sorted({name for item, _ in rows for name in item.arm.factors})
     varied = [name for name in factors if len({formats.setting(item.arm.factors.get(name)) for item, _ in rows}) > 1]

@@ -19,7 +19,7 @@ FIRST_METRICS = ("critic/score/mean", "actor/entropy", "actor/grad_norm", "actor
 
 
 def choose_run() -> Run | None:
-    """The run in the address, else one picked from the study last looked at."""
+    """Return the run in the address, or one that the user picks from the study last looked at."""
     asked = st.query_params.get("run")
     if asked is None:
         contents = elements.choose_study()
@@ -35,7 +35,7 @@ def choose_run() -> Run | None:
 
 
 def show_switch(contents: StudyContents, run: Run) -> None:
-    """The other runs of the study, one choice away."""
+    """Show the other runs of the study, one choice away."""
     arms = contents.arms_by_id
     names = {
         item.id: f"{formats.printable(arms[item.experiment_id].name)} · seed {item.seed} · attempt {item.attempt} · "

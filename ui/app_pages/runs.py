@@ -48,7 +48,7 @@ def is_score(column: str) -> bool:
 
 
 def choose_studies() -> tuple[str, ...]:
-    """The study in the address, or all; what is chosen goes to the address."""
+    """Return the ids of the study in the address, or of all studies, and write the choice to the address."""
     studies = queries.list_studies(elements.database())
     topics = {study.id: formats.printable(study.topic) for study in studies}
     wanted = st.query_params.get("study", ALL)
@@ -90,7 +90,7 @@ def filter_runs(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def column_order(frame: pd.DataFrame) -> list[str]:
-    """What tells a run apart and how it ended comes first; factors and scores in between."""
+    """Return the columns in order: what identifies a run and how it ended first, then factors and scores."""
     scores = sorted((name for name in frame if is_score(name)), key=lambda name: PHASES.index(name.partition(".")[0]))
     factors = [name for name in frame if name.startswith("factor.")]
     head, tail = ["experiment", "seed", "status"], ["duration_s", "started_at", "exit_reason", "run_id", "study_id"]

@@ -1,4 +1,4 @@
-"""All studies, newest first, with what each has found so far."""
+"""All studies, newest first, with the findings of each so far."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One study: what was asked, what was tried, what came out, and what was decided on it."""
+"""One study: its question, its arms, its results and its decisions."""
 
 from __future__ import annotations
 
@@ -84,7 +84,10 @@ def show_figures(contents: StudyContents) -> None:
 
 
 def show_answer(contents: StudyContents) -> None:
-    """What was asked, and what the scores and the charter's rule say to it; no word of a planner is in here."""
+    """Show the question and the answer that the scores and the charter's rule give.
+
+    No text of a planner appears here.
+    """
     with st.container(border=True):
         question = str(contents.document.get("question", contents.study.topic))
         st.markdown(f":material/help: **Question** {formats.plain(question)}")
@@ -229,7 +232,7 @@ def show_arm_line(contents: StudyContents, item: ArmScore, depth: int) -> None:
 
 
 def show_tree(contents: StudyContents) -> None:
-    """Hypotheses with the arms that test them, each arm under the one it was derived from if that is here too."""
+    """Show hypotheses with the arms that test them, each arm under its parent if that is in the same group."""
     scores = {item.arm.id: item for item in rank_arms(contents)}
     groups: list[tuple[str | None, str, str]] = [
         (item.id, " ".join([formats.plain(item.statement), *verdict_badge(item)]), item.rationale)
@@ -253,7 +256,7 @@ def verdict_badge(hypothesis: Hypothesis) -> list[str]:
 
 
 def nested(arms: list[Experiment]) -> list[tuple[Experiment, int]]:
-    """Depth first, with depths; a parent outside of `arms` is none."""
+    """Return the arms depth first, each with its depth; an arm whose parent is not in `arms` is a root."""
     ids = {arm.id for arm in arms}
     children: dict[str | None, list[Experiment]] = {}
     for arm in arms:
@@ -322,7 +325,10 @@ def budget_text(kind: BudgetKind, amount: float) -> str:
 
 
 def present_limits(contents: StudyContents) -> Mapping[str, Any]:
-    """The settings of the study have them as they are now; the charter has those that it began with."""
+    """Return the limits that apply now.
+
+    The settings of the study hold the current limits. The charter holds those at its beginning.
+    """
     settings = contents.study.settings
     if "max_runs" not in settings:
         return contents.document.get("budget", {})

@@ -39,7 +39,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout."
 
 @app.command(name="list")
 def list_environments(as_json: JsonOption = False) -> None:
-    """The bundled environments, and how others are named."""
+    """List the bundled environments, and how others are named."""
     from swarm.tasks.registry import TASK_FAMILIES
 
     if as_json:

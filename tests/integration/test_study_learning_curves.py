@@ -26,8 +26,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def start(*words: str) -> Any:
-    return CliRunner().invoke(app, ["start", "--topic", "lr 0.001 or 0.003 on reverse", *SETTINGS, *words])
+def start(*words: str, topic: str = "lr 0.001 or 0.003 on reverse") -> Any:
+    return CliRunner().invoke(app, ["start", "--topic", topic, *SETTINGS, *words])
 
 
 @pytest.mark.slow
@@ -38,7 +38,7 @@ def test_runs_are_scored_at_the_steps_asked_for_and_judged_by_the_area_under_the
     with open_store(home / "runs" / "research.db") as store:
         charter = store.find_charter(study)
         assert charter is not None and charter.document["eval_every"] == 3
-        assert all("over all steps" in item.metric for item in store.list_findings(study))
+        assert all("over all steps" in item.metric for item in store.list_findings(study_id=study))
         runs = store.list_runs(study_id=study)
         assert len(runs) == 2
         [analysis] = store.list_analyses(study)
@@ -47,7 +47,7 @@ def test_runs_are_scored_at_the_steps_asked_for_and_judged_by_the_area_under_the
             curve = curve_of(store.list_evaluations(run_ids=[run.id], split="validation"), "validation", (0.0, 1.0))
             assert [point.step for point in curve] == [0, 3, 6, 7]
             area = area_under(curve)
-            assert area is not None and judged[run.id] == pytest.approx(area.mean)
+            assert area is not None and judged[run.id] == pytest.approx(area.value)
     folder = home / "runs" / "studies" / study / "report"
     report = (folder / "report.md").read_text()
     assert "How soon each arm learned" in report and "of 1 |" in report
@@ -83,7 +83,17 @@ def test_base_weights_are_scored_once_for_all_runs_that_begin_with_them(home: Pa
         "def agent(task, model, session):\n    model.chat(session.messages)\n    return model.chat(session.messages)\n"
     )
     (home / "plain.py").write_text("from swarm.program import answer_in_turn as agent\n")
-    done = start("--parallel", "1", "--program", "plain.py", "--program", "twice.py")
+    done = start(
+        "--parallel",
+        "1",
+        "--program",
+        "plain.py",
+        "--program",
+        "twice.py",
+        "--vary",
+        "lr=0.001,0.003",
+        topic="One call or two?",
+    )
     assert done.exit_code == 0, done.output
     with open_store(home / "runs" / "research.db") as store:
         study = json.loads(done.stdout)["study"]

@@ -178,10 +178,12 @@ def test_a_program_that_is_killed_again_and_again_loses_no_step(server: SwarmCli
 
 
 STOPPED = """
-import os, signal
+import os, signal, time
 
 def agent(task, model, session):
     os.kill(os.getpid(), signal.SIGSTOP)
+    # The signal may reach another thread first, and this one would return before the process stands still.
+    time.sleep(60)
 """
 
 

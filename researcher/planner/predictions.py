@@ -78,17 +78,16 @@ def _is_equal(arms: Sequence[Arm], baseline: Arm, charter: Charter) -> Hypothesi
 
 
 def _is_needed(arms: Sequence[Arm], charter: Charter) -> Hypothesis:
-    """Return the hypothesis that arms with the factor are better than the arm without it.
-
-    If no level is off, the first arm counts as the one without it.
-    """
+    """Return the hypothesis that other arms are better than the one without the factor, or with the least of it."""
     (factor,) = charter.asks.factors
-    spec = SPECS.get(factor.name)
-    off = None if spec is None else spec.off
-    without = next((arm for arm in arms if arm.factors.get(factor.name) == off), arms[0])
+    off = SPECS[factor.name].off
+    without = next((arm for arm in arms if arm.factors[factor.name] == off), None)
+    if without is None:
+        without = min(arms, key=lambda arm: arm.factors[factor.name])
+    subject = title_of(factor.name) if without.factors[factor.name] == off else f"More than {without.name}"
     names = tuple(arm.name for arm in arms if arm is not without)
     return Hypothesis(
-        statement=f"{title_of(factor.name)} is needed for {title_of_environment(charter.task)}.",
+        statement=f"{subject} is needed for {title_of_environment(charter.task)}.",
         prediction=f"{' or '.join(names)} beats {without.name} on held-out episodes.",
         arms=names,
         contrast=Contrast(Relation.BETTER, names, (without.name,)),

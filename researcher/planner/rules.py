@@ -60,7 +60,7 @@ from researcher.types import (
     Verdict,
 )
 from swarm import TrainJob
-from swarm.environments.registry import options_of, with_options
+from swarm.environments.registry import is_bundled, options_of, with_options
 from swarm.tasks import TASK_FAMILIES
 
 DEFAULT_TASK = "reverse"
@@ -319,13 +319,18 @@ def _fresh_seeds(history: History) -> tuple[int, ...]:
 
 
 def _check_metric(request: FrameRequest, arms: Sequence[Arm]) -> None:
-    """Raise TopicInvalid if the metric counts steps and arms have different numbers of them."""
+    """Raise TopicInvalid if the metric counts steps that are not comparable, or to a score that cannot be."""
     steps = sorted({int(arm.job["total_steps"]) for arm in arms})
     if request.judged_by is JudgedBy.STEPS_TO and len(steps) > 1:
         raise TopicInvalid(
             f"--metric steps-to: arms train for {' and '.join(map(str, steps))} steps, so steps are not comparable: "
             "add --equal steps, or use --metric area"
         )
+    reference = request.environment.reference if request.environment else request.task or DEFAULT_TASK
+    level = request.judged_level
+    # Scores of a grader that a person wrote may lie anywhere.
+    if level is not None and is_bundled(reference) and not 0 < level <= 1:
+        raise TopicInvalid(f"--metric steps-to:{level:g}: scores on {reference} lie from 0 to 1: give a score of these")
 
 
 def _check_steps(charter: Charter, laid_out: Sequence[Arm], arms: Sequence[Arm]) -> None:

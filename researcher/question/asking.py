@@ -35,6 +35,8 @@ _COMMAND_FLAGS = (
 )
 _OF_TWO = (Asked.MATTERS_MORE, Asked.INTERACTION)
 """The questions about two or more factors."""
+_OF_SEARCH = (Asked.EFFECT, Asked.BEST, Asked.SOONER, Asked.MORE_STABLE)
+"""The questions that a search answers: all of them are for the best arm, by one metric or another."""
 METRICS_OF: Mapping[Asked, tuple[JudgedBy, ...]] = MappingProxyType(
     {Asked.SOONER: (JudgedBy.AREA, JudgedBy.STEPS_TO), Asked.MORE_STABLE: (JudgedBy.SPREAD, JudgedBy.WORST)}
 )
@@ -95,6 +97,10 @@ def build_question(flags: QuestionFlags, *, needs_factors: bool = True) -> Quest
         raise TopicInvalid("nothing is compared: name a setting with its values, as in --vary lr=1e-3,3e-3")
     if flags.asked in _OF_TWO and len(factors) < 2 and (factors or needs_factors):
         raise TopicInvalid(f"--ask {flags.asked} is about two factors: add another --vary, or leave --ask out")
+    if flags.asked is Asked.NEEDED and (factors or needs_factors):
+        _check_needed(factors)
+    if flags.kind is StudyKind.OPTIMIZE and flags.asked not in _OF_SEARCH:
+        raise TopicInvalid(f"--ask {flags.asked} is about given arms: leave --kind {flags.kind} or --ask out")
     return Question(
         kind=flags.kind,
         asked=flags.asked,
@@ -102,6 +108,18 @@ def build_question(flags: QuestionFlags, *, needs_factors: bool = True) -> Quest
         fixed=fixed,
         design=_choose_design(factors, flags),
     )
+
+
+def _check_needed(factors: Sequence[Factor]) -> None:
+    """Raise TopicInvalid unless the one factor has a level that is off, or numbers of which the least may be enough."""
+    spec = SPECS.get(factors[0].name) if len(factors) == 1 else None
+    if spec is None or not (
+        spec.is_numeric or any(level.factors[spec.name] == spec.off for level in factors[0].levels)
+    ):
+        raise TopicInvalid(
+            "--ask needed compares one setting with its being off or with its least number, as in "
+            "--vary use_kl_loss=false,true: vary such a setting alone, or leave --ask out"
+        )
 
 
 def _check_options(factors: Sequence[Factor], flags: QuestionFlags) -> None:

@@ -7,8 +7,10 @@ itself. The words are those of the question, and the outcome is the judge's. Not
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
+from researcher.question.factors import SPECS
 from researcher.question.wording import title_of, title_of_environment
 from researcher.report.formats import join_names
 from researcher.report.numbers.facts import ArmFacts, StudyFacts
@@ -38,7 +40,14 @@ def answer_relation(facts: StudyFacts) -> Iterator[str]:
         relation = _RELATIONS[asked]
         for item in facts.contrasts:
             if item.contrast.relation is relation:
-                yield f"{_ANSWERS[asked](facts, item)} ({item.reason.rstrip('.')})."
+                words = _ANSWERS[asked](facts, item).of(_outcome(facts, item))
+                yield f"{words} ({item.reason.rstrip('.')})."
+
+
+def _outcome(facts: StudyFacts, item: JudgedContrast) -> Outcome:
+    """Return the outcome of a hypothesis; undecided if the sealed split contradicts the arm that it rests on."""
+    is_contradicted = facts.contradicted in item.contrast.arms and item.contrast.relation is Relation.BETTER
+    return Outcome.UNDECIDED if is_contradicted and item.outcome is Outcome.SUPPORTED else item.outcome
 
 
 def is_answered(facts: StudyFacts, relation: Relation) -> bool:
@@ -57,7 +66,8 @@ def _of_effects(facts: StudyFacts) -> Iterator[str]:
     place = title_of_environment(facts.charter.task)
     for factor in facts.charter.asks.factors:
         arms = [arm for arm in facts.compared if _changes(arm, baseline) == {factor.name}]
-        verdicts = {arm.verdict for arm in arms}
+        # A gain that the sealed split contradicts shows nothing.
+        verdicts = {Verdict.INCONCLUSIVE.value if arm.name == facts.contradicted else arm.verdict for arm in arms}
         if not arms:
             continue
         if {Verdict.KEEP, Verdict.WORSE} & verdicts:
@@ -83,56 +93,68 @@ def _of_divergence(facts: StudyFacts) -> str:
     return f"Training diverged or collapsed at {join_names(arms)}."
 
 
-def _of_importance(facts: StudyFacts, item: JudgedContrast) -> str:
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """The sentence about a relation for each outcome of its hypothesis, without its full stop."""
+
+    supported: str
+    refuted: str
+    undecided: str
+
+    def of(self, outcome: Outcome) -> str:
+        return str(getattr(self, outcome.value))
+
+
+def _of_importance(facts: StudyFacts, item: JudgedContrast) -> _Words:
     first, second = (_changed_by(facts, arms) for arms in (item.contrast.arms, item.contrast.against))
     place = title_of_environment(facts.charter.task)
-    match item.outcome:
-        case Outcome.SUPPORTED:
-            return _sentence(f"{first} matters more for {place} than {second}")
-        case Outcome.REFUTED:
-            return _sentence(f"{second} matters more for {place} than {first}")
-        case Outcome.UNDECIDED:
-            return f"Whether {first} or {second} matters more for {place} is not decided"
+    return _Words(
+        supported=_sentence(f"{first} matters more for {place} than {second}"),
+        refuted=_sentence(f"{second} matters more for {place} than {first}"),
+        undecided=f"Whether {first} or {second} matters more for {place} is not decided",
+    )
 
 
-def _of_interaction(facts: StudyFacts, item: JudgedContrast) -> str:
+def _of_interaction(facts: StudyFacts, item: JudgedContrast) -> _Words:
     neither, first, second, _ = item.contrast.arms
     names = join_names(_changed_by(facts, (arm,), neither) for arm in (first, second))
     place = title_of_environment(facts.charter.task)
-    match item.outcome:
-        case Outcome.SUPPORTED:
-            return _sentence(f"{names} interact in {place}")
-        case Outcome.REFUTED:
-            return _sentence(f"{names} do not interact in {place} by {facts.charter.rule.min_effect:g} or more")
-        case Outcome.UNDECIDED:
-            return f"Whether {names} interact in {place} is not decided"
+    return _Words(
+        supported=_sentence(f"{names} interact in {place}"),
+        refuted=_sentence(f"{names} do not interact in {place} by {facts.charter.rule.min_effect:g} or more"),
+        undecided=f"Whether {names} interact in {place} is not decided",
+    )
 
 
-def _of_equality(facts: StudyFacts, item: JudgedContrast) -> str:
-    arms, rival = join_names(item.contrast.arms), item.contrast.against[0]
+def _of_equality(facts: StudyFacts, item: JudgedContrast) -> _Words:
+    names = join_names((*item.contrast.arms, *item.contrast.against))
     margin = item.contrast.margin or facts.charter.rule.min_effect
-    match item.outcome:
-        case Outcome.SUPPORTED:
-            return f"{arms} and {rival} are equally good within {margin:g}"
-        case Outcome.REFUTED:
-            return f"{arms} and {rival} differ by more than {margin:g}"
-        case Outcome.UNDECIDED:
-            return f"Whether {arms} and {rival} are equally good within {margin:g} is not decided"
+    return _Words(
+        supported=f"{names} are equally good within {margin:g}",
+        refuted=f"{names} differ by more than {margin:g}",
+        undecided=f"Whether {names} are equally good within {margin:g} is not decided",
+    )
 
 
-def _of_need(facts: StudyFacts, item: JudgedContrast) -> str:
-    title = title_of(facts.charter.asks.factors[0].name)
-    place = title_of_environment(facts.charter.task)
-    match item.outcome:
-        case Outcome.SUPPORTED:
-            return _sentence(f"{title} is needed for {place}")
-        case Outcome.REFUTED:
-            return _sentence(f"{title} is not needed for {place}")
-        case Outcome.UNDECIDED:
-            return f"Whether {title} is needed for {place} is not decided"
+def _of_need(facts: StudyFacts, item: JudgedContrast) -> _Words:
+    factor, place = facts.charter.asks.factors[0].name, title_of_environment(facts.charter.task)
+    (least,) = item.contrast.against
+    arm = next(each for each in facts.arms if each.name == least)
+    if arm.experiment.factors[factor] != SPECS[factor].off:
+        return _Words(
+            supported=f"{least} is not enough for {place}",
+            refuted=f"{least} is enough for {place}",
+            undecided=f"Whether {least} is enough for {place} is not decided",
+        )
+    title = title_of(factor)
+    return _Words(
+        supported=_sentence(f"{title} is needed for {place}"),
+        refuted=_sentence(f"{title} is not needed for {place}"),
+        undecided=f"Whether {title} is needed for {place} is not decided",
+    )
 
 
-_ANSWERS: Mapping[Asked, Callable[[StudyFacts, JudgedContrast], str]] = MappingProxyType(
+_ANSWERS: Mapping[Asked, Callable[[StudyFacts, JudgedContrast], _Words]] = MappingProxyType(
     {
         Asked.MATTERS_MORE: _of_importance,
         Asked.INTERACTION: _of_interaction,

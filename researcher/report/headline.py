@@ -54,10 +54,15 @@ def _answer_so_far(facts: StudyFacts) -> str:
 
 
 def _units(facts: StudyFacts) -> Iterator[str]:
-    """Yield what the numbers are, if they are not final scores."""
+    """Yield the meaning of the numbers if they are not final scores, and the final scores beside them.
+
+    An arm that learns nothing may be the most stable one.
+    """
     if facts.charter.judged_by is not JudgedBy.FINAL:
         better = "larger" if facts.charter.sign > 0 else "smaller"
         yield f"The numbers are: {facts.charter.judged}; a {better} one is better."
+        finals = (f"{arm.name} {format_score(arm.final_mean)}" for arm in facts.arms if is_known(arm.final_mean))
+        yield f"Mean final scores: {', '.join(finals)}."
 
 
 def _lead(facts: StudyFacts) -> str:

@@ -133,6 +133,9 @@ def _use(facts: StudyFacts, baseline: ArmFacts, arm: ArmFacts) -> str:
         )
     if is_known(found.unseen_failures):
         said.append(f"That is about a typical run: {unseen(found)}.")
+    if facts.charter.judged_by is not JudgedBy.FINAL:
+        finals = (format_score(each.final_mean) for each in (arm, baseline))
+        said.append(f"Its mean final score is {' and that of the baseline '.join(finals)}.")
     if arm.flags:
         said.append(f"To be known of it: {'; '.join(arm.flags)}.")
     return " ".join(said)

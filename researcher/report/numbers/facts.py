@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from math import nan
+from statistics import fmean
 
 from experiments_db import (
     BudgetKind,
@@ -142,6 +143,12 @@ class ArmFacts:
     def has_rank(self) -> bool:
         """Whether the arm has scores and nobody ruled it out."""
         return bool(self.search.scores) and not self.disqualified
+
+    @property
+    def final_mean(self) -> float:
+        """The mean final score of its runs, whatever number they are judged by; NaN without scores."""
+        finals = [item.final for item in self.runs if item.counts and item.final is not None]
+        return fmean(finals) if finals else nan
 
     @property
     def code_hash(self) -> str:

@@ -16,8 +16,10 @@ from bench.judge.simulation import Truth, play_study
 from experiments_db import open_store
 from researcher.planner.rules import RulesPlanner
 from researcher.question.wording import describe_question
+from researcher.report.asked import answer_relation
 from researcher.report.headline import answer
 from researcher.report.numbers.facts import StudyFacts, gather
+from researcher.report.overview import recommendation
 from researcher.study.settings import StudySettings
 from researcher.types import Asked, Charter, Design
 
@@ -59,6 +61,11 @@ LOW_FEW, HIGH_FEW = "lr=0.001 num_repeat=4", "lr=0.003 num_repeat=4"
             {"vary": (KL,), "asked": Asked.NEEDED},
             {"use_kl_loss=true": 0.2},
             "KL term is not needed for word reversal (",
+        ),
+        (
+            {"vary": ("num_repeat=4,8",), "asked": Asked.NEEDED},
+            {"num_repeat=8": 0.8},
+            "num_repeat=4 is not enough for word reversal (",
         ),
         (
             {**TWO_FACTORS, "asked": Asked.MATTERS_MORE},
@@ -106,3 +113,25 @@ def test_runs_that_lie_closer_together_are_better_where_spread_is_asked(tmp_path
     assert facts.compared[0].comparison is not None and facts.compared[0].comparison.verdict == "keep"
     assert answer(facts).startswith("lr=0.003 is better than lr=0.001: -0.")
     assert any("distance of a run from the median" in line for line in describe_question(charter))
+
+
+def test_an_arm_that_learns_nothing_is_not_recommended_as_stable_without_its_scores(tmp_path: Path) -> None:
+    truth = Truth(means={"lr=0.003": 0.2, "lr=0.001": 0.7}, deviations={"lr=0.003": 0.001}, deviation=0.3)
+    facts = play(tmp_path, truth, vary=(LR,), asked=Asked.MORE_STABLE, seeds=12, eval_episodes=4000)
+    useless = next(arm for arm in facts.arms if arm.name == "lr=0.003")
+    assert useless.is_kept and useless.final_mean == pytest.approx(0.2, abs=0.01)
+    assert f"Mean final scores: lr=0.003 {useless.final_mean:.3f}, lr=0.001 0." in answer(facts)
+    assert f"Its mean final score is {useless.final_mean:.3f} and that of the baseline 0." in recommendation(facts)[0]
+
+
+def test_a_gain_that_the_sealed_split_contradicts_does_not_say_that_a_factor_matters(tmp_path: Path) -> None:
+    facts = play(tmp_path, Truth(means={"lr=0.003": 0.8}, deviation=0.02), vary=(LR,))
+    contradicted = replace(facts, contradicted="lr=0.003")
+    assert [*answer_relation(contradicted)] == ["Whether the learning rate matters for word reversal is not decided."]
+
+
+def test_what_a_sealed_split_contradicts_is_not_called_needed(tmp_path: Path) -> None:
+    truth = Truth(means={"use_kl_loss=true": 0.8}, deviation=0.02)
+    facts = replace(play(tmp_path, truth, vary=(KL,), asked=Asked.NEEDED), contradicted="use_kl_loss=true")
+    (sentence,) = answer_relation(facts)
+    assert sentence.startswith("Whether KL term is needed for word reversal is not decided (")

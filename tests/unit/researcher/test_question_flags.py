@@ -227,6 +227,10 @@ def test_factor_that_cannot_be_is_refused_by_name(vary: list[str], message: str)
     [
         ({"vary": ["lr=1e-3,3e-3"], "fix": ["lr=1"]}, "--fix fixes"),
         ({"vary": ["total_steps=2,3"], "steps": 5}, "--steps fixes"),
+        ({"vary": ["algorithm=grpo,gspo"], "asked": "needed"}, "--ask needed compares one setting with its being off"),
+        ({"vary": ["use_kl_loss=false,true", "lr=1e-3,3e-3"], "asked": "needed"}, "vary such a setting alone"),
+        ({"kind": "optimize", "asked": "needed"}, "--ask needed compares"),
+        ({"kind": "optimize", "asked": "equal"}, "is about given arms"),
         ({"vary": ["lr=1e-3,3e-3"], "baseline": ["lr=5"]}, "there is no level 'lr=5'"),
         ({"vary": ["lr=1e-3,3e-3"], "fix": ["batch_size=2"], "job": {"batch_size": 3}}, "set by another flag"),
         ({"vary": ["lr=1e-3,3e-3"], "equal": "luck"}, "--equal"),

@@ -158,6 +158,7 @@ def test_metric_that_is_none_is_refused(text: str) -> None:
         ({"asked": "sooner", "metric": "final"}, "use area or steps-to"),
         ({"asked": "more_stable", "metric": "area", "eval_every": 5}, "use spread or worst"),
         ({"metric": "steps-to:0.9", "eval_every": 5, "vary": ["total_steps=10,20"]}, "--equal steps"),
+        ({"metric": "steps-to:90", "eval_every": 5}, "lie from 0 to 1"),
     ],
 )
 def test_metric_that_cannot_be_measured_or_does_not_answer_is_refused_before_the_study(

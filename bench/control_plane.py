@@ -44,7 +44,7 @@ CALL_LIMIT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class _Times:
-    """When the calls of one episode began, and when the last of them had its answer."""
+    """The times at which the calls of one episode began, and at which the last of them had its answer."""
 
     begin: float
     call: float

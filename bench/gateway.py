@@ -34,7 +34,7 @@ CALL_LIMIT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class _Endpoint:
-    """Where chat completions go. `begin` gives the headers of a new episode, which has `CALLS_PER_EPISODE` of them."""
+    """The address of chat completions. `begin` gives the headers of a new episode of `CALLS_PER_EPISODE` completions."""
 
     url: str
     begin: Callable[[], Awaitable[dict[str, str]]]

@@ -35,7 +35,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Where and when a benchmark ran. `load_1m` is the load average before it began; what it adds is not in it.
+    """The place and the time of a benchmark. `load_1m` is the load average before it began; what it adds is not in it.
 
     `git_sha` ends in `-dirty` if tracked files were changed, and is None outside a checkout.
     """

@@ -30,7 +30,7 @@ class StudyStatus(StrEnum):
 
     @property
     def is_end(self) -> bool:
-        """Whether nobody works on the study any more. The process of a stopped one may still be ending its runs."""
+        """True if nobody works on the study any more. The process of a stopped one may still be ending its runs."""
         return self in (StudyStatus.FINISHED, StudyStatus.FAILED)
 
 
@@ -356,7 +356,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """How one iteration of a study ended: what to do next and why, on which findings."""
+    """The end of one iteration of a study: the next action, its reason, and the findings behind it."""
 
     id: int
     study_id: str

@@ -1,4 +1,4 @@
-"""Whether a process works on a study, judged from its status and its lease in the same way for all readers.
+"""True if a process works on a study, judged from its status and its lease in the same way for all readers.
 
 Place in the flow: the commands status, list and watch ask, and so does the explorer. A killed process leaves the status
 as it was, so the status alone is not enough. This module knows no process of the system: a caller that can tell that an
@@ -23,7 +23,7 @@ BEGIN_WITHIN_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class StudyWork:
-    """Whether a process works on a study.
+    """True if a process works on a study.
 
     `silent_since` is set for a study that is to continue but that no process works on. It is the last sign of life of
     its process, in seconds since the epoch. It is None for any other study.

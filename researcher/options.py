@@ -65,7 +65,7 @@ BrainOption = Annotated[
 ModelOption = Annotated[str | None, typer.Option(help="Language model of the llm and hybrid brains.")]
 EnvOption = Annotated[
     str | None,
-    typer.Option("--env", "--task", help="Environment: bundled, a path, LIBRARY:NAME (default: the topic's)."),
+    typer.Option(help="Environment: bundled, a path, LIBRARY:NAME (default: the topic's)."),
 ]
 TrainEnvOption = Annotated[
     list[str] | None,

@@ -75,12 +75,12 @@ class JudgedBy(StrEnum):
 
     @property
     def needs_curve(self) -> bool:
-        """Whether the number is computed from scores in mid-training."""
+        """True if the number is computed from scores in mid-training."""
         return self in (JudgedBy.AREA, JudgedBy.STEPS_TO, JudgedBy.WORST)
 
     @property
     def is_score(self) -> bool:
-        """Whether the number is a score, in the units and the range of the environment's grades."""
+        """True if the number is a score, in the units and the range of the environment's grades."""
         return self in (JudgedBy.FINAL, JudgedBy.AREA, JudgedBy.WORST)
 
 
@@ -739,9 +739,9 @@ class Measured(StrEnum):
 class Claim:
     """One statement of a planner about the results, in a form that code can check.
 
-    Readers see it in the report's own words. `arm` and `other` are names of arms. `number` depends on the kind: a mean
-    (MEAN), the absolute size of a difference (BETTER, WORSE), a margin (EQUAL), half the width of an interval
-    (HALF_WIDTH), a corrected p value (P_VALUE), or a number of runs (FAILED). None claims no size. `significant` is
+    Readers see it in the report's own words. `arm` and `other` are names of arms. `number` depends on the kind. MEAN
+    has a mean, BETTER and WORSE the absolute size of a difference, EQUAL a margin, HALF_WIDTH half the width of an
+    interval, P_VALUE a corrected p value, FAILED a number of runs. None claims no size. `significant` is
     None if the claim says nothing about significance. `arms` is a ranking, best first. `of` is the total number of runs
     that `number` refers to. `text` is an OPINION.
     """

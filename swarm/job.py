@@ -352,12 +352,12 @@ class TrainJob(DescribedModel):
 
     @property
     def has_critic(self) -> bool:
-        """Whether the job also trains a critic, a second model that estimates the value of each token."""
+        """True if the job also trains a critic, a second model that estimates the value of each token."""
         return self.algorithm == CRITIC_ALGORITHM
 
     @property
     def has_greedy(self) -> bool:
-        """Whether each group has one greedy episode, which is the baseline of the others."""
+        """True if each group has one greedy episode, which is the baseline of the others."""
         return self.algorithm == GREEDY_ALGORITHM
 
     @property
@@ -378,7 +378,7 @@ class TrainJob(DescribedModel):
 
     @property
     def has_proximal_policy(self) -> bool:
-        """Whether a resolved job takes the policy at the start of a step as the reference of the importance ratio.
+        """True if a resolved job takes the policy at the start of a step as the reference of the importance ratio.
 
         `rollout_is` then corrects for the policy that sampled. Otherwise that policy is the reference itself.
         """
@@ -400,7 +400,7 @@ class TrainJob(DescribedModel):
 
     @property
     def has_schedule(self) -> bool:
-        """Whether the learning rate decays towards `total_steps`."""
+        """True if the learning rate decays towards `total_steps`."""
         return self.lr_scheduler_type != "constant" or _has_schedule(self.verl)
 
     def dump_job_as_yaml(self, path: str | Path) -> Path:

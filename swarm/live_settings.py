@@ -144,7 +144,7 @@ class JobTimeline:
 
     @property
     def has_changed_end(self) -> bool:
-        """Whether one of the changes names `total_steps`."""
+        """True if one of the changes names `total_steps`."""
         return any("total_steps" in change.settings for change in self.changes)
 
     @property

@@ -35,7 +35,7 @@ class EpisodeType(StrEnum):
 
 
 class FinishReason(StrEnum):
-    """Why the engine stopped sampling: a stop token or string, the token limit, or an abort."""
+    """The reason why sampling stopped: a stop token or string, the token limit, or an abort."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -43,7 +43,7 @@ class FinishReason(StrEnum):
 
 
 class ForkReason(StrEnum):
-    """Why a turn does not extend an earlier turn of its episode token by token."""
+    """The reason why a turn does not extend an earlier turn of its episode token by token."""
 
     NEW_CONVERSATION = "new_conversation"
     EDITED_HISTORY = "edited_history"
@@ -198,7 +198,7 @@ ReplyPart = TextPart | ReasoningPart | ToolCallPart
 
 
 class ToolMode(StrEnum):
-    """Whether a reply may call tools: never, if the model decides so, or at least once."""
+    """True if a reply may call tools: never, if the model decides so, or at least once."""
 
     NONE = "none"
     AUTO = "auto"

@@ -130,7 +130,7 @@ class Setup:
 
     @property
     def unloaded_s(self) -> float:
-        """How long a mean episode takes that is alone."""
+        """The seconds of a mean episode that runs alone."""
         tokens = self.workload.turn_tokens
         sampling_s = tokens * self.cluster.token_s_at(1)
         return self.workload.turns * (self.workload.tool_s + self.cluster.gateway_s(tokens) + sampling_s)

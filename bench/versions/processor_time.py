@@ -44,7 +44,7 @@ class StepCost:
 
 
 class _ProcessorTime:
-    """How asv measures: each round has a server of its own, whose steps give one sample of each figure.
+    """The rule by which asv measures: each round has a server of its own, whose steps give one sample of each figure.
 
     asv spreads the rounds of its commits evenly over the time of the measurement. A process is a little faster or
     slower than the next one of the same program for as long as it lives: more samples of one server would say little.

@@ -1,4 +1,4 @@
-"""Whether an arm's job may be given to a server, and agrees with the arm's name.
+"""True if an arm's job may be given to a server, and agrees with the arm's name.
 
 It must be a valid job, and must not name code or files that no person named.
 

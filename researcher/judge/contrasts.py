@@ -185,7 +185,8 @@ def _matters_more(scores: _Scores, contrast: Contrast) -> Judged:
 def _further(scores: _Scores, arms: Sequence[str], others: Sequence[str]) -> float:
     """Return the p value of no arm being further from the baseline, in either direction, than all of the others.
 
-    |a - b| > |c - b| exactly if (a - c) and (a + c - 2 b) have the same sign, so both must be clear of 0 on one side.
+    |a - b| > |c - b| exactly if (a - c) and (a + c - 2 b) have the same sign. Both must therefore be clear of 0 on one
+    side.
     Any of `arms` may be the one, so the p value is multiplied by their number.
     """
     base = scores.baseline

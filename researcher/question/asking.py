@@ -66,7 +66,7 @@ class QuestionFlags:
 
     @property
     def name_factors(self) -> bool:
-        """Whether the flags name the factors, so that the topic is only a title."""
+        """True if the flags name the factors, so that the topic is only a title."""
         return bool(self.vary) or len(self.programs) > 1 or len(self.train_envs) > 1
 
 

@@ -56,7 +56,7 @@ class FactorSpec:
 
     @property
     def is_numeric(self) -> bool:
-        """Whether a number in a topic can be a value of the setting."""
+        """True if a number in a topic can be a value of the setting."""
         return any(isinstance(value, int | float) and not isinstance(value, bool) for value in self.usual)
 
     @property

@@ -75,7 +75,7 @@ class Mention:
 
     @property
     def has_levels(self) -> bool:
-        """Whether the topic itself gives at least two levels."""
+        """True if the topic itself gives at least two levels."""
         return len(self.values) > 1 or (not self.values and self.is_without and self.is_with)
 
     @property

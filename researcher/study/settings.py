@@ -229,7 +229,7 @@ class StudySettings(BaseModel):
 
     @property
     def is_asked(self) -> bool:
-        """Whether the settings state the question, so that the topic has been read already or is only a title."""
+        """True if the settings state the question, so that the topic has been read already or is only a title."""
         return self.flags().name_factors or self.kind is StudyKind.OPTIMIZE
 
     def question(self) -> Question:

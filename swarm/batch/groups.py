@@ -75,7 +75,7 @@ class WaitingGroup:
 
     @property
     def is_constant(self) -> bool:
-        """Whether all its values are equal, so that nothing can be learned from it."""
+        """True if all its values are equal, so that nothing can be learned from it."""
         return len(self.returns) < 2
 
 

@@ -40,17 +40,17 @@ class BatchPolicy:
 
     @property
     def is_by_agreement(self) -> bool:
-        """Whether clients decide when a batch is complete."""
+        """True if clients decide when a batch is complete."""
         return self.stop_rule in {"any_client_agrees", "all_clients_agree"}
 
     @property
     def is_grouped(self) -> bool:
-        """Whether a batch is a fixed number of groups of a fixed number of episodes."""
+        """True if a batch is a fixed number of groups of a fixed number of episodes."""
         return self.stop_rule in GROUPED_RULES
 
     @property
     def needs_contrast(self) -> bool:
-        """Whether a group whose rewards are all equal does not count."""
+        """True if a group whose rewards are all equal does not count."""
         return self.stop_rule == "enough_non_constant_tasks"
 
     @classmethod

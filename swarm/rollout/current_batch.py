@@ -44,7 +44,7 @@ class CurrentBatch:
         self._revising = asyncio.Lock()
 
     def is_ready(self) -> bool:
-        """Whether the batch is complete, by the stop rule in force or because its time is over."""
+        """Return whether the batch is complete, by the stop rule in force or because its time is over."""
         return self._pool.is_ready(self._awaited(time.monotonic()))
 
     def next_due(self, now: float) -> float | None:

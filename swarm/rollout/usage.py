@@ -43,7 +43,7 @@ class OpenCompletion:
 
     @property
     def is_cut(self) -> bool:
-        """Whether the limit of the episode ended it."""
+        """True if the limit of the episode ended it."""
         return self.params.max_tokens < self.asked_tokens and self.sampled >= self.params.max_tokens
 
 

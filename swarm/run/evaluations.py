@@ -78,7 +78,7 @@ class Evaluations:
 
     @property
     def is_over(self) -> bool:
-        """Whether no evaluation is open and none will follow, because the job is complete."""
+        """True if no evaluation is open and none will follow, because the job is complete."""
         return self._open is None and self.lifecycle.state is EngineState.COMPLETE
 
     def subscribe(self, listener: Callable[[EvaluationRow], None]) -> None:

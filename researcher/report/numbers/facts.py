@@ -136,12 +136,12 @@ class ArmFacts:
 
     @property
     def is_open(self) -> bool:
-        """Whether the arm was compared without a decision."""
+        """True if the arm was compared without a decision."""
         return self.verdict == Verdict.INCONCLUSIVE
 
     @property
     def has_rank(self) -> bool:
-        """Whether the arm has scores and nobody ruled it out."""
+        """True if the arm has scores and nobody ruled it out."""
         return bool(self.search.scores) and not self.disqualified
 
     @property
@@ -227,7 +227,7 @@ class StudyFacts:
 
     @property
     def is_best_asked(self) -> bool:
-        """Whether the question is for the best of several arms, and not whether one is better than another."""
+        """True if the question is for the best of several arms, and not whether one is better than another."""
         is_claimed = any(item.contrast.relation is Relation.BEST for item in self.contrasts)
         return is_claimed or len(self.arms) - len(self.rejected_arms) > 2
 

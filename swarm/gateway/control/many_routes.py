@@ -135,7 +135,7 @@ class _Entries:
 
     @property
     def is_over(self) -> bool:
-        """Whether all lines were taken and no entry is left."""
+        """True if all lines were taken and no entry is left."""
         return not self._left and not self._lines
 
     async def known_at_once(self) -> bytes:

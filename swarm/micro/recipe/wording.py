@@ -35,7 +35,7 @@ class Wording:
 
     @property
     def needs_only_subject(self) -> bool:
-        """Whether the subject is the only open slot, so that the same line suits any other subject."""
+        """True if the subject is the only open slot, so that the same line suits any other subject."""
         return set(_SLOT.findall(self.line)) == {"o"}
 
 

@@ -30,7 +30,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("arguments", "code", "message"),
     [
         (["--topic", ""], 2, "the topic is empty"),
-        (["--topic", "lr 1e-3 or 3e-3", "--task", "juggle"], 2, "there is no environment 'juggle'"),
+        (["--topic", "lr 1e-3 or 3e-3", "--env", "juggle"], 2, "there is no environment 'juggle'"),
         (["--topic", "learning rate -1 or 1"], 2, "lr"),
         (["--topic", TOPIC, "--brain", "oracle"], 2, "--brain"),
         (["--topic", TOPIC, "--max-hours", "-1"], 2, "--max-hours"),

@@ -126,7 +126,7 @@ class Constraint:
 
     @property
     def is_over(self) -> bool:
-        """Whether the sentence is complete and cannot continue, and no end token exists to mark this."""
+        """True if the sentence is complete and cannot continue, and no end token exists to mark this."""
         return not self._ends_by_token and self._matcher.is_stopped() and not self._matcher.is_error()
 
     def allowed(self) -> np.ndarray | None:

@@ -112,17 +112,17 @@ class Objective:
 
     @property
     def needs_whole_minibatch(self) -> bool:
-        """Whether the minibatch must be a single microbatch."""
+        """True if the minibatch must be a single microbatch."""
         return self._job.policy_loss in BATCH_STATISTIC_LOSSES or self._job.rollout_is_batch_normalize
 
     @property
     def trains_zero_advantage(self) -> bool:
-        """Whether rows of zero advantage have a gradient, which then comes from the KL or entropy term."""
+        """True if rows of zero advantage have a gradient, which then comes from the KL or entropy term."""
         return self._job.use_kl_loss or self._job.entropy_coeff != 0
 
     @property
     def needs_all_rows(self) -> bool:
-        """Whether rows of zero advantage must go through the forward pass.
+        """True if rows of zero advantage must go through the forward pass.
 
         Otherwise these rows only count in the denominators: every other policy loss is a product with the advantage.
         """

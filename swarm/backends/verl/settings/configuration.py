@@ -59,7 +59,7 @@ class VerlSettings:
 
     @property
     def colocated(self) -> bool:
-        """Whether the sampler shares the trainer's GPUs and sleeps while the trainer uses them."""
+        """True if the sampler shares the trainer's GPUs and sleeps while the trainer uses them."""
         return bool(self.config.actor_rollout_ref.hybrid_engine)
 
 

@@ -189,7 +189,7 @@ class Replica:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether the replica is being checked after an error. It receives no requests meanwhile."""
+        """True if the replica is being checked after an error. It receives no requests meanwhile."""
         return self._doubt.is_set()
 
     def doubt(self) -> None:

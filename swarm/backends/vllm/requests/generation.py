@@ -57,7 +57,7 @@ class Generation:
 
     @property
     def can_move(self) -> bool:
-        """Whether another replica can continue where this one stopped.
+        """True if another replica can continue where this one stopped.
 
         The token sequence alone does not determine a grammar's state, or counts of tokens in the completion.
         """

@@ -34,7 +34,7 @@ CALL_LIMIT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class _Endpoint:
-    """The address of chat completions. `begin` gives the headers of a new episode of `CALLS_PER_EPISODE` completions."""
+    """The address of chat completions. `begin` gives the headers of a new episode of `CALLS_PER_EPISODE` calls."""
 
     url: str
     begin: Callable[[], Awaitable[dict[str, str]]]

@@ -357,7 +357,7 @@ class Episodes:
         return self._batch.policies()
 
     def is_batch_ready(self) -> bool:
-        """True if the batch is complete, by the stop rule in force or because its time is over."""
+        """Return whether the batch is complete, by the stop rule in force or because its time is over."""
         return self._batch.is_ready()
 
     async def until_batch_ready(self) -> None:

@@ -194,7 +194,7 @@ class Status(Body):
     running: list[RunningEpisodeView]
     warnings: list[WarningView]
     recoveries: int
-    failures: dict[str, int]
+    failures: dict[str, int] = Field(default_factory=dict[str, int])
     calls: dict[str, int]
     ignored_fields: dict[str, int]
     tokens_per_second: float

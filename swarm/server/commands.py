@@ -276,10 +276,18 @@ class SwarmServer:
         await self._coordinator_client.close()
 
     async def status(self) -> Status:
-        status = build_status(
-            self._job, self._run, self.lifecycle, await self._ledger.failures(), started_at=self._started_at
+        """Return a snapshot of the server.
+
+        The failures are read after the step, so the episodes that a batch dropped are counted once its step is shown.
+        """
+        status = build_status(self._job, self._run, self.lifecycle, started_at=self._started_at)
+        return status.model_copy(
+            update={
+                "failures": await self._ledger.failures(),
+                "lease": self.lease.view(),
+                "disk": await self._disk.view(),
+            }
         )
-        return status.model_copy(update={"lease": self.lease.view(), "disk": await self._disk.view()})
 
     async def _on_record(self) -> tuple[JobRow, JobTimeline] | None:
         """Return the newest run and its job with all changes, or None if there is no run with a valid job."""

@@ -19,12 +19,10 @@ from swarm.server.run import Run
 RUNNING_SHOWN = 50
 
 
-def build_status(
-    job: TrainJob | None, run: Run | None, lifecycle: EngineLifecycle, failures: dict[str, int], started_at: float
-) -> Status:
-    """Return a snapshot of the server.
+def build_status(job: TrainJob | None, run: Run | None, lifecycle: EngineLifecycle, started_at: float) -> Status:
+    """Return what the server knows without a read of the ledger or the disk.
 
-    `failures` counts untrained episodes by reason. `started_at` is in seconds since the epoch.
+    `started_at` is in seconds since the epoch.
     """
     weights = lifecycle.weights
     if run is not None:
@@ -46,7 +44,6 @@ def build_status(
         running=episodes.running_views(RUNNING_SHOWN) if episodes else [],
         warnings=episodes.warnings() if episodes else [],
         recoveries=run.recoveries if run else 0,
-        failures=failures,
         calls=dict(run.service.counts.oddities) if run else {},
         ignored_fields=dict(run.service.counts.ignored_fields) if run else {},
         tokens_per_second=run.service.tokens_per_second() if run else 0.0,

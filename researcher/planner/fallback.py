@@ -132,7 +132,7 @@ class FallbackPlanner:
         Raises PlannerError if the arm studies another program.
         """
         if arm.factors.get(PROGRAM, self.plain) != self.plain:
-            raise PlannerError(f"{arm.name} is to have a program that no rule writes")
+            raise PlannerError(f"{arm.name} needs a program, which the rules cannot write")
         factors = {name: value for name, value in arm.factors.items() if name != PROGRAM}
         return self.rules.write_program(charter, replace(arm, factors=factors), None)
 

@@ -15,7 +15,7 @@ from typing import Any
 from swarm.backends.fake.sampler import FakeEngine
 from swarm.backends.fake.trainer import FakeTrainer
 from swarm.backends.local.trainer import build_local, build_worker
-from swarm.backends.local.worker_process import WorkerProcess
+from swarm.backends.process.worker_process import WorkerProcess
 from swarm.config import ServerConfig
 from swarm.errors import JobInvalid
 from swarm.job import TrainJob

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from swarm.backends.fake.sampler import FakeEngine
-from swarm.backends.local.worker_process import WorkerProcess
+from swarm.backends.process.worker_process import WorkerProcess
 from swarm.backends.verl.driver.cluster import own_directory
 from swarm.backends.verl.trainer import VerlLimits, VerlTrainer, build_driver
 from swarm.backends.vllm.handover import shared_memory_of

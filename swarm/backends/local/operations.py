@@ -28,8 +28,8 @@ from swarm.backends.local.decoding.grammar import GrammarCompiler
 from swarm.backends.local.delivery import TokenDelivery
 from swarm.backends.local.model.loading import LoadedModel, load_model
 from swarm.backends.local.model.precision import computing_with
-from swarm.backends.local.wire import Message, pack_error, unpack_batch
-from swarm.backends.pipes import Inbox
+from swarm.backends.process.pipes import Inbox
+from swarm.backends.process.wire import Message, pack_error, unpack_batch
 from swarm.backends.threads import choose_threads, choose_training_threads
 from swarm.errors import EngineFailure, SwarmError
 from swarm.job import TrainJob

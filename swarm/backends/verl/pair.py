@@ -15,8 +15,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from swarm.backends.local.worker_process import WorkerProcess
 from swarm.backends.pairing import first_death, start_in_turns, start_together
+from swarm.backends.process.worker_process import WorkerProcess
 from swarm.backends.verl.settings.configuration import VerlSettings, merge_settings
 from swarm.backends.verl.settings.sampler_settings import sampler_settings
 from swarm.backends.verl.trainer import VerlLimits, VerlTrainer, build_driver

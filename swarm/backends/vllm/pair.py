@@ -18,8 +18,8 @@ from typing import Any, Final
 
 from swarm.backends.local.sampler import LocalEngine
 from swarm.backends.local.trainer import LocalTrainer, build_local
-from swarm.backends.local.worker_process import WorkerProcess
 from swarm.backends.pairing import first_death, start_in_turns, start_together
+from swarm.backends.process.worker_process import WorkerProcess
 from swarm.backends.stored_weights import stored_dtype, stored_parameters
 from swarm.backends.threads import choose_threads
 from swarm.backends.vllm.handover import PUBLISH_TIMEOUT_S, Handover, shared_memory_of

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
-from swarm.backends.local.decoding.grammar import GrammarCompiler
+from swarm.backends.grammar.compiler import GrammarCompiler
 from swarm.backends.local.decoding.sampling import Draw, LogitEdits, sample
 from swarm.backends.vllm.layout import SamplerLayout, SamplerSettings, WeightFile
 from swarm.backends.vllm.replicas.sampler_plan import SamplerLimits

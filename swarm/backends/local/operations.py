@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import torch
 
+from swarm.backends.grammar.compiler import GrammarCompiler
 from swarm.backends.local.decoding.batching import BatchSampler, Limits
 from swarm.backends.local.decoding.gathering import Gathering
-from swarm.backends.local.decoding.grammar import GrammarCompiler
 from swarm.backends.local.delivery import TokenDelivery
 from swarm.backends.local.model.loading import LoadedModel, load_model
 from swarm.backends.local.model.precision import computing_with

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from swarm.backends.local.decoding.grammar import Constraint, GrammarCompiler
+from swarm.backends.grammar.compiler import Constraint, GrammarCompiler
 from swarm.backends.vllm.layout import SamplerSettings, WeightSource
 from swarm.backends.vllm.replicas.model_facts import ModelFacts, read_facts
 from swarm.backends.vllm.replicas.replica import Replica

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llguidance import LLMatcher, grammar_from
 
-from swarm.backends.local.decoding.grammar import GrammarCompiler
+from swarm.backends.grammar.compiler import GrammarCompiler
+from swarm.backends.grammar.lark import write_lark
 from swarm.backends.vllm.replicas.model_facts import ModelFacts, read_facts
 from swarm.backends.vllm.requests.generation import Generation
-from swarm.backends.vllm.requests.grammars import structured_outputs
 from swarm.backends.vllm.requests.routing import BLOCK_TOKENS, PrefixRouter
 from swarm.backends.vllm.requests.wire import Piece, check_params, completion_body, error_of, read_event
 from swarm.errors import BadRequest, ContextLengthExceeded, EngineFailure, UnknownParameter
@@ -207,7 +207,7 @@ def test_sentence_of_a_model_without_end_tokens_ends_where_it_is_complete(facts:
 )
 @pytest.mark.parametrize("end_ids", [{2}, {2, 7}, {7}])
 def test_grammars_are_well_formed_in_vllms_notation(grammar: Grammar, end_ids: set[int]) -> None:
-    told = structured_outputs(grammar, end_ids, eos_id=2)["grammar"]
+    told = write_lark(grammar, end_ids, eos_id=2)
     assert LLMatcher.validate_grammar(grammar_from("grammar", told), None) == ""
     assert ("<[7]>" in told) == (7 in end_ids)
     if grammar.kind in {GrammarKind.JSON_SCHEMA, GrammarKind.JSON_OBJECT}:
@@ -218,7 +218,7 @@ def test_grammars_are_well_formed_in_vllms_notation(grammar: Grammar, end_ids: s
 def test_grammar_that_is_no_schema_or_too_large_is_refused() -> None:
     for text in ("[1]", "{", "{" * 100_000):
         with pytest.raises(BadRequest):
-            structured_outputs(Grammar(GrammarKind.JSON_SCHEMA, text), {2}, eos_id=2)
+            write_lark(Grammar(GrammarKind.JSON_SCHEMA, text), {2}, eos_id=2)
 
 
 def test_facts_are_those_of_the_files(facts: ModelFacts) -> None:

@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from swarm.backends.local.decoding.grammar import Constraint
+from swarm.backends.grammar.compiler import Constraint
 from swarm.backends.stopping import StopRule
 from swarm.backends.vllm.replicas.model_facts import ModelFacts
 from swarm.backends.vllm.requests.streams import Arrival

@@ -16,8 +16,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from swarm.backends.grammar.lark import write_lark
 from swarm.backends.vllm.replicas.command import MOST_TOP_LOGPROBS, SERVED_NAME
-from swarm.backends.vllm.requests.grammars import structured_outputs
 from swarm.errors import BadRequest, ContextLengthExceeded, EngineFailure, SwarmError, UnknownParameter
 from swarm.sampler import EngineLost
 from swarm.types import SamplingParams, TokenLogprobs
@@ -104,7 +104,7 @@ def completion_body(
     if seed is not None:
         body["seed"] = seed % SEED_RANGE
     if params.grammar is not None:
-        body["structured_outputs"] = structured_outputs(params.grammar, end_ids, eos_id)
+        body["structured_outputs"] = {"grammar": write_lark(params.grammar, end_ids, eos_id)}
     return body
 
 

@@ -18,9 +18,9 @@ from transformers import AutoModelForCausalLM
 
 from swarm.backends.grammar.compiler import GrammarCompiler
 from swarm.backends.local.decoding.sampling import Draw, LogitEdits, sample
-from swarm.backends.vllm.layout import SamplerLayout, SamplerSettings, WeightFile
-from swarm.backends.vllm.replicas.sampler_plan import SamplerLimits
-from swarm.backends.vllm.sampler import VllmEngine
+from swarm.backends.replicas.layout import SamplerLayout, SamplerSettings, WeightFile
+from swarm.backends.replicas.sampler import VllmEngine
+from swarm.backends.replicas.sampler_plan import SamplerLimits
 from swarm.model_path import BUNDLED_DIRECTORY, read_stop_ids, read_tokenizer
 from swarm.types import SamplingParams
 

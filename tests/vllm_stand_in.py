@@ -18,9 +18,9 @@ from typing import Any
 
 from process_support import is_running
 
-from swarm.backends.vllm.layout import SamplerLayout, SamplerSettings, WeightFile
-from swarm.backends.vllm.replicas.sampler_plan import SamplerLimits
-from swarm.backends.vllm.sampler import VllmEngine
+from swarm.backends.replicas.layout import SamplerLayout, SamplerSettings, WeightFile
+from swarm.backends.replicas.sampler import VllmEngine
+from swarm.backends.replicas.sampler_plan import SamplerLimits
 from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.types import FinishReason, SamplingParams, TokenDelta
 

@@ -78,7 +78,7 @@ class Backends:
             )
             return Backend(pair, pair.trainer, tokenizer_path, pair.driver.start, pair.died, pair.stop)
         if self._is_sampled_by_vllm(job):
-            from swarm.backends.vllm.pair import build_pair
+            from swarm.backends.local.pair import build_pair
 
             both = build_pair(
                 job,

@@ -12,8 +12,8 @@ from contract.test_engine_contract import *  # noqa: F403  the promises are writ
 from contract.test_trainer_contract import *  # noqa: F403  the promises are written once
 from vllm_sampler import vllm_python
 
+from swarm.backends.local.pair import PublishingTrainer, VllmPair, build_pair
 from swarm.backends.local.trainer import build_worker
-from swarm.backends.vllm.pair import PublishingTrainer, VllmPair, build_pair
 from swarm.config import ServerConfig
 from swarm.job import TrainJob
 

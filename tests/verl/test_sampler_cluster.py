@@ -16,7 +16,7 @@ import pytest
 from ray_nodes import RayNodes, ray_nodes
 from vllm_stand_in import LIMITS, StandIns, complete, expected_tokens, until
 
-from swarm.backends.vllm.sampler import VllmEngine
+from swarm.backends.replicas.sampler import VllmEngine
 from swarm.errors import EngineFailure
 from swarm.sampler import EngineLost
 

@@ -238,7 +238,7 @@ class Worker:
 
     def _write_weights(self, call_id: int, args: Any) -> str:
         """Write the current weights as a file for a sampler in another process, and return its path."""
-        from swarm.backends.vllm.weight_file import gather, path_of_version, write_weights
+        from swarm.backends.replicas.weight_file import gather, path_of_version, write_weights
 
         session = self._require_session()
         module: Any = session.model.module

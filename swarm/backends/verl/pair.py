@@ -17,12 +17,12 @@ from omegaconf import OmegaConf
 
 from swarm.backends.pairing import first_death, start_in_turns, start_together
 from swarm.backends.process.worker_process import WorkerProcess
+from swarm.backends.replicas.layout import SamplerSettings
+from swarm.backends.replicas.sampler import VllmEngine
+from swarm.backends.replicas.sampler_plan import SamplerLimits
 from swarm.backends.verl.settings.configuration import VerlSettings, merge_settings
 from swarm.backends.verl.settings.sampler_settings import sampler_settings
 from swarm.backends.verl.trainer import VerlLimits, VerlTrainer, build_driver
-from swarm.backends.vllm.layout import SamplerSettings
-from swarm.backends.vllm.replicas.sampler_plan import SamplerLimits
-from swarm.backends.vllm.sampler import VllmEngine
 from swarm.config import ServerConfig
 from swarm.errors import JobInvalid
 from swarm.job import TrainJob

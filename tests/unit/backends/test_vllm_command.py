@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from swarm.backends.vllm.layout import SamplerLayout, SamplerSettings
-from swarm.backends.vllm.replicas.command import build_command, build_environment, own_directory
+from swarm.backends.replicas.layout import SamplerLayout, SamplerSettings
+from swarm.backends.replicas.vllm.command import build_command, build_environment, own_directory
 from swarm.errors import JobInvalid
 
 SETTINGS = SamplerSettings(Path("/models/m"), SamplerLayout(), "bfloat16", max_num_seqs=8)
@@ -33,7 +33,7 @@ def environment(settings: SamplerSettings, index: int = 0, **inherited: str) -> 
 def test_command_runs_vllm_under_the_guard_with_what_the_engine_relies_on() -> None:
     words = build_command(Path("/venv/bin/python"), SETTINGS, port=1234, seed=5, cores=(0, 1, 2))
     assert words[0] == "/venv/bin/python"
-    assert words[1].endswith("swarm_guard.py")
+    assert words[1].endswith("guard.py")
     assert words[4:9] == ["/venv/bin/python", "-m", "vllm.entrypoints.cli.main", "serve", "/models/m"]
     options = arguments(SETTINGS)
     assert (options["host"], options["port"], options["seed"]) == ("127.0.0.1", "1234", "5")

@@ -14,9 +14,9 @@ import httpx
 import pytest
 from vllm_stand_in import LIMIT_S, LIMITS, StandIns, complete, expected_tokens, port_of, until
 
-from swarm.backends.vllm.layout import WeightBroadcast
-from swarm.backends.vllm.replicas.replica import ReplicaState
-from swarm.backends.vllm.sampler import VllmEngine
+from swarm.backends.replicas.layout import WeightBroadcast
+from swarm.backends.replicas.replica import ReplicaState
+from swarm.backends.replicas.sampler import VllmEngine
 from swarm.errors import BadRequest, ContextLengthExceeded, EngineFailure, UnknownParameter
 from swarm.sampler import EngineLost
 from swarm.types import FinishReason, Grammar, GrammarKind, SamplingParams

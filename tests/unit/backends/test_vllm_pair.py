@@ -17,10 +17,10 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 from vllm_stand_in import StandIns, complete, expected_tokens
 
+from swarm.backends.local.pair import PublishingTrainer, VllmPair, build_pair, sampler_settings
 from swarm.backends.local.trainer import build_local, build_worker
-from swarm.backends.vllm.handover import Handover, shared_memory_of
-from swarm.backends.vllm.layout import WeightFile
-from swarm.backends.vllm.pair import PublishingTrainer, VllmPair, build_pair, sampler_settings
+from swarm.backends.replicas.handover import Handover, shared_memory_of
+from swarm.backends.replicas.layout import WeightFile
 from swarm.config import ServerConfig
 from swarm.errors import JobInvalid
 from swarm.job import TrainJob, build_job

@@ -14,10 +14,10 @@ from llguidance import LLMatcher, grammar_from
 
 from swarm.backends.grammar.compiler import GrammarCompiler
 from swarm.backends.grammar.lark import write_lark
-from swarm.backends.vllm.replicas.model_facts import ModelFacts, read_facts
-from swarm.backends.vllm.requests.generation import Generation
-from swarm.backends.vllm.requests.routing import BLOCK_TOKENS, PrefixRouter
-from swarm.backends.vllm.requests.wire import Piece, check_params, completion_body, error_of, read_event
+from swarm.backends.replicas.generation import Generation
+from swarm.backends.replicas.model_facts import ModelFacts, read_facts
+from swarm.backends.replicas.routing import BLOCK_TOKENS, PrefixRouter
+from swarm.backends.replicas.vllm.wire import Piece, check_params, completion_body, error_of, read_event
 from swarm.errors import BadRequest, ContextLengthExceeded, EngineFailure, UnknownParameter
 from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.sampler import EngineLost

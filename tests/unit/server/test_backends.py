@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from swarm.backends.base import Backend, Backends
+from swarm.backends.local.pair import VllmPair
 from swarm.backends.local.sampler import LocalEngine
-from swarm.backends.vllm.pair import VllmPair
 from swarm.config import ServerConfig
 from swarm.errors import EngineFailure, JobInvalid
 from swarm.job import TrainJob, build_job

@@ -18,11 +18,11 @@ from process_support import descendants, is_running
 from safetensors.torch import load_file
 
 from swarm.backends.process.worker_process import WorkerProcess
+from swarm.backends.replicas.handover import shared_memory_of
+from swarm.backends.replicas.layout import WeightBroadcast, WeightFile, WeightSource
+from swarm.backends.replicas.weight_file import ShmFull, write_weights
 from swarm.backends.verl.ranks.weights import WEIGHTS_PATH, ShmFileEngine
 from swarm.backends.verl.trainer import VerlLimits, VerlTrainer
-from swarm.backends.vllm.handover import shared_memory_of
-from swarm.backends.vllm.layout import WeightBroadcast, WeightFile, WeightSource
-from swarm.backends.vllm.weight_file import ShmFull, write_weights
 from swarm.config import ServerConfig
 from swarm.errors import EngineFailure
 from swarm.job import TrainJob

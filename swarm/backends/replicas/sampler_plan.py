@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from swarm.backends.vllm.layout import SamplerSettings
+from swarm.backends.replicas.layout import SamplerSettings
 
 
 @dataclass(frozen=True, slots=True)

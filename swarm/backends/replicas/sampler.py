@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Final
 
 from swarm.backends.grammar.compiler import Constraint, GrammarCompiler
-from swarm.backends.vllm.layout import SamplerSettings, WeightSource
-from swarm.backends.vllm.replicas.model_facts import ModelFacts, read_facts
-from swarm.backends.vllm.replicas.replica import Replica
-from swarm.backends.vllm.replicas.replica_pool import ReplicaPool
-from swarm.backends.vllm.replicas.sampler_plan import ReplicaPlan, SamplerLimits
-from swarm.backends.vllm.requests.generation import Generation
-from swarm.backends.vllm.requests.streams import PieceStream
-from swarm.backends.vllm.requests.wire import check_params
+from swarm.backends.replicas.generation import Generation
+from swarm.backends.replicas.layout import SamplerSettings, WeightSource
+from swarm.backends.replicas.model_facts import ModelFacts, read_facts
+from swarm.backends.replicas.pool import ReplicaPool
+from swarm.backends.replicas.replica import Replica
+from swarm.backends.replicas.sampler_plan import ReplicaPlan, SamplerLimits
+from swarm.backends.replicas.streams import PieceStream
+from swarm.backends.replicas.vllm.wire import check_params
 from swarm.errors import BadRequest, ContextLengthExceeded, EngineFailure
 from swarm.sampler import EngineInfo, EngineLost
 from swarm.types import FinishReason, SamplingParams, TokenDelta

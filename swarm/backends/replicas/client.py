@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 
 import httpx
 
-from swarm.backends.vllm.requests.wire import error_of
+from swarm.backends.replicas.vllm.wire import error_of
 from swarm.sampler import EngineLost
 
 CONNECT_S: Final = 10.0

@@ -4,7 +4,7 @@ Place in the flow: launcher.py starts it as a process and keeps the other end of
 enough free devices, and for an actor there that runs the guard. It is a Ray driver of its own: however it ends, Ray
 ends the actor, and the guard ends the rest. It knows nothing of weights or requests.
 
-Usage: python -m swarm.backends.vllm.replicas.replica_host, with a `ReplicaOrder` as JSON in SWARM_REPLICA_ORDER.
+Usage: python -m swarm.backends.replicas.processes.host, with a `ReplicaOrder` as JSON in SWARM_REPLICA_ORDER.
 Standard output gets one line: our process id, the replica's base URL, the id of its node. Output of vLLM goes to
 standard error. The exit status is the guard's, or 137 if the node or the actor is gone.
 """
@@ -30,16 +30,16 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.util import get_node_ip_address
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from swarm.backends.vllm.layout import ReplicaOrder
-from swarm.backends.vllm.replicas.address import check_address
-from swarm.backends.vllm.replicas.command import (
+from swarm.backends.replicas.layout import ReplicaOrder
+from swarm.backends.replicas.processes.address import check_address
+from swarm.backends.replicas.processes.launcher import ORDER_VARIABLE, REMOTE_GRACE_S
+from swarm.backends.replicas.vllm.command import (
     STOP_GRACE_S,
     build_command,
     build_environment,
     free_port,
     own_directory,
 )
-from swarm.backends.vllm.replicas.launcher import ORDER_VARIABLE, REMOTE_GRACE_S
 from swarm.errors import EngineFailure, SwarmError
 
 LOOK_INTERVAL_S: Final = 0.5

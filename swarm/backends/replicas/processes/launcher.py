@@ -16,8 +16,11 @@ from typing import Final
 
 from pydantic import TypeAdapter
 
-from swarm.backends.vllm.layout import ReplicaOrder
-from swarm.backends.vllm.replicas.command import (
+from swarm.backends.replicas.client import ReplicaClient
+from swarm.backends.replicas.layout import ReplicaOrder
+from swarm.backends.replicas.processes.guarded_process import GuardedProcess, start_process
+from swarm.backends.replicas.sampler_plan import ReplicaPlan
+from swarm.backends.replicas.vllm.command import (
     LOOPBACK,
     SECRETS,
     STOP_GRACE_S,
@@ -26,9 +29,6 @@ from swarm.backends.vllm.replicas.command import (
     free_port,
     own_directory,
 )
-from swarm.backends.vllm.replicas.replica_processes import GuardedProcess, start_process
-from swarm.backends.vllm.replicas.sampler_plan import ReplicaPlan
-from swarm.backends.vllm.requests.replica_client import ReplicaClient
 
 ORDER_VARIABLE: Final = "SWARM_REPLICA_ORDER"
 REMOTE_GRACE_S: Final = 2 * STOP_GRACE_S
@@ -85,7 +85,7 @@ async def _on_a_node(
     told = TypeAdapter(ReplicaOrder).dump_json(order).decode()
     environment = {name: value for name, value in os.environ.items() if name not in SECRETS} | {ORDER_VARIABLE: told}
     process = await start_process(
-        [sys.executable, "-m", "swarm.backends.vllm.replicas.replica_host"],
+        [sys.executable, "-m", "swarm.backends.replicas.processes.host"],
         environment,
         _log_of(plan, index),
         grace_s=REMOTE_GRACE_S,

@@ -20,12 +20,12 @@ from swarm.backends.local.sampler import LocalEngine
 from swarm.backends.local.trainer import LocalTrainer, build_local
 from swarm.backends.pairing import first_death, start_in_turns, start_together
 from swarm.backends.process.worker_process import WorkerProcess
+from swarm.backends.replicas.handover import PUBLISH_TIMEOUT_S, Handover, shared_memory_of
+from swarm.backends.replicas.layout import SamplerLayout, SamplerSettings, WeightFile
+from swarm.backends.replicas.sampler import VllmEngine
+from swarm.backends.replicas.sampler_plan import SamplerLimits
 from swarm.backends.stored_weights import stored_dtype, stored_parameters
 from swarm.backends.threads import choose_threads
-from swarm.backends.vllm.handover import PUBLISH_TIMEOUT_S, Handover, shared_memory_of
-from swarm.backends.vllm.layout import SamplerLayout, SamplerSettings, WeightFile
-from swarm.backends.vllm.replicas.sampler_plan import SamplerLimits
-from swarm.backends.vllm.sampler import VllmEngine
 from swarm.config import ServerConfig
 from swarm.job import TrainJob
 from swarm.sampler import EngineInfo

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from swarm.backends.vllm.layout import WeightFile, WeightSource
+from swarm.backends.replicas.layout import WeightFile, WeightSource
 from swarm.errors import SwarmError
 from swarm.sampler import EngineLost
 

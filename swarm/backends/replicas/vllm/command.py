@@ -16,11 +16,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
-from swarm.backends.vllm.layout import SamplerSettings
+from swarm.backends.replicas.layout import SamplerSettings
 from swarm.errors import JobInvalid
 
 INSIDE: Final = Path(__file__).parent / "inside_vllm"
 """Modules for the interpreter that has vLLM."""
+GUARD: Final = Path(__file__).parents[1] / "processes" / "guard.py"
 SHARED: Final = "shared"
 GRAMMAR_LIBRARY: Final = "llguidance"
 LOOPBACK: Final = "127.0.0.1"
@@ -88,7 +89,7 @@ def build_command(
         options["enable_sleep_mode"] = True
     options |= _checked(settings)
     vllm = [str(python), "-m", "vllm.entrypoints.cli.main", "serve", str(settings.model_directory)]
-    guard = [str(python), str(INSIDE / "swarm_guard.py"), str(STOP_GRACE_S), _cores_of(settings, cores, threads)]
+    guard = [str(python), str(GUARD), str(STOP_GRACE_S), _cores_of(settings, cores, threads)]
     return [*guard, *vllm, *_as_arguments(options)]
 
 

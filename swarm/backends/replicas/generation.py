@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from swarm.backends.grammar.compiler import Constraint
+from swarm.backends.replicas.model_facts import ModelFacts
+from swarm.backends.replicas.streams import Arrival
+from swarm.backends.replicas.vllm.wire import completion_body
 from swarm.backends.stopping import StopRule
-from swarm.backends.vllm.replicas.model_facts import ModelFacts
-from swarm.backends.vllm.requests.streams import Arrival
-from swarm.backends.vllm.requests.wire import completion_body
 from swarm.errors import EngineFailure
 from swarm.types import FinishReason, SamplingParams, TokenDelta, TokenLogprobs
 

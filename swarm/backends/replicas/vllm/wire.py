@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from swarm.backends.grammar.lark import write_lark
-from swarm.backends.vllm.replicas.command import MOST_TOP_LOGPROBS, SERVED_NAME
+from swarm.backends.replicas.vllm.command import MOST_TOP_LOGPROBS, SERVED_NAME
 from swarm.errors import BadRequest, ContextLengthExceeded, EngineFailure, SwarmError, UnknownParameter
 from swarm.sampler import EngineLost
 from swarm.types import SamplingParams, TokenLogprobs

@@ -14,12 +14,12 @@ from collections.abc import Callable, Coroutine, Mapping
 from enum import StrEnum
 from typing import Any, Final
 
-from swarm.backends.vllm.layout import WeightBroadcast, WeightFile, WeightSource
-from swarm.backends.vllm.replicas.launcher import launch
-from swarm.backends.vllm.replicas.replica_processes import GuardedProcess
-from swarm.backends.vllm.replicas.sampler_plan import ReplicaPlan
-from swarm.backends.vllm.requests.replica_client import Features, Health, ReplicaClient
-from swarm.backends.vllm.requests.streams import PieceStream
+from swarm.backends.replicas.client import Features, Health, ReplicaClient
+from swarm.backends.replicas.layout import WeightBroadcast, WeightFile, WeightSource
+from swarm.backends.replicas.processes.guarded_process import GuardedProcess
+from swarm.backends.replicas.processes.launcher import launch
+from swarm.backends.replicas.sampler_plan import ReplicaPlan
+from swarm.backends.replicas.streams import PieceStream
 from swarm.errors import EngineFailure, SwarmError
 from swarm.sampler import EngineLost
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from typing import Any
 
-from swarm.backends.vllm.requests.replica_client import ReplicaClient
-from swarm.backends.vllm.requests.wire import Piece, read_event
+from swarm.backends.replicas.client import ReplicaClient
+from swarm.backends.replicas.vllm.wire import Piece, read_event
 from swarm.errors import SwarmError
 from swarm.sampler import EngineLost
 

@@ -13,10 +13,10 @@ import time
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
-from swarm.backends.vllm.layout import WeightBroadcast, WeightFile, WeightSource
-from swarm.backends.vllm.replicas.replica import Replica, ReplicaState
-from swarm.backends.vllm.replicas.sampler_plan import ReplicaPlan
-from swarm.backends.vllm.requests.routing import PrefixRouter
+from swarm.backends.replicas.layout import WeightBroadcast, WeightFile, WeightSource
+from swarm.backends.replicas.replica import Replica, ReplicaState
+from swarm.backends.replicas.routing import PrefixRouter
+from swarm.backends.replicas.sampler_plan import ReplicaPlan
 from swarm.errors import EngineFailure, SwarmError
 from swarm.sampler import EngineLost
 

@@ -40,6 +40,7 @@ def sampler_settings(settings: VerlSettings) -> SamplerSettings:
         ),
         dtype=str(rollout.dtype),
         max_num_seqs=int(rollout.max_num_seqs),
+        sampler="vllm",
         max_model_len=settings.job.max_model_len,
         seed=settings.job.seed,
         flags={**flags, **own},

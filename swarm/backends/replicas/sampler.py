@@ -1,7 +1,7 @@
-"""The vLLM sampler as the gateway sees it: several replicas behind one `generate`.
+"""An external sampler as the gateway sees it: several replicas behind one `generate`.
 
-Place in the flow: implements `Engine` with vLLM; the trainer beside it publishes weights to it. It knows nothing of
-tensors, Ray or training, so that the server process loads none of them.
+Place in the flow: implements `Engine` with the kind of server that the settings name. The trainer beside it publishes
+weights to it. It knows nothing of tensors, Ray or training, so that the server process loads none of them.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from swarm.backends.local.decoding.grammar import Constraint, GrammarCompiler
-from swarm.backends.vllm.layout import SamplerSettings, WeightSource
-from swarm.backends.vllm.replicas.model_facts import ModelFacts, read_facts
-from swarm.backends.vllm.replicas.replica import Replica
-from swarm.backends.vllm.replicas.replica_pool import ReplicaPool
-from swarm.backends.vllm.replicas.sampler_plan import ReplicaPlan, SamplerLimits
-from swarm.backends.vllm.requests.generation import Generation
-from swarm.backends.vllm.requests.streams import PieceStream
-from swarm.backends.vllm.requests.wire import check_params
+from swarm.backends.grammar.compiler import Constraint, GrammarCompiler
+from swarm.backends.replicas.adapter import load_adapter
+from swarm.backends.replicas.generation import Generation
+from swarm.backends.replicas.layout import SamplerLimits, SamplerSettings, WeightSource
+from swarm.backends.replicas.model_facts import ModelFacts, read_facts
+from swarm.backends.replicas.plan import ReplicaPlan
+from swarm.backends.replicas.pool import ReplicaPool
+from swarm.backends.replicas.replica import Replica
+from swarm.backends.replicas.streams import PieceStream
 from swarm.errors import BadRequest, ContextLengthExceeded, EngineFailure
 from swarm.sampler import EngineInfo, EngineLost
 from swarm.types import FinishReason, SamplingParams, TokenDelta
@@ -48,12 +48,13 @@ class VllmEngine:
         sampling_seed: Callable[[], Sequence[int]] | None = None,
         ray_address: str | None = None,
     ) -> None:
-        """Create a stopped sampler. `python` is the interpreter that has vLLM.
+        """Create a stopped sampler. `python` is the interpreter that has the server.
 
         At every start, `sampling_seed` is called for the seed of unseeded requests; the default is the seed of the
         settings. The replicas run on the Ray cluster at `ray_address` if given, otherwise on this host.
         """
-        self._plan = ReplicaPlan(python, settings, limits or SamplerLimits(), log_directory, ray_address)
+        self._adapter = load_adapter(settings.sampler)
+        self._plan = ReplicaPlan(self._adapter, python, settings, limits or SamplerLimits(), log_directory, ray_address)
         self._sampling_seed = sampling_seed or (lambda: [settings.seed])
         self._running: _Running | None = None
         self._turn = asyncio.Lock()
@@ -104,7 +105,11 @@ class VllmEngine:
         self, request_id: str, prompt_ids: Sequence[int], params: SamplingParams
     ) -> AsyncGenerator[TokenDelta]:
         running = self._require_running()
-        generation = _checked_generation(running, request_id, prompt_ids, params)
+        facts, context_length = running.facts, running.context_length
+        check_request(prompt_ids, params, vocabulary=facts.vocabulary, context_length=context_length)
+        self._adapter.check_params(params)
+        room, constraint = context_length - len(prompt_ids), running.start_constraint(params)
+        generation = Generation(request_id, prompt_ids, params, facts, room, constraint)
         broken: list[int | None] = []
         while True:
             stream = await running.open(generation)
@@ -115,7 +120,7 @@ class VllmEngine:
                 while True:
                     delta = generation.accept(await stream.read())
                     if delta is None:
-                        raise EngineLost("vLLM aborted a completion")
+                        raise EngineLost(f"{self._adapter.name} aborted a completion")
                     yield delta
                     if delta.finish_reason is not None:
                         running.pool.remember(stream.replica, generation.sequence)
@@ -124,7 +129,7 @@ class VllmEngine:
                 if running.ended:
                     continue
                 broken.append(running.doubt(stream))
-                _raise_if_final(error, generation, running.survivors(broken[:-1]))
+                _raise_if_final(error, generation, running.survivors(broken[:-1]), self._adapter.name)
                 logger.info("request %s goes on elsewhere: %s", request_id, error.message)
             finally:
                 await running.close(stream)
@@ -156,7 +161,7 @@ class VllmEngine:
 
     def _require_running(self) -> _Running:
         if self._running is None:
-            raise EngineFailure("the vLLM sampler is not started")
+            raise EngineFailure(f"the {self._adapter.name} sampler is not started")
         return self._running
 
 
@@ -192,7 +197,7 @@ class _Running:
         while not self.ended:
             replica = self.pool.choose(generation.sequence)
             if replica is not None:
-                stream = replica.open(generation.next_body())
+                stream = replica.open(generation.next_request())
                 self._streams.add(stream)
                 return stream
             await self.pool.change()
@@ -214,28 +219,28 @@ class _Running:
         return sum(pid in living for pid in broken)
 
 
-def _checked_generation(
-    running: _Running, request_id: str, prompt_ids: Sequence[int], params: SamplingParams
-) -> Generation:
-    """Return a generation. Raise BadRequest for parameters that vLLM could not honour."""
-    vocabulary = running.facts.vocabulary
-    room = running.context_length - len(prompt_ids)
-    if room < 1:
+def check_request(prompt_ids: Sequence[int], params: SamplingParams, *, vocabulary: int, context_length: int) -> None:
+    """Raise BadRequest for tokens and parameters that no sampler could honour."""
+    if len(prompt_ids) >= context_length:
         raise ContextLengthExceeded(
-            f"the prompt has {len(prompt_ids)} tokens and the context holds {running.context_length}: shorten it so "
+            f"the prompt has {len(prompt_ids)} tokens and the context holds {context_length}: shorten it so "
             "that at least one token fits"
         )
     if not prompt_ids:
         raise BadRequest("the prompt is empty: send at least one token")
     if min(prompt_ids) < 0 or max(prompt_ids) >= vocabulary:
         raise BadRequest(f"the prompt has token ids outside the vocabulary of {vocabulary}")
-    check_params(params, vocabulary)
-    return Generation(request_id, prompt_ids, params, running.facts, room, running.start_constraint(params))
+    if any(not 0 <= token_id < vocabulary for token_id, _ in params.logit_bias):
+        raise BadRequest(f"logit_bias has token ids outside the vocabulary of {vocabulary}", param="logit_bias")
+    if params.grammar is not None:
+        for name in ("min_tokens", "ignore_eos"):
+            if getattr(params, name):
+                raise BadRequest(f"{name} cannot go with a grammar, which alone says where to end", param=name)
 
 
-def _raise_if_final(error: EngineLost, generation: Generation, survivors: int) -> None:
+def _raise_if_final(error: EngineLost, generation: Generation, survivors: int, name: str) -> None:
     if survivors + 1 >= MOST_BREAKS:
-        raise BadRequest(f"vLLM cannot complete this request: {error.message}") from error
+        raise BadRequest(f"{name} cannot complete this request: {error.message}") from error
     if not generation.can_move:
         raise EngineLost(
             f"the replica of this completion is gone ({error.message}), and one that follows a grammar or penalties "

@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-from swarm.backends.local.wire import Message, Unpacker, pack
+from swarm.backends.process.wire import Message, Unpacker, pack
 
 READ_BYTES = 2**18
 

@@ -1,4 +1,4 @@
-"""The way of new weights from a trainer to the vLLM replicas, and the sharing of devices between both.
+"""The way of new weights from a trainer to the replicas, and the sharing of devices between both.
 
 Place in the flow: the trainer of a pair, verl's or the local one, passes each new version through here before it
 reports the step as done. This module knows nothing of tensors or of training.
@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from swarm.backends.vllm.layout import WeightFile, WeightSource
+from swarm.backends.replicas.layout import WeightFile, WeightSource
 from swarm.errors import SwarmError
 from swarm.sampler import EngineLost
 

@@ -1,36 +1,30 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """Grammars: the tokens that may come next, so that a completion is a sentence of the requested language.
 
-Place in the flow: batching.py starts a `Constraint` for each request with a grammar, asks it for a mask before each
-token, and passes it the sampled token. sampling.py applies the masks. llguidance does the parsing. This module knows
-nothing of HTTP: the gateway turns a `response_format` or a forced tool call into a grammar.
+Place in the flow: a sampler starts a `Constraint` for each request with a grammar, asks it for a mask before each
+token, and passes it the sampled token. The local trainer does the same with recorded tokens. llguidance does the
+parsing. This module knows nothing of HTTP: the gateway turns a `response_format` or a forced tool call into a grammar.
 """
 
 from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any, cast
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from tokenizers import Tokenizer
 
+from swarm.backends.grammar.schema import check_size, json_options, name_of, read_schema
 from swarm.errors import BadRequest
 from swarm.types import Grammar, GrammarKind
 
-LARGEST_TEXT = 2**16
-"""Bytes of a grammar. The costliest known schema of this size compiles in half a second."""
 LARGEST_STEP = 10_000
 """Parser items of one mask, far beyond any JSON. A more ambiguous grammar would delay every request in the batch."""
 KEPT_GRAMMARS = 256
 LONGEST_REASON = 300
-WHITESPACE = r"[ \n\r\t]{1,32}"
-"""Whitespace between the tokens of JSON, unless the schema sets it. Without a bound, a weak model may write blanks
-until its limit. A Lark grammar sets its own, as `"x-guidance": {"whitespace_pattern": ...}` in each schema after
-`%json`."""
-ANY_OBJECT = '{"type": "object"}'
 WORD_BITS = 32
 
 
@@ -63,7 +57,7 @@ class GrammarCompiler:
         constraint = Constraint(matcher.deep_copy(), end_ids, self._tokenizer.eos_token, self._vocabulary)
         if constraint.allowed() is None:
             del self._kept[grammar]
-            raise BadRequest(f"{_name(grammar)} allows no completion at all: {constraint.error}")
+            raise BadRequest(f"{name_of(grammar)} allows no completion at all: {constraint.error}")
         return constraint
 
     def _build_tokenizer(self) -> LLTokenizer:
@@ -155,17 +149,16 @@ class Constraint:
 
 
 def _compile(grammar: Grammar, tokenizer: LLTokenizer) -> LLMatcher:
-    if len(grammar.text.encode()) > LARGEST_TEXT:
-        raise BadRequest(f"{_name(grammar)} is larger than {LARGEST_TEXT} bytes: make it smaller")
+    check_size(grammar)
     try:
         source = _source(grammar)
     except (ValueError, RecursionError) as error:
-        raise BadRequest(f"{_name(grammar)} is malformed: {_one_line(str(error))}") from error
+        raise BadRequest(f"{name_of(grammar)} is malformed: {_one_line(str(error))}") from error
     matcher = LLMatcher(
         tokenizer, source, log_level=0, limits=LLParserLimits(step_max_items=LARGEST_STEP, verbose_errors=False)
     )
     if matcher.is_error():
-        raise BadRequest(f"{_name(grammar)} cannot be enforced: {_reason(matcher)}")
+        raise BadRequest(f"{name_of(grammar)} cannot be enforced: {_reason(matcher)}")
     return matcher
 
 
@@ -181,31 +174,8 @@ def _source(grammar: Grammar) -> str:
             return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=cast(Any, json_options(schema)))
 
 
-def read_schema(grammar: Grammar) -> dict[str, Any]:
-    """Return the schema of a JSON grammar. Raise ValueError or RecursionError for an invalid one."""
-    is_any = grammar.kind is GrammarKind.JSON_OBJECT and not grammar.text
-    schema = json.loads(ANY_OBJECT if is_any else grammar.text)
-    if not isinstance(schema, dict):
-        raise ValueError("a JSON schema must be an object")
-    return cast("dict[str, Any]", schema)
-
-
-def json_options(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return llguidance's options for JSON of this schema; the schema may set the separators that they leave open.
-
-    An unenforceable keyword is refused, not skipped, whatever options the schema contains.
-    """
-    own: object = schema.get("x-guidance")
-    is_fixed = isinstance(own, dict) and cast("dict[str, Any]", own).get("whitespace_flexible") is False
-    return {"lenient": False, "coerce_one_of": False, "whitespace_pattern": None if is_fixed else WHITESPACE}
-
-
 def _place(token_id: int) -> tuple[int, np.uint32]:
     return token_id // WORD_BITS, np.uint32(1 << token_id % WORD_BITS)
-
-
-def _name(grammar: Grammar) -> str:
-    return f"the {grammar.kind.value.replace('_', ' ')} to follow"
 
 
 def _reason(matcher: LLMatcher) -> str:

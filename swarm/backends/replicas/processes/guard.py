@@ -3,7 +3,7 @@
 Place in the flow: the parent of a replica's processes. The server keeps the other end of the guard's input, so no death
 of the server, however sudden, leaves processes behind. The guard does not know what the command does.
 
-Usage: swarm_guard.py [--detach] SECONDS CORES COMMAND...
+Usage: guard.py [--detach] SECONDS CORES COMMAND...
 
 SECONDS is the time that the command may take to end in order. CORES are the numbers of its cores, separated by commas,
 or "all". The process id of the command goes to standard output, and its output to standard error. The exit status is

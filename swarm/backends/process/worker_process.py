@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from swarm.backends.local.wire import Message, Unpacker, join_deltas, pack, unpack_delta, unpack_error
+from swarm.backends.process.wire import Message, Unpacker, join_deltas, pack, unpack_delta, unpack_error
 from swarm.errors import EngineFailure, SwarmError
 from swarm.sampler import EngineLost
 from swarm.types import FinishReason, TokenDelta

@@ -1,4 +1,4 @@
-"""The data that a job's trainer and its vLLM replicas exchange.
+"""The data that a job's trainer and its replicas exchange.
 
 Place in the flow: settings are derived from a job when its backend is built, and the replicas read them. Weights travel
 from the trainer to the replicas. This is plain data: it knows nothing of HTTP, Ray or tensors.
@@ -17,7 +17,7 @@ WeightTransport = Literal["shm_file", "nccl"]
 
 @dataclass(frozen=True, slots=True)
 class SamplerLayout:
-    """Number of vLLM replicas, and number of devices of each.
+    """Number of replicas, and number of devices of each.
 
     They are spread evenly over `nodes` hosts. A `colocated` sampler shares the trainer's devices and sleeps while the
     trainer uses them. `first_device` is the number of the sampler's first GPU among those that the server sees.
@@ -36,15 +36,16 @@ class SamplerLayout:
 class SamplerSettings:
     """Settings of one job's sampler.
 
-    `max_model_len` counts prompt plus completion, in tokens; None is the model's own limit. `transport` names the way
-    of new weights. `flags` are further options of `vllm serve` by its own names, which override ours; `flags_setting`
-    names their setting in the job.
+    `sampler` is its name in swarm/external_samplers.py. `max_model_len` counts prompt plus completion, in tokens; None
+    is the model's own limit. `transport` names the way of new weights. `flags` are further options of the server by its
+    own names, which override ours; `flags_setting` names their setting in the job.
     """
 
     model_directory: Path
     layout: SamplerLayout
     dtype: str
     max_num_seqs: int
+    sampler: str
     max_model_len: int | None = None
     seed: int = 0
     transport: WeightTransport = "shm_file"
@@ -53,13 +54,31 @@ class SamplerSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaOrder:
-    """Request for one replica on a node of a Ray cluster: its former node `node_id` if that still has free devices.
+class SamplerLimits:
+    """Limits that the server sets for the replicas, in seconds. `threads` is the number of threads of each on a CPU.
 
-    `python` has vLLM on that node. Callers of the replica must send `key`.
+    A replica hangs if a health check takes longer than `hang_s`. Its earlier deaths are forgotten `healthy_s` after its
+    start or after new weights.
     """
 
-    ray_address: str
+    boot_timeout_s: float = 600.0
+    call_timeout_s: float = 60.0
+    transfer_timeout_s: float = 300.0
+    hang_s: float = 60.0
+    watch_interval_s: float = 1.0
+    healthy_s: float = 60.0
+    threads: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaOrder:
+    """Order for one start of a replica, which draws from `seed`. Callers of the replica must send `key`.
+
+    `python` has the sampler. With a `ray_address` the replica runs on that cluster, otherwise beside the server. It
+    returns to its former node `node_id` if that still has free devices.
+    """
+
+    ray_address: str | None
     python: Path
     settings: SamplerSettings
     index: int

@@ -12,17 +12,16 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from typing import Any
 
-from swarm.backends.local.decoding.grammar import Constraint
+from swarm.backends.grammar.compiler import Constraint
+from swarm.backends.replicas.adapter import CompletionRequest
+from swarm.backends.replicas.model_facts import ModelFacts
+from swarm.backends.replicas.streams import Arrival
 from swarm.backends.stopping import StopRule
-from swarm.backends.vllm.replicas.model_facts import ModelFacts
-from swarm.backends.vllm.requests.streams import Arrival
-from swarm.backends.vllm.requests.wire import completion_body
 from swarm.errors import EngineFailure
 from swarm.types import FinishReason, SamplingParams, TokenDelta, TokenLogprobs
 
-VLLM_ENDS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
+ENDS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
 
 class Generation:
@@ -66,21 +65,20 @@ class Generation:
             params.grammar is not None or params.presence_penalty or params.frequency_penalty
         )
 
-    def next_body(self) -> dict[str, Any]:
+    def next_request(self) -> CompletionRequest:
         """Return the request for the rest of the completion."""
         self._attempts += 1
         given = len(self.output_ids)
-        body = completion_body(
+        return CompletionRequest(
             f"{self._request_id}-{self._attempts}",
             self.sequence,
             self._params,
-            limit=self._limit - given,
-            end_ids=self._rule.stop_ids,
+            max_tokens=self._limit - given,
+            min_tokens=max(0, min(self._params.min_tokens, self._limit) - given),
+            end_ids=frozenset(self._rule.stop_ids),
             eos_id=self._eos_id,
             seed=self._next_seed(),
         )
-        body["min_tokens"] = max(0, min(self._params.min_tokens, self._limit) - given)
-        return body
 
     def accept(self, arrivals: Sequence[Arrival]) -> TokenDelta | None:
         """Return arrived pieces as one delta, cut where the completion ends, or None if they are empty.
@@ -107,7 +105,7 @@ class Generation:
                 if finish is not None:
                     break
             if finish is None and piece.ended is not None:
-                finish = VLLM_ENDS.get(piece.ended)
+                finish = ENDS.get(piece.ended)
             if finish is not None:
                 break
         sampled = tuple(self.output_ids[before:])

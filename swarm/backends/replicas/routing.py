@@ -1,6 +1,6 @@
 """The choice of a replica for a request: one that has the beginning of its prompt in its cache, else the least loaded.
 
-Place in the flow: replica_pool.py asks once per request, and again if the replica breaks. This module knows replicas by
+Place in the flow: pool.py asks once per request, and again if the replica breaks. This module knows replicas by
 their numbers only. The turns of an episode extend one another's tokens, so they reach the same prefix cache again.
 """
 

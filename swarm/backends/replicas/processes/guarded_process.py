@@ -1,7 +1,7 @@
 """The processes of one replica as the server sees them: started, waited for, and ended to the last one.
 
-Place in the flow: replica.py runs one `GuardedProcess` per start. It receives the command and knows nothing of vLLM or
-HTTP. The command is the guard, and the server keeps the other end of the guard's input. However the server dies, the
+Place in the flow: replica.py runs one `GuardedProcess` per start. It receives the command and knows nothing of samplers
+or HTTP. The command is the guard, and the server keeps the other end of the guard's input. However the server dies, the
 guard then ends the rest.
 """
 
@@ -97,10 +97,11 @@ async def start_process(
     *,
     grace_s: float,
     start_limit_s: float = GUARD_START_S,
+    remedy: str = "",
 ) -> GuardedProcess:
     """Start a command, and return once it runs.
 
-    Raise EngineFailure if it cannot run, and EngineLost if the guard does not answer.
+    Raise EngineFailure with the remedy if it cannot run, and EngineLost if the guard does not answer.
     """
     try:
         log_path.parent.mkdir(parents=True, exist_ok=True)
@@ -117,7 +118,7 @@ async def start_process(
                 start_new_session=True,
             )
     except OSError as error:
-        raise EngineFailure(f"{command[0]} cannot be run: {error.strerror}: set SWARM_VLLM_PYTHON") from error
+        raise EngineFailure(f"{command[0]} cannot be run: {error.strerror}{remedy}") from error
     assert guard.stdout is not None
     try:
         async with asyncio.timeout(start_limit_s):

@@ -4,9 +4,9 @@ Place in the flow: launcher.py starts it as a process and keeps the other end of
 enough free devices, and for an actor there that runs the guard. It is a Ray driver of its own: however it ends, Ray
 ends the actor, and the guard ends the rest. It knows nothing of weights or requests.
 
-Usage: python -m swarm.backends.vllm.replicas.replica_host, with a `ReplicaOrder` as JSON in SWARM_REPLICA_ORDER.
-Standard output gets one line: our process id, the replica's base URL, the id of its node. Output of vLLM goes to
-standard error. The exit status is the guard's, or 137 if the node or the actor is gone.
+Usage: python -m swarm.backends.replicas.processes.host, with a `ReplicaOrder` as JSON in SWARM_REPLICA_ORDER.
+Standard output gets one line: our process id, the replica's base URL, the id of its node. Output of the replica
+goes to standard error. The exit status is the guard's, or 137 if the node or the actor is gone.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -30,16 +30,17 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.util import get_node_ip_address
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from swarm.backends.vllm.layout import ReplicaOrder
-from swarm.backends.vllm.replicas.address import check_address
-from swarm.backends.vllm.replicas.command import (
+from swarm.backends.replicas.adapter import load_adapter
+from swarm.backends.replicas.layout import ReplicaOrder
+from swarm.backends.replicas.processes.address import check_address
+from swarm.backends.replicas.processes.command import (
     STOP_GRACE_S,
-    build_command,
-    build_environment,
+    complete_environment,
     free_port,
+    guarded_command,
     own_directory,
 )
-from swarm.backends.vllm.replicas.launcher import ORDER_VARIABLE, REMOTE_GRACE_S
+from swarm.backends.replicas.processes.launcher import ORDER_VARIABLE, REMOTE_GRACE_S
 from swarm.errors import EngineFailure, SwarmError
 
 LOOK_INTERVAL_S: Final = 0.5
@@ -89,13 +90,10 @@ def _start_guard(order: ReplicaOrder, address: str, port: int, directory: Path) 
         inherited.pop(DEVICES, None)
         index = order.index % (layout.replicas // layout.nodes)
     settings = replace(order.settings, layout=replace(layout, first_device=0))
-    environment = build_environment(
-        inherited, settings, index=index, key=order.key, threads=order.threads, directory=directory
-    )
+    here, adapter = replace(order, settings=settings, index=index), load_adapter(settings.sampler)
+    environment = complete_environment(adapter, here, inherited, directory)
     cores = sorted(os.sched_getaffinity(0))
-    python, script, *words = build_command(
-        order.python, settings, port=port, seed=order.seed, cores=cores, threads=order.threads, host=address
-    )
+    python, script, *words = guarded_command(adapter, here, port=port, cores=cores, host=address)
     # Ray kills the children of an actor with it: the guard must survive to end its own children.
     command = [python, script, "--detach", *words]
     try:
@@ -120,6 +118,7 @@ def main() -> int:
     closed = threading.Event()
     threading.Thread(target=_await_close, args=(closed,), daemon=True).start()
     try:
+        assert order.ray_address is not None
         check_address(order.ray_address)
         ray.init(address=order.ray_address, log_to_driver=True)
         host, (base_url, node_id) = _start(order, closed)

@@ -1,7 +1,7 @@
-"""One set of weights as a file in shared memory, which vLLM replicas on the same host read.
+"""One set of weights as a file in shared memory, which replicas on the same host read.
 
-Place in the flow: written by the local worker or by rank 0 of verl, and read by inside_vllm/swarm_weights.py. This
-module knows nothing of processes or versions in transit.
+Place in the flow: written by the local worker or by rank 0 of verl, and read by the processes of a sampler. This module
+knows nothing of processes or versions in transit.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false

@@ -7,12 +7,10 @@ the connection at once, so that no slow reader delays tokens past a weight chang
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import aclosing
-from typing import Any
 
-from swarm.backends.vllm.requests.replica_client import ReplicaClient
-from swarm.backends.vllm.requests.wire import Piece, read_event
+from swarm.backends.replicas.adapter import CompletionRequest, Piece, SamplerServer
 from swarm.errors import SwarmError
 from swarm.sampler import EngineLost
 
@@ -36,8 +34,8 @@ class PieceStream:
         self._error: SwarmError | None = None
         self._is_broken_off = False
 
-    def begin(self, client: ReplicaClient, body: Mapping[str, Any]) -> None:
-        self._reader = asyncio.create_task(self._read(client, body))
+    def begin(self, server: SamplerServer, request: CompletionRequest) -> None:
+        self._reader = asyncio.create_task(self._read(server, request))
 
     async def read(self) -> list[Arrival]:
         """Return all arrived pieces, at least one, or raise the error that ended the stream.
@@ -65,7 +63,7 @@ class PieceStream:
             self._inbox.put_nowait(error)
 
     async def close(self) -> None:
-        """Close the stream; vLLM then aborts the completion."""
+        """Close the stream; the replica then aborts the completion."""
         self._break_off()
         if self._reader is not None:
             await asyncio.wait({self._reader})
@@ -74,8 +72,8 @@ class PieceStream:
     def _break_off(self) -> bool:
         """Cancel the reader once, and return whether more pieces were still to come.
 
-        A second cancellation would keep the reader from closing its connection, and vLLM would continue without a
-        reader.
+        A second cancellation would keep the reader from closing its connection, and the replica would continue
+        without a reader.
         """
         if self._reader is None or self._reader.done() or self._is_broken_off:
             return False
@@ -83,13 +81,10 @@ class PieceStream:
         self._reader.cancel()
         return True
 
-    async def _read(self, client: ReplicaClient, body: Mapping[str, Any]) -> None:
+    async def _read(self, server: SamplerServer, request: CompletionRequest) -> None:
         try:
-            async with aclosing(client.stream(body)) as events:
-                async for event in events:
-                    piece = read_event(event, top_logprobs=body["logprobs"])
-                    if piece is None:
-                        continue
+            async with aclosing(server.complete(request)) as pieces:
+                async for piece in pieces:
                     self._inbox.put_nowait((piece, self._arrived()))
                     if piece.ended is not None:
                         return

@@ -1,7 +1,7 @@
-"""One vLLM replica: started, called, given weights, put to sleep, watched, ended.
+"""One replica: started, called, given weights, put to sleep, watched, ended.
 
-Place in the flow: replica_pool.py keeps several and decides what happens when one breaks. A replica knows its process,
-its HTTP side and its running requests. It knows nothing of other replicas or of whole generations.
+Place in the flow: pool.py keeps several and decides what happens when one breaks. A replica knows its process,
+its server and its running requests. It knows nothing of other replicas or of whole generations.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from enum import StrEnum
 from typing import Any, Final
 
-from swarm.backends.vllm.layout import WeightBroadcast, WeightFile, WeightSource
-from swarm.backends.vllm.replicas.launcher import launch
-from swarm.backends.vllm.replicas.replica_processes import GuardedProcess
-from swarm.backends.vllm.replicas.sampler_plan import ReplicaPlan
-from swarm.backends.vllm.requests.replica_client import Features, Health, ReplicaClient
-from swarm.backends.vllm.requests.streams import PieceStream
+from swarm.backends.replicas.adapter import CompletionRequest, Health, SamplerServer
+from swarm.backends.replicas.layout import WeightFile, WeightSource
+from swarm.backends.replicas.plan import ReplicaPlan
+from swarm.backends.replicas.processes.guarded_process import GuardedProcess
+from swarm.backends.replicas.processes.launcher import launch
+from swarm.backends.replicas.streams import PieceStream
 from swarm.errors import EngineFailure, SwarmError
 from swarm.sampler import EngineLost
 
@@ -47,13 +47,12 @@ class ReplicaState(StrEnum):
 
 
 class Replica:
-    """One vLLM replica. Used from one asyncio event loop; can be booted again after it has ended."""
+    """One replica. Used from one asyncio event loop; can be booted again after it has ended."""
 
     def __init__(self, index: int, plan: ReplicaPlan, changed: Callable[[], None]) -> None:
         """Create a replica. `changed` is called whenever its state or version has changed."""
         self.index = index
         self.context_length = 0
-        self.features = Features(frozenset(), preempts=False)
         self._plan = plan
         self._changed = changed
         self._state = ReplicaState.ENDED
@@ -61,7 +60,7 @@ class Replica:
         self._has_base = True
         self._streams: set[PieceStream] = set()
         self._process: GuardedProcess | None = None
-        self._client: ReplicaClient | None = None
+        self._server: SamplerServer | None = None
         self._node_id: str | None = None
         self._turn = asyncio.Lock()
         self._doubt = asyncio.Event()
@@ -70,6 +69,11 @@ class Replica:
         self._arrivals = 0
         self._last_arrival = 0.0
         self._ending: asyncio.Task[None] | None = None
+
+    @property
+    def label(self) -> str:
+        """Name in messages."""
+        return f"{self._plan.adapter.name} replica {self.index}"
 
     @property
     def state(self) -> ReplicaState:
@@ -92,7 +96,7 @@ class Replica:
 
     @property
     def base_url(self) -> str | None:
-        return None if self._client is None else self._client.base_url
+        return None if self._server is None else self._server.base_url
 
     def move(self, state: ReplicaState) -> None:
         self._state = state
@@ -101,8 +105,8 @@ class Replica:
     async def boot(self, seed: int) -> None:
         """Start the replica with the base model, and wait until it answers. The caller decides when it serves.
 
-        Raise EngineFailure if vLLM ends by itself, and EngineLost if it is killed or takes too long. After an error no
-        process is left.
+        Raise EngineFailure if the server ends by itself, and EngineLost if it is killed or takes too long. After an
+        error no process is left.
         """
         await self._until_ended()
         self._condemned.clear()
@@ -115,20 +119,17 @@ class Replica:
                 await self._until_ready()
         except TimeoutError:
             await self.end("it did not start in time")
-            raise EngineLost(
-                f"vLLM replica {self.index} did not start within {self._plan.limits.boot_timeout_s:g} s"
-            ) from None
+            raise EngineLost(f"{self.label} did not start within {self._plan.limits.boot_timeout_s:g} s") from None
         except BaseException:
             await self.end("its start was broken off")
             raise
 
-    def open(self, body: Mapping[str, Any]) -> PieceStream:
+    def open(self, request: CompletionRequest) -> PieceStream:
         """Begin a completion. Raise EngineLost if there is no process to begin it on."""
-        if self._client is None:
-            raise EngineLost(self._reason or "the replica has ended")
+        server = self._reached()
         stream = PieceStream(self.index, self._note_arrival, self._streams.discard)
         self._streams.add(stream)
-        stream.begin(self._client, body)
+        stream.begin(server, request)
         return stream
 
     async def take(self, source: WeightSource) -> None:
@@ -136,51 +137,33 @@ class Replica:
 
         Raise SwarmError on failure. The weights of the replica are then unknown, and it must be ended.
         """
-        limits = self._plan.limits
         async with self._turn:
-            await self._post("/pause", query={"mode": "keep"})
-            if isinstance(source, WeightBroadcast):
-                await self._join(source)
-            if "/start_weight_update" in self.features.routes:
-                await self._post("/start_weight_update", body={"is_checkpoint_format": True})
-            await self._post("/update_weights", limits.transfer_timeout_s, body={"update_info": _update_info(source)})
-            if "/finish_weight_update" in self.features.routes:
-                version = {"weight_version": str(source.version)}
-                await self._post("/finish_weight_update", limits.transfer_timeout_s, body=version)
-            await self._forget_cache()
+            await self._reached().pause()
+            await self._reached().load(source)
             await self._drain()
             self._version, self._has_base = source.version, False
-            await self._post("/resume")
+            await self._reached().resume()
         self._changed()
 
     async def take_base(self) -> None:
         """Sample with the model's own weights again, version 0. Raise SwarmError like `take`."""
         if self._has_base:
-            await self._forget_cache()
+            await self._reached().forget_cache()
         else:
             await self.take(WeightFile(self._plan.settings.model_directory, 0))
             self._has_base = True
 
     async def rest(self) -> None:
         """Give the devices back. Running requests continue after `wake`. Raise SwarmError."""
-        if not self.features.sleeps:
-            raise EngineFailure("this vLLM cannot sleep: set actor_rollout_ref.hybrid_engine to false")
         async with self._turn:
-            await self._post("/pause", query={"mode": "keep"})
-            # Sleep discards the cache that running requests would read.
-            await self._forget_cache()
-            await self._post("/sleep", self._plan.limits.transfer_timeout_s, query={"level": "1", "mode": "keep"})
+            await self._reached().sleep()
             self.move(ReplicaState.ASLEEP)
 
     async def wake(self) -> None:
         """Take the devices again. Raise SwarmError."""
         async with self._turn:
-            await self._wake()
+            await self._reached().wake()
             self.move(ReplicaState.SERVING)
-
-    async def _wake(self) -> None:
-        await self._post("/wake_up", self._plan.limits.transfer_timeout_s)
-        await self._post("/resume")
 
     def condemn(self, reason: str) -> None:
         """Ask the pool to end the replica and to start it again."""
@@ -215,13 +198,13 @@ class Replica:
         self._reason = self._reason or reason
         self.move(ReplicaState.ENDED)
         for stream in list(self._streams):
-            stream.fail(EngineLost(f"vLLM replica {self.index}: {self._reason}"))
+            stream.fail(EngineLost(f"{self.label}: {self._reason}"))
         process, self._process = self._process, None
-        client, self._client = self._client, None
+        server, self._server = self._server, None
         if process is not None and not in_order:
             process.kill(reason)
-        if process is not None or client is not None:
-            self._ending = asyncio.create_task(_clean_up(process, client))
+        if process is not None or server is not None:
+            self._ending = asyncio.create_task(_clean_up(process, server))
         await self._until_ended()
 
     async def _until_ended(self) -> None:
@@ -230,12 +213,12 @@ class Replica:
 
     async def _launch(self, seed: int) -> None:
         launched = await launch(self._plan, self.index, seed, self._node_id)
-        self._process, self._client, self._node_id = launched.process, launched.client, launched.node_id
+        self._process, self._server, self._node_id = launched.process, launched.server, launched.node_id
 
     async def _until_ready(self) -> None:
-        assert self._process is not None and self._client is not None
+        assert self._process is not None and self._server is not None
         exited = asyncio.create_task(self._process.exited.wait())
-        ready = asyncio.create_task(self._client.until_ready())
+        ready = asyncio.create_task(self._server.until_ready())
         try:
             await asyncio.wait({exited, ready}, return_when=asyncio.FIRST_COMPLETED)
             if exited.done():
@@ -243,37 +226,12 @@ class Replica:
             await ready
         finally:
             await _cancelled(exited, ready)
-        limit_s = self._plan.limits.call_timeout_s
-        self.features = await self._client.features(limit_s)
-        if not self.features.updates:
-            raise EngineFailure("this vLLM cannot change weights while it runs: use 0.24 or later")
-        self.context_length = await self._client.context_length(limit_s)
+        self.context_length = await self._server.inspect()
 
     def _death_at_start(self, process: GuardedProcess) -> SwarmError:
-        reason = f"vLLM replica {self.index} {process.reason}"
+        reason = f"{self.label} {process.reason}"
         was_killed = process.exit_status is None or process.exit_status < 0 or process.exit_status > 128
         return EngineLost(reason) if was_killed or PORT_TAKEN in reason else EngineFailure(reason)
-
-    async def _join(self, source: WeightBroadcast) -> None:
-        """Join the trainer's rank 0 and the other replicas in a group for this version."""
-        layout = self._plan.settings.layout
-        if "/shutdown_weight_transfer_engine" in self.features.routes:
-            await self._post("/shutdown_weight_transfer_engine")
-        meeting = {
-            "master_address": source.master_address,
-            "master_port": source.master_port,
-            "rank_offset": 1 + self.index * layout.tensor_parallel * layout.data_parallel,
-            "world_size": source.world_size,
-        }
-        limit_s = self._plan.limits.transfer_timeout_s
-        await self._post("/init_weight_transfer_engine", limit_s, body={"init_info": meeting})
-
-    async def _forget_cache(self) -> None:
-        """Drop the cache of other weights. Running requests are computed anew if this vLLM supports it."""
-        query = {"reset_running_requests": "true"} if self.features.preempts else None
-        answer = await self._post("/reset_prefix_cache", query=query)
-        if self.features.preempts and answer.get("success") is False:
-            raise EngineLost("vLLM did not give up what it had computed from the old weights")
 
     async def _drain(self) -> None:
         """Wait until the tokens sampled before the pause have arrived: they still have the old version.
@@ -303,10 +261,10 @@ class Replica:
                 async with asyncio.timeout(limits.watch_interval_s):
                     await self._doubt.wait()
             # The holder of the lock notices failures by its own deadlines.
-            if self._turn.locked() or self._client is None or self._state is not ReplicaState.SERVING:
+            if self._turn.locked() or self._server is None or self._state is not ReplicaState.SERVING:
                 self._clear_doubt()
                 continue
-            health = await self._client.health(self.features, limits.hang_s)
+            health = await self._server.health()
             if health is Health.HUNG and time.monotonic() - self._last_arrival < limits.hang_s:
                 # A replica that sends tokens is only busy.
                 health = Health.SERVING
@@ -326,43 +284,28 @@ class Replica:
             self._changed()
 
     async def _rouse(self, health: Health) -> None:
-        logger.warning("vLLM replica %d is %s though it should serve: it is told to go on", self.index, health)
+        logger.warning("%s is %s though it should serve: it is told to go on", self.label, health)
         try:
             async with self._turn:
                 # Since the check, it may have been put to sleep on purpose: the trainer has the devices then.
                 if self._state is ReplicaState.SERVING:
-                    await (self._wake() if health is Health.ASLEEP else self._post("/resume"))
+                    server = self._reached()
+                    await (server.wake() if health is Health.ASLEEP else server.resume())
         except SwarmError as error:
             self.condemn(error.message)
 
-    async def _post(
-        self,
-        path: str,
-        limit_s: float | None = None,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: object = None,
-    ) -> dict[str, Any]:
-        if self._client is None:
+    def _reached(self) -> SamplerServer:
+        """Return the server. Raise EngineLost if the replica has ended."""
+        if self._server is None:
             raise EngineLost(self._reason or "the replica has ended")
-        return await self._client.post(path, limit_s or self._plan.limits.call_timeout_s, query=query, body=body)
+        return self._server
 
 
-async def _clean_up(process: GuardedProcess | None, client: ReplicaClient | None) -> None:
+async def _clean_up(process: GuardedProcess | None, server: SamplerServer | None) -> None:
     if process is not None:
         await process.stop()
-    if client is not None:
-        await client.close()
-
-
-def _update_info(source: WeightSource) -> dict[str, Any]:
-    if isinstance(source, WeightFile):
-        return {"path": str(source.path)}
-    return {
-        "names": list(source.names),
-        "dtype_names": list(source.dtypes),
-        "shapes": [list(shape) for shape in source.shapes],
-    }
+    if server is not None:
+        await server.close()
 
 
 async def _discard(wait: Coroutine[Any, Any, Any]) -> None:

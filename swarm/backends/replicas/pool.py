@@ -13,10 +13,10 @@ import time
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
-from swarm.backends.vllm.layout import WeightBroadcast, WeightFile, WeightSource
-from swarm.backends.vllm.replicas.replica import Replica, ReplicaState
-from swarm.backends.vllm.replicas.sampler_plan import ReplicaPlan
-from swarm.backends.vllm.requests.routing import PrefixRouter
+from swarm.backends.replicas.layout import WeightBroadcast, WeightFile, WeightSource
+from swarm.backends.replicas.plan import ReplicaPlan
+from swarm.backends.replicas.replica import Replica, ReplicaState
+from swarm.backends.replicas.routing import PrefixRouter
 from swarm.errors import EngineFailure, SwarmError
 from swarm.sampler import EngineLost
 
@@ -68,7 +68,7 @@ class ReplicaPool:
     async def start(self) -> None:
         """Start all replicas. After an error no replica is left.
 
-        Raise EngineFailure if vLLM cannot run, and EngineLost if a replica keeps dying.
+        Raise EngineFailure if the sampler cannot run, and EngineLost if a replica keeps dying.
         """
         try:
             await _all(self._bring_up(replica) for replica in self._replicas)
@@ -76,8 +76,7 @@ class ReplicaPool:
             await self.stop()
             raise
         self._keepers = [
-            asyncio.create_task(self._keep(replica), name=f"keeper of vLLM replica {replica.index}")
-            for replica in self._replicas
+            asyncio.create_task(self._keep(replica), name=f"keeper of {replica.label}") for replica in self._replicas
         ]
 
     async def stop(self) -> None:
@@ -129,7 +128,7 @@ class ReplicaPool:
             await self._until_served(0)
 
     async def suspend(self) -> None:
-        """Give the devices back until `resume`; requests wait. Raise EngineFailure if this vLLM cannot sleep."""
+        """Give the devices back until `resume`; requests wait. Raise EngineFailure if this sampler cannot sleep."""
         async with self._publishing:
             self._awake.clear()
             await asyncio.gather(*(self._rest(each) for each in self._replicas if each.state is ReplicaState.SERVING))
@@ -173,7 +172,7 @@ class ReplicaPool:
     async def _keep(self, replica: Replica) -> None:
         while True:
             reason = await replica.until_broken()
-            logger.error("vLLM replica %d is started again: %s", replica.index, reason)
+            logger.error("%s is started again: %s", replica.label, reason)
             self._router.forget(replica.index)
             await replica.end(reason)
             if not self._count_death(replica, reason):
@@ -194,14 +193,14 @@ class ReplicaPool:
         fresh = self._fresh_since[number]
         is_healthy = bool(fresh) and time.monotonic() - fresh > self._plan.limits.healthy_s
         self._deaths[number] = 1 if is_healthy else self._deaths[number] + 1
-        logger.info("death %d of vLLM replica %d: %s", self._deaths[number], number, reason)
+        logger.info("death %d of %s: %s", self._deaths[number], replica.label, reason)
         return self._deaths[number] < MOST_DEATHS
 
     def _give_up(self, replica: Replica, reason: str) -> None:
-        logger.error("vLLM replica %d is given up: %s", replica.index, reason)
+        logger.error("%s is given up: %s", replica.label, reason)
         replica.move(ReplicaState.GIVEN_UP)
         if all(each.state in {ReplicaState.GIVEN_UP, ReplicaState.IDLE} for each in self._replicas):
-            self._reason = f"no vLLM replica is left; the last one: {reason}"
+            self._reason = f"no {self._plan.adapter.name} replica is left; the last one: {reason}"
             self.lost.set()
         self.notify()
 

@@ -1,15 +1,15 @@
-"""The local trainer with vLLM as its sampler: for a real model on one machine, without Ray.
+"""The local trainer with an external sampler: for a real model on one machine, without Ray.
 
-Place in the flow: made by backends/base.py for a local job with `sampler: vllm`. The worker process has one copy of the
-model for training, and vLLM has another for sampling. After each step the worker writes the weights to shared memory,
-and the sampler reads them. Both share a GPU: vLLM sleeps while the worker trains. This module knows nothing of tensors.
+Place in the flow: made by backends/base.py for a local job with a `sampler` like vllm. The worker process has one copy
+of the model for training, and the sampler has another. After each step the worker writes the weights to shared memory,
+and the sampler reads them. Both share a GPU: the sampler sleeps while the worker trains. This module knows nothing of
+tensors.
 """
 
 from __future__ import annotations
 
 import asyncio
 import shutil
-import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,24 +18,21 @@ from typing import Any, Final
 
 from swarm.backends.local.sampler import LocalEngine
 from swarm.backends.local.trainer import LocalTrainer, build_local
-from swarm.backends.local.worker_process import WorkerProcess
 from swarm.backends.pairing import first_death, start_in_turns, start_together
+from swarm.backends.process.worker_process import WorkerProcess
+from swarm.backends.replicas.adapter import load_adapter
+from swarm.backends.replicas.handover import PUBLISH_TIMEOUT_S, Handover, shared_memory_of
+from swarm.backends.replicas.layout import SamplerLayout, SamplerLimits, SamplerSettings, WeightFile
+from swarm.backends.replicas.sampler import VllmEngine
 from swarm.backends.stored_weights import stored_dtype, stored_parameters
 from swarm.backends.threads import choose_threads
-from swarm.backends.vllm.handover import PUBLISH_TIMEOUT_S, Handover, shared_memory_of
-from swarm.backends.vllm.layout import SamplerLayout, SamplerSettings, WeightFile
-from swarm.backends.vllm.replicas.sampler_plan import SamplerLimits
-from swarm.backends.vllm.sampler import VllmEngine
 from swarm.config import ServerConfig
 from swarm.job import TrainJob
 from swarm.sampler import EngineInfo
 from swarm.types import SamplingParams, StepReport, TokenDelta, TrainBatch, WeightVersion
 
 BOOT_LIMIT_OF: Final = "verl"
-"""Engine whose default limit of a start applies: vLLM takes the same time in both."""
-MEMORY_SHARE: Final = 0.4
-"""Share of a GPU's memory for vLLM unless the job sets one. The trainer's weights and optimizer states need the
-rest."""
+"""Engine whose default limit of a start applies: the sampler takes the same time in both."""
 
 
 class PublishingTrainer:
@@ -80,7 +77,7 @@ class PublishingTrainer:
 
 
 @dataclass(frozen=True, slots=True)
-class VllmPair:
+class LocalPair:
     """Implementation of `swarm.sampler.Engine` by the sampler, which also starts and stops the worker."""
 
     sampler: VllmEngine
@@ -111,49 +108,55 @@ class VllmPair:
         return self.sampler.generate(request_id, prompt_ids, params)
 
     async def died(self) -> str:
-        """Wait until a new start is needed, and return the reason: the worker ended, or vLLM cannot be kept alive."""
+        """Wait until a new start is needed, and return the reason.
+
+        Either the worker has ended, or no replica can be kept alive.
+        """
         return await first_death(self.sampler.died(), self.worker.died())
 
 
 def build_pair(
     job: TrainJob,
+    sampler: str,
     model_directory: Path,
     config: ServerConfig,
     worker: WorkerProcess,
     log_directory: Path,
     sampling_seed: Callable[[], Sequence[int]],
-) -> VllmPair:
-    """Return the pair of a resolved job, not yet started. Raise CheckpointError for damaged weight files."""
+) -> LocalPair:
+    """Return the pair of a resolved job and the sampler of this name, not yet started.
+
+    Raise CheckpointError for damaged weight files.
+    """
     exact = job.model_copy(update={"dtype": _dtype(job, model_directory)})
-    settings = sampler_settings(exact, model_directory, max_running=config.max_running_requests)
+    settings = sampler_settings(exact, sampler, model_directory, max_running=config.max_running_requests)
     threads = config.torch_threads or choose_threads(stored_parameters(model_directory), config.max_torch_threads)
-    sampler = VllmEngine(
+    replicas = VllmEngine(
         settings,
-        python=config.vllm_python or Path(sys.executable),
+        python=config.python_of(sampler),
         log_directory=log_directory,
         limits=SamplerLimits(boot_timeout_s=config.boot_limit_s(BOOT_LIMIT_OF), threads=threads),
         sampling_seed=sampling_seed,
     )
     loaded, local = build_local(exact, config, worker, sampling_seed=lambda: [job.seed])
-    shares: dict[str, Any] = {"suspend": sampler.suspend, "resume": sampler.resume}
-    handover = Handover(sampler.publish, **(shares if settings.layout.colocated else {}))
+    shares: dict[str, Any] = {"suspend": replicas.suspend, "resume": replicas.resume}
+    handover = Handover(replicas.publish, **(shares if settings.layout.colocated else {}))
     trainer = PublishingTrainer(local, worker, handover, shared_memory_of(config.home))
-    return VllmPair(sampler, trainer, worker, loaded, settings.layout.colocated)
+    return LocalPair(replicas, trainer, worker, loaded, settings.layout.colocated)
 
 
-def sampler_settings(job: TrainJob, model_directory: Path, *, max_running: int) -> SamplerSettings:
+def sampler_settings(job: TrainJob, sampler: str, model_directory: Path, *, max_running: int) -> SamplerSettings:
     """Return the settings of one replica on the trainer's own device, for a job whose `dtype` is settled."""
-    on_gpu = job.n_gpu > 0
-    # For a model small enough for a CPU, compiling takes longer than it saves.
-    defaults: dict[str, Any] = {"gpu_memory_utilization": MEMORY_SHARE} if on_gpu else {"enforce_eager": True}
+    device = "cuda" if job.n_gpu else "cpu"
     return SamplerSettings(
         model_directory=model_directory,
-        layout=SamplerLayout(colocated=on_gpu, device="cuda" if on_gpu else "cpu"),
+        layout=SamplerLayout(colocated=device == "cuda", device=device),
         dtype=job.dtype,
         max_num_seqs=max_running,
+        sampler=sampler,
         max_model_len=job.max_model_len,
         seed=job.seed,
-        flags={**defaults, **job.vllm},
+        flags={**load_adapter(sampler).flags_beside_trainer(device), **job.vllm},
     )
 
 

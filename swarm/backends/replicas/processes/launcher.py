@@ -1,6 +1,6 @@
 """The start of a replica's processes: beside the server, or on a node of a Ray cluster.
 
-Place in the flow: replica.py asks for processes at every start, and receives the process to watch and the client to
+Place in the flow: replica.py asks for processes at every start, and receives the process to watch and the server to
 call. This module does not know what a replica does afterwards.
 """
 
@@ -16,19 +16,19 @@ from typing import Final
 
 from pydantic import TypeAdapter
 
-from swarm.backends.vllm.layout import ReplicaOrder
-from swarm.backends.vllm.replicas.command import (
+from swarm.backends.replicas.adapter import SamplerServer
+from swarm.backends.replicas.layout import ReplicaOrder
+from swarm.backends.replicas.plan import ReplicaPlan
+from swarm.backends.replicas.processes.command import (
     LOOPBACK,
     SECRETS,
     STOP_GRACE_S,
-    build_command,
-    build_environment,
+    complete_environment,
     free_port,
+    guarded_command,
     own_directory,
 )
-from swarm.backends.vllm.replicas.replica_processes import GuardedProcess, start_process
-from swarm.backends.vllm.replicas.sampler_plan import ReplicaPlan
-from swarm.backends.vllm.requests.replica_client import ReplicaClient
+from swarm.backends.replicas.processes.guarded_process import GuardedProcess, start_process
 
 ORDER_VARIABLE: Final = "SWARM_REPLICA_ORDER"
 REMOTE_GRACE_S: Final = 2 * STOP_GRACE_S
@@ -42,7 +42,7 @@ class Launched:
     """Replica whose processes have been started. `node_id` is Ray's name of its node; None beside the server."""
 
     process: GuardedProcess
-    client: ReplicaClient
+    server: SamplerServer
     node_id: str | None = None
 
 
@@ -51,49 +51,47 @@ async def launch(plan: ReplicaPlan, index: int, seed: int, node_id: str | None) 
 
     Raise EngineFailure if it cannot run, EngineLost if no devices become free in time, and JobInvalid.
     """
-    key = secrets.token_hex(16)
-    if plan.ray_address is None:
-        return await _beside_the_server(plan, index, seed, key)
-    return await _on_a_node(plan, plan.ray_address, index, seed, key, node_id)
+    order = ReplicaOrder(
+        plan.ray_address,
+        plan.python,
+        plan.settings,
+        index,
+        seed,
+        plan.limits.threads,
+        key=secrets.token_hex(16),
+        node_id=node_id,
+    )
+    return await (_beside_the_server(plan, order) if plan.ray_address is None else _on_a_node(plan, order))
 
 
-async def _beside_the_server(plan: ReplicaPlan, index: int, seed: int, key: str) -> Launched:
+async def _beside_the_server(plan: ReplicaPlan, order: ReplicaOrder) -> Launched:
     port, directory = free_port(), own_directory()
     try:
-        environment = build_environment(
-            os.environ, plan.settings, index=index, key=key, threads=plan.limits.threads, directory=directory
-        )
-        cores = sorted(os.sched_getaffinity(0))
-        command = build_command(
-            plan.python, plan.settings, port=port, seed=seed, cores=cores, threads=plan.limits.threads
-        )
-        process = await start_process(command, environment, _log_of(plan, index), grace_s=STOP_GRACE_S)
+        environment = complete_environment(plan.adapter, order, os.environ, directory)
+        command = guarded_command(plan.adapter, order, port=port, cores=sorted(os.sched_getaffinity(0)))
+        remedy = f": set SWARM_{plan.settings.sampler.upper()}_PYTHON"
+        process = await start_process(command, environment, _log_of(plan, order), grace_s=STOP_GRACE_S, remedy=remedy)
     except BaseException:
         # Without a guard, nothing else removes the directory.
         shutil.rmtree(directory, ignore_errors=True)
         raise
-    return Launched(process, ReplicaClient(f"http://{LOOPBACK}:{port}", key))
+    return Launched(process, plan.adapter.connect(f"http://{LOOPBACK}:{port}", order, plan.limits))
 
 
-async def _on_a_node(
-    plan: ReplicaPlan, ray_address: str, index: int, seed: int, key: str, node_id: str | None
-) -> Launched:
-    order = ReplicaOrder(
-        ray_address, plan.python, plan.settings, index, seed, plan.limits.threads, key=key, node_id=node_id
-    )
+async def _on_a_node(plan: ReplicaPlan, order: ReplicaOrder) -> Launched:
     # In the environment, because every user can read the command line of a process.
     told = TypeAdapter(ReplicaOrder).dump_json(order).decode()
     environment = {name: value for name, value in os.environ.items() if name not in SECRETS} | {ORDER_VARIABLE: told}
     process = await start_process(
-        [sys.executable, "-m", "swarm.backends.vllm.replicas.replica_host"],
+        [sys.executable, "-m", "swarm.backends.replicas.processes.host"],
         environment,
-        _log_of(plan, index),
+        _log_of(plan, order),
         grace_s=REMOTE_GRACE_S,
         start_limit_s=PLACING_SHARE * plan.limits.boot_timeout_s,
     )
     base_url, placed_on = process.place
-    return Launched(process, ReplicaClient(base_url, key), placed_on)
+    return Launched(process, plan.adapter.connect(base_url, order, plan.limits), placed_on)
 
 
-def _log_of(plan: ReplicaPlan, index: int) -> Path:
-    return plan.log_directory.resolve() / f"vllm-{index}.log"
+def _log_of(plan: ReplicaPlan, order: ReplicaOrder) -> Path:
+    return plan.log_directory.resolve() / f"{plan.settings.sampler}-{order.index}.log"

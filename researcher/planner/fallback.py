@@ -14,25 +14,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import TypeVar
 
+from researcher.analysis import Analysis
+from researcher.charter import Charter, FrameRequest
 from researcher.errors import PlannerError, ResearchError, TopicInvalid
 from researcher.execution.job_check import contradict_name
-from researcher.planner.base import Planner
+from researcher.plan import Arm, ArmProgram, Plan, Problem
+from researcher.planner.base import Decision, History, Planner
+from researcher.planner.claims import Claim
 from researcher.planner.designs import default_space
 from researcher.planner.predictions import predict
 from researcher.planner.rules import RulesPlanner
 from researcher.question.factors import PROGRAM
-from researcher.types import (
-    Analysis,
-    Arm,
-    ArmProgram,
-    Charter,
-    Claim,
-    Decision,
-    FrameRequest,
-    History,
-    Plan,
-    Problem,
-)
 
 T = TypeVar("T")
 

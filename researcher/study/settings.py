@@ -17,8 +17,21 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from researcher.charter import (
+    Asked,
+    Budget,
+    ComparedAt,
+    Design,
+    FrameRequest,
+    JudgedBy,
+    Question,
+    StudiedEnvironment,
+    StudyKind,
+)
 from researcher.errors import ServerProblem, TopicInvalid
 from researcher.execution.environments import look_at, name_environments
+from researcher.plan import Arm
+from researcher.planner.base import History
 from researcher.planner.rules import RulesPlanner
 from researcher.question.asking import (
     METRICS_OF,
@@ -34,19 +47,6 @@ from researcher.question.reader import Reading, read_topic
 from researcher.question.wording import describe_question
 from researcher.servers.server_pool import check_servers
 from researcher.study.budget import present_budget
-from researcher.types import (
-    Arm,
-    Asked,
-    Budget,
-    ComparedAt,
-    Design,
-    FrameRequest,
-    History,
-    JudgedBy,
-    Question,
-    StudiedEnvironment,
-    StudyKind,
-)
 from swarm.config import cluster_from_environment, complete_address
 from swarm.doctor.examination import Health
 from swarm.doctor.verl import check_sampler, check_trainer

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
 
 import yaml
 from pydantic import (
@@ -25,6 +25,7 @@ from pydantic import (
 from swarm.algorithms import CRITIC_ALGORITHM, GREEDY_ALGORITHM, check_algorithm
 from swarm.descriptions import DescribedModel
 from swarm.errors import JobInvalid
+from swarm.external_samplers import EXTERNAL_SAMPLERS
 from swarm.schemas import Identifier, StopRule
 from swarm.spelling import with_hints
 
@@ -55,8 +56,11 @@ LossAggregation = Literal[
 RolloutIS = Literal["off", "token", "sequence"]
 """Level of truncated importance sampling, which corrects for the policy that sampled a token. verl calls it rollout
 correction. The default is "token" if `max_staleness` allows older policies, else "off"."""
-Sampler = Literal["auto", "local", "vllm"]
-"""The sampler of the local engine: "local" is the worker process that trains, "vllm" is vLLM in separate processes."""
+if TYPE_CHECKING:
+    Sampler = str
+else:
+    Sampler = Literal[("auto", "local", *EXTERNAL_SAMPLERS)]
+"""The sampler of the local engine: "local" is the worker process that trains, the others run in separate processes."""
 ToolParser = Literal["auto", "hermes", "llama3_json", "mistral"]
 ReasoningParser = Literal["auto", "none", "think", "mistral"]
 """Formats in which a model writes tool calls, and its reasoning before a reply. "auto" finds the format in the chat
@@ -110,8 +114,8 @@ class TrainJob(DescribedModel):
     sampler: Sampler = "auto"
     """What samples for engine local: the worker that trains (`local`), or `vllm` in processes of its own on the same
     device, see [models](models.md#vllm-as-the-sampler). `auto` is local on the CPU; on a GPU it is vllm where the
-    server has `vllm_python` and the job names a model of its own and no adapter. Engine verl always samples with
-    vLLM."""
+    server was given vLLM's interpreter and the job names a model of its own and no adapter. Engine verl always samples
+    with vLLM."""
     seed: int = Field(default=0, ge=0, lt=2**31)
     """What minibatches, the training step and sampling without a seed of its own draw from."""
 
@@ -313,9 +317,9 @@ class TrainJob(DescribedModel):
             raise ValueError("vllm has options of sampler vllm: set sampler to vllm, or leave them out")
         if self.sampler != "auto" and self.chosen_engine != "local":
             raise ValueError(f"sampler is read by engine local alone, not by {self.chosen_engine}: leave it out")
-        if self.sampler == "vllm" and self.lora_rank:
+        if self.sampler in EXTERNAL_SAMPLERS and self.lora_rank:
             raise ValueError(
-                "sampler vllm is given whole weights and no adapter: set lora_rank to 0, or sampler to local"
+                f"sampler {self.sampler} is given whole weights and no adapter: set lora_rank to 0, or sampler to local"
             )
 
     @property

@@ -15,12 +15,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from researcher.charter import Asked, Design, Factor, FrameRequest, JudgedBy, Level, Question, StudyKind
 from researcher.errors import TopicInvalid, TopicNotUnderstood
 from researcher.question.factors import OPTION, PROGRAM, RESPONSE_LENGTH, SPECS, TRAIN_ENV
 from researcher.question.flags import make_factor, make_level, read_factors, read_fixed, value_as_text
 from researcher.question.reader import Reading, nearest_setting, propose
 from researcher.question.wording import title_of, title_of_environment
-from researcher.types import Asked, Design, Factor, FrameRequest, JudgedBy, Level, Question, StudyKind
 from swarm.tasks import TASK_FAMILIES
 
 LARGEST_FACTORIAL = 12

@@ -18,6 +18,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from experiments_db import number_as_text
+from researcher.charter import Factor, Level
 from researcher.errors import TopicInvalid
 from researcher.question.factors import (
     ALGORITHMS,
@@ -29,7 +30,6 @@ from researcher.question.factors import (
     settings_of,
     why_no_factor,
 )
-from researcher.types import Factor, Level
 from swarm import TrainJob
 from swarm.spelling import did_you_mean
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from researcher.types import Asked, ComparedAt
+from researcher.charter import Asked, ComparedAt
 
 HARMLESS = frozenset(
     """

@@ -153,7 +153,7 @@ USAGE: dict[str, Callable[[Block], None]] = {
     'research.md: researcher start --topic "Do shorter words help?" --env "rea': commands_exist,
     "operations.md: researcher extend STUDY --iterations 1 --seeds 6 --max-runs": commands_exist,
     "operations.md: {": is_told_to_a_webhook,
-    'operations.md: researcher start --topic "..." [--brain rules|llm|hybrid] [-': commands_exist,
+    'operations.md: researcher start --topic "..." [--planner rules|llm|hybrid] [-': commands_exist,
     "architecture.md: swarm start --host 0.0.0.0 --peer https://planner.example:10": commands_exist,
     "scale.md: engine: verl": is_a_job,
     "models.md: model: /models/qwen": is_a_job_with_vllm,
@@ -184,7 +184,7 @@ def test_the_questions_of_the_readme_are_understood_without_a_language_model() -
     start: Any = typer.main.get_command(researcher.cli.app).commands["start"]  # pyright: ignore[reportAttributeAccessIssue]
     for line in lines:
         given = start.make_context("start", shlex.split(line)[2:]).params
-        settings = read_settings({"brain": "rules", "seeds": given["seeds"]})
+        settings = read_settings({"planner": "rules", "seeds": given["seeds"]})
         check_study(given["topic"], complete_from_topic(given["topic"], settings))
 
 

@@ -219,7 +219,7 @@ def test_every_block_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     Path("plain.py").write_text("from swarm.program import answer_in_turn as agent\n")
     Path("shaped.py").write_text("def reward(task, transcript, grade):\n    return grade.score / 2\n")
     commands = re.findall(r"^    researcher (start .*)$", text.replace("\\\n", " "), re.MULTILINE)
-    short = ["--engine", "fake", "--brain", "rules", "--seeds", "1", "--steps", "1", "--eval-episodes", "4"]
+    short = ["--engine", "fake", "--planner", "rules", "--seeds", "1", "--steps", "1", "--eval-episodes", "4"]
     for command, arm in zip(commands, ("shaped", "max_word_len=4"), strict=True):
         done = CliRunner().invoke(researcher, [*shlex.split(command), *short])
         assert done.exit_code == 0 and f"{arm}: mean" in done.stdout, done.output

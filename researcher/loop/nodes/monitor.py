@@ -46,6 +46,8 @@ MAX_INCOMPLETE = 2
 DISK_EVERY_S = 30.0
 MAX_KILLS = 3
 """A program that is killed so often without a step in between uses up something, such as memory."""
+RESTART_S = 5.0
+"""Seconds for which an engine may be stopped while its job is restarted."""
 
 
 def monitor(deps: Deps, state: ResearchState) -> ResearchState:
@@ -112,7 +114,8 @@ def _look_at(deps: Deps, active: ActiveRun) -> None:
     elif status.step >= active.steps:
         active.phase = Phase.TRAINED
     elif status.state in ("FAILED", "OFFLINE"):
-        fail(deps, active, f"the engine is {status.state} at step {status.step}: {status.reason or 'stopped'}")
+        if not _is_restarting(active, status.state):
+            fail(deps, active, f"the engine is {status.state} at step {status.step}: {status.reason or 'stopped'}")
     elif code == 0 and ends_at_a_share(deps.log.charter()):
         # The program ends by itself with the step that reaches the share, and only then.
         end_training(deps, active)
@@ -136,6 +139,12 @@ def _attributed(diagnosis: Diagnosis | None, state: str) -> Diagnosis | None:
         return diagnosis
     sentence = f"{diagnosis.sentence} Its server waits for episodes that its program does not bring."
     return Diagnosis(PROGRAM, sentence, is_scored=False, is_retried=False)
+
+
+def _is_restarting(active: ActiveRun, state: str) -> bool:
+    """Return whether the engine was stopped only just now: whoever did so may be about to start another job."""
+    active.offline_since = active.offline_since or time.monotonic()
+    return state == "OFFLINE" and time.monotonic() - active.offline_since < RESTART_S
 
 
 def _notice_restart(active: ActiveRun, started_at: float) -> None:

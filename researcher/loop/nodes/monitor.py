@@ -113,9 +113,8 @@ def _look_at(deps: Deps, active: ActiveRun) -> None:
         fail(deps, active, f"the server runs {status.experiment_name} instead")
     elif status.step >= active.steps:
         active.phase = Phase.TRAINED
-    elif status.state in ("FAILED", "OFFLINE"):
-        if not _is_restarting(active, status.state):
-            fail(deps, active, f"the engine is {status.state} at step {status.step}: {status.reason or 'stopped'}")
+    elif _is_engine_gone(active, status.state):
+        fail(deps, active, f"the engine is {status.state} at step {status.step}: {status.reason or 'stopped'}")
     elif code == 0 and ends_at_a_share(deps.log.charter()):
         # The program ends by itself with the step that reaches the share, and only then.
         end_training(deps, active)
@@ -141,10 +140,12 @@ def _attributed(diagnosis: Diagnosis | None, state: str) -> Diagnosis | None:
     return Diagnosis(PROGRAM, sentence, is_scored=False, is_retried=False)
 
 
-def _is_restarting(active: ActiveRun, state: str) -> bool:
-    """Return whether the engine was stopped only just now: whoever did so may be about to start another job."""
+def _is_engine_gone(active: ActiveRun, state: str) -> bool:
+    """Return whether the engine has failed, or is stopped for longer than a restart with another job takes."""
+    if state != "OFFLINE":
+        return state == "FAILED"
     active.offline_since = active.offline_since or time.monotonic()
-    return state == "OFFLINE" and time.monotonic() - active.offline_since < RESTART_S
+    return time.monotonic() - active.offline_since >= RESTART_S
 
 
 def _notice_restart(active: ActiveRun, started_at: float) -> None:

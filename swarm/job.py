@@ -124,7 +124,7 @@ class TrainJob(DescribedModel):
     num_repeat: int = Field(default=8, ge=1, le=10_000)
     """Episodes per task, which is the size of a group."""
     stop_rule: StopRule = "enough_tasks"
-    """When a batch is complete: see [stop rules](algorithms.md)."""
+    """When a batch is complete: see [stop rules](algorithms.md#from-episodes-to-a-batch)."""
     min_group: int | None = Field(default=None, ge=1)
     """A group with fewer episodes than this is dropped and counted when its batch is sealed. Default: 2, or 1 where
     `num_repeat` is 1."""
@@ -187,14 +187,14 @@ class TrainJob(DescribedModel):
     """Tokens of one forward and backward pass: minibatches are cut into microbatches of at most so many."""
     share_prefixes: Literal["auto", "off"] = "auto"
     """Whether prefixes that samples of a minibatch have in common are computed once: `auto` where it saves time, on the
-    local engine alone. See [sharing](merging.md#computing-common-prefixes-once)."""
+    local engine alone. See [sharing](algorithms.md#common-prefixes-once)."""
 
     enable_gradient_checkpointing: bool | None = None
     """Whether layers are computed again in the backward pass: less memory, longer steps. Default: no; with engine verl
     on GPUs yes."""
 
     lora_rank: int = Field(default=0, ge=0, le=4096)
-    """Rank of a LoRA adapter, which alone is trained; 0 trains the full parameters. See [LoRA](checkpoints.md#lora)."""
+    """Rank of a LoRA adapter, which alone is trained; 0 trains the full parameters. See [LoRA](models.md#lora)."""
     lora_alpha: int = Field(default=16, ge=1)
     """The adapter's output is scaled by `lora_alpha / lora_rank`."""
     lora_target_modules: LoraTargets = "all-linear"

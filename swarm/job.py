@@ -268,8 +268,8 @@ class TrainJob(DescribedModel):
     reasoning_parser: ReasoningParser = "auto"
     """How the model writes its reasoning before a reply; `auto` is as for `tool_parser`."""
 
-    vllm: dict[str, Any] = Field(default_factory=dict[str, Any])
-    """Options of `vllm serve` by its own names, for `sampler: vllm`."""
+    sampler_options: dict[str, Any] = Field(default_factory=dict[str, Any])
+    """Options of a sampler in processes of its own, by its own names: for `sampler: vllm` those of `vllm serve`."""
     verl: dict[str, Any] = Field(default_factory=dict[str, Any])
     """Settings of verl's own configuration, by its names, for what the job has no field for. Only engine verl reads
     them."""
@@ -313,8 +313,9 @@ class TrainJob(DescribedModel):
         return self
 
     def _check_sampler(self) -> None:
-        if self.sampler != "vllm" and self.vllm:
-            raise ValueError("vllm has options of sampler vllm: set sampler to vllm, or leave them out")
+        if self.sampler_options and self.sampler not in EXTERNAL_SAMPLERS:
+            others = " or ".join(EXTERNAL_SAMPLERS)
+            raise ValueError(f"sampler_options are options of sampler {others}: set sampler, or leave them out")
         if self.sampler != "auto" and self.chosen_engine != "local":
             raise ValueError(f"sampler is read by engine local alone, not by {self.chosen_engine}: leave it out")
         if self.sampler in EXTERNAL_SAMPLERS and self.lora_rank:

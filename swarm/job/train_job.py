@@ -15,6 +15,7 @@ from pydantic import ModelWrapValidatorHandler, ValidationError, model_validator
 
 from swarm.errors import JobInvalid
 from swarm.estimators import ESTIMATORS
+from swarm.external_samplers import EXTERNAL_SAMPLERS
 from swarm.job.checks import check_estimator, check_loss, check_mixture
 from swarm.job.settings import (
     AGGREGATION_BY_LOSS,
@@ -72,9 +73,9 @@ class TrainJob(JobSettings):
             raise ValueError("vllm has options of sampler vllm: set sampler to vllm, or leave them out")
         if self.sampler != "auto" and self.chosen_engine != "local":
             raise ValueError(f"sampler is read by engine local alone, not by {self.chosen_engine}: leave it out")
-        if self.sampler == "vllm" and self.lora_rank:
+        if self.sampler in EXTERNAL_SAMPLERS and self.lora_rank:
             raise ValueError(
-                "sampler vllm is given whole weights and no adapter: set lora_rank to 0, or sampler to local"
+                f"sampler {self.sampler} is given whole weights and no adapter: set lora_rank to 0, or sampler to local"
             )
 
     @property

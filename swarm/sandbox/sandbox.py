@@ -148,7 +148,7 @@ def choose_sandbox(unsafe_no_sandbox: bool) -> Sandbox | None:
     """
     if unsafe_no_sandbox:
         return None
-    return find_sandbox(otherwise="use --brain rules, or accept the risk with --unsafe-no-sandbox")
+    return find_sandbox(otherwise="use --planner rules, or accept the risk with --unsafe-no-sandbox")
 
 
 def find_sandbox(*, otherwise: str) -> Sandbox:

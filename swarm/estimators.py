@@ -17,25 +17,24 @@ Engine = Literal["local", "verl"]
 
 @dataclass(frozen=True, slots=True)
 class Estimator:
-    """The needs of an advantage estimator.
-
-    `module` computes it, in swarm/trainer/estimators. It `has_groups` if the episodes of a task are compared with each
-    other: then an episode without others has advantage 0. If it `has_critic`, a second model estimates the value of
-    each token. If it `has_greedy`, each group has one greedy episode, the baseline of the others. If it `reads_policy`,
-    it needs the probabilities of all tokens.
-
-    `settings` are the fields of a job that it alone reads. `required` says of those that it cannot do without what they
-    are. `unserved` are the engines that do not support it, each with the reason and the way out.
-    """
+    """The needs of an advantage estimator."""
 
     module: str = "outcome"
-    has_groups: bool = True
+    """Module of swarm/trainer/estimators that computes it."""
+    compares_group: bool = True
+    """True if an episode is compared with the others of its group. Without others, its advantage is 0."""
     has_critic: bool = False
+    """True if a second model, the critic, estimates the value of each token."""
     has_greedy: bool = False
+    """True if each group has one greedy episode, which is the baseline of the others."""
     reads_policy: bool = False
+    """True if it needs the policy's probabilities of all tokens."""
     settings: tuple[str, ...] = ()
+    """Fields of a job that it alone reads."""
     required: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Those of `settings` that a job must have, each with its meaning."""
     unserved: Mapping[Engine, str] = field(default_factory=dict[Engine, str])
+    """Engines that do not support it, each with the reason and the way out."""
 
 
 _NO_SQUARES: Final[Mapping[Engine, str]] = MappingProxyType(
@@ -54,17 +53,17 @@ ESTIMATORS: Final[Mapping[str, Estimator]] = MappingProxyType(
         "grpo": Estimator(),
         "grpo_vectorized": Estimator(),
         "grpo_passk": Estimator(),
-        "reinforce_plus_plus": Estimator(has_groups=False),
+        "reinforce_plus_plus": Estimator(compares_group=False),
         "reinforce_plus_plus_baseline": Estimator(),
         "rloo": Estimator(),
         "rloo_vectorized": Estimator(),
         "opo": Estimator(),
         "gpg": Estimator(),
-        "gae": Estimator("gae", has_groups=False, has_critic=True, settings=_CRITIC_SETTINGS),
+        "gae": Estimator("gae", compares_group=False, has_critic=True, settings=_CRITIC_SETTINGS),
         "optimal_token_baseline": Estimator(reads_policy=True, unserved=_NO_SQUARES),
         "tir_optimal_token_baseline": Estimator(reads_policy=True, unserved=_NO_SQUARES),
         "gdpo": Estimator("gdpo", settings=("gdpo_reward_keys", "gdpo_reward_weights"), required=_REWARD_KEYS),
-        "remax": Estimator("remax", has_groups=False, has_greedy=True),
+        "remax": Estimator("remax", compares_group=False, has_greedy=True),
     }
 )
 

@@ -68,14 +68,12 @@ def with_options(name: str, options: Mapping[str, str]) -> str:
 
 def is_bundled(name: str) -> bool:
     """Return whether `name` is one of the package's own environments."""
-    source = _find_source(name)
-    return source is not None and source.is_bundled
+    return any(source.claims(_without_options(name)) for source in SOURCES if source.is_bundled)
 
 
 def has_own_worker(name: str) -> bool:
     """Return whether the environment already runs its code in its own process."""
-    source = _find_source(name)
-    return source is not None and source.has_own_worker
+    return any(source.claims(_without_options(name)) for source in SOURCES if source.has_own_worker)
 
 
 def interpreter_of(name: str) -> str | None:

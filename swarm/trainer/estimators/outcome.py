@@ -70,7 +70,7 @@ def _by_outcome(
     """Return the advantages [E, L] of episodes with these returns, which are earned at their last sampled token."""
     rewards_EL = torch.zeros_like(mask_EL)
     rewards_EL[torch.arange(len(returns_E)), mask_EL.sum(dim=1).long() - 1] = returns_E
-    if not ESTIMATORS[job.algorithm].has_groups:
+    if not ESTIMATORS[job.algorithm].compares_group:
         return _estimate(rewards_EL, mask_EL, groups_E, job, statistics)
     advantages_EL = torch.zeros_like(mask_EL)
     kept = torch.from_numpy(np.bincount(groups_E)[groups_E] > 1)

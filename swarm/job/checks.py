@@ -1,19 +1,17 @@
-"""The requirements of verl's advantage estimators and policy losses: the engines and the settings that each needs.
+"""The rules between the settings of a job: what its estimator and its loss need, and what nothing would read.
 
-Place in the flow: TrainJob checks itself here when it is read, and the docs show the tables. All names are verl's. The
-module knows nothing of tensors, and nothing of how an estimator or a loss is computed.
+Place in the flow: TrainJob checks itself here when it is read. All names are verl's. The module knows nothing of
+tensors, and nothing of how an estimator or a loss is computed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final
 
+from swarm.estimators import ESTIMATORS, Estimator
+from swarm.job.settings import JobSettings
 from swarm.schemas import GROUPED_RULES
-
-if TYPE_CHECKING:
-    from swarm.job import TrainJob
 
 REJECTIONS: Final = (
     "token_k1", "token_k2", "token_k3", "seq_sum_k1", "seq_sum_k2", "seq_sum_k3", "seq_mean_k1", "seq_mean_k2",
@@ -21,42 +19,35 @@ REJECTIONS: Final = (
 )  # fmt: skip
 """Criteria of `rollout_rs`, by verl's names. Each names a token or sequence statistic and a divergence."""
 
-Engine = Literal["local", "verl"]
 
-CRITIC_ALGORITHM: Final = "gae"
-"""The only estimator that has a critic."""
-CRITIC_SETTINGS: Final = ("lam", "critic_lr", "critic_warmup", "cliprange_value")
-"""The settings that only the estimator with a critic reads."""
-
-GREEDY_ALGORITHM: Final = "remax"
-"""The estimator whose groups contain one greedy episode, which is the baseline of the others."""
-
-_NO_SQUARES: Final = (
-    "it needs the squared probabilities of all tokens, which verl's v1 trainer does not ask its actor for: set engine"
-    " to local, or algorithm to rloo or opo"
-)
-
-UNSERVED_BY_ENGINE: Final[Mapping[tuple[str, Engine], str]] = MappingProxyType(
-    {
-        ("optimal_token_baseline", "verl"): _NO_SQUARES,
-        ("tir_optimal_token_baseline", "verl"): _NO_SQUARES,
-    }
-)
-"""The estimators that an engine does not support, each with the reason and the way out."""
-
-
-def check_algorithm(job: TrainJob) -> None:
-    """Raise ValueError if the estimator or the loss lacks a setting that it needs, or if nothing would read a setting.
+def check_estimator(job: JobSettings) -> None:
+    """Raise ValueError if the estimator lacks a setting that it needs, or if it would not read a setting.
 
     Also raise ValueError if the engine does not support the estimator. The message names the setting.
     """
-    if job.chosen_engine != "fake" and (why := UNSERVED_BY_ENGINE.get((job.algorithm, job.chosen_engine))):
-        raise ValueError(f"algorithm {job.algorithm}: {why}")
-    for problem in (*_of_critic(job), *_of_remax(job), *_of_gdpo(job), *_of_dro(job), *_of_bypass(job)):
+    estimator = ESTIMATORS[job.algorithm]
+    for problem in (
+        *_of_engine(job, estimator), *_of_other_estimators(job), *_of_greedy(job, estimator), *_of_own(job, estimator),
+        *_of_named_rewards(job),
+    ):  # fmt: skip
         raise ValueError(problem)
 
 
-def bypass_settings(job: TrainJob) -> dict[str, Any]:
+def check_loss(job: JobSettings) -> None:
+    """Raise ValueError if the policy loss lacks a setting that it needs, or if it would not read a setting."""
+    for problem in (*_of_dro(job), *_of_bypass(job)):
+        raise ValueError(problem)
+
+
+def check_mixture(mixture: Mapping[str, float]) -> None:
+    """Raise ValueError unless the shares are positive and sum to 1 within 1e-6, because 1/3 is written rounded."""
+    if not mixture or any(not share > 0 for share in mixture.values()):
+        raise ValueError("mixture: every data source needs a share above 0")
+    if abs(sum(mixture.values()) - 1) > 1e-6:
+        raise ValueError(f"mixture: the shares must sum to 1, not {sum(mixture.values()):g}")
+
+
+def bypass_settings(job: JobSettings) -> dict[str, Any]:
     """Return the settings of the loss bypass_mode, by the field names of verl's RolloutCorrectionConfig.
 
     The job must be resolved.
@@ -72,49 +63,58 @@ def bypass_settings(job: TrainJob) -> dict[str, Any]:
     }
 
 
-def _of_critic(job: TrainJob) -> Iterator[str]:
-    if job.algorithm == CRITIC_ALGORITHM:
-        if job.lora_rank and job.chosen_engine == "local":
-            yield "lora_rank: engine local trains no critic beside an adapter: set lora_rank to 0, or engine to verl"
-        return
-    for name in CRITIC_SETTINGS:
-        if getattr(job, name) is not None:
-            yield f"{name} is read by algorithm {CRITIC_ALGORITHM} alone, not by {job.algorithm}: leave it out"
+def _of_engine(job: JobSettings, estimator: Estimator) -> Iterator[str]:
+    engine = job.chosen_engine
+    if engine != "fake" and engine in estimator.unserved:
+        yield f"algorithm {job.algorithm}: {estimator.unserved[engine]}"
+    if estimator.has_critic and job.lora_rank and engine == "local":
+        yield "lora_rank: engine local trains no critic beside an adapter: set lora_rank to 0, or engine to verl"
 
 
-def _of_remax(job: TrainJob) -> Iterator[str]:
-    if job.algorithm != GREEDY_ALGORITHM:
+def _of_other_estimators(job: JobSettings) -> Iterator[str]:
+    for name, estimator in ESTIMATORS.items():
+        for setting in estimator.settings if name != job.algorithm else ():
+            if getattr(job, setting) is not None:
+                yield f"{setting} is read by algorithm {name} alone, not by {job.algorithm}: leave it out"
+
+
+def _of_own(job: JobSettings, estimator: Estimator) -> Iterator[str]:
+    for setting, meaning in estimator.required.items():
+        if getattr(job, setting) is None:
+            yield f"algorithm {job.algorithm} needs {setting}, {meaning}: set it"
+
+
+def _of_greedy(job: JobSettings, estimator: Estimator) -> Iterator[str]:
+    if not estimator.has_greedy:
         return
+    needing = f"algorithm {job.algorithm} needs"
     if job.num_repeat < 2:
-        yield "algorithm remax needs num_repeat 2 or more: one episode of a group is what the others are compared with"
+        yield f"{needing} num_repeat 2 or more: one episode of a group is what the others are compared with"
     if job.stop_rule not in GROUPED_RULES:
-        yield f"algorithm remax needs batches of whole groups: set stop_rule to {' or '.join(sorted(GROUPED_RULES))}"
+        yield f"{needing} batches of whole groups: set stop_rule to {' or '.join(sorted(GROUPED_RULES))}"
     if job.mini_batch_num > job.batch_size * (job.num_repeat - 1):
-        yield "mini_batch_num must not exceed batch_size * (num_repeat - 1), which is what algorithm remax trains"
+        yield (
+            "mini_batch_num must not exceed batch_size * (num_repeat - 1), which is what algorithm"
+            f" {job.algorithm} trains"
+        )
 
 
-def _of_gdpo(job: TrainJob) -> Iterator[str]:
-    keys, weights = job.gdpo_reward_keys, job.gdpo_reward_weights
-    if job.algorithm != "gdpo":
-        for name, value in (("gdpo_reward_keys", keys), ("gdpo_reward_weights", weights)):
-            if value is not None:
-                yield f"{name} is read by algorithm gdpo alone, not by {job.algorithm}: leave it out"
-    elif keys is None:
-        yield "algorithm gdpo needs gdpo_reward_keys, the names of the rewards that it learns from: set it"
-    elif len(set(keys)) != len(keys):
+def _of_named_rewards(job: JobSettings) -> Iterator[str]:
+    keys, weights = job.gdpo_reward_keys or [], job.gdpo_reward_weights
+    if len(set(keys)) != len(keys):
         yield f"gdpo_reward_keys names {next(key for key in keys if keys.count(key) > 1)} twice"
     elif weights is not None and len(weights) != len(keys):
         yield f"gdpo_reward_weights has {len(weights)} weights for {len(keys)} rewards: give one for each"
 
 
-def _of_dro(job: TrainJob) -> Iterator[str]:
+def _of_dro(job: JobSettings) -> Iterator[str]:
     if job.policy_loss == "dro" and job.dro_beta is None:
         yield "policy_loss dro needs dro_beta, the weight of its penalty: set it, to 0.1 for a start"
     if job.policy_loss != "dro" and job.dro_beta is not None:
         yield f"dro_beta is read by policy_loss dro alone, not by {job.policy_loss}: leave it out"
 
 
-def _of_bypass(job: TrainJob) -> Iterator[str]:
+def _of_bypass(job: JobSettings) -> Iterator[str]:
     if job.policy_loss != "bypass_mode":
         for name in ("loss_type", "rollout_is_batch_normalize", "rollout_rs", "rollout_rs_threshold"):
             if name in job.model_fields_set and getattr(job, name) != type(job).model_fields[name].default:

@@ -46,6 +46,8 @@ MAX_INCOMPLETE = 2
 DISK_EVERY_S = 30.0
 MAX_KILLS = 3
 """A program that is killed so often without a step in between uses up something, such as memory."""
+RESTART_S = 5.0
+"""Seconds for which an engine may be stopped while its job is restarted."""
 
 
 def monitor(deps: Deps, state: ResearchState) -> ResearchState:
@@ -57,18 +59,20 @@ def monitor(deps: Deps, state: ResearchState) -> ResearchState:
     note_servers(deps)
     deps.pool.check()
     for active in deps.active_runs.in_phase(Phase.PREPARING):
-        if (task := deps.background.take(active.run_id)) is not None:
-            _begin_training(deps, active, task)
-        elif not is_out(deps, active) and active.is_waiting:
-            prepare(deps, active)
+        with deps.background.ended(active.run_id) as task:
+            if task is not None:
+                _begin_training(deps, active, task)
+            elif not is_out(deps, active) and active.is_waiting:
+                prepare(deps, active)
     for active in deps.active_runs.in_phase(Phase.TRAINING):
         if not is_out(deps, active):
             _look_at(deps, active)
     for active in deps.active_runs.in_phase(Phase.ENDING):
-        if (task := deps.background.take(active.run_id)) is not None:
-            _leave_training(deps, active, task)
-        elif not is_out(deps, active) and active.is_waiting:
-            end_training(deps, active)
+        with deps.background.ended(active.run_id) as task:
+            if task is not None:
+                _leave_training(deps, active, task)
+            elif not is_out(deps, active) and active.is_waiting:
+                end_training(deps, active)
     has_space(deps, every_s=DISK_EVERY_S)
     is_spent = stop_over_budget(deps) or state["is_spent"]
     return {**state, "polls": state["polls"] + 1, "is_spent": is_spent}
@@ -77,11 +81,12 @@ def monitor(deps: Deps, state: ResearchState) -> ResearchState:
 def _begin_training(deps: Deps, active: ActiveRun, task: Future[Any]) -> None:
     error = task.exception()
     if error is None:
+        # Stored first: if that fails, the run is still in its phase, and all of this is done again.
+        deps.log.note("run.training", f"{active.name} trains ({active.steps} steps)", run_id=active.run_id)
         active.child = task.result()
         active.phase = Phase.TRAINING
         active.early_stopping.begin()
         active.trains_since = time.time()
-        deps.log.note("run.training", f"{active.name} trains ({active.steps} steps)", run_id=active.run_id)
     else:
         end_with(deps, active, error)
 
@@ -108,7 +113,7 @@ def _look_at(deps: Deps, active: ActiveRun) -> None:
         fail(deps, active, f"the server runs {status.experiment_name} instead")
     elif status.step >= active.steps:
         active.phase = Phase.TRAINED
-    elif status.state in ("FAILED", "OFFLINE"):
+    elif _is_engine_gone(active, status.state):
         fail(deps, active, f"the engine is {status.state} at step {status.step}: {status.reason or 'stopped'}")
     elif code == 0 and ends_at_a_share(deps.log.charter()):
         # The program ends by itself with the step that reaches the share, and only then.
@@ -133,6 +138,14 @@ def _attributed(diagnosis: Diagnosis | None, state: str) -> Diagnosis | None:
         return diagnosis
     sentence = f"{diagnosis.sentence} Its server waits for episodes that its program does not bring."
     return Diagnosis(PROGRAM, sentence, is_scored=False, is_retried=False)
+
+
+def _is_engine_gone(active: ActiveRun, state: str) -> bool:
+    """Return whether the engine has failed, or is stopped for longer than a restart with another job takes."""
+    if state != "OFFLINE":
+        return state == "FAILED"
+    active.offline_since = active.offline_since or time.monotonic()
+    return time.monotonic() - active.offline_since >= RESTART_S
 
 
 def _notice_restart(active: ActiveRun, started_at: float) -> None:

@@ -13,8 +13,8 @@ from recipes.micro.score import PARTS, mean_score, score
 from recipes.micro.vocabulary import make_tokenizer
 from recipes.nano.score import evaluate, sample_replies
 from recipes.nano.vocabulary import chat_template
+from swarm.backends.grammar.compiler import GrammarCompiler
 from swarm.backends.local.decoding.batching import BatchSampler, Limits
-from swarm.backends.local.decoding.grammar import GrammarCompiler
 from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORIES, read_stop_ids, read_tokenizer, resolve_model
 from swarm.tasks import CALCULATOR, task_family

@@ -16,7 +16,7 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from swarm.nano.recipe.demos import Demo
+from recipes.nano.demos import Demo
 
 VOCAB_SIZE = 384
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"

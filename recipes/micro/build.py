@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false
-"""Rebuild the bundled base model micro: `python -m swarm.micro.build --out DIR [--steps N] [--seed 0]`.
+"""Rebuild the bundled base model micro: `python -m recipes.micro.build --out DIR [--steps N] [--seed 0]`.
 
 Place in the flow: a person runs it when a kind of task, a wording, the chat template or the recipe changes. Its output
 goes into `swarm/micro/model`. It uses one thread throughout, so that the same seed gives the same bytes on the same
@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
-from swarm.micro.recipe.score import PARTS, mean_score, score
-from swarm.micro.recipe.warmup import Recipe, warm_up
-from swarm.nano.recipe.output import ProgressPrinter, digest_line, save, save_record
-from swarm.nano.recipe.score import evaluate
+from recipes.micro.score import PARTS, mean_score, score
+from recipes.micro.warmup import Recipe, warm_up
+from recipes.nano.output import ProgressPrinter, digest_line, save, save_record
+from recipes.nano.score import evaluate
 from swarm.tasks import TASK_FAMILIES
 
 QUESTIONS = 40

@@ -16,9 +16,9 @@ from pathlib import Path
 from random import Random
 from types import MappingProxyType
 
-from swarm.micro.recipe.forms import Form, draw_form, usual_form
-from swarm.micro.recipe.kinds.base import Item, Kind, draw_sentence
-from swarm.micro.recipe.words import NAMES
+from recipes.micro.forms import Form, draw_form, usual_form
+from recipes.micro.kinds.base import Item, Kind, draw_sentence
+from recipes.micro.words import NAMES
 
 _WORDINGS = Path(__file__).with_name("wordings.toml")
 _CHOICE = re.compile(r"\[([^][]*)\]")

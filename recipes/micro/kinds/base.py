@@ -12,7 +12,7 @@ from random import Random
 from string import ascii_lowercase, ascii_uppercase
 from typing import TypeVar
 
-from swarm.micro.recipe.words import ADJECTIVES, COMMON, NAMES, NOUNS, VERBS, WHOLE_WORDS
+from recipes.micro.words import ADJECTIVES, COMMON, NAMES, NOUNS, VERBS, WHOLE_WORDS
 
 T = TypeVar("T")
 

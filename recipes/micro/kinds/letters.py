@@ -8,7 +8,7 @@ from __future__ import annotations
 from random import Random
 from string import ascii_lowercase
 
-from swarm.micro.recipe.kinds.base import (
+from recipes.micro.kinds.base import (
     SENTENCE,
     WORD,
     Item,
@@ -21,7 +21,7 @@ from swarm.micro.recipe.kinds.base import (
     draw_words,
     join_list,
 )
-from swarm.micro.recipe.words import ORDINALS
+from recipes.micro.words import ORDINALS
 
 VOWELS = "aeiou"
 

@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false
-"""Rebuild the bundled base model: `python -m swarm.nano.build --out DIR [--steps N] [--seed 0]`.
+"""Rebuild the bundled base model: `python -m recipes.nano.build --out DIR [--steps N] [--seed 0]`.
 
 Place in the flow: a person runs it when a task family, the chat template or the recipe changes. Its output goes into
 `swarm/nano/model`. It uses one thread throughout, so that the same seed gives the same bytes on the same kind of
@@ -14,9 +14,9 @@ from pathlib import Path
 
 import torch
 
-from swarm.nano.recipe.output import ProgressPrinter, digest_line, save, save_record
-from swarm.nano.recipe.score import evaluate
-from swarm.nano.recipe.warmup import Recipe, warm_up
+from recipes.nano.output import ProgressPrinter, digest_line, save, save_record
+from recipes.nano.score import evaluate
+from recipes.nano.warmup import Recipe, warm_up
 from swarm.tasks import TASK_FAMILIES
 
 EVALUATED_TASKS = 200

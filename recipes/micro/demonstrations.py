@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
-from swarm.micro.recipe.kinds import BASIC_KINDS, KINDS
-from swarm.micro.recipe.kinds.base import Kind
-from swarm.micro.recipe.tool_use import demonstrate_tool
-from swarm.micro.recipe.wording import Question, ask, ask_again, instruct
-from swarm.nano.recipe.demos import Demo, stream_demos
+from recipes.micro.kinds import BASIC_KINDS, KINDS
+from recipes.micro.kinds.base import Kind
+from recipes.micro.tool_use import demonstrate_tool
+from recipes.micro.wording import Question, ask, ask_again, instruct
+from recipes.nano.demos import Demo, stream_demos
 from swarm.tasks import TASK_FAMILIES
 from swarm.types import Message
 

@@ -14,8 +14,8 @@ import re
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from swarm.micro.recipe.words import FUNCTION_WORDS, SENTENCE_STARTS, WHOLE_WORDS
-from swarm.nano.recipe.vocabulary import END, PAD, START, TAGS, wrap
+from recipes.micro.words import FUNCTION_WORDS, SENTENCE_STARTS, WHOLE_WORDS
+from recipes.nano.vocabulary import END, PAD, START, TAGS, wrap
 
 ROLES = ("system\n", "user\n", "assistant\n")
 JSON_WORDS = (

@@ -17,10 +17,10 @@ from types import MappingProxyType
 import torch
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
-from swarm.nano.recipe.demos import demonstrate, stream_demos
-from swarm.nano.recipe.learning import Progress, Rates, batch_demos, learn
-from swarm.nano.recipe.network import Shape, make_network
-from swarm.nano.recipe.vocabulary import train_tokenizer
+from recipes.nano.demos import demonstrate, stream_demos
+from recipes.nano.learning import Progress, Rates, batch_demos, learn
+from recipes.nano.network import Shape, make_network
+from recipes.nano.vocabulary import train_tokenizer
 from swarm.tasks import TASK_FAMILIES, Split
 
 SHAPE = Shape(hidden_size=128, intermediate_size=384, layers=2, heads=4)

@@ -15,9 +15,9 @@ from random import Random
 import torch
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
-from swarm.nano.recipe.demos import Demo
-from swarm.nano.recipe.muon import Muon
-from swarm.nano.recipe.vocabulary import encode, render
+from recipes.nano.demos import Demo
+from recipes.nano.muon import Muon
+from recipes.nano.vocabulary import encode, render
 
 DEMOS_PER_POOL = 1000
 PADDING = 0

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from swarm.nano.recipe.vocabulary import END, MAX_LENGTH, PAD
+from recipes.nano.vocabulary import END, MAX_LENGTH, PAD
 
 
 @dataclass(frozen=True, slots=True)

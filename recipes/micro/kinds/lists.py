@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from swarm.micro.recipe.kinds.base import (
+from recipes.micro.kinds.base import (
     LIST,
     NUMBERS,
     SENTENCE,
@@ -23,7 +23,7 @@ from swarm.micro.recipe.kinds.base import (
     draw_words,
     list_item,
 )
-from swarm.micro.recipe.words import COMMON, ORDINALS
+from recipes.micro.words import COMMON, ORDINALS
 
 
 def _items(rng: Random, fewest: int = 2, most: int = 6) -> list[str]:

@@ -15,10 +15,10 @@ from random import Random
 import torch
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
-from swarm.micro.recipe.demonstrations import stream_conversations
-from swarm.micro.recipe.vocabulary import make_tokenizer
-from swarm.nano.recipe.learning import Progress, Rates, batch_demos, learn
-from swarm.nano.recipe.network import Shape, make_network
+from recipes.micro.demonstrations import stream_conversations
+from recipes.micro.vocabulary import make_tokenizer
+from recipes.nano.learning import Progress, Rates, batch_demos, learn
+from recipes.nano.network import Shape, make_network
 
 SHAPE = Shape(hidden_size=128, intermediate_size=384, layers=4, heads=4)
 

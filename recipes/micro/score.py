@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
-from swarm.micro.recipe.kinds import HELD_OUT_KINDS, KINDS
-from swarm.micro.recipe.kinds.base import Kind
-from swarm.micro.recipe.wording import ask, wordings
-from swarm.nano.recipe.score import sample_replies
+from recipes.micro.kinds import HELD_OUT_KINDS, KINDS
+from recipes.micro.kinds.base import Kind
+from recipes.micro.wording import ask, wordings
+from recipes.nano.score import sample_replies
 
 FREE_CHOICE = frozenset({"pick", "any between"})
 """Kinds with more than one right answer, which are not scored."""

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from random import Random
 
-from swarm.micro.recipe.kinds.base import Item, Kind, draw_letters, draw_number
-from swarm.micro.recipe.words import ADJECTIVES, CATEGORIES, COMMON, DAYS, MONTHS, NAMES
+from recipes.micro.kinds.base import Item, Kind, draw_letters, draw_number
+from recipes.micro.words import ADJECTIVES, CATEGORIES, COMMON, DAYS, MONTHS, NAMES
 
 _THINGS = ("apples", "books", "coins", "balls", "pens", "cards", "stones", "eggs", "cakes", "keys", "shirts", "stamps")
 _COMPARED = (("taller", "tallest"), ("older", "oldest"), ("faster", "fastest"), ("stronger", "strongest"))

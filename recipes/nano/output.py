@@ -14,7 +14,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
-from swarm.nano.recipe.learning import Progress
+from recipes.nano.learning import Progress
 
 # safetensors writes files that only their owner can read, but other users read an installed package.
 READABLE_BY_ALL = 0o644

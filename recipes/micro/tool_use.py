@@ -11,9 +11,9 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from swarm.micro.recipe.kinds.base import draw_number, draw_word
-from swarm.micro.recipe.words import COMMON, NAMES
-from swarm.nano.recipe.demos import Demo
+from recipes.micro.kinds.base import draw_number, draw_word
+from recipes.micro.words import COMMON, NAMES
+from recipes.nano.demos import Demo
 from swarm.types import Message, ToolSpec
 
 Use = tuple[ToolSpec, str, dict[str, Any], str]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from operator import gt, lt
 from random import Random
 
-from swarm.micro.recipe.kinds.base import (
+from recipes.micro.kinds.base import (
     NUMBERS,
     Answer,
     Item,
@@ -21,7 +21,7 @@ from swarm.micro.recipe.kinds.base import (
     draw_numbers,
     list_item,
 )
-from swarm.micro.recipe.words import NUMBER_WORDS
+from recipes.micro.words import NUMBER_WORDS
 
 SUM = ("sum", "expression", "calculation")
 

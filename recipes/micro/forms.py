@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from random import Random
 from types import MappingProxyType
 
-from swarm.micro.recipe.kinds.base import Item, join_list
+from recipes.micro.kinds.base import Item, join_list
 
 _TRUTHS: tuple[tuple[str, str, str], ...] = (
     ("yes", "no", "Answer yes or no."),

@@ -10,7 +10,7 @@ from operator import gt, lt
 from random import Random
 from string import ascii_lowercase
 
-from swarm.micro.recipe.kinds.base import (
+from recipes.micro.kinds.base import (
     LIST,
     SENTENCE,
     WORD,
@@ -24,7 +24,7 @@ from swarm.micro.recipe.kinds.base import (
     draw_words,
     list_item,
 )
-from swarm.micro.recipe.words import CATEGORIES, COMMON
+from recipes.micro.words import CATEGORIES, COMMON
 
 _TRUTHS = {"True": True, "False": False}
 

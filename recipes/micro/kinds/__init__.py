@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from swarm.micro.recipe.kinds import arithmetic, decisions, letters, lists, stories
-from swarm.micro.recipe.kinds.base import Kind
+from recipes.micro.kinds import arithmetic, decisions, letters, lists, stories
+from recipes.micro.kinds.base import Kind
 
 _ROOMS = (letters, lists, arithmetic, decisions, stories)
 

@@ -49,8 +49,7 @@ from researcher.report.numbers.judged_arms import (
 )
 from researcher.report.numbers.mean_curves import with_curves
 from researcher.report.numbers.seeds_needed import SeedsNeeded, estimate_seeds
-from researcher.study.costs import cost_flags, gather_costs
-from researcher.study.costs.arms import ArmCost
+from researcher.study.costs.arms import ArmCost, cost_flags, gather_costs
 from researcher.study.log import JUDGED, StudyLog, analysis_from_json, charter_from_json
 from researcher.study.scores import read_scores, read_sealed
 

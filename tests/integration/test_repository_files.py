@@ -152,6 +152,14 @@ def test_docstrings_name_modules_that_there_are() -> None:
     assert wrong == []
 
 
+def test_documents_name_modules_that_there_are() -> None:
+    folders = (*PACKAGES, "prompts", "tests", "examples")
+    modules = [f"/{path.relative_to(ROOT)}" for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    named = {name for document in DOCUMENTS for name in re.findall(r"`([\w/]+\.py)`", document.read_text())}
+    missing = {name for name in named if not any(module.endswith(f"/{name}") for module in modules)}
+    assert missing <= FILES_OF_USERS | {"train.py"}
+
+
 def is_meant(name: str, module: Path, other: Path) -> bool:
     """A name stands for a module of the same package, or, with folders, for one of the service as well."""
     is_near = other.parts[0] == module.parts[0] or ("/" in name and other.parts[0] in {"swarm", "scripts"})

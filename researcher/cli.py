@@ -383,7 +383,7 @@ for command in (lifecycle_cli.extend, lifecycle_cli.fork, lifecycle_cli.pause, l
 
 def _environment_settings(env: str | None) -> dict[str, Any]:
     """Return the settings for `--env`, with an absolute path, because the study may be resumed in another directory."""
-    from swarm.environments.registry import is_bundled
+    from swarm.environments import is_bundled
 
     if env is None or is_bundled(env):
         return {"task": env, "env": None}

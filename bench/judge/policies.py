@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from researcher.analysis import Analysis, Verdict
+from experiments_db import Verdict
+from researcher.analysis import Analysis
 from researcher.charter import Budget, Charter, DecisionRule, FrameRequest
 from researcher.plan import Arm, ArmProgram, Plan, Problem
 from researcher.planner.base import Action, Decision, History, Planner

@@ -12,8 +12,7 @@ import logging
 import time
 from pathlib import Path
 
-from experiments_db import Run, RunStatus
-from researcher.analysis import Verdict
+from experiments_db import Run, RunStatus, Verdict
 from researcher.evaluator import AT_STEP, CHECKPOINTS, PRUNED, SEALED
 from researcher.loop.deps import Deps
 from researcher.servers.server_files import (

@@ -50,7 +50,7 @@ from researcher.study.log import StudyLog
 from researcher.study.requests import find_study, resume_command
 from researcher.study.settings import StudySettings, rules_brain, sandbox_of
 from swarm.errors import SwarmError
-from swarm.sandbox.sandbox import Sandbox
+from swarm.sandbox import Sandbox
 
 logger = logging.getLogger(__name__)
 

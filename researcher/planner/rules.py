@@ -15,8 +15,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from experiments_db import Verdict
 from prompts import load
-from researcher.analysis import Analysis, Verdict
+from researcher.analysis import Analysis
 from researcher.charter import (
     Budget,
     Charter,
@@ -53,7 +54,7 @@ from researcher.planner.predictions import predict
 from researcher.question.factors import PROGRAM, RESPONSE_LENGTH, TRAIN_ENV
 from researcher.question.wording import state_question, title_of, title_of_environment
 from swarm import TrainJob
-from swarm.environments.registry import is_bundled, options_of, with_options
+from swarm.environments import is_bundled, options_of, with_options
 from swarm.tasks import TASK_FAMILIES
 
 DEFAULT_TASK = "reverse"

@@ -48,13 +48,12 @@ from researcher.question.wording import describe_question
 from researcher.servers.server_pool import check_servers
 from researcher.study.budget import present_budget
 from swarm.config import cluster_from_environment, complete_address
-from swarm.doctor.examination import Health
-from swarm.doctor.verl import check_sampler, check_trainer
-from swarm.environments.registry import agent_of
+from swarm.doctor import Health, check_sampler, check_trainer
+from swarm.environments import agent_of
 from swarm.errors import JobInvalid, SwarmError
 from swarm.job import TrainJob, build_job
 from swarm.program import is_program
-from swarm.sandbox.sandbox import Sandbox, choose_sandbox
+from swarm.sandbox import Sandbox, choose_sandbox
 from swarm.tasks import TASK_FAMILIES
 
 MAX_OF_ATTEMPT = 2**31 - 1

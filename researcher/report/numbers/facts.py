@@ -16,21 +16,22 @@ from statistics import fmean
 
 from experiments_db import (
     BudgetKind,
-    Decision,
     EvaluationSummary,
     Event,
     Experiment,
     ExperimentStatus,
     ExperimentStore,
-    Hypothesis,
     LLMUsage,
     Run,
     RunStatus,
     Severity,
+    StoredDecision,
+    StoredHypothesis,
     Study,
+    Verdict,
     hash_json,
 )
-from researcher.analysis import Analysis, ArmSummary, Comparison, JudgedContrast, Verdict
+from researcher.analysis import Analysis, ArmSummary, Comparison, JudgedContrast
 from researcher.base_scores import MEASURED_ON
 from researcher.charter import Charter
 from researcher.errors import StudyNotFound
@@ -171,8 +172,8 @@ class StudyFacts:
     frozen_at: float
     sealed_purpose: str | None
     arms: tuple[ArmFacts, ...]
-    hypotheses: tuple[Hypothesis, ...]
-    decisions: tuple[Decision, ...]
+    hypotheses: tuple[StoredHypothesis, ...]
+    decisions: tuple[StoredDecision, ...]
     warnings: tuple[Event, ...]
     spent: Mapping[BudgetKind, float]
     usage: LLMUsage
@@ -285,7 +286,7 @@ def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
 
 def _at_decision(
     facts: StudyFacts,
-    decision: Decision,
+    decision: StoredDecision,
     analysis: Analysis,
     scored: Mapping[str, Runs],
     ruled_out: Mapping[str, str],

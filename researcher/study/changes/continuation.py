@@ -16,8 +16,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from experiments_db import Charter as StoredCharter
-from experiments_db import ExperimentStore, Study, StudyStatus
+from experiments_db import ExperimentStore, StoredCharter, Study, StudyStatus
 from researcher.charter import Charter
 from researcher.errors import AlphaSpent, NothingToExtend
 from researcher.judge.judgement import share_of_alpha

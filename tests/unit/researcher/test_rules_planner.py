@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from researcher.analysis import Analysis, ArmSummary, Comparison, Verdict
+from experiments_db import Verdict
+from researcher.analysis import Analysis, ArmSummary, Comparison
 from researcher.charter import Asked, Charter, FrameRequest, StudiedEnvironment
 from researcher.errors import PlannerError, TopicInvalid
 from researcher.judge.contrasts import is_complete

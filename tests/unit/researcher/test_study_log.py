@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments_db import ExperimentStore, StudyStatus, open_store
-from researcher.analysis import Analysis, ArmSummary, Comparison, Verdict
+from experiments_db import ExperimentStore, StudyStatus, Verdict, open_store
+from researcher.analysis import Analysis, ArmSummary, Comparison
 from researcher.errors import ResearchError
 from researcher.planner.base import History
 from researcher.planner.rules import RulesPlanner

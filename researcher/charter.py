@@ -262,7 +262,7 @@ class Charter:
     eval_episodes: int
     rule: DecisionRule
     budget: Budget
-    brain: str
+    planner: str
     assumptions: tuple[str, ...] = ()
     environment: str = ""
     environment_digest: str = ""

@@ -3,7 +3,7 @@
 Place in the flow: launch has a run prepared (engine, base score, program), evaluate has it measured, and final_test
 scores the test split. Scores come from eval episodes: the agent of the arm's program plays them on the weights that the
 server serves. The environment alone grades them; nothing that a program prints or sends counts. This module decides
-nothing: it knows no plans, verdicts or brains.
+nothing: it knows no plans, verdicts or planners.
 """
 
 from __future__ import annotations
@@ -295,8 +295,8 @@ class Evaluator:
             )
         if self.charter.metric_range is None and len(result.broken) > max(1, MAX_BROKEN * self.charter.eval_episodes):
             raise RunRejected(
-                f"the program broke {len(result.broken)} of {result.n} {phase} attempts, and nobody knows the worst "
-                f"score that they could have had; the first: {result.broken[0].error}"
+                f"the program broke {len(result.broken)} of {result.n} {phase} attempts, and the worst possible "
+                f"score is unknown; the first: {result.broken[0].error}"
             )
         drawn = {**details, "sampling_seed": sampling_seed}
         self.record_score(run, phase, split, result, version=version, details=drawn)
@@ -399,7 +399,7 @@ class Evaluator:
         while (status := client.status()).state not in ("ROLLING", "COMPLETE"):
             self._check_stop()
             if status.state in ("FAILED", "OFFLINE") or time.monotonic() > deadline:
-                raise RunBroken(f"the engine is {status.state}: {status.reason or 'it does not come to rest'}")
+                raise RunBroken(f"the engine is {status.state}: {status.reason or 'it does not finish its step'}")
             time.sleep(REST_POLL_S)
 
     def _check_job(self, client: SwarmClient, run: Run) -> None:

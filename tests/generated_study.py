@@ -137,7 +137,7 @@ class GeneratedStudy:
 
 def generate(store: ExperimentStore, home: Path, wanted: Specification) -> GeneratedStudy:
     """Carry a study out; what it found stands in the store."""
-    study = store.create_study(f"Which arm is best, in study {wanted.seed}?", brain="llm:some-model")
+    study = store.create_study(f"Which arm is best, in study {wanted.seed}?", planner="llm:some-model")
     charter = _charter(wanted, study.topic)
     store.freeze_charter(study.id, to_json(charter))
     deps = Deps(
@@ -179,7 +179,7 @@ def _charter(wanted: Specification, topic: str) -> Charter:
         eval_episodes=wanted.episodes,
         rule=wanted.rule,
         budget=Budget(),
-        brain="llm:some-model",
+        planner="llm:some-model",
         environment="reverse",
         metric_range=wanted.metric_range,
         failed_score=wanted.failed_score,

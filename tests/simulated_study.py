@@ -105,8 +105,8 @@ class Simulation:
     def carry_out(self, home: Path) -> SimulatedStudy:
         home.mkdir(parents=True, exist_ok=True)
         store = open_store(home / "research.db")
-        study = store.create_study("Which learning rate is best for reversal?", brain="scripted")
-        charter = replace(_charter(study.brain), judged_by=self.judged_by)
+        study = store.create_study("Which learning rate is best for reversal?", planner="scripted")
+        charter = replace(_charter(study.planner), judged_by=self.judged_by)
         store.freeze_charter(study.id, to_json(charter))
         deps = _deps(store, study.id, home, charter, self)
         simulated = SimulatedStudy(store, study.id, home, deps)
@@ -200,7 +200,7 @@ def replace_iteration(study_id: str, number: int) -> Any:
     return {**first_state(study_id), "iteration": number}
 
 
-def _charter(brain: str) -> Charter:
+def _charter(planner: str) -> Charter:
     with closing(load_environment("reverse")) as environment:
         digest = environment.digest
     return Charter(
@@ -215,7 +215,7 @@ def _charter(brain: str) -> Charter:
         eval_episodes=EPISODES,
         rule=DecisionRule(),
         budget=Budget(max_runs=100),
-        brain=brain,
+        planner=planner,
         assumptions=("lr: the topic gives no values.",),
         environment="reverse",
         environment_digest=digest,

@@ -100,7 +100,7 @@ def play_study(
     truth: Truth,
     random: Generator,
 ) -> Played:
-    study = store.create_study(charter.topic, brain=planner.name).id
+    study = store.create_study(charter.topic, planner=planner.name).id
     store.freeze_charter(study, to_json(charter))
     home = Path(store.location).parent
     deps = Deps(

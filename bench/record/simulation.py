@@ -249,7 +249,7 @@ class LongStudy:
         urls = [f"http://127.0.0.1:{port}" for port in range(1, self.size.servers + 1)]
         self._servers = {url: _Server(self.size.steps_per_look, random.Random(url), self.clock) for url in urls}
         with open_store(self.database, clock=self.clock) as store:
-            study = store.create_study(TOPIC, brain="scripted")
+            study = store.create_study(TOPIC, planner="scripted")
             self.study_id = study.id
             store.freeze_charter(study.id, to_json(charter))
             for arm in _arms(self.size):
@@ -362,7 +362,7 @@ def _charter(size: Size) -> Charter:
         eval_episodes=size.episodes,
         rule=DecisionRule(),
         budget=Budget(max_runs=size.runs),
-        brain="scripted",
+        planner="scripted",
         environment="reverse",
         environment_digest=digest,
     )

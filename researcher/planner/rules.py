@@ -104,7 +104,7 @@ class RulesPlanner:
             eval_episodes=request.eval_episodes or EVAL_EPISODES,
             rule=DecisionRule(shares=_shares(question, request.budget)),
             budget=request.budget,
-            brain=self.name,
+            planner=self.name,
             sample_size=SampleSizeGoal(seeds=request.seeds, is_underpowered=request.is_underpowered),
             not_studied=request.not_studied,
             compared_at=compared_at.value,

@@ -187,7 +187,7 @@ def refuse(reading: Reading, given: Mapping[str, Any]) -> TopicNotUnderstood:
                 f"the topic has parts that cannot be read: {', '.join(map(repr, reading.unread))}",
                 f"understood: {understood}",
                 f"say it in flags, {lead}: {command}",
-                "what can be read, and every setting: docs/topics.md; without these parts: --assume",
+                "what can be read, and every setting: docs/research.md; without these parts: --assume",
             ]
         ),
         reading.unread,
@@ -208,7 +208,7 @@ def refuse_by_name(parts: Sequence[tuple[str, str]], nearest: str, request: Fram
                 f"the topic asks for what cannot be studied: {', '.join(map(repr, named))}",
                 *(f"  {name}: {reason}" for name, reason in dict(parts).items()),
                 f"nearest study: {shlex.join(words)}",
-                "the table of settings: docs/topics.md; to study the topic without these parts: --assume",
+                "the table of settings: docs/research.md; to study the topic without these parts: --assume",
             ]
         ),
         tuple(named),

@@ -238,7 +238,7 @@ def _spec(name: str) -> FactorSpec:
 
 
 def _unknown(name: str) -> str:
-    return f"a job has no setting {name!r}{did_you_mean(name, SPECS) or ': docs/topics.md has the table'}"
+    return f"a job has no setting {name!r}{did_you_mean(name, SPECS) or ': docs/research.md has the table'}"
 
 
 def _split(text: str, separator: str) -> list[str]:

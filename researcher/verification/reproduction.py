@@ -217,7 +217,7 @@ class _Repeat:
     def _prepare_rows(self) -> tuple[Experiment, Run]:
         """Create the study, its charter and the arm in the repeat's own database."""
         known = self.record.experiment
-        study = self.store.create_study(self.record.study.topic, brain=self.record.study.brain)
+        study = self.store.create_study(self.record.study.topic, planner=self.record.study.planner)
         self.store.freeze_charter(study.id, self.record.document)
         experiment = self.store.create_experiment(
             study.id,

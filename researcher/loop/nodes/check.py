@@ -100,11 +100,12 @@ def _check_on_server(
 
 def _await_slot(deps: Deps) -> Slot | None:
     """Wait until a server answers, and return a free slot; None if all servers that answer have runs."""
+    # The events come first: if one cannot be stored, no slot is taken that nobody gives back.
+    note_servers(deps)
     while (slot := deps.pool.take()) is None and not deps.pool.is_any_answering:
-        note_servers(deps)
         deps.background.wait(OUTAGE_WAIT_S)
         deps.background.check()
-    note_servers(deps)
+        note_servers(deps)
     return slot
 
 

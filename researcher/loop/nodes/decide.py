@@ -75,11 +75,11 @@ def _interpret(deps: Deps, charter: Charter, analysis: Analysis, history: Histor
     try:
         return deps.planner.interpret(charter, analysis, history)
     except PlannerError as error:
-        deps.log.warn("brain.failed", f"No interpretation: {error}")
+        deps.log.warn("planner.failed", f"No interpretation: {error}")
     except BudgetExceeded:
         if deps.ledger.find_exhausted() is None:
             raise
-        deps.log.warn("brain.failed", "No interpretation: the time of the study is spent.")
+        deps.log.warn("planner.failed", "No interpretation: the time of the study is spent.")
     return ()
 
 
@@ -104,5 +104,5 @@ def _choose(deps: Deps, state: ResearchState, charter: Charter, analysis: Analys
     try:
         return deps.planner.decide(charter, analysis, history)
     except PlannerError as error:
-        deps.log.warn("brain.failed", f"No decision: {error}")
+        deps.log.warn("planner.failed", f"No decision: {error}")
         return Decision(Action.STOP, "The planner came to no decision.", author=AUTOMATIC)

@@ -86,7 +86,7 @@ def parse_frame(text: str, request: FrameRequest, author: str) -> Charter | Fram
         question=str(answer.question),
         # The model must be able to write the name in its plans.
         baseline=baseline if is_arm_name(baseline) else BASELINE,
-        brain=author,
+        planner=author,
         assumptions=(*answer.assumptions, *charter.assumptions, *say_inequality(arms, ComparedAt(charter.compared_at))),
         not_studied=tuple(item.what for item in answer.infeasible),
     )
@@ -187,7 +187,7 @@ def _make_charter(request: FrameRequest, question: Question, *, task: str, compa
         eval_episodes=request.eval_episodes or EVAL_EPISODES,
         rule=DecisionRule(),
         budget=request.budget,
-        brain="",
+        planner="",
         assumptions=(say_what_is_equal(equal, amount),),
         compared_at=equal.value,
         amount=amount,

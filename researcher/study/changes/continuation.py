@@ -27,7 +27,7 @@ from researcher.study.changes.budget_change import change_budget
 from researcher.study.ending import is_over, reopen
 from researcher.study.log import EXTENDED, StudyLog
 from researcher.study.requests import resume_command
-from researcher.study.settings import read_settings, rules_brain
+from researcher.study.settings import build_rules_planner, read_settings
 
 FORKED = "study.forked"
 
@@ -158,4 +158,4 @@ def next_plan_of(study: Study) -> NextPlan | None:
     Raises ResearchError for settings that cannot be read.
     """
     settings = read_settings(study.settings)
-    return rules_brain(settings).plan if settings.brain == "rules" else None
+    return build_rules_planner(settings).plan if settings.planner == "rules" else None

@@ -188,7 +188,7 @@ def test_arm_whose_environment_fails_costs_itself_and_not_the_study(
         take=lambda: Slot(0, "http://one"), give_back=print, token_of=print, take_changes=tuple, slots=()
     )
     with open_store(tmp_path / "research.db") as store:
-        study, planner = store.create_study("t", brain="rules").id, RulesPlanner()
+        study, planner = store.create_study("t", planner="rules").id, RulesPlanner()
         charter = planner.frame(read_request("batch size 2, 3 or 4 on reversal", StudySettings(seeds=1)))
         store.freeze_charter(study, to_json(replace(charter, environment="reverse")))
         deps = Deps(

@@ -29,7 +29,7 @@ CHARTER = Charter(
     eval_episodes=400,
     rule=DecisionRule(shares=()),
     budget=Budget(),
-    brain="rules",
+    planner="rules",
     metric_range=(0.0, 1.0),
 )
 ARMS = ("base", "a", "b", "c")

@@ -68,7 +68,7 @@ def store_run(store: ExperimentStore, experiment: str, seed: int, score: float) 
 
 def compare_three(store: ExperimentStore) -> tuple[str, Charter, Plan, str, str]:
     """A study whose plan has been run: its id, charter and plan, the best arm and the second."""
-    study, rules = store.create_study("t", brain="scripted").id, RulesPlanner()
+    study, rules = store.create_study("t", planner="scripted").id, RulesPlanner()
     charter = rules.frame(read_request("batch size 2, 3 or 4 on reversal", StudySettings(seeds=3)))
     store.freeze_charter(study, to_json(charter))
     plan = replace(rules.plan(charter, History()), seeds=(0, 1, 2))
@@ -167,8 +167,10 @@ def test_what_a_planner_said_as_it_disqualified_an_arm_is_checked_against_what_i
     assert not any(claim.sentence for claim in check_claims(claims, facts))
 
 
-def test_a_brain_without_an_answer_ends_the_study_and_why_is_on_record(store: ExperimentStore, tmp_path: Path) -> None:
-    study = store.create_study("t", brain="scripted")
+def test_a_planner_without_an_answer_ends_the_study_and_why_is_on_record(
+    store: ExperimentStore, tmp_path: Path
+) -> None:
+    study = store.create_study("t", planner="scripted")
     log, rules = StudyLog(store, study.id), RulesPlanner()
     charter = rules.frame(read_request("batch size 2 or 3 on reversal", StudySettings()))
     store.freeze_charter(study.id, to_json(charter))

@@ -44,7 +44,7 @@ def begin(
     planner = RulesPlanner()
     charter = planner.frame(read_request(TOPIC, read_settings(flags)))
     charter = replace(charter, metric_range=(0.0, 1.0), environment_digest="d", **measured)
-    study = store.create_study(TOPIC, brain="rules").id
+    study = store.create_study(TOPIC, planner="rules").id
     store.freeze_charter(study, to_json(charter))
     deps = Deps(
         study_id=study,
@@ -116,7 +116,7 @@ def test_study_that_would_find_little_stops_and_says_what_it_needs(store: Experi
 
 
 def test_acceptance_of_little_power_reaches_the_charter_and_its_refusal_has_an_exit_code() -> None:
-    settings = read_settings({"brain": "rules", "underpowered": True})
+    settings = read_settings({"planner": "rules", "underpowered": True})
     charter = RulesPlanner().frame(read_request(TOPIC, settings))
 
     assert charter.sample_size is not None and charter.sample_size.is_underpowered

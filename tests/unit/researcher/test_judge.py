@@ -34,7 +34,7 @@ def charter() -> Charter:
         eval_episodes=64,
         rule=DecisionRule(shares=()),
         budget=Budget(),
-        brain="rules",
+        planner="rules",
         metric_range=(0.0, 1.0),
     )
 

@@ -25,7 +25,7 @@ PROGRAMS = ["plain", "second try"]
 
 
 def ask(**flags: Any) -> FrameRequest:
-    return read_settings({"brain": "llm", "engine": "fake", **flags}).request(TOPIC)
+    return read_settings({"planner": "llm", "engine": "fake", **flags}).request(TOPIC)
 
 
 def frame(request: FrameRequest | None = None, **answer: Any) -> Charter:
@@ -206,4 +206,4 @@ def test_flags_without_factors_are_honoured_or_refused_with_a_language_model(
     flags: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(TopicInvalid, match=message):
-        StudySettings(brain="llm", **flags).request(TOPIC)
+        StudySettings(planner="llm", **flags).request(TOPIC)

@@ -29,7 +29,7 @@ def store(tmp_path: Path) -> Iterator[ExperimentStore]:
 
 @pytest.fixture
 def study(store: ExperimentStore) -> str:
-    study = store.create_study("t", brain="rules").id
+    study = store.create_study("t", planner="rules").id
     for arm in ("no-kl", "kl"):
         experiment = store.create_experiment(study, arm, factors={}, job={"total_steps": 1})
         store.revise_experiment(experiment.id, status=ExperimentStatus.READY)

@@ -26,9 +26,9 @@ from researcher.study.log import (
 )
 from researcher.study.settings import StudySettings, read_request
 
-BRAIN = RulesPlanner()
-CHARTER = BRAIN.frame(read_request("Which settings train agents best?", StudySettings(max_runs=7)))
-PLAN = BRAIN.plan(CHARTER, History())
+PLANNER = RulesPlanner()
+CHARTER = PLANNER.frame(read_request("Which settings train agents best?", StudySettings(max_runs=7)))
+PLAN = PLANNER.plan(CHARTER, History())
 ANALYSIS = Analysis(
     arms=(ArmSummary("a", {0: 0.5, 3: 0.6}, {0: 0.1}, 0.55, math.nan, 0.7, ("run-1",)),),
     comparisons=(
@@ -57,7 +57,7 @@ def test_analysis_comes_back_with_its_missing_numbers() -> None:
 
 
 def test_history_has_plans_analyses_and_diagnoses_in_order(store: ExperimentStore) -> None:
-    study = store.create_study("t", brain="rules")
+    study = store.create_study("t", planner="rules")
     log = StudyLog(store, study.id)
     log.write_plan(PLAN, "plan")
     for number in range(600):
@@ -74,14 +74,14 @@ def test_history_has_plans_analyses_and_diagnoses_in_order(store: ExperimentStor
 
 
 def test_study_without_charter_says_so(store: ExperimentStore) -> None:
-    study = store.create_study("t", brain="rules")
+    study = store.create_study("t", planner="rules")
 
     with pytest.raises(ResearchError, match="no charter"):
         StudyLog(store, study.id).charter()
 
 
 def test_study_that_fails_before_it_works_again_after_it_was_extended_is_not_over(store: ExperimentStore) -> None:
-    study = store.create_study("t", brain="rules").id
+    study = store.create_study("t", planner="rules").id
     log = StudyLog(store, study)
     for kind in (WORKING, REPORTED):
         log.note(kind, kind)

@@ -40,7 +40,7 @@ def store(tmp_path: Path) -> Iterator[ExperimentStore]:
 
 @pytest.fixture
 def arm(store: ExperimentStore) -> Experiment:
-    study = store.create_study("t", brain="rules")
+    study = store.create_study("t", planner="rules")
     created = store.create_experiment(study.id, "lr=0.1", factors={"lr": 0.1}, job={"lr": 0.1, "total_steps": 3})
     return store.revise_experiment(created.id, status=ExperimentStatus.READY)
 

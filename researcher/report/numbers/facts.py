@@ -43,11 +43,7 @@ from researcher.judge.learning_curves import ScoredStep, curve_of
 from researcher.plan import Relation, SampleSize
 from researcher.report.numbers.amounts import Amounts, gather_amounts
 from researcher.report.numbers.counts import RunCounts, list_outcomes
-from researcher.report.numbers.judged_arms import (
-    compare_on_sealed,
-    find_contradicted,
-    judge_arms,
-)
+from researcher.report.numbers.judged_arms import compare_on_sealed, find_contradicted, judge_arms
 from researcher.report.numbers.mean_curves import with_curves
 from researcher.report.numbers.seeds_needed import SeedsNeeded, estimate_seeds
 from researcher.study.costs import cost_flags, gather_costs

@@ -29,7 +29,8 @@ from researcher.study.budget import BudgetLedger
 from researcher.study.changes.continuation import Request
 from researcher.study.changes.fork import Fork, carry_out_fork
 from researcher.study.log import AUTOMATIC, StudyLog, to_json
-from researcher.study.settings import StudySettings, read_request
+from researcher.study.settings import StudySettings
+from researcher.study.topic import read_request
 from researcher.verification.score_checks import check_analyses
 
 

@@ -15,7 +15,8 @@ from researcher.plan import Plan, Problem, Relation
 from researcher.planner.base import Action, History
 from researcher.planner.claims import ClaimKind
 from researcher.planner.rules import RulesPlanner
-from researcher.study.settings import read_request, read_settings
+from researcher.study.settings import read_settings
+from researcher.study.topic import read_request
 from swarm import TrainJob
 from swarm.program import is_program
 

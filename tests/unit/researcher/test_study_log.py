@@ -24,7 +24,8 @@ from researcher.study.log import (
     plan_from_json,
     to_json,
 )
-from researcher.study.settings import StudySettings, read_request
+from researcher.study.settings import StudySettings
+from researcher.study.topic import read_request
 
 PLANNER = RulesPlanner()
 CHARTER = PLANNER.frame(read_request("Which settings train agents best?", StudySettings(max_runs=7)))

@@ -12,7 +12,9 @@ from researcher.question.flags import make_factor
 from researcher.question.reader import read_topic
 from swarm import TrainJob
 
-PAGE = (Path(__file__).parents[3] / "docs" / "research.md").read_text(encoding="utf-8").partition("\n## The factors\n")[2]
+PAGE = (
+    (Path(__file__).parents[3] / "docs" / "research.md").read_text(encoding="utf-8").partition("\n## The factors\n")[2]
+)
 ROWS = {
     cells[0].strip("`"): cells[1:]
     for line in PAGE.splitlines()

@@ -93,6 +93,7 @@ check: setup ## Style, types and architecture
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/check_import_cycles.py
 	$(BIN)/python scripts/generate_sync_client.py --check
 
 # The last tag before this commit, or the commit before it.

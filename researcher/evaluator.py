@@ -35,7 +35,7 @@ from researcher.execution.shares import share_options
 from researcher.execution.training_process import bound_options, start_training
 from researcher.servers.launching import await_serving, is_replaced, launch_once, refuse_own_successor
 from researcher.servers.server_pool import PROJECT
-from researcher.study.costs import COST, cost_of_attempts, cost_to_json, read_training_cost
+from researcher.study.costs.attempts import COST, cost_of_attempts, cost_to_json, read_training_cost
 from swarm import Credentials, Evaluation, SwarmClient, Task, TrainJob
 from swarm.environments import Environment
 from swarm.processes import Child, end_stale

@@ -19,7 +19,7 @@ from typing import Any
 from process_support import is_running
 
 from swarm.backends.replicas.layout import SamplerLayout, SamplerLimits, SamplerSettings, WeightFile
-from swarm.backends.replicas.sampler import VllmEngine
+from swarm.backends.replicas.sampler import ReplicatedSampler
 from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.types import FinishReason, SamplingParams, TokenDelta
 
@@ -94,10 +94,10 @@ class StandIns:
         ray_address: str | None = None,
         python: Path = Path(sys.executable),
         **options: Any,
-    ) -> VllmEngine:
+    ) -> ReplicatedSampler:
         layout = SamplerLayout(replicas=replicas, **options.pop("layout", {}))
         settings = SamplerSettings(BUNDLED_DIRECTORY, layout, "float32", max_num_seqs=16, sampler="vllm", **options)
-        return VllmEngine(
+        return ReplicatedSampler(
             settings,
             python=python,
             log_directory=self.directory / "logs",
@@ -111,7 +111,7 @@ class StandIns:
         return WeightFile(path, version)
 
 
-def port_of(engine: VllmEngine, replica: int) -> int:
+def port_of(engine: ReplicatedSampler, replica: int) -> int:
     url = engine.replicas[replica].base_url
     assert url is not None
     return int(url.rsplit(":", 1)[1])
@@ -135,7 +135,7 @@ class Completion:
 
 
 async def complete(
-    engine: VllmEngine,
+    engine: ReplicatedSampler,
     prompt: Sequence[int],
     name: str = "request",
     saw: Callable[[int], None] | None = None,

@@ -22,6 +22,7 @@ from swarm.job import TrainJob
 from swarm.ledger import BatchRow, EventRow, JobRow, Ledger, OpenWork
 from swarm.live_settings import JobTimeline
 from swarm.processes.imports import collector_paused
+from swarm.rollout.call_metrics import TokenRate
 from swarm.rollout.completion import ModelService
 from swarm.rollout.episodes import Episodes
 from swarm.rollout.held_sampling import HeldSampler
@@ -160,9 +161,11 @@ class Assembly:
         return episodes
 
     def _open_service(self, episodes: Episodes, backend: Backend, codec: Codec) -> ModelService:
+        rate = TokenRate()
         return ModelService(
             episodes=episodes,
-            sampler=HeldSampler(backend.engine, self.lifecycle, self.config.hold_s, self.on_engine_failure),
+            sampler=HeldSampler(backend.engine, self.lifecycle, self.config.hold_s, self.on_engine_failure, rate.add),
+            rate=rate,
             codec=codec.bounded(episodes.context_length),
             ledger=self.ledger,
         )

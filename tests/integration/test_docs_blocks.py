@@ -81,7 +81,6 @@ NOT_RUN = {
     'scale.md: pip install "swarm-researcher[server,verl]"          # train': "installs gigabytes of packages",
     "scale.md: .venv/bin/python -m bench NAME... [--seconds S] [--json]": "measures for minutes; "
     "tests/integration/test_bench.py runs one briefly",
-    "scale.md: scripts/install_trl.sh": "installs TRL; tests/unit/bench/test_peers.py runs both sides where it is",
     "scale.md: make bench [AGAINST=REF] [ROUNDS=8]": "measures for minutes; "
     "tests/integration/test_processor_time.py takes the steps",
 }

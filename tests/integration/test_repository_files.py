@@ -60,6 +60,15 @@ def test_the_wheel_holds_every_file_of_every_skill_once(wheel: zipfile.ZipFile) 
     assert [name for name in wheel.namelist() if name.endswith("SKILL.md") and not name.startswith(folder)] == []
 
 
+def test_the_wheel_holds_the_bundled_models_and_not_their_recipes(wheel: zipfile.ZipFile) -> None:
+    for model in ("nano", "micro"):
+        folder = f"swarm/{model}/"
+        shipped = {name.removeprefix(folder) for name in wheel.namelist() if name.startswith(folder)}
+        assert "model/model.safetensors" in shipped
+        assert [name for name in shipped if not name.startswith("model/")] == ["__init__.py"]
+    assert not any(name.startswith("recipes/") for name in wheel.namelist())
+
+
 def test_every_target_that_a_document_names_is_in_the_makefile() -> None:
     for document in DOCUMENTS:
         code = re.findall(r"`make ([a-z -]+)`", document.read_text())

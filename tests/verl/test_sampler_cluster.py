@@ -16,7 +16,7 @@ import pytest
 from ray_nodes import RayNodes, ray_nodes
 from vllm_stand_in import LIMITS, StandIns, complete, expected_tokens, until
 
-from swarm.backends.replicas.sampler import VllmEngine
+from swarm.backends.replicas.sampler import ReplicatedSampler
 from swarm.errors import EngineFailure
 from swarm.sampler import EngineLost
 
@@ -47,7 +47,7 @@ def nodes(stand_ins: StandIns) -> Iterator[RayNodes]:
         yield made
 
 
-def places(engine: VllmEngine) -> list[str | None]:
+def places(engine: ReplicatedSampler) -> list[str | None]:
     return [urlsplit(replica.base_url).hostname if replica.base_url else None for replica in engine.replicas]
 
 

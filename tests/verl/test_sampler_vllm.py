@@ -22,7 +22,7 @@ from vllm_sampler import disturb, expected_logprobs, export, load_reference, vll
 from vllm_stand_in import Completion, complete, until
 
 from swarm.backends.replicas.layout import WeightFile
-from swarm.backends.replicas.sampler import VllmEngine
+from swarm.backends.replicas.sampler import ReplicatedSampler
 from swarm.errors import BadRequest
 from swarm.model_path import BUNDLED_DIRECTORY, read_tokenizer
 from swarm.tracker.formats.lark import CallForm, forced_grammar, literal
@@ -51,7 +51,7 @@ HERMES = CallForm(
 
 
 @pytest.fixture(scope="module")
-async def engine(anyio_backend: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[VllmEngine]:
+async def engine(anyio_backend: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ReplicatedSampler]:
     made = vllm_engine(tmp_path_factory.mktemp("vllm") / "logs")
     await made.start()
     yield made
@@ -62,7 +62,7 @@ async def engine(anyio_backend: str, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture(autouse=True)
-async def base_model(engine: VllmEngine) -> None:
+async def base_model(engine: ReplicatedSampler) -> None:
     async with asyncio.timeout(LIMIT_S):
         await engine.start()
 
@@ -70,7 +70,7 @@ async def base_model(engine: VllmEngine) -> None:
 class Endless:
     """The same engine, asked to take end tokens for tokens like any other."""
 
-    def __init__(self, engine: VllmEngine) -> None:
+    def __init__(self, engine: ReplicatedSampler) -> None:
         self._engine = engine
         self.start, self.stop = engine.start, engine.stop
 
@@ -84,12 +84,12 @@ class Endless:
 class Backend:
     """As the engine contract wants it."""
 
-    engine: VllmEngine
+    engine: ReplicatedSampler
     endless: Endless
 
 
 @pytest.fixture
-def backend(engine: VllmEngine) -> Backend:
+def backend(engine: ReplicatedSampler) -> Backend:
     return Backend(engine, Endless(engine))
 
 
@@ -125,7 +125,7 @@ def prompt() -> tuple[int, ...]:
     ids=str,
 )
 async def test_logprobs_are_those_of_the_distribution_sampled_from(
-    engine: VllmEngine, reference: Any, prompt: tuple[int, ...], params: dict[str, Any]
+    engine: ReplicatedSampler, reference: Any, prompt: tuple[int, ...], params: dict[str, Any]
 ) -> None:
     completion = await finish(engine, prompt, seed=3, **{"max_tokens": 40, **params})
     settings = SamplingParams(**{"max_tokens": 40, **params})
@@ -135,7 +135,7 @@ async def test_logprobs_are_those_of_the_distribution_sampled_from(
 
 
 async def test_likeliest_tokens_are_of_that_distribution_too(
-    engine: VllmEngine, reference: Any, prompt: tuple[int, ...]
+    engine: ReplicatedSampler, reference: Any, prompt: tuple[int, ...]
 ) -> None:
     completion = await finish(engine, prompt, seed=3, temperature=1.2, top_k=5, top_logprobs=20)
     settings = SamplingParams(max_tokens=1, temperature=1.2, top_k=5)
@@ -173,7 +173,12 @@ async def test_likeliest_tokens_are_of_that_distribution_too(
     ids=["regex", "lark", "json_schema", "tool call"],
 )
 async def test_grammars_allow_the_same_tokens_as_in_the_local_engine(
-    engine: VllmEngine, reference: Any, prompt: tuple[int, ...], grammar: Grammar, is_sentence: Any, extra_ends: Any
+    engine: ReplicatedSampler,
+    reference: Any,
+    prompt: tuple[int, ...],
+    grammar: Grammar,
+    is_sentence: Any,
+    extra_ends: Any,
 ) -> None:
     params = {"max_tokens": 120, "grammar": grammar, "stop_token_ids": extra_ends}
     completion = await finish(engine, prompt, seed=5, **params)
@@ -183,7 +188,7 @@ async def test_grammars_allow_the_same_tokens_as_in_the_local_engine(
     assert is_sentence(read_tokenizer(BUNDLED_DIRECTORY).decode(completion.token_ids[:-1], skip_special_tokens=False))
 
 
-async def test_malformed_grammar_is_the_callers_error(engine: VllmEngine, prompt: tuple[int, ...]) -> None:
+async def test_malformed_grammar_is_the_callers_error(engine: ReplicatedSampler, prompt: tuple[int, ...]) -> None:
     with pytest.raises(BadRequest, match="vLLM refuses"):
         await finish(engine, prompt, grammar=Grammar(GrammarKind.LARK, "start: nonsense here ("))
     with pytest.raises(BadRequest, match="vLLM refuses"):
@@ -191,7 +196,7 @@ async def test_malformed_grammar_is_the_callers_error(engine: VllmEngine, prompt
 
 
 async def test_published_weights_are_the_ones_sampled_with_and_the_base_model_comes_back(
-    engine: VllmEngine, prompt: tuple[int, ...], tmp_path: Path
+    engine: ReplicatedSampler, prompt: tuple[int, ...], tmp_path: Path
 ) -> None:
     module = load_reference()
     disturb(module, seed=1)
@@ -210,7 +215,7 @@ async def test_published_weights_are_the_ones_sampled_with_and_the_base_model_co
 
 
 async def test_completions_under_way_go_on_with_new_weights_from_the_token_that_says_so(
-    engine: VllmEngine, reference: Any, prompt: tuple[int, ...], tmp_path: Path
+    engine: ReplicatedSampler, reference: Any, prompt: tuple[int, ...], tmp_path: Path
 ) -> None:
     module = load_reference()
     disturb(module, seed=2)
@@ -226,7 +231,7 @@ async def test_completions_under_way_go_on_with_new_weights_from_the_token_that_
             assert completion.logprobs[part] == pytest.approx(expected, abs=1e-4)
 
 
-async def sample_during(engine: VllmEngine, prompt: tuple[int, ...], source: WeightFile) -> list[Completion]:
+async def sample_during(engine: ReplicatedSampler, prompt: tuple[int, ...], source: WeightFile) -> list[Completion]:
     """Completions that were under way when `source` was published.
 
     Where cores are few, vLLM may keep this process from running until it has sampled all there is: then once more.
@@ -251,7 +256,7 @@ async def sample_during(engine: VllmEngine, prompt: tuple[int, ...], source: Wei
     raise AssertionError("no completion was under way while weights were published")
 
 
-async def test_closing_early_frees_the_request_in_vllm(engine: VllmEngine, prompt: tuple[int, ...]) -> None:
+async def test_closing_early_frees_the_request_in_vllm(engine: ReplicatedSampler, prompt: tuple[int, ...]) -> None:
     async with aclosing(engine.generate("closed", prompt, ENDLESS)) as stream:
         await anext(stream)
         before = await metric(engine, "vllm:generation_tokens_total")
@@ -263,7 +268,7 @@ async def test_closing_early_frees_the_request_in_vllm(engine: VllmEngine, promp
     assert await metric(engine, "vllm:generation_tokens_total") - before < LONG / 2
 
 
-async def test_every_path_asks_for_the_key(engine: VllmEngine) -> None:
+async def test_every_path_asks_for_the_key(engine: ReplicatedSampler) -> None:
     async with httpx.AsyncClient(base_url=str(engine.replicas[0].base_url), trust_env=False) as stranger:
         for path in ("/health", "/metrics", "/v1/models", "/is_paused"):
             assert (await stranger.get(path)).status_code == 401
@@ -272,7 +277,7 @@ async def test_every_path_asks_for_the_key(engine: VllmEngine) -> None:
 
 
 async def test_replica_killed_in_the_middle_is_only_a_pause_and_nothing_of_it_is_left(
-    engine: VllmEngine, prompt: tuple[int, ...], tmp_path: Path
+    engine: ReplicatedSampler, prompt: tuple[int, ...], tmp_path: Path
 ) -> None:
     module = load_reference()
     disturb(module, seed=3)
@@ -299,7 +304,7 @@ async def test_replica_killed_in_the_middle_is_only_a_pause_and_nothing_of_it_is
     await until(lambda: not any(map(is_running, family)))
 
 
-async def metric(engine: VllmEngine, name: str) -> float:
-    client: Any = engine.replicas[0]._client  # pyright: ignore[reportPrivateUsage]
-    lines = [line for line in (await client._http.get("/metrics")).text.splitlines() if line.startswith(name)]
+async def metric(engine: ReplicatedSampler, name: str) -> float:
+    server: Any = engine.replicas[0]._reached()  # pyright: ignore[reportPrivateUsage]
+    lines = [line for line in (await server._client.text("/metrics")).splitlines() if line.startswith(name)]
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines)

@@ -46,8 +46,7 @@ from researcher.report.numbers.counts import RunCounts, list_outcomes
 from researcher.report.numbers.judged_arms import compare_on_sealed, find_contradicted, judge_arms
 from researcher.report.numbers.mean_curves import with_curves
 from researcher.report.numbers.seeds_needed import SeedsNeeded, estimate_seeds
-from researcher.study.costs import cost_flags, gather_costs
-from researcher.study.costs.arms import ArmCost
+from researcher.study.costs.arms import ArmCost, cost_flags, gather_costs
 from researcher.study.log import JUDGED, StudyLog, analysis_from_json, charter_from_json
 from researcher.study.scores import read_scores, read_sealed
 

@@ -23,7 +23,7 @@ from swarm.backends.process.worker_process import WorkerProcess
 from swarm.backends.replicas.adapter import load_adapter
 from swarm.backends.replicas.handover import PUBLISH_TIMEOUT_S, Handover, shared_memory_of
 from swarm.backends.replicas.layout import SamplerLayout, SamplerLimits, SamplerSettings, WeightFile
-from swarm.backends.replicas.sampler import VllmEngine
+from swarm.backends.replicas.sampler import ReplicatedSampler
 from swarm.backends.stored_weights import stored_dtype, stored_parameters
 from swarm.backends.threads import choose_threads
 from swarm.config import ServerConfig
@@ -80,7 +80,7 @@ class PublishingTrainer:
 class LocalPair:
     """Implementation of `swarm.sampler.Engine` by the sampler, which also starts and stops the worker."""
 
-    sampler: VllmEngine
+    sampler: ReplicatedSampler
     trainer: PublishingTrainer
     worker: WorkerProcess
     loaded: LocalEngine
@@ -131,7 +131,7 @@ def build_pair(
     exact = job.model_copy(update={"dtype": _dtype(job, model_directory)})
     settings = sampler_settings(exact, sampler, model_directory, max_running=config.max_running_requests)
     threads = config.torch_threads or choose_threads(stored_parameters(model_directory), config.max_torch_threads)
-    replicas = VllmEngine(
+    replicas = ReplicatedSampler(
         settings,
         python=config.python_of(sampler),
         log_directory=log_directory,
@@ -156,7 +156,7 @@ def sampler_settings(job: TrainJob, sampler: str, model_directory: Path, *, max_
         sampler=sampler,
         max_model_len=job.max_model_len,
         seed=job.seed,
-        flags={**load_adapter(sampler).flags_beside_trainer(device), **job.vllm},
+        flags={**load_adapter(sampler).flags_beside_trainer(device), **job.sampler_options},
     )
 
 

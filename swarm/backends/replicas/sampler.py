@@ -31,7 +31,7 @@ MOST_BREAKS: Final = 3
 """If a request breaks off this often, on replicas that stay healthy, the request itself is the cause."""
 
 
-class VllmEngine:
+class ReplicatedSampler:
     """Implementation of `swarm.sampler.Engine` on its own processes, which end with it.
 
     A completion ends with finish reason `length` at max_tokens or at the context limit, whichever comes first. A

@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from swarm.backends.pairing import first_death, start_in_turns, start_together
 from swarm.backends.process.worker_process import WorkerProcess
 from swarm.backends.replicas.layout import SamplerLimits, SamplerSettings
-from swarm.backends.replicas.sampler import VllmEngine
+from swarm.backends.replicas.sampler import ReplicatedSampler
 from swarm.backends.verl.settings.configuration import VerlSettings, merge_settings
 from swarm.backends.verl.settings.sampler_settings import sampler_settings
 from swarm.backends.verl.trainer import VerlLimits, VerlTrainer, build_driver
@@ -32,7 +32,7 @@ from swarm.types import SamplingParams, TokenDelta
 class VerlPair:
     """Implementation of `swarm.sampler.Engine` by the sampler, which also starts and stops the trainer."""
 
-    sampler: VllmEngine
+    sampler: ReplicatedSampler
     trainer: VerlTrainer
     driver: WorkerProcess
     colocated: bool
@@ -79,7 +79,7 @@ def build_verl(
     check_cluster(merged, config)
     settings = _placed(sampler_settings(merged), merged, has_own_cluster=config.ray_address is None)
     boot_timeout_s = config.boot_limit_s("verl")
-    sampler = VllmEngine(
+    sampler = ReplicatedSampler(
         settings,
         python=config.python_of(settings.sampler),
         log_directory=log_directory,

@@ -14,7 +14,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from swarm.digest import digest_of
-from swarm.environments.base import DrivenEnvironment, EnvironmentTask, Grade, Transcript
+from swarm.environments.base import DrivenEnvironment, Environment, EnvironmentTask, Grade, Transcript
+from swarm.environments.source import LibrarySource
 from swarm.environments.verifiers.options import interpreter, parse_options
 from swarm.environments.verifiers.taskset import PAGE, EndlessTasks, FiniteTasks, Page, own_splits
 from swarm.environments.verifiers.worker import Worker
@@ -48,6 +49,17 @@ class Rollout(BaseModel):
     rewards: dict[str, float | None]
     metrics: dict[str, float | None]
     transcript: list[dict[str, Any]]
+
+
+class VerifiersSource(LibrarySource):
+    """The tasksets of verifiers, written `verifiers:ID?option=value`. The library has an interpreter of its own."""
+
+    library = "verifiers"
+    form = "verifiers:ID"
+    has_own_worker = True
+
+    def open(self, name: str, options: Mapping[str, str]) -> Environment:
+        return VerifiersEnvironment(name.partition(":")[2], options)
 
 
 class VerifiersEnvironment(DrivenEnvironment):

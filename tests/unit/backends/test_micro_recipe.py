@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests_support import examples
 
-from swarm.micro.build import build
-from swarm.micro.recipe.demonstrations import stream_conversations
-from swarm.micro.recipe.kinds import HELD_OUT_KINDS, KINDS
-from swarm.micro.recipe.vocabulary import make_tokenizer
-from swarm.micro.recipe.warmup import Recipe, warm_up
-from swarm.micro.recipe.wording import ask, ask_again, wordings
-from swarm.nano.recipe.vocabulary import encode, render
+from recipes.micro.build import build
+from recipes.micro.demonstrations import stream_conversations
+from recipes.micro.kinds import HELD_OUT_KINDS, KINDS
+from recipes.micro.vocabulary import make_tokenizer
+from recipes.micro.warmup import Recipe, warm_up
+from recipes.micro.wording import ask, ask_again, wordings
+from recipes.nano.vocabulary import encode, render
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from vllm_stand_in import LIMIT_S, LIMITS, StandIns, complete, expected_tokens, 
 
 from swarm.backends.replicas.layout import WeightBroadcast
 from swarm.backends.replicas.replica import ReplicaState
-from swarm.backends.replicas.sampler import VllmEngine
+from swarm.backends.replicas.sampler import ReplicatedSampler
 from swarm.errors import BadRequest, ContextLengthExceeded, EngineFailure, UnknownParameter
 from swarm.sampler import EngineLost
 from swarm.types import FinishReason, Grammar, GrammarKind, SamplingParams
@@ -40,7 +40,7 @@ class Shared:
     """One engine for the tests that do it no harm. It has no faults when a test begins."""
 
     stand_ins: StandIns
-    engine: VllmEngine
+    engine: ReplicatedSampler
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ async def shared(kept: Shared) -> Shared:
 
 
 @pytest.fixture
-async def engine(stand_ins: StandIns) -> AsyncIterator[VllmEngine]:
+async def engine(stand_ins: StandIns) -> AsyncIterator[ReplicatedSampler]:
     made = stand_ins.engine()
     await made.start()
     yield made
@@ -74,7 +74,7 @@ async def engine(stand_ins: StandIns) -> AsyncIterator[VllmEngine]:
 
 
 @pytest.fixture
-async def pair(stand_ins: StandIns) -> AsyncIterator[VllmEngine]:
+async def pair(stand_ins: StandIns) -> AsyncIterator[ReplicatedSampler]:
     made = stand_ins.engine(replicas=2)
     await made.start()
     yield made
@@ -82,7 +82,7 @@ async def pair(stand_ins: StandIns) -> AsyncIterator[VllmEngine]:
     assert stand_ins.living() == []
 
 
-def kill(engine: VllmEngine, replica: int) -> None:
+def kill(engine: ReplicatedSampler, replica: int) -> None:
     pid = engine.replicas[replica].pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
@@ -179,7 +179,9 @@ async def test_closing_early_aborts_within_a_step(shared: Shared) -> None:
     assert engine.replicas[0].load == 0
 
 
-async def test_stop_ends_generations_with_abort_and_leaves_no_process(stand_ins: StandIns, engine: VllmEngine) -> None:
+async def test_stop_ends_generations_with_abort_and_leaves_no_process(
+    stand_ins: StandIns, engine: ReplicatedSampler
+) -> None:
     stand_ins.tell(token_delay_s=SLOW_S)
     running = asyncio.create_task(complete(engine, PROMPT, max_tokens=1500))
     await until(lambda: engine.replicas[0].load)
@@ -194,7 +196,7 @@ async def test_stop_ends_generations_with_abort_and_leaves_no_process(stand_ins:
 
 
 async def test_starting_again_brings_the_base_model_back_without_new_processes(
-    stand_ins: StandIns, engine: VllmEngine
+    stand_ins: StandIns, engine: ReplicatedSampler
 ) -> None:
     stand_ins.tell(token_delay_s=SLOW_S)
     await engine.publish(stand_ins.weights(3, version=1))
@@ -209,7 +211,9 @@ async def test_starting_again_brings_the_base_model_back_without_new_processes(
     assert set(again.versions) == {0}
 
 
-async def test_published_weights_are_sampled_with_on_every_replica(stand_ins: StandIns, pair: VllmEngine) -> None:
+async def test_published_weights_are_sampled_with_on_every_replica(
+    stand_ins: StandIns, pair: ReplicatedSampler
+) -> None:
     await pair.publish(stand_ins.weights(7, version=4))
     completions = await asyncio.gather(*(complete(pair, PROMPT, name=f"r{index}") for index in range(6)))
     assert all(each.token_ids == expected_tokens(PROMPT, 12, weights=7) for each in completions)
@@ -225,7 +229,7 @@ async def test_published_weights_are_sampled_with_on_every_replica(stand_ins: St
 
 
 async def test_completion_under_way_goes_on_with_new_weights_and_each_token_says_its_version(
-    stand_ins: StandIns, engine: VllmEngine
+    stand_ins: StandIns, engine: ReplicatedSampler
 ) -> None:
     stand_ins.tell(token_delay_s=SLOW_S)
     running = asyncio.create_task(complete(engine, PROMPT, max_tokens=100))
@@ -240,7 +244,7 @@ async def test_completion_under_way_goes_on_with_new_weights_and_each_token_says
     assert completion.token_ids == before + expected_tokens((*PROMPT, *before), 100 - old, weights=7)
 
 
-async def test_replica_killed_in_the_middle_is_only_a_pause(stand_ins: StandIns, engine: VllmEngine) -> None:
+async def test_replica_killed_in_the_middle_is_only_a_pause(stand_ins: StandIns, engine: ReplicatedSampler) -> None:
     await engine.publish(stand_ins.weights(5, version=2))
     stand_ins.tell(token_delay_s=SLOW_S)
     running = asyncio.create_task(complete(engine, PROMPT, max_tokens=60))
@@ -256,7 +260,7 @@ async def test_replica_killed_in_the_middle_is_only_a_pause(stand_ins: StandIns,
     assert seeds[0] != seeds[1]
 
 
-async def test_request_of_a_dead_replica_goes_on_at_another(stand_ins: StandIns, pair: VllmEngine) -> None:
+async def test_request_of_a_dead_replica_goes_on_at_another(stand_ins: StandIns, pair: ReplicatedSampler) -> None:
     stand_ins.tell(token_delay_s=SLOW_S)
     running = asyncio.create_task(complete(pair, PROMPT, max_tokens=60, seed=11, min_tokens=30))
     await until(lambda: stand_ins.notes("asked"))
@@ -276,7 +280,7 @@ async def test_request_of_a_dead_replica_goes_on_at_another(stand_ins: StandIns,
 
 
 async def test_completion_that_cannot_go_on_elsewhere_is_lost_and_says_so(
-    stand_ins: StandIns, engine: VllmEngine
+    stand_ins: StandIns, engine: ReplicatedSampler
 ) -> None:
     stand_ins.tell(token_delay_s=SLOW_S)
     running = asyncio.create_task(complete(engine, PROMPT, max_tokens=200, presence_penalty=0.5))
@@ -287,7 +291,7 @@ async def test_completion_that_cannot_go_on_elsewhere_is_lost_and_says_so(
         await running
 
 
-async def test_hanging_replica_is_noticed_and_replaced(stand_ins: StandIns, engine: VllmEngine) -> None:
+async def test_hanging_replica_is_noticed_and_replaced(stand_ins: StandIns, engine: ReplicatedSampler) -> None:
     stand_ins.tell(token_delay_s=SLOW_S)
     running = asyncio.create_task(complete(engine, PROMPT, max_tokens=60))
     await until(lambda: stand_ins.notes("asked"))
@@ -297,7 +301,7 @@ async def test_hanging_replica_is_noticed_and_replaced(stand_ins: StandIns, engi
 
 
 async def test_sampling_process_that_hangs_behind_a_healthy_front_is_noticed(
-    stand_ins: StandIns, engine: VllmEngine
+    stand_ins: StandIns, engine: ReplicatedSampler
 ) -> None:
     stand_ins.tell(token_delay_s=SLOW_S)
     running = asyncio.create_task(complete(engine, PROMPT, max_tokens=60))
@@ -306,7 +310,7 @@ async def test_sampling_process_that_hangs_behind_a_healthy_front_is_noticed(
     assert (await running).token_ids == expected_tokens(PROMPT, 60)
 
 
-async def test_replica_that_says_it_is_dead_is_replaced(stand_ins: StandIns, engine: VllmEngine) -> None:
+async def test_replica_that_says_it_is_dead_is_replaced(stand_ins: StandIns, engine: ReplicatedSampler) -> None:
     first = engine.replicas[0].pid
     stand_ins.tell(port_of(engine, 0), is_dead=True)
     await until(lambda: engine.replicas[0].pid not in {first, None} and engine.replicas[0].state == "serving")
@@ -315,7 +319,7 @@ async def test_replica_that_says_it_is_dead_is_replaced(stand_ins: StandIns, eng
 
 @pytest.mark.parametrize("fault", [{"refuses": "/update_weights"}, {"hangs_at": ["/pause"]}, {"dies_at": "/resume"}])
 async def test_replica_that_does_not_take_weights_is_started_again_with_them(
-    stand_ins: StandIns, pair: VllmEngine, fault: dict[str, object]
+    stand_ins: StandIns, pair: ReplicatedSampler, fault: dict[str, object]
 ) -> None:
     broken = port_of(pair, 0)
     stand_ins.tell(token_delay_s=SLOW_S)
@@ -336,7 +340,7 @@ async def test_replica_that_does_not_take_weights_is_started_again_with_them(
 
 
 async def test_replica_that_keeps_dying_is_given_up_and_the_engine_is_lost(
-    stand_ins: StandIns, engine: VllmEngine
+    stand_ins: StandIns, engine: ReplicatedSampler
 ) -> None:
     waiting = asyncio.create_task(engine.died())
     running = asyncio.create_task(complete(engine, PROMPT, max_tokens=200))
@@ -353,7 +357,9 @@ async def test_replica_that_keeps_dying_is_given_up_and_the_engine_is_lost(
     assert (await complete(engine, PROMPT)).token_ids == expected_tokens(PROMPT, 12)
 
 
-async def test_request_at_which_living_replicas_break_off_is_refused(stand_ins: StandIns, engine: VllmEngine) -> None:
+async def test_request_at_which_living_replicas_break_off_is_refused(
+    stand_ins: StandIns, engine: ReplicatedSampler
+) -> None:
     stand_ins.tell(breaks_after=2)
     with pytest.raises(BadRequest, match="cannot complete this request"):
         await complete(engine, PROMPT)
@@ -378,7 +384,7 @@ async def test_replicas_killed_at_start_lose_the_engine_after_some_tries(stand_i
 
 
 async def test_interpreter_that_is_not_there_is_named(stand_ins: StandIns, tmp_path: Path) -> None:
-    engine = VllmEngine(
+    engine = ReplicatedSampler(
         stand_ins.engine()._plan.settings,  # pyright: ignore[reportPrivateUsage]
         python=tmp_path / "no-python",
         log_directory=tmp_path,
@@ -442,7 +448,7 @@ async def test_sampler_that_dies_asleep_starts_again_only_when_the_devices_are_f
     await engine.stop()
 
 
-async def test_replica_found_paused_or_asleep_is_told_to_go_on(stand_ins: StandIns, engine: VllmEngine) -> None:
+async def test_replica_found_paused_or_asleep_is_told_to_go_on(stand_ins: StandIns, engine: ReplicatedSampler) -> None:
     replica = engine.replicas[0]
     await replica._reached().pause()  # pyright: ignore[reportPrivateUsage]
     assert (await complete(engine, PROMPT)).token_ids == expected_tokens(PROMPT, 12)

@@ -20,8 +20,7 @@ from researcher.report.figures import draw_all
 from researcher.report.headline import answer
 from researcher.report.numbers.facts import StudyFacts, gather
 from researcher.report.overview import limitations, recommendation
-from researcher.study.costs import cost_flags
-from researcher.study.costs.arms import ArmCost
+from researcher.study.costs.arms import ArmCost, cost_flags
 from researcher.study.costs.attempts import AttemptCost
 from swarm import TrainJob
 

@@ -16,17 +16,10 @@ from decimal import Decimal
 from functools import partial
 from itertools import pairwise
 
-from researcher.analysis import ArmSummary, Comparison, Verdict
+from experiments_db import Verdict
+from researcher.analysis import ArmSummary, Comparison
 from researcher.planner.claims import Claim, ClaimKind, Measured
-from researcher.report.formats import (
-    LEAST,
-    count,
-    format_difference,
-    format_interval,
-    format_score,
-    is_known,
-    say_p,
-)
+from researcher.report.formats import LEAST, count, format_difference, format_interval, format_score, is_known, say_p
 from researcher.report.numbers.facts import ArmFacts, StudyFacts
 from researcher.report.overview import say_failures
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from experiments_db import BudgetKind, Charter, ExperimentStore, RunStatus, Study, hash_json
+from experiments_db import BudgetKind, ExperimentStore, RunStatus, StoredCharter, Study, hash_json
 from researcher.evaluator import FINAL, SEALED
 from researcher.study.ending import ROWS_CHANGED
 from researcher.study.log import charter_from_json, plan_from_json
@@ -31,7 +31,7 @@ def check_rows(store: ExperimentStore, study: Study) -> Iterator[Check]:
             yield Check(f"rows of {name}", table.rows, (differences[name],) if name in differences else ())
 
 
-def check_charter(charter: Charter) -> Check:
+def check_charter(charter: StoredCharter) -> Check:
     found = hash_json(charter.document)
     wrong = (f"the charter hashes to {found[:12]}, it was frozen as {charter.content_hash[:12]}",)
     return Check("charter", 1, () if found == charter.content_hash else wrong)
@@ -69,7 +69,7 @@ def check_decisions(store: ExperimentStore, study_id: str) -> Check:
     return Check("decisions", len(decisions), (*lost, *blind))
 
 
-def check_sealed_test(store: ExperimentStore, study_id: str, charter: Charter) -> Check:
+def check_sealed_test(store: ExperimentStore, study_id: str, charter: StoredCharter) -> Check:
     """Check that the sealed split was scored only after it was opened, and only for the arms it was opened for."""
     document = charter_from_json(charter.document)
     arms = {item.id: item.name for item in store.list_experiments(study_id)}
@@ -85,7 +85,7 @@ def check_sealed_test(store: ExperimentStore, study_id: str, charter: Charter) -
     return Check("sealed test", len(scores), tuple(mismatches))
 
 
-def check_runs(store: ExperimentStore, study_id: str, charter: Charter) -> Check:
+def check_runs(store: ExperimentStore, study_id: str, charter: StoredCharter) -> Check:
     """Check that finished runs have their scores and that each launched trial was charged once."""
     document = charter_from_json(charter.document)
     runs = store.list_runs(study_id=study_id)

@@ -35,8 +35,8 @@ from researcher.servers.leases import LeaseHolder
 from researcher.servers.server_pool import ServerPool
 from researcher.study.log import charter_from_json
 from swarm import SwarmClient
-from swarm.processes.child import Child, tail
-from swarm.sandbox.sandbox import Sandbox, choose_sandbox
+from swarm.processes import Child, tail
+from swarm.sandbox import Sandbox, choose_sandbox
 
 Z = 1.959964
 """The number of standard deviations around the mean that covers 95 % of a normal distribution."""

@@ -16,21 +16,22 @@ from statistics import fmean
 
 from experiments_db import (
     BudgetKind,
-    Decision,
     EvaluationSummary,
     Event,
     Experiment,
     ExperimentStatus,
     ExperimentStore,
-    Hypothesis,
     LLMUsage,
     Run,
     RunStatus,
     Severity,
+    StoredDecision,
+    StoredHypothesis,
     Study,
+    Verdict,
     hash_json,
 )
-from researcher.analysis import Analysis, ArmSummary, Comparison, JudgedContrast, Verdict
+from researcher.analysis import Analysis, ArmSummary, Comparison, JudgedContrast
 from researcher.base_scores import MEASURED_ON
 from researcher.charter import Charter
 from researcher.errors import StudyNotFound
@@ -42,11 +43,7 @@ from researcher.judge.learning_curves import ScoredStep, curve_of
 from researcher.plan import Relation, SampleSize
 from researcher.report.numbers.amounts import Amounts, gather_amounts
 from researcher.report.numbers.counts import RunCounts, list_outcomes
-from researcher.report.numbers.judged_arms import (
-    compare_on_sealed,
-    find_contradicted,
-    judge_arms,
-)
+from researcher.report.numbers.judged_arms import compare_on_sealed, find_contradicted, judge_arms
 from researcher.report.numbers.mean_curves import with_curves
 from researcher.report.numbers.seeds_needed import SeedsNeeded, estimate_seeds
 from researcher.study.costs.arms import ArmCost, cost_flags, gather_costs
@@ -170,8 +167,8 @@ class StudyFacts:
     frozen_at: float
     sealed_purpose: str | None
     arms: tuple[ArmFacts, ...]
-    hypotheses: tuple[Hypothesis, ...]
-    decisions: tuple[Decision, ...]
+    hypotheses: tuple[StoredHypothesis, ...]
+    decisions: tuple[StoredDecision, ...]
     warnings: tuple[Event, ...]
     spent: Mapping[BudgetKind, float]
     usage: LLMUsage
@@ -284,7 +281,7 @@ def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
 
 def _at_decision(
     facts: StudyFacts,
-    decision: Decision,
+    decision: StoredDecision,
     analysis: Analysis,
     scored: Mapping[str, Runs],
     ruled_out: Mapping[str, str],

@@ -37,6 +37,7 @@ from researcher.evaluator import CHECKPOINTS, PRUNED, SEALED
 from researcher.execution.runs import run_key, trial_key
 from researcher.judge.judgement import share_of_alpha
 from researcher.planner.base import History
+from researcher.planner.rules import build_rules_planner
 from researcher.study.changes.continuation import (
     FORKED,
     Continuation,
@@ -48,14 +49,8 @@ from researcher.study.changes.continuation import (
 )
 from researcher.study.findings import record_verdicts
 from researcher.study.log import DIAGNOSED, StudyLog, analysis_from_json, to_json
-from researcher.study.settings import (
-    ForkOrigin,
-    StudySettings,
-    build_rules_planner,
-    complete_from_topic,
-    read_settings,
-    without_question,
-)
+from researcher.study.settings import ForkOrigin, StudySettings, read_settings, without_question
+from researcher.study.topic import complete_from_topic
 
 COPIED_FROM = "copied_from"
 """Key in a run's external ids: the id of the run that it is a copy of."""

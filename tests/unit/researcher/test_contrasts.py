@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from numpy.random import default_rng
 
-from researcher.analysis import Outcome
+from experiments_db import Outcome
 from researcher.charter import Budget, Charter, DecisionRule
 from researcher.judge import Family, judge
 from researcher.judge.contrasts import ARMS_OF_RELATION, is_complete, judge_contrast

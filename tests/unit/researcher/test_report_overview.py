@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from simulated_study import BASELINE, Simulation
 
-from researcher.analysis import GainPart, JudgedContrast, Outcome
+from experiments_db import Outcome
+from researcher.analysis import GainPart, JudgedContrast
 from researcher.charter import JudgedBy
 from researcher.judge import summarize_arm
 from researcher.judge.samples import ScoredRun

@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from researcher.analysis import Analysis, ArmSummary, Comparison, Verdict
+from experiments_db import Verdict
+from researcher.analysis import Analysis, ArmSummary, Comparison
 from researcher.charter import Asked, Charter, FrameRequest, StudiedEnvironment
 from researcher.errors import PlannerError, TopicInvalid
 from researcher.judge.contrasts import is_complete
@@ -14,7 +15,8 @@ from researcher.plan import Plan, Problem, Relation
 from researcher.planner.base import Action, History
 from researcher.planner.claims import ClaimKind
 from researcher.planner.rules import RulesPlanner
-from researcher.study.settings import read_request, read_settings
+from researcher.study.settings import read_settings
+from researcher.study.topic import read_request
 from swarm import TrainJob
 from swarm.program import is_program
 

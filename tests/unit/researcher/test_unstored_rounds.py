@@ -37,7 +37,8 @@ from researcher.servers.leases import LeaseHolder
 from researcher.servers.server_pool import ServerPool
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog, to_json
-from researcher.study.settings import read_request, read_settings
+from researcher.study.settings import read_settings
+from researcher.study.topic import read_request
 from swarm.environments import load_environment
 from swarm.errors import CheckpointError, ServerUnreachable
 from swarm.processes.child import Child, child_environment

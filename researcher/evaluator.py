@@ -46,7 +46,7 @@ from swarm.program.training import EVAL_TEMPERATURE
 from swarm.sandbox.sandbox import Sandbox
 from swarm.tasks import Split
 
-BASE, FINAL, SEALED = "base", "final", "sealed"
+BASE, FINAL, TEST = "base", "final", "test"
 AT_STEP = "step-"
 """The prefix of the phase of a score in mid-training; the number of steps follows."""
 CHECKPOINTS = "checkpoints"
@@ -225,12 +225,12 @@ class Evaluator:
     def _final_version(self, run: Run) -> int:
         return self.store.get_run(run.id).final_weight_version or 0
 
-    def measure_sealed(self, run: Run, url: str) -> None:
-        """Score a finished run's checkpoint on the sealed split.
+    def measure_test(self, run: Run, url: str) -> None:
+        """Score a finished run's checkpoint on the test split.
 
         Raises RunBroken if the run has no checkpoint.
         """
-        self._measure_checkpoint(run, url, run.external_ids.get("checkpoint"), SEALED, self.charter.sealed_split)
+        self._measure_checkpoint(run, url, run.external_ids.get("checkpoint"), TEST, self.charter.test_split)
 
     def measure_at_step(self, run: Run, url: str, step: int) -> None:
         """Score a finished run's checkpoint of a step on the search split.
@@ -423,7 +423,7 @@ class Evaluator:
         environment = self._environment()
         held_out = [
             item.task
-            for split in (self.charter.search_split, self.charter.sealed_split)
+            for split in (self.charter.search_split, self.charter.test_split)
             for item in islice(environment.tasks(Split(split)), self.charter.eval_episodes)
         ]
         check_record(

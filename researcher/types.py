@@ -328,7 +328,7 @@ class Charter:
     direction: str
     baseline: str
     search_split: str
-    sealed_split: str
+    test_split: str
     eval_episodes: int
     rule: DecisionRule
     budget: Budget
@@ -357,7 +357,7 @@ class Charter:
 
     @property
     def of_scores(self) -> Charter:
-        """The same charter judged by final scores, which is how base scores and the sealed split are compared."""
+        """The same charter judged by final scores, which is how base scores and the test split are compared."""
         return replace(self, judged_by=JudgedBy.FINAL)
 
     @property
@@ -726,7 +726,7 @@ class ClaimKind(StrEnum):
 class Measured(StrEnum):
     """The score of an arm that a claim is about.
 
-    BEFORE and AFTER are the scores on the search split before and after training. TEST is the score on the sealed
+    BEFORE and AFTER are the scores on the search split before and after training. TEST is the score on the test
     split.
     """
 

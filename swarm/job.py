@@ -122,12 +122,12 @@ class TrainJob(DescribedModel):
     stop_rule: StopRule = "enough_tasks"
     """When a batch is complete: see [stop rules](algorithms.md)."""
     min_group: int | None = Field(default=None, ge=1)
-    """A group with fewer episodes than this is dropped and counted when its batch is sealed. Default: 2, or 1 where
+    """A group with fewer episodes than this is dropped and counted when its batch is closed. Default: 2, or 1 where
     `num_repeat` is 1."""
     drain_timeout_s: float = Field(default=30.0, gt=0, le=86_400)
     """Seconds that a complete batch waits for episodes still running."""
     batch_timeout_s: float | None = Field(default=None, gt=0, le=86_400)
-    """Seconds after its first episode when a batch is sealed with what it has. Default: no limit."""
+    """Seconds after its first episode when a batch is closed with what it has. Default: no limit."""
     group_timeout_s: float = Field(default=GROUP_TIMEOUT_S, gt=0, le=86_400)
     """Seconds after which a group counts with what it has, if none of its episodes runs or is asked for."""
     stall_timeout_s: float = Field(default=STALL_TIMEOUT_S, gt=0, le=86_400)

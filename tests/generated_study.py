@@ -1,7 +1,7 @@
 """Random but legal studies in a real store: what happens to a run is drawn, all else is done by the loop's own nodes.
 
 A run finishes, ends early, fails, is trained again, loses its score to the system or to the budget, or has not ended.
-The rows are those that the evaluator and the monitor store; the judge, the decisions and the choice for the sealed
+The rows are those that the evaluator and the monitor store; the judge, the decisions and the choice for the test
 split are the real ones.
 """
 
@@ -21,7 +21,7 @@ from typing import Any, cast
 from experiments_db import Author, BudgetKind, ExperimentStatus, ExperimentStore, RunStatus
 from prompts import load
 from researcher.base_scores import MEASURED_ON
-from researcher.evaluator import BASE, FINAL, SEALED
+from researcher.evaluator import BASE, FINAL, TEST
 from researcher.execution.background import BackgroundTasks
 from researcher.execution.runs import BUDGET, MAX_ON_ONE_SERVER, run_key
 from researcher.loop.deps import Deps
@@ -85,7 +85,7 @@ class Specification:
     rule: DecisionRule = field(default_factory=DecisionRule)
     relations: tuple[Relation, ...] = ()
     has_same_base: bool = True
-    is_sealed: bool = True
+    is_tested: bool = True
     disqualified: int | None = None
     calls: Sequence[float] = ()
     shares: Sequence[float | None] = ()
@@ -131,7 +131,7 @@ def draw(seed: int) -> Specification:
         ),
         relations=tuple(relations),
         has_same_base=chance.random() < 0.5,
-        is_sealed=chance.random() < 0.7,
+        is_tested=chance.random() < 0.7,
         disqualified=chance.randrange(1, arms) if arms > 1 and chance.random() < 0.15 else None,
         calls=[chance.choice((1.0, 1.0, 8.0)) for _ in range(arms)] if chance.random() < 0.6 else (),
         shares=[chance.choice((1.0, 0.97, 0.12, None)) for _ in range(arms)],
@@ -170,8 +170,8 @@ def generate(store: ExperimentStore, home: Path, wanted: Specification) -> Gener
         _train(deps, charter, wanted, iteration, chance)
         analyze(deps, state)
         decide(deps, state)
-    if wanted.is_sealed and not wanted.is_spent:
-        _score_sealed(deps, charter, chance)
+    if wanted.is_tested and not wanted.is_spent:
+        _score_test(deps, charter, chance)
     ending = judge_ending(store, study.id, is_spent=wanted.is_spent)
     store.set_study_status(study.id, ending.status, ending.reason)
     return GeneratedStudy(store, study.id, wanted)
@@ -186,7 +186,7 @@ def _charter(wanted: Specification, topic: str) -> Charter:
         direction=wanted.direction,
         baseline=BASELINE,
         search_split="validation",
-        sealed_split="test",
+        test_split="test",
         eval_episodes=wanted.episodes,
         rule=wanted.rule,
         budget=Budget(),
@@ -296,7 +296,7 @@ class _Rows:
         charter, episodes = self._charter, self._charter.eval_episodes
         solved = min(episodes, max(0, round(mean * episodes)))
         share = solved / episodes
-        split = charter.sealed_split if phase == SEALED else charter.search_split
+        split = charter.test_split if phase == TEST else charter.search_split
         self._scores.append(
             (
                 *(run, phase, split, charter.metric, 0, episodes, solved, share),
@@ -372,7 +372,7 @@ def _cost(wanted: Specification, index: int, attempts: int) -> AttemptCost:
     return AttemptCost(attempts, calls, 20 * calls, 5 * calls, 0.5, (1.0,), model_share=wanted.shares[index])
 
 
-def _score_sealed(deps: Deps, charter: Charter, chance: random.Random) -> None:
+def _score_test(deps: Deps, charter: Charter, chance: random.Random) -> None:
     arms = choose_finalists(deps.log, charter)
     if len(arms) < 2:
         return
@@ -384,12 +384,12 @@ def _score_sealed(deps: Deps, charter: Charter, chance: random.Random) -> None:
         for run in deps.store.list_runs(experiment_id=experiment.id):
             final = deps.store.find_evaluation(run.id, FINAL, charter.search_split)
             if run.status is RunStatus.FINISHED and final is not None:
-                rows.add_score(run.id, SEALED, final.mean - 0.2 * (chance.random() < 0.2), {})
+                rows.add_score(run.id, TEST, final.mean - 0.2 * (chance.random() < 0.2), {})
     rows.write()
 
 
 def rich() -> Specification:
-    """Return a study in which everything happens: a kept arm that spends more, every end of a run, a sealed score."""
+    """Return a study in which everything happens: a kept arm that spends more, every end of a run, a test score."""
     fates = {(arm, number): FINISHED for arm in range(4) for number in range(8)}
     fates |= {(1, 0): RETRIED, (1, 1): NO_SIGNAL, (2, 0): COLLAPSED, (2, 1): DIVERGED, (2, 2): LOST}
     return replace(
@@ -407,7 +407,7 @@ def rich() -> Specification:
         rule=DecisionRule(),
         relations=(Relation.BETTER, Relation.BEST, Relation.MATTERS_MORE),
         has_same_base=True,
-        is_sealed=True,
+        is_tested=True,
         disqualified=None,
         calls=(1.0, 1.0, 1.0, 8.0),
         shares=(1.0, 1.0, 1.0, 0.97),

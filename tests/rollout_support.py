@@ -63,17 +63,17 @@ class Stage:
         await self.end(episode.episode_id, reward=reward, task_id=task_id)
         return episode.episode_id
 
-    async def seal(self) -> list[str]:
+    async def close_batch(self) -> list[str]:
         """What the training loop does between two batches, without the training. Returns the members."""
         await self.lifecycle.move(EngineState.DRAINING)
         step = self.lifecycle.weights.step + 1
-        sealed = self.episodes.seal(batch_id=f"batch-{step}-{time.time()}", step=step)
-        groups = [[episode.episode_id for episode in group.members] for group in sealed.batch.groups]
-        dropped = [(drop.episode_id, drop.reason) for drop in sealed.dropped]
-        await self.ledger.seal_batch(sealed.batch.batch_id, step, groups, dropped)
-        self.episodes.confirm(sealed.batch)
+        closed = self.episodes.close_batch(batch_id=f"batch-{step}-{time.time()}", step=step)
+        groups = [[episode.episode_id for episode in group.members] for group in closed.batch.groups]
+        dropped = [(drop.episode_id, drop.reason) for drop in closed.dropped]
+        await self.ledger.close_batch(closed.batch.batch_id, step, groups, dropped)
+        self.episodes.confirm(closed.batch)
         await self.lifecycle.move(EngineState.ROLLING)
-        return [episode.episode_id for episode in sealed.batch.members]
+        return [episode.episode_id for episode in closed.batch.members]
 
 
 def sampled_turn(episode_id: str, index: int, **changes: Any) -> Turn:

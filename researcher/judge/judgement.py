@@ -429,8 +429,8 @@ def _share_of_troubles(runs: Runs, missing: Mapping[int, str]) -> float:
     return (troubled + len(missing)) / max(len(runs) + len(missing), 1)
 
 
-def compare_sealed(charter: Charter, arm: str, runs: Mapping[str, Runs]) -> Comparison:
-    """Return the comparison of the chosen arm with the baseline on the sealed split.
+def compare_on_test(charter: Charter, arm: str, runs: Mapping[str, Runs]) -> Comparison:
+    """Return the comparison of the chosen arm with the baseline on the test split.
 
     It is one comparison, planned as such, so it uses all of alpha.
     """
@@ -441,13 +441,13 @@ def compare_sealed(charter: Charter, arm: str, runs: Mapping[str, Runs]) -> Comp
     return comparison
 
 
-def contradicts(charter: Charter, sealed: Comparison) -> bool:
-    """Return whether the sealed split speaks against an arm that was kept.
+def contradicts(charter: Charter, tested: Comparison) -> bool:
+    """Return whether the test split speaks against an arm that was kept.
 
     It does if there is no gain, or if the interval excludes a gain that matters. Too few scores contradict nothing.
     """
-    gain = charter.sign * sealed.difference
-    most = sealed.ci_high if charter.sign > 0 else -sealed.ci_low
+    gain = charter.sign * tested.difference
+    most = tested.ci_high if charter.sign > 0 else -tested.ci_low
     return gain <= 0 or most < charter.rule.min_effect
 
 

@@ -106,7 +106,7 @@ class RulesPlanner:
             direction="maximize",
             baseline="",
             search_split="validation",
-            sealed_split="test",
+            test_split="test",
             eval_episodes=request.eval_episodes or EVAL_EPISODES,
             rule=DecisionRule(shares=_shares(question, request.budget)),
             budget=request.budget,

@@ -45,7 +45,7 @@ def answer_relation(facts: StudyFacts) -> Iterator[str]:
 
 
 def _outcome(facts: StudyFacts, item: JudgedContrast) -> Outcome:
-    """Return the outcome of a hypothesis; undecided if the sealed split contradicts the arm that it rests on."""
+    """Return the outcome of a hypothesis; undecided if the test split contradicts the arm that it rests on."""
     is_contradicted = facts.contradicted in item.contrast.arms and item.contrast.relation is Relation.BETTER
     return Outcome.UNDECIDED if is_contradicted and item.outcome is Outcome.SUPPORTED else item.outcome
 
@@ -66,7 +66,7 @@ def _of_effects(facts: StudyFacts) -> Iterator[str]:
     place = title_of_environment(facts.charter.task)
     for factor in facts.charter.asks.factors:
         arms = [arm for arm in facts.compared if _changes(arm, baseline) == {factor.name}]
-        # A gain that the sealed split contradicts shows nothing.
+        # A gain that the test split contradicts shows nothing.
         verdicts = {Verdict.INCONCLUSIVE.value if arm.name == facts.contradicted else arm.verdict for arm in arms}
         if not arms:
             continue

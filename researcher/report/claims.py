@@ -95,7 +95,7 @@ def _when(measured: Measured, facts: StudyFacts) -> str:
     return {
         Measured.BEFORE: "before training",
         Measured.AFTER: "after training",
-        Measured.TEST: f"on the {facts.charter.sealed_split} split",
+        Measured.TEST: f"on the {facts.charter.test_split} split",
     }[measured]
 
 
@@ -228,7 +228,7 @@ def _pair(claim: Claim, facts: StudyFacts) -> tuple[ArmFacts, ArmFacts]:
 
 
 def _summary(arm: ArmFacts, measured: Measured) -> ArmSummary:
-    summary = {Measured.BEFORE: arm.base, Measured.AFTER: arm.search, Measured.TEST: arm.sealed}[measured]
+    summary = {Measured.BEFORE: arm.base, Measured.AFTER: arm.search, Measured.TEST: arm.test}[measured]
     if summary is None or not summary.scores:
         raise _Untrue(f"{arm.name} has no such score")
     return summary

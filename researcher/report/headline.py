@@ -128,11 +128,11 @@ def _of_kept(facts: StudyFacts, baseline: ArmFacts, kept: list[ArmFacts]) -> Ite
     found = best.comparison
     assert found is not None, "a verdict is that of a comparison"
     if facts.contradicted == best.name:
-        sealed = facts.sealed[0]
+        tested = facts.test_comparisons[0]
         yield (
             f"No improvement is shown: {best.name} was better than {baseline.name} on the {charter.search_split} "
-            f"split, {effect_of(facts, found)}, and the sealed {charter.sealed_split} split contradicts it: "
-            f"{format_difference(sealed.difference)} ({format_interval(sealed.ci_low, sealed.ci_high, signed=True)})."
+            f"split, {effect_of(facts, found)}, and the {charter.test_split} split contradicts it: "
+            f"{format_difference(tested.difference)} ({format_interval(tested.ci_low, tested.ci_high, signed=True)})."
         )
         return
     name = "It" if _leading(facts) == [best.name] else best.name

@@ -53,10 +53,10 @@ def abstract(facts: StudyFacts, answer: str) -> list[str]:
         f"A score is the mean of {charter.eval_episodes} held-out episodes.",
         answer,
     ]
-    sealed = [arm for arm in facts.arms if arm.sealed is not None]
-    if sealed:
-        means = ", ".join(f"{arm.name} {format_score(arm.sealed.mean)}" for arm in sealed if arm.sealed is not None)
-        sentences.append(f"On the {charter.sealed_split} split, which took no part in any choice: {means}.")
+    tested = [arm for arm in facts.arms if arm.test is not None]
+    if tested:
+        means = ", ".join(f"{arm.name} {format_score(arm.test.mean)}" for arm in tested if arm.test is not None)
+        sentences.append(f"On the {charter.test_split} split, which took no part in any choice: {means}.")
     return sentences
 
 
@@ -104,7 +104,7 @@ def _what_to_use(facts: StudyFacts, baseline: ArmFacts) -> Iterator[str]:
     if kept and facts.contradicted == kept[0].name:
         yield (
             f"Stay with {baseline.name} unless {kept[0].name} is confirmed on fresh seeds: the "
-            f"{facts.charter.sealed_split} split contradicts its gain."
+            f"{facts.charter.test_split} split contradicts its gain."
         )
         return
     of_model = [arm for arm in kept if not is_not_from_model(arm)]
@@ -168,7 +168,7 @@ def limitations(facts: StudyFacts) -> list[str]:
     if facts.sample_size is not None and charter.sample_size is not None and facts.sample_size.power < POWER:
         target = describe_target(charter.sample_size.target_effect, is_worse=facts.sample_size.finds_worse)
         found.append(f"The first plan was to find {target} with a probability of {facts.sample_size.power:.2f} only.")
-    found += [*_of_precision(facts), *_of_runs(facts), *_of_untested(facts), *_of_sealed(facts)]
+    found += [*_of_precision(facts), *_of_runs(facts), *_of_untested(facts), *_of_test(facts)]
     if charter.assumptions:
         found.append(f"Assumed, because the topic did not say: {count(len(charter.assumptions), 'thing')}; see Method.")
     return found
@@ -211,18 +211,18 @@ def _of_untested(facts: StudyFacts) -> Iterator[str]:
         yield f"Not tested: {len(untested)} of the {len(pairs)} differences between arms other than the baseline."
 
 
-def _of_sealed(facts: StudyFacts) -> Iterator[str]:
+def _of_test(facts: StudyFacts) -> Iterator[str]:
     charter = facts.charter
-    tested = [arm for arm in facts.arms if arm.sealed is not None]
+    tested = [arm for arm in facts.arms if arm.test is not None]
     if not tested:
-        yield f"The {charter.sealed_split} split was not scored, so the choice is not confirmed."
+        yield f"The {charter.test_split} split was not scored, so the choice is not confirmed."
     elif len(tested) == 1:
-        yield f"On the {charter.sealed_split} split one arm alone has scores, which confirms no difference."
+        yield f"On the {charter.test_split} split one arm alone has scores, which confirms no difference."
     elif charter.judged_by is not JudgedBy.FINAL:
         yield (
-            f"The {charter.sealed_split} split was scored at the end of training alone: it confirms no difference in "
+            f"The {charter.test_split} split was scored at the end of training alone: it confirms no difference in "
             f"{charter.judged}."
         )
-    lacking = [item for arm in tested for item in arm.runs if item.counts and item.sealed is None]
+    lacking = [item for arm in tested for item in arm.runs if item.counts and item.test is None]
     if lacking:
-        yield f"On the {charter.sealed_split} split {count(len(lacking), 'finished run')} of its arms lack a score."
+        yield f"On the {charter.test_split} split {count(len(lacking), 'finished run')} of its arms lack a score."

@@ -139,7 +139,7 @@ def _page(facts: StudyFacts) -> dict[str, Any]:
         "interpretations": _interpretations(facts),
         "decisions": [(item, item.details.get("author") == AUTOMATIC) for item in facts.decisions],
         "speed": compare_speed({arm.name: list(arm.held_out.values()) for arm in facts.arms}, charter.baseline),
-        "sealed": [arm for arm in facts.arms if arm.sealed is not None],
+        "tested": [arm for arm in facts.arms if arm.test is not None],
         "budget": _budget(facts),
         "programs": _programs(facts.arms),
         "common_job": _common_job([arm for arm in facts.arms if arm not in facts.rejected_arms]),

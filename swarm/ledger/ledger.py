@@ -123,7 +123,7 @@ class Ledger:
     commit_episode = _write(transactions.commit_episode)
     revise_reward = _write_at(writes.episodes.revise_reward)
     close_episode = _write(writes.episodes.close_episode)
-    seal_batch = _write_at(writes.batches.seal_batch)
+    close_batch = _write_at(writes.batches.close_batch)
     fail_batch = _write_at(writes.batches.fail_batch)
     rewind = _write_at(writes.batches.rewind)
     recover = _write_at(writes.open_work.recover)

@@ -225,7 +225,7 @@ def held_tasks(connection: sqlite3.Connection) -> list[TaskRow]:
         "SELECT e.task_id, e.data_source, count(DISTINCT e.batch_id || ' ' || e.batch_group) AS groups,"
         " sum(e.batch_id IS NULL) AS waiting FROM episodes AS e LEFT JOIN batches AS b ON b.batch_id = e.batch_id"
         f" WHERE e.job_id = {NEWEST_JOB} AND e.episode_type = 'train' AND e.task_id IS NOT NULL"
-        " AND ((e.state = 'completed' AND e.batch_id IS NULL) OR b.state IN ('sealed', 'trained'))"
+        " AND ((e.state = 'completed' AND e.batch_id IS NULL) OR b.state IN ('closed', 'trained'))"
         " GROUP BY e.task_id, e.data_source ORDER BY e.task_id, e.data_source"
     )
     return [TaskRow(**dict(row)) for row in rows]
@@ -389,7 +389,7 @@ def _to_batch(row: sqlite3.Row) -> BatchRow:
         step=row["step"],
         state=BatchState(row["state"]),
         reason=row["reason"],
-        sealed_at=row["sealed_at"],
+        closed_at=row["closed_at"],
         finished_at=row["finished_at"],
         weight_version=row["weight_version"],
         metrics=json.loads(row["metrics"]),

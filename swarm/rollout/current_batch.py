@@ -18,9 +18,9 @@ from swarm.rollout.clients import Clients
 from swarm.rollout.results import (
     align_turn_rewards,
     check_rewards,
+    closed_already,
     finished_episode,
     require_revisable,
-    sealed_already,
 )
 from swarm.run.running_job import RunningJob
 from swarm.schemas import (
@@ -98,7 +98,7 @@ class CurrentBatch:
             # Nothing is awaited between this and the submission of the write. The ledger writes in order, so a batch
             # closed from here on finds in the ledger the same reward that the pool has.
             if not self._pool.replace(finished_episode(revised, turns)):
-                raise sealed_already(episode_id)
+                raise closed_already(episode_id)
             try:
                 return await self._ledger.revise_reward(
                     episode_id,

@@ -39,7 +39,7 @@ class RunningJob:
     ) -> None:
         self.timeline = timeline
         self.filling = filling
-        self.sealing = asyncio.Lock()
+        self.closing = asyncio.Lock()
         """The lock for recording a change and for closing a batch, so that the two never overlap."""
         self._record = record
         self._check = check
@@ -72,7 +72,7 @@ class RunningJob:
         and for a job that would not be valid. Raises RevisionConflict if the job is at another revision.
         """
         check_names(settings)
-        async with self.sealing:
+        async with self.closing:
             if expected_revision is not None and expected_revision != self.timeline.revision:
                 self._require_repetition(expected_revision, settings, at_step)
                 return

@@ -39,7 +39,7 @@ class Outcome:
     runs_spent: float
     trials: int
     scored: int
-    sealed: int
+    test: int
     attempts: dict[str, int]
     verdicts: dict[str, str]
     launches: dict[str, int]
@@ -79,7 +79,7 @@ def look(deployment: Deployment) -> Outcome:
             runs_spent=store.sum_budget(study_id).get(BudgetKind.RUNS, 0.0),
             trials=len({(run.experiment_id, run.seed) for run in runs}),
             scored=len({trial for run_id, trial in finished.items() if run_id in final and run_id in base}),
-            sealed=len(store.list_evaluations(study_id=study_id, phase="sealed")),
+            test=len(store.list_evaluations(study_id=study_id, phase="test")),
             attempts=dict(Counter(run.status.value for run in runs)),
             verdicts={
                 f"plan {finding.iteration + 1}, {arms[finding.experiment_id]}": finding.verdict.value
@@ -129,7 +129,7 @@ def compare(found: Outcome, control: Outcome) -> list[Check]:
         if control.verdicts.get(arm) != found.verdicts.get(arm)
     }
     return [
-        Check("final test whole", found.sealed == control.sealed > 0, f"{found.sealed} of {control.sealed} scores"),
+        Check("final test whole", found.test == control.test > 0, f"{found.test} of {control.test} scores"),
         Check(
             "verdicts as without faults",
             not differing and bool(found.verdicts),

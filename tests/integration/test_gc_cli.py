@@ -75,7 +75,7 @@ class Filler:
         names = [f"episode-{step}-{number}" for number in range(episodes)]
         for start in range(0, episodes, AT_ONCE):
             await asyncio.gather(*(self.episode(name, step) for name in names[start : start + AT_ONCE]))
-        await self.ledger.seal_batch(f"batch-{step}", step, [names], [])
+        await self.ledger.close_batch(f"batch-{step}", step, [names], [])
         version = WeightVersion(version=step, step=step, published_at=time.time())
         await self.ledger.finish_batch(StepReport(f"batch-{step}", step, version, {"critic/score/mean": 1.0}, {}))
 

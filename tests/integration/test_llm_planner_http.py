@@ -221,7 +221,7 @@ def test_arms_of_a_model_train_on_as_many_episodes_as_the_baseline(store, study_
 
 def test_the_charter_keeps_what_a_model_may_not_choose(charter):
     assert (charter.task, charter.baseline, charter.planner) == ("reverse", "lr=0.001", "llm:recorded-model")
-    assert (charter.search_split, charter.sealed_split, charter.direction) == ("validation", "test", "maximize")
+    assert (charter.search_split, charter.test_split, charter.direction) == ("validation", "test", "maximize")
     assert charter.rule.correction == "holm"
     assert charter.eval_episodes == 400
     assert charter.sample_size is not None and charter.sample_size.seeds is None

@@ -80,9 +80,9 @@ class StudyAtWork:
         assert {run.status for run in runs} <= {RunStatus.FINISHED, RunStatus.STOPPED}, self.story()
         finals = self.store.list_evaluations(study_id=self.study_id, phase="final")
         assert {item.run_id for item in finals} == set(finished)
-        sealed = self.store.list_evaluations(study_id=self.study_id, phase="sealed")
+        scores = self.store.list_evaluations(study_id=self.study_id, phase="test")
         # Every answer of the fake engine is wrong: the baseline is the winner as well, and the other arm comes second.
-        assert len(sealed) == 2 * self.seeds, self.story()
+        assert len(scores) == 2 * self.seeds, self.story()
         assert "run.unscored" not in {event.kind for event in self.store.list_events(self.study_id, limit=None)}
 
     def close(self) -> None:
@@ -214,7 +214,7 @@ def test_score_whose_only_checkpoint_is_lost_with_its_server_is_given_up_by_name
     study.await_end()
     assert study.store.get_study(study.study_id).status is StudyStatus.FINISHED, study.story()
     tested = study.store.list_runs(study_id=study.study_id, statuses=[RunStatus.FINISHED])
-    scored = {item.run_id for item in study.store.list_evaluations(study_id=study.study_id, phase="sealed")}
+    scored = {item.run_id for item in study.store.list_evaluations(study_id=study.study_id, phase="test")}
     lost = {run.id for run in tested if run.server_url == first.url} - scored
     told = [event.message for event in study.store.list_events(study.study_id, kind="run.unscored", limit=None)]
     assert {run.id for run in tested} == scored | lost and len(told) == len(lost)

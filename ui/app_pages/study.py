@@ -145,7 +145,7 @@ def arm_table(contents: StudyContents, ranked: list[ArmScore]) -> pd.DataFrame:
                 "From": item.ci_low,
                 "To": item.ci_high,
                 "Before training": item.base_mean,
-                "Test": item.sealed_mean,
+                "Test": item.test_mean,
                 "Seeds": len(item.seeds),
                 "Factors": formats.printable(formats.settings(item.arm.factors)),
             }

@@ -159,7 +159,7 @@ def _find_leak(deps: Deps, experiment: Experiment) -> tuple[Problem, ...]:
     charter = deps.log.charter()
     judged = deps.environments.open(charter.environment)
     trained = deps.environments.open(experiment.train_environment)
-    question = find_held_out(trained, judged, (charter.search_split, charter.sealed_split), charter.eval_episodes)
+    question = find_held_out(trained, judged, (charter.search_split, charter.test_split), charter.eval_episodes)
     if question is None:
         return ()
     return (Problem("environment", f"it trains on a task that it is judged by: {question[:100]!r}"),)

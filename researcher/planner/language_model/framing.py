@@ -183,7 +183,7 @@ def _make_charter(request: FrameRequest, question: Question, *, task: str, compa
         direction="maximize",
         baseline="",
         search_split="validation",
-        sealed_split="test",
+        test_split="test",
         eval_episodes=request.eval_episodes or EVAL_EPISODES,
         rule=DecisionRule(),
         budget=request.budget,

@@ -3,7 +3,7 @@
 Place in the flow: the CLI calls `prepare_fork` and `carry_out_fork` in the foreground; the loop then goes on with the
 plan after that decision. The copy has arms, runs, scores and findings, under new ids but with their original times. So
 everything that reads or verifies a study works on a fork too. Each copied run names its original, and none is trained
-again. The sealed split is closed in a fork.
+again. The test split is unopened in a fork.
 
 A fork with the same topic has the alpha that the other study's charter leaves after the decision. A fork with a topic
 of its own asks another question and has its own alpha. Its plans are judged by fresh runs, never by copied ones.
@@ -31,7 +31,7 @@ from experiments_db import (
 )
 from researcher.base_scores import MEASURED_ON
 from researcher.errors import NothingToExtend, TopicInvalid
-from researcher.evaluator import CHECKPOINTS, PRUNED, SEALED
+from researcher.evaluator import CHECKPOINTS, PRUNED, TEST
 from researcher.execution.runs import run_key, trial_key
 from researcher.judge.judgement import share_of_alpha
 from researcher.study.changes.continuation import (
@@ -342,7 +342,7 @@ class _Copy:
             self.clock.at = run.finished_at or run.updated_at
             self.target.record_metrics(copied, steps)
         for item in self.source.list_evaluations(run_ids=[run.id]):
-            if item.phase == SEALED or item.created_at > ends:
+            if item.phase == TEST or item.created_at > ends:
                 continue
             self.clock.at = item.created_at
             details = dict(item.details)

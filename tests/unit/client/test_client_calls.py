@@ -82,8 +82,8 @@ def test_wrong_policy_is_refused_by_name_before_it_is_sent(
 
 
 def test_agreement_names_the_client(scripted: Any, client: Any, canned: Any) -> None:
-    scripted.script(canned(body={"agreed": ["test"], "will_seal": True}))
-    assert client.agree_to_train().will_seal
+    scripted.script(canned(body={"agreed": ["test"], "will_close": True}))
+    assert client.agree_to_train().will_close
     assert sent(scripted) == ("POST", "batch/agree", {"client_id": "test"})
 
 
@@ -182,7 +182,7 @@ def test_both_clients_have_the_same_methods_with_the_same_parameters() -> None:
 def test_async_calls_go_the_same_way(scripted: Any, canned: Any) -> None:
     scripted.script(
         canned(body={"active": POLICY, "next": None}),
-        canned(body={"agreed": [], "will_seal": False}),
+        canned(body={"agreed": [], "will_close": False}),
         canned(body=VIEW),
         canned(body={"state": "ROLLING"}),
     )

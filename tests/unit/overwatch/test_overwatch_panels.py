@@ -100,7 +100,7 @@ def busy_status(**changes: Any) -> Status:
 
 
 def snapshot_of(status: Status | None, **changes: Any) -> Snapshot:
-    event = EventView(event_id=1, kind="batch.sealed", detail={"batch_id": HOSTILE, "episodes": 32}, at=NOW)
+    event = EventView(event_id=1, kind="batch.closed", detail={"batch_id": HOSTILE, "episodes": 32}, at=NOW)
     rewards = tuple((step, step / 40) for step in range(1, 13))
     return Snapshot("http://host:1", NOW, status, rewards, (event,), **changes)
 
@@ -119,7 +119,7 @@ def test_a_report_shows_everything_that_the_server_said() -> None:
             "an idle group waits", "3 eval", "5/10", "math 60%",
         "up to 1 versions old", "10m00s",
         "1 agreed", "laptop-1", "4312", "01234567", "4…", "3m07s", "all rewards equal (8x)", "idle_timeout 41",
-        "Not trained · 42", "batch.sealed", "episodes=32",
+        "Not trained · 42", "batch.closed", "episodes=32",
     ):  # fmt: skip
         assert fragment in text, fragment
 

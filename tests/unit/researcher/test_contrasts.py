@@ -23,7 +23,7 @@ CHARTER = Charter(
     direction="maximize",
     baseline="base",
     search_split="validation",
-    sealed_split="test",
+    test_split="test",
     eval_episodes=400,
     rule=DecisionRule(shares=()),
     budget=Budget(),

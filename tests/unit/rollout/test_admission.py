@@ -220,7 +220,7 @@ def test_a_source_whose_quota_is_covered_is_held_while_the_others_go_on(tmp_path
             await stage.finish(task_id="c", data_source="code", reward=reward)
         assert stage.episodes.batch_ready.is_set()
         assert not held.done()
-        assert len(await stage.seal()) == 4
+        assert len(await stage.close_batch()) == 4
         await asyncio.wait_for(held, 1)
 
     play(scenario, tmp_path, **MIXED)
@@ -256,7 +256,7 @@ def test_a_source_that_joins_with_the_next_batch_is_held_until_then(tmp_path: Pa
             for reward in (0.0, 1.0):
                 await stage.finish(task_id=source, data_source=source, reward=reward)
         leaving = await stage.begin_held(data_source="code")
-        await stage.seal()
+        await stage.close_batch()
         await asyncio.wait_for(joining, 1)
         with pytest.raises(BadRequest, match="code"):
             await asyncio.wait_for(leaving, 1)

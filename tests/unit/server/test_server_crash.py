@@ -176,7 +176,7 @@ async def test_a_job_that_spells_out_a_default_is_the_one_on_record(host: Any) -
     assert second.server.lifecycle.weights.step == 1
 
 
-async def test_a_policy_that_waited_for_the_seal_still_waits_and_one_in_force_still_is(host: Any) -> None:
+async def test_a_policy_that_waited_for_the_next_batch_still_waits_and_one_in_force_still_is(host: Any) -> None:
     first = host()
     await first.start(JOB)
     episodes = first.service.episodes

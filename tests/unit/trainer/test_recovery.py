@@ -61,7 +61,7 @@ class Trained:
         given = self.job.model_dump(mode="json")
         await ledger.record_job(given, given)
         for batch in self.batches.values():
-            await ledger.seal_batch(batch.batch_id, batch.step, [], [])
+            await ledger.close_batch(batch.batch_id, batch.step, [], [])
             await ledger.finish_batch(self.reports[batch.batch_id])
         return Recovery(ledger, self.trainer, RunCheckpoints(home), self.read, train_timeout_s=LIMIT_S)
 

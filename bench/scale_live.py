@@ -54,7 +54,7 @@ LEAST_SLOWING = 2.0
 """What clients and server on two shared cores take with little queueing, and tokens no faster than 30 ms each."""
 LOOK_S = 0.2
 STEP_LIMIT_S = 120.0
-HOLD_S = 600.0
+WAIT_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class _Load:
         sigma = self.setup.workload.length_sigma
         while True:
             episode_id, credentials = await self.client.begin_episode(
-                discard_episode_timeout=HOLD_S, wait_timeout=HOLD_S
+                discard_episode_timeout=WAIT_S, wait_timeout=WAIT_S
             )
             began, number = time.perf_counter(), next(self._numbers)
             await self._run_turns(credentials, self.chance.lognormvariate(-(sigma**2) / 2, sigma))
@@ -187,7 +187,7 @@ async def _measure(setup: Setup, steps: int, warm_up: int, seed: int) -> Measure
         program = ("bench.scale.server", json.dumps(asdict(_on_sampled_tokens(setup))))
         url, pid = stack.enter_context(start_server(Path(directory), program))
         client = await stack.enter_async_context(AsyncSwarmClient(url, client_id="bench", timeout=CALL_LIMIT_S))
-        http = await stack.enter_async_context(httpx.AsyncClient(timeout=HOLD_S, transport=AsyncConnectionStack()))
+        http = await stack.enter_async_context(httpx.AsyncClient(timeout=WAIT_S, transport=AsyncConnectionStack()))
         await client.auto_sync_train_config_and_start_engine(setup.batching.job(), boot_timeout=START_LIMIT_S)
         load = _Load(setup, client, http, random.Random(seed))
         clients = [asyncio.create_task(load.keep_running()) for _ in range(setup.clients)]

@@ -30,8 +30,8 @@ from researcher.execution.early_stopping import TIME_LIMITS
 from researcher.execution.environments import StudyEnvironments, trained_on
 from researcher.execution.run_record import ENDED_AT, RunMark, RunRejected, check_record, held_out_of, mark_begin
 from researcher.execution.runs import engine_of, job_of, total_steps
-from researcher.execution.shares import share_options
 from researcher.execution.training_process import bound_options, start_training
+from researcher.execution.training_quota import quota_options
 from researcher.servers.launching import await_serving, is_replaced, launch_once, refuse_own_successor
 from researcher.servers.server_pool import PROJECT
 from researcher.study.costs import COST, cost_of_attempts, cost_to_json, read_training_cost
@@ -463,7 +463,7 @@ class Evaluator:
             url=url,
             token=self.token_of(url),
             is_sandboxed=not is_trusted and self.sandbox is not None,
-            until=share_options(self.charter, self.store, run.id),
+            until=quota_options(self.charter, self.store, run.id),
             bounds=bound_options(self.charter),
         )
 

@@ -44,7 +44,7 @@ within one.
 ## A server
 
 `host` and `port` are flags of `swarm start`. Each other setting can be an environment variable: its name in capitals
-behind `SWARM_`, as in `SWARM_HOLD_S=30`; `SWARM_HOME` is the directory above the server's, `SWARM_PEERS` and
+behind `SWARM_`, as in `SWARM_MAX_WAIT_S=30`; `SWARM_HOME` is the directory above the server's, `SWARM_PEERS` and
 `SWARM_EVAL_ENVS` are separated by commas. Directory, peers and environments (`--home`, `--peer`, `--eval-env`) are
 flags as well; a flag wins over a variable.
 

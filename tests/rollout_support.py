@@ -37,12 +37,12 @@ class Stage:
     async def begin(self, **request: Any) -> BegunEpisode:
         return await self.episodes.begin(BeginEpisodeRequest.model_validate({"wait_s": 0, **request}))
 
-    async def begin_held(self, **request: Any) -> asyncio.Task[BegunEpisode]:
+    async def begin_waiting(self, **request: Any) -> asyncio.Task[BegunEpisode]:
         """A begin that waits: it has taken its place when this returns."""
-        held = asyncio.create_task(self.begin(wait_s=20, **request))
+        waiting = asyncio.create_task(self.begin(wait_s=20, **request))
         await asyncio.sleep(0.02)
-        assert not held.done(), "it was let in"
-        return held
+        assert not waiting.done(), "it was let in"
+        return waiting
 
     async def call(self, episode: BegunEpisode, **changes: Any) -> Turn:
         """One model call of an episode, as the gateway records it."""

@@ -27,12 +27,12 @@ POLL_S = 0.02
 @dataclass
 class Pace:
     """`steps` counts the tokens that left the engine, by request. While `last_step` is set, no later one is trained;
-    while `held_name` is, jobs whose experiment has it in its name get no token."""
+    while `stalled_name` is, jobs whose experiment has it in its name get no token."""
 
     token_delay_s: float = 0.0
     update_s: float = 0.0
     last_step: int | None = None
-    held_name: str | None = None
+    stalled_name: str | None = None
     reply: Reply | None = None
     steps: dict[str, int] = field(default_factory=dict[str, int])
 
@@ -57,7 +57,7 @@ class _CountingEngine(FakeEngine):
         self, request_id: str, prompt_ids: Sequence[int], params: SamplingParams
     ) -> AsyncGenerator[TokenDelta]:
         self._pace.steps.setdefault(request_id, 0)
-        while self._pace.held_name is not None and self._pace.held_name in self._experiment_name:
+        while self._pace.stalled_name is not None and self._pace.stalled_name in self._experiment_name:
             await asyncio.sleep(POLL_S)
         async with aclosing(super().generate(request_id, prompt_ids, params)) as deltas:
             async for delta in deltas:

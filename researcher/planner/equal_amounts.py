@@ -57,8 +57,8 @@ def say_what_is_equal(compared_at: ComparedAt, amount: float) -> str:
     """Return one sentence for the charter about the equal quantity."""
     if compared_at in HELD:
         return f"{HELD[compared_at]}."
-    share = f"{amount:,.0f} tokens" if compared_at is ComparedAt.TOKENS else f"{amount:,.0f} seconds of training"
-    return f"Every run ends with the step that reaches {share}; the report shows what each arm had."
+    quota = f"{amount:,.0f} tokens" if compared_at is ComparedAt.TOKENS else f"{amount:,.0f} seconds of training"
+    return f"Every run ends with the step that reaches {quota}; the report shows what each arm had."
 
 
 def hold_equal(arms: Sequence[Arm], compared_at: ComparedAt, amount: float = 0.0) -> tuple[Arm, ...]:

@@ -153,7 +153,7 @@ class Ledger:
     trained_batches = _read(queries.trained_batches)
     first_step_without_tokens = _read(queries.first_step_without_tokens)
     batch_episodes = _read(queries.batch_episodes)
-    held_tasks = _read(queries.held_tasks)
+    task_counts = _read(queries.task_counts)
     trained_groups_by_source = _read(queries.trained_groups_by_source)
     failures = _read(queries.failures)
     job_use = _read(queries.job_use)

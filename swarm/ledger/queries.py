@@ -219,7 +219,7 @@ def batches(connection: sqlite3.Connection, limit: int = 100) -> list[BatchRow]:
     return [_to_batch(row) for row in rows]
 
 
-def held_tasks(connection: sqlite3.Connection) -> list[TaskRow]:
+def task_counts(connection: sqlite3.Connection) -> list[TaskRow]:
     """Return the tasks of the newest job with episodes that are trained or wait to be, by task id."""
     rows = connection.execute(
         "SELECT e.task_id, e.data_source, count(DISTINCT e.batch_id || ' ' || e.batch_group) AS groups,"

@@ -83,7 +83,7 @@ def train(
         raise EnvironmentInvalid("the job has no end: set total_steps", param="total_steps")
     for client in clients.values():
         give_up_dead(client)
-    order = TaskOrder(program, environment, job, first.held_tasks())
+    order = TaskOrder(program, environment, job, first.task_counts())
     watch = ServerWatch(first)
     failures = 0
     sampling = EpisodeSampling(max_calls=attempt_calls, max_tokens=attempt_tokens)

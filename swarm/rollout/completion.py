@@ -20,9 +20,9 @@ from swarm.job import TrainJob
 from swarm.ledger import Ledger
 from swarm.rollout.deduplication import CallIdentity, Closed, Completion, LogicalCall, Opened, Piece
 from swarm.rollout.episodes import Episodes, RunningEpisode
-from swarm.rollout.held_sampling import CallCounts, Crowded, Draft, HeldSampler, Oddity
 from swarm.rollout.model_request import Conversation, ModelRequest, RawPrompt, SamplingDefaults
 from swarm.rollout.usage import OpenCompletion, call_seed
+from swarm.rollout.waiting_sampler import CallCounts, Crowded, Draft, Oddity, WaitingSampler
 from swarm.tracker.codec import Codec
 from swarm.tracker.reply import ReplyStream
 from swarm.tracker.tree import Prompt
@@ -123,7 +123,7 @@ class ModelService:
     """The served model of one started job."""
 
     episodes: Episodes
-    sampler: HeldSampler
+    sampler: WaitingSampler
     codec: Codec
     ledger: Ledger
     counts: CallCounts = field(default_factory=CallCounts)

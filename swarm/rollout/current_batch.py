@@ -112,7 +112,7 @@ class CurrentBatch:
                 self._pool.replace(finished_episode(row, turns))
                 raise
 
-    def view(self, running_by_source: Mapping[str, int], running_eval: int, held_begins: int) -> PoolView:
+    def view(self, running_by_source: Mapping[str, int], running_eval: int, waiting_begins: int) -> PoolView:
         """Return the state of the batch; `running_by_source` counts the running train episodes."""
         progress = self._pool.progress()
         sources = {
@@ -134,7 +134,7 @@ class CurrentBatch:
             tasks_target=progress.tasks_target,
             running_train=sum(running_by_source.values()),
             running_eval=running_eval,
-            held_begins=held_begins,
+            waiting_begins=waiting_begins,
             sources=sources,
             agreed=list(progress.agreed),
         )

@@ -105,7 +105,7 @@ class BatchPage(Body):
     batches: list[BatchView]
 
 
-class HeldTask(Body):
+class TaskCount(Body):
     """The groups and episodes of one task in the present job.
 
     `groups` counts the task's groups in trained batches and batches that wait for training. `waiting` counts ended
@@ -118,7 +118,7 @@ class HeldTask(Body):
     waiting: int
 
 
-class HeldTasks(Body):
+class TaskCounts(Body):
     """The answer to GET tasks: the tasks in order of their id."""
 
-    tasks: list[HeldTask]
+    tasks: list[TaskCount]

@@ -24,10 +24,10 @@ from swarm.live_settings import JobTimeline
 from swarm.processes.imports import collector_paused
 from swarm.rollout.completion import ModelService
 from swarm.rollout.episodes import Episodes
-from swarm.rollout.held_sampling import HeldSampler
 from swarm.rollout.results import finished_episode, salvaged_episode
 from swarm.rollout.running import REMEMBERED_EPISODES
 from swarm.rollout.transactions.coordinator_client import CoordinatorClient
+from swarm.rollout.waiting_sampler import WaitingSampler
 from swarm.run.evaluations import Evaluations
 from swarm.run.lifecycle import EngineLifecycle
 from swarm.run.running_job import RunningJob
@@ -162,7 +162,7 @@ class Assembly:
     def _open_service(self, episodes: Episodes, backend: Backend, codec: Codec) -> ModelService:
         return ModelService(
             episodes=episodes,
-            sampler=HeldSampler(backend.engine, self.lifecycle, self.config.hold_s, self.on_engine_failure),
+            sampler=WaitingSampler(backend.engine, self.lifecycle, self.config.max_wait_s, self.on_engine_failure),
             codec=codec.bounded(episodes.context_length),
             ledger=self.ledger,
         )

@@ -271,7 +271,7 @@ def _await_launch(process: subprocess.Popen[str], url: str) -> None:
 def test_researcher_killed_between_launch_and_record_finds_its_run_again(
     start_server: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pace = Pace(held_name=RUN_NAME)
+    pace = Pace(stalled_name=RUN_NAME)
     monkeypatch.setattr("swarm.server.http.Backends", pace.backends())
     server = start_server()
     words = ["start", "--topic", TOPIC, *FLAGS, "--eval-episodes", "4", "--servers", server.url]
@@ -284,7 +284,7 @@ def test_researcher_killed_between_launch_and_record_finds_its_run_again(
         (run,) = store.list_runs(study_id=study.id)
         assert run.status is RunStatus.LAUNCHING
 
-        pace.held_name = None
+        pace.stalled_name = None
         resumed = CliRunner().invoke(app, ["resume", study.id, "--home", str(tmp_path)])
 
         assert resumed.exit_code == 0, resumed.stderr
@@ -298,7 +298,7 @@ def test_researcher_killed_between_launch_and_record_finds_its_run_again(
 def test_second_database_on_the_same_server_is_refused_by_name(
     start_server: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swarm.server.http.Backends", Pace(held_name=RUN_NAME).backends())
+    monkeypatch.setattr("swarm.server.http.Backends", Pace(stalled_name=RUN_NAME).backends())
     server = start_server()
     words = [*FLAGS, "--servers", server.url, "--eval-episodes", "4"]
     first = _researcher(tmp_path / "one", "start", "--topic", TOPIC, *words)

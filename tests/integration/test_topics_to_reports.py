@@ -81,7 +81,7 @@ def test_runs_at_equal_tokens_end_with_the_step_that_reaches_them(home: Path) ->
         counts = [point.value or 0.0 for point in points if point.run_id == run.id]
         assert sum(counts) >= 300 > sum(counts[:-1])
         assert run.final_weight_version == len(counts) < run.job["total_steps"]
-        assert (run.exit_reason or "").startswith("ended at its share")
+        assert (run.exit_reason or "").startswith("ended at its training quota")
 
 
 PLAIN = "from swarm.program import answer_in_turn as agent\n"

@@ -27,7 +27,7 @@ from swarm.tasks.base import Split
 TRAIN_SOCKET = "train.sock"
 EVALUATOR_SOCKET = "evaluator.sock"
 BEAT_S = 1.0
-HELD_MARGIN_S = 10.0
+BLOCKED_MARGIN_S = 10.0
 """Seconds beyond the time limit of a call. The service ends a call at its limit, if its thread gets to run."""
 
 
@@ -46,13 +46,13 @@ def main(argv: list[str] | None = None) -> int:
     programs = UnixListener(options.folder / TRAIN_SOCKET, service, frozenset({Split.TRAIN}))
     evaluator = UnixListener(options.folder / EVALUATOR_SOCKET, service, frozenset(Split))
     threading.Thread(target=programs.serve_forever, daemon=True).start()
-    threading.Thread(target=_end_when_held, args=(environment.time_limit_s + HELD_MARGIN_S,), daemon=True).start()
+    threading.Thread(target=_end_when_blocked, args=(environment.time_limit_s + BLOCKED_MARGIN_S,), daemon=True).start()
     _say(announcement, service.describe().model_dump(mode="json"))
     evaluator.serve_forever()
     return 0
 
 
-def _end_when_held(limit_s: float) -> None:
+def _end_when_blocked(limit_s: float) -> None:
     """End this process once no other Python thread has run for `limit_s` seconds.
 
     Code in C can block the interpreter, for example a regular expression that backtracks without end. Then nothing

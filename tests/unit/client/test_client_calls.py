@@ -49,10 +49,10 @@ def sent(scripted: Any) -> tuple[str, str, Any]:
     return heard.method, heard.path.removeprefix("/v1/swarm/"), heard.body
 
 
-def test_held_tasks_are_read(scripted: Any, client: Any, canned: Any) -> None:
+def test_task_counts_are_read(scripted: Any, client: Any, canned: Any) -> None:
     task = {"task_id": "a", "data_source": "math", "groups": 2, "waiting": 1}
     scripted.script(canned(body={"tasks": [task]}))
-    assert [each.model_dump() for each in client.held_tasks()] == [task]
+    assert [each.model_dump() for each in client.task_counts()] == [task]
     assert sent(scripted) == ("GET", "tasks", None)
 
 

@@ -150,7 +150,7 @@ def steps_of(path: Path, question: Callable[[sqlite3.Connection], Any]) -> int:
 
 def test_of_each_task_the_groups_of_batches_and_the_episodes_that_wait_are_held(script: Any, ledger: Ledger) -> None:
     def held() -> list[tuple[str, int, int]]:
-        return [(row.task_id, row.groups, row.waiting) for row in script.wait(ledger.held_tasks())]
+        return [(row.task_id, row.groups, row.waiting) for row in script.wait(ledger.task_counts())]
 
     assert held() == []
     for name in ("a1", "a2", "a3", "a4", "a5", "b1"):

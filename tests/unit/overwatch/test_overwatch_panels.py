@@ -48,7 +48,7 @@ def busy_status(**changes: Any) -> Status:
             tasks_target=16,
             running_train=41,
             running_eval=3,
-            held_begins=7,
+            waiting_begins=7,
             sources={
                 "math": SourceView(episodes=40, tasks=5, tasks_target=10, running=20),
                 "code": SourceView(episodes=31, tasks=4, tasks_target=6, running=21),

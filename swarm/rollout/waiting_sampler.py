@@ -116,12 +116,12 @@ class Draft:
 
 
 @dataclass(slots=True)
-class HeldSampler:
+class WaitingSampler:
     """The engine of one started job. `on_failure` is called for failures that a new engine would not repair."""
 
     engine: Engine
     lifecycle: EngineLifecycle
-    hold_s: float
+    max_wait_s: float
     on_failure: Callable[[EngineFailure], None]
     rate: TokenRate = field(default_factory=TokenRate)
     _token_at: float = field(default=-math.inf, init=False)
@@ -130,7 +130,7 @@ class HeldSampler:
         """Yield the tokens of one engine from the first to the last.
 
         If an engine dies, the completion is sampled again on the next one, unless part of it has left. Raise
-        RolloutPaused if no token comes for `hold_s` seconds, Crowded if other calls got some lately, and EpisodeEnded
+        RolloutPaused if no token comes for `max_wait_s` seconds, Crowded if other calls got some lately, and EpisodeEnded
         if the episode ends meanwhile.
         """
         while True:
@@ -153,10 +153,10 @@ class HeldSampler:
     async def _until_served(self, draft: Draft) -> None:
         """Wait while the engine boots.
 
-        Raise RolloutPaused after `hold_s` seconds, or the reason why no engine will serve.
+        Raise RolloutPaused after `max_wait_s` seconds, or the reason why no engine will serve.
         """
         lifecycle = self.lifecycle
-        if not await lifecycle.wait_until(SETTLED, self.hold_s):
+        if not await lifecycle.wait_until(SETTLED, self.max_wait_s):
             raise RolloutPaused(f"the engine is {lifecycle.state}: {lifecycle.reason}", retry_after_s=5)
         if lifecycle.state is EngineState.FAILED:
             raise EngineFailure(f"the engine has failed: {lifecycle.reason}")
@@ -175,7 +175,7 @@ class HeldSampler:
             # One limit is moved for each token: a new limit would cost more than all other work on the token here.
             async with asyncio.timeout(None) as limit:
                 while True:
-                    limit.reschedule(clock() + self.hold_s)
+                    limit.reschedule(clock() + self.max_wait_s)
                     delta = await anext(tokens, None)
                     limit.reschedule(None)
                     if delta is None:
@@ -189,9 +189,11 @@ class HeldSampler:
                     self.rate.add(len(delta.token_ids_T))
                     yield delta
         except TimeoutError as error:
-            if clock() - self._token_at < self.hold_s / 2:
-                raise Crowded(f"no token for {self.hold_s:.0f} s: others wait as well", retry_after_s=5) from error
-            raise RolloutPaused(f"no token for {self.hold_s:.0f} s: weights are changing", retry_after_s=5) from error
+            if clock() - self._token_at < self.max_wait_s / 2:
+                raise Crowded(f"no token for {self.max_wait_s:.0f} s: others wait as well", retry_after_s=5) from error
+            raise RolloutPaused(
+                f"no token for {self.max_wait_s:.0f} s: weights are changing", retry_after_s=5
+            ) from error
         finally:
             await tokens.aclose()
 

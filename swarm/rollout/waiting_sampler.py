@@ -130,8 +130,8 @@ class WaitingSampler:
         """Yield the tokens of one engine from the first to the last.
 
         If an engine dies, the completion is sampled again on the next one, unless part of it has left. Raise
-        RolloutPaused if no token comes for `max_wait_s` seconds, Crowded if other calls got some lately, and EpisodeEnded
-        if the episode ends meanwhile.
+        RolloutPaused if no token comes for `max_wait_s` seconds, Crowded if other calls got some lately, and
+        EpisodeEnded if the episode ends meanwhile.
         """
         while True:
             await self._until_served(draft)

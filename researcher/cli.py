@@ -279,8 +279,8 @@ def report(
         if pdf:
             from researcher.report.pdf import write_pdf
 
-            found["pdf"] = str(paths.markdown.with_suffix(".pdf"))
-            write_pdf(paths.markdown, Path(found["pdf"]), made_at=study.finished_at or study.updated_at)
+            found["pdf"] = str(paths.html.with_suffix(".pdf"))
+            write_pdf(paths.html, Path(found["pdf"]))
         print_values(found | {"database": database_of(home, db)}, as_json)
 
 

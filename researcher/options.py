@@ -154,5 +154,9 @@ ResumeMinFreeGbOption = Annotated[
     typer.Option(min=0, envvar="SWARM_MIN_FREE_GB", help="Least free disk space (default: what `start` was told)."),
 ]
 WebhookOption = Annotated[
-    str | None, typer.Option(help="URL that gets a POST of JSON when the study begins, judges, stops or is in trouble.")
+    str | None,
+    typer.Option(
+        help="URL that is told when the study begins, judges, stops or is in trouble: http(s):// by a POST of JSON, a "
+        "service of Apprise, such as slack://, as text."
+    ),
 ]

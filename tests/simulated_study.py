@@ -22,6 +22,7 @@ import yaml
 import swarm
 from experiments_db import Author, BudgetKind, Experiment, ExperimentStatus, ExperimentStore, Run, RunStatus, open_store
 from prompts import load
+from researcher.charter import Budget, Charter, DecisionRule, JudgedBy
 from researcher.evaluator import BASE, FINAL, TEST, keep_file
 from researcher.execution.background import BackgroundTasks
 from researcher.execution.early_stopping import REWARD, SUCCESS
@@ -32,12 +33,14 @@ from researcher.loop.nodes.decide import decide
 from researcher.loop.nodes.plan import plan
 from researcher.loop.nodes.report import report
 from researcher.loop.state import first_state
+from researcher.plan import Arm, Hypothesis, Plan
+from researcher.planner.base import Action, Decision
+from researcher.planner.claims import Claim
 from researcher.planner.scripted import Script, ScriptedPlanner
 from researcher.report.write import build_report
 from researcher.servers.server_pool import ServerPool
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog, to_json
-from researcher.types import Action, Arm, Budget, Charter, Claim, Decision, DecisionRule, Hypothesis, JudgedBy, Plan
 from swarm import Evaluation
 from swarm.environments import load_environment
 

@@ -7,8 +7,8 @@ ended by itself has used its quota. This module knows nothing of servers or scor
 from __future__ import annotations
 
 from experiments_db import ExperimentStore
+from researcher.charter import Charter, ComparedAt
 from researcher.execution.runs import TRAINING_SECONDS
-from researcher.types import Charter, ComparedAt
 
 
 def ends_at_a_quota(charter: Charter) -> bool:

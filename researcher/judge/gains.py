@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import math
 
-from researcher.judge.samples import NOT_ESTIMATED, Estimate, Range, Sample, contrast_of, noise_of, sample_of
+from researcher.analysis import GainPart
+from researcher.judge.samples import NOT_ESTIMATED, Estimate, Range, Sample, ScoredRun, contrast_of, noise_of, sample_of
 from researcher.judge.worst_case import Runs
-from researcher.types import GainPart, ScoredRun
 
 ARM, BASELINE = "arm", "baseline"
 WEIGHTS = {ARM: 1.0, BASELINE: -1.0}

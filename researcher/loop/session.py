@@ -23,6 +23,7 @@ from langgraph.errors import GraphDrained
 from langgraph.runtime import RunControl
 
 from experiments_db import ExperimentStore, Severity, StoreError, Study, StudyStatus
+from researcher.charter import FrameRequest
 from researcher.errors import BudgetExceeded, LanguageModelUnavailable, ResearchError
 from researcher.execution.background import BackgroundTasks, Drained
 from researcher.execution.early_stopping import Limits
@@ -48,7 +49,6 @@ from researcher.study.lease import StudyLease
 from researcher.study.log import StudyLog
 from researcher.study.requests import find_study, resume_command
 from researcher.study.settings import StudySettings, build_rules_planner, sandbox_of
-from researcher.types import FrameRequest
 from swarm.errors import SwarmError
 from swarm.sandbox.sandbox import Sandbox
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 
+from researcher.charter import FrameRequest
 from researcher.errors import BudgetExceeded, LanguageModelUnavailable, ResearchError
 from researcher.execution.background import BackgroundTasks
 from researcher.planner.base import Planner
@@ -19,7 +20,6 @@ from researcher.planner.llm import LLMPlanner
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog
 from researcher.study.settings import StudySettings, build_rules_planner, read_request
-from researcher.types import FrameRequest
 
 
 def build_language_planner(

@@ -14,25 +14,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import TypeVar
 
+from researcher.analysis import Analysis
+from researcher.charter import Charter, FrameRequest
 from researcher.errors import PlannerError, ResearchError, TopicInvalid
 from researcher.execution.job_check import contradict_name
-from researcher.planner.base import Planner
+from researcher.plan import Arm, ArmProgram, Plan, Problem
+from researcher.planner.base import Decision, History, Planner
+from researcher.planner.claims import Claim
 from researcher.planner.designs import default_space
 from researcher.planner.predictions import predict
 from researcher.planner.rules import RulesPlanner
 from researcher.question.factors import PROGRAM
-from researcher.types import (
-    Analysis,
-    Arm,
-    ArmProgram,
-    Charter,
-    Claim,
-    Decision,
-    FrameRequest,
-    History,
-    Plan,
-    Problem,
-)
 
 T = TypeVar("T")
 
@@ -132,7 +124,7 @@ class FallbackPlanner:
         Raises PlannerError if the arm studies another program.
         """
         if arm.factors.get(PROGRAM, self.plain) != self.plain:
-            raise PlannerError(f"{arm.name} is to have a program that no rule writes")
+            raise PlannerError(f"{arm.name} needs a program, which the rules cannot write")
         factors = {name: value for name, value in arm.factors.items() if name != PROGRAM}
         return self.rules.write_program(charter, replace(arm, factors=factors), None)
 

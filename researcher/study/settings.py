@@ -17,8 +17,21 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from researcher.charter import (
+    Asked,
+    Budget,
+    ComparedAt,
+    Design,
+    FrameRequest,
+    JudgedBy,
+    Question,
+    StudiedEnvironment,
+    StudyKind,
+)
 from researcher.errors import ServerProblem, TopicInvalid
 from researcher.execution.environments import look_at, name_environments
+from researcher.plan import Arm
+from researcher.planner.base import History
 from researcher.planner.rules import RulesPlanner
 from researcher.question.asking import (
     METRICS_OF,
@@ -34,19 +47,6 @@ from researcher.question.reader import Reading, read_topic
 from researcher.question.wording import describe_question
 from researcher.servers.server_pool import check_servers
 from researcher.study.budget import present_budget
-from researcher.types import (
-    Arm,
-    Asked,
-    Budget,
-    ComparedAt,
-    Design,
-    FrameRequest,
-    History,
-    JudgedBy,
-    Question,
-    StudiedEnvironment,
-    StudyKind,
-)
 from swarm.config import cluster_from_environment, complete_address
 from swarm.doctor.examination import Health
 from swarm.doctor.verl import check_sampler, check_trainer
@@ -171,8 +171,8 @@ class StudySettings(BaseModel):
     def _url_that_can_be_called(cls, webhook: str | None) -> str | None:
         if webhook is not None:
             place = urlsplit(webhook)
-            if place.scheme not in ("http", "https") or not place.hostname:
-                raise ValueError("a webhook is an http:// or https:// URL")
+            if not (place.hostname if place.scheme in ("http", "https") else _is_a_service(webhook)):
+                raise ValueError("a webhook is an http:// or https:// URL, or the URL of a service that Apprise knows")
         return webhook
 
     @field_validator("metric")
@@ -261,6 +261,13 @@ class StudySettings(BaseModel):
             amount=float(amount) if amount else None,
             not_studied=self.not_studied,
         )
+
+
+def _is_a_service(url: str) -> bool:
+    # Apprise imports slowly, and most webhooks do without.
+    from apprise import Apprise
+
+    return Apprise.instantiate(url) is not None
 
 
 def read_metric(text: str) -> tuple[JudgedBy, float | None]:

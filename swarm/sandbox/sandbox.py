@@ -86,7 +86,7 @@ class Sandbox:
         """
         # Twice, because one start may exceed its time limit on a busy machine.
         if reason := probe(self) and probe(self):
-            raise SandboxUnavailable(f"the sandbox does not start any more ({reason}): see to bubblewrap, {self.bwrap}")
+            raise SandboxUnavailable(f"the sandbox no longer starts ({reason}): check bubblewrap, {self.bwrap}")
 
     def command(
         self,

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from experiments_db import open_store
 from researcher.cli import app
 from researcher.study.costs import cost_flags, cost_of_attempts, gather_costs
-from researcher.types import ArmCost
+from researcher.study.costs.arms import ArmCost
 from swarm import SwarmClient, TrainJob
 from swarm.environments import load_environment
 from swarm.program import Program, measure

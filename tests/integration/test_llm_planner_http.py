@@ -13,6 +13,8 @@ import pytest
 from llm_replies.server import LEARNING_RATE, ReplyServer
 
 from experiments_db import BudgetKind, ExperimentStore, open_store
+from researcher.analysis import Analysis, Comparison, Verdict
+from researcher.charter import Budget, Charter, FrameRequest, Question, StudyKind
 from researcher.errors import (
     BudgetExceeded,
     LanguageModelRefused,
@@ -22,6 +24,8 @@ from researcher.errors import (
     TopicNotUnderstood,
 )
 from researcher.execution.preflight import check_program
+from researcher.plan import ArmProgram, Contrast, Plan, Relation
+from researcher.planner.base import Action, History
 from researcher.planner.language_model.backoff import Backoff
 from researcher.planner.language_model.briefing import TUNABLE
 from researcher.planner.language_model.chat import Chat, Price
@@ -29,22 +33,6 @@ from researcher.planner.llm import LLMPlanner
 from researcher.question.flags import read_factors
 from researcher.study.budget import BudgetLedger
 from researcher.study.settings import read_settings
-from researcher.types import (
-    Action,
-    Analysis,
-    ArmProgram,
-    Budget,
-    Charter,
-    Comparison,
-    Contrast,
-    FrameRequest,
-    History,
-    Plan,
-    Question,
-    Relation,
-    StudyKind,
-    Verdict,
-)
 from swarm import TrainJob
 from swarm.sandbox.sandbox import choose_sandbox
 

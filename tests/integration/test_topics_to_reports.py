@@ -13,12 +13,14 @@ from llm_replies.server import ReplyServer
 from typer.testing import CliRunner
 
 from experiments_db import ExperimentStatus, RunStatus, StudyStatus, open_store
+from researcher.charter import Charter
 from researcher.cli import app
 from researcher.loop.session import ServerPool, work_on
+from researcher.plan import Arm, ArmProgram, Plan
+from researcher.planner.base import History
 from researcher.planner.rules import RulesPlanner
 from researcher.study.requests import create_study
 from researcher.study.settings import ProgramSetting, StudySettings
-from researcher.types import Arm, ArmProgram, Charter, History, Plan
 
 pytestmark = pytest.mark.timeout(400)
 

@@ -6,15 +6,18 @@ without that arm. No statement of a planner improves the verdict on an arm.
 
 from __future__ import annotations
 
+from researcher.analysis import Analysis
+from researcher.charter import Charter
 from researcher.errors import BudgetExceeded, PlannerError
 from researcher.loop.deps import Deps
 from researcher.loop.nodes.analyze import analyze
 from researcher.loop.state import ResearchState
+from researcher.planner.base import Action, Decision, History
+from researcher.planner.claims import Claim
 from researcher.report.claims import check_claims
 from researcher.report.numbers.facts import gather
 from researcher.study.changes.continuation import find_continuation
 from researcher.study.log import AUTOMATIC, BUDGET_SPENT, DISQUALIFIED, JUDGED, to_json
-from researcher.types import Action, Analysis, Charter, Claim, Decision, History
 
 MAX_PLANS = 50
 """The most plans of a study, for planners that never stop, whatever the budget."""

@@ -10,7 +10,20 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+from researcher.charter import (
+    Asked,
+    Charter,
+    ComparedAt,
+    DecisionRule,
+    Design,
+    Factor,
+    FrameRequest,
+    Question,
+    SampleSizeGoal,
+    StudyKind,
+)
 from researcher.errors import TopicInvalid
+from researcher.plan import Arm
 from researcher.planner.designs import BASELINE, default_job, lay_out
 from researcher.planner.equal_amounts import (
     episodes_per_step,
@@ -26,19 +39,6 @@ from researcher.planner.language_model.planning import MAX_EPISODES_PER_STEP, co
 from researcher.planner.rules import DEFAULT_TASK, EVAL_EPISODES, longest_reply
 from researcher.question.asking import METRICS_OF, QuestionFlags, build_question
 from researcher.question.flags import read_fixed, value_as_text
-from researcher.types import (
-    Arm,
-    Asked,
-    Charter,
-    ComparedAt,
-    DecisionRule,
-    Design,
-    Factor,
-    FrameRequest,
-    Question,
-    SampleSizeGoal,
-    StudyKind,
-)
 from swarm.errors import JobInvalid
 from swarm.tasks import TASK_FAMILIES
 

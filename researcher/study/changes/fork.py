@@ -29,11 +29,14 @@ from experiments_db import (
     Study,
     open_store,
 )
+from researcher.analysis import Analysis
 from researcher.base_scores import MEASURED_ON
+from researcher.charter import Charter
 from researcher.errors import NothingToExtend, TopicInvalid
 from researcher.evaluator import CHECKPOINTS, PRUNED, TEST
 from researcher.execution.runs import run_key, trial_key
 from researcher.judge.judgement import share_of_alpha
+from researcher.planner.base import History
 from researcher.study.changes.continuation import (
     FORKED,
     Continuation,
@@ -53,7 +56,6 @@ from researcher.study.settings import (
     read_settings,
     without_question,
 )
-from researcher.types import Analysis, Charter, History
 
 COPIED_FROM = "copied_from"
 """Key in a run's external ids: the id of the run that it is a copy of."""

@@ -8,10 +8,12 @@ from dataclasses import replace
 import pytest
 from numpy.random import default_rng
 
+from researcher.analysis import Outcome
+from researcher.charter import Budget, Charter, DecisionRule
 from researcher.judge import Family, judge
 from researcher.judge.contrasts import ARMS_OF_RELATION, is_complete, judge_contrast
-from researcher.judge.samples import Sample, sample_of
-from researcher.types import Budget, Charter, Contrast, DecisionRule, Outcome, Relation, ScoredRun
+from researcher.judge.samples import Sample, ScoredRun, sample_of
+from researcher.plan import Contrast, Relation
 
 ALPHA = 0.05
 SUPPORTED, REFUTED, UNDECIDED = Outcome.SUPPORTED, Outcome.REFUTED, Outcome.UNDECIDED

@@ -19,7 +19,8 @@ from researcher.study.costs import (
     gather_costs,
     read_training_cost,
 )
-from researcher.types import ArmCost, AttemptCost
+from researcher.study.costs.arms import ArmCost
+from researcher.study.costs.attempts import AttemptCost
 from swarm import SwarmClient, Task, TrainJob, WorkflowOutput
 from swarm.schemas import EndEpisodeResponse, EpisodeState, EpisodeUsage
 

@@ -10,11 +10,16 @@ import pytest
 
 from experiments_db import ExperimentStatus, ExperimentStore, RunStatus, Severity, open_store
 from experiments_db import Verdict as FoundVerdict
+from researcher.analysis import Analysis, Outcome, Verdict
+from researcher.charter import Budget, Charter
 from researcher.execution.background import BackgroundTasks
 from researcher.loop.deps import Deps
 from researcher.loop.nodes.analyze import analyze, hypothesis_key
 from researcher.loop.nodes.decide import decide
 from researcher.loop.state import first_state
+from researcher.plan import Contrast, Hypothesis, Plan, Relation
+from researcher.planner.base import Action, Decision, History
+from researcher.planner.claims import Claim, ClaimKind
 from researcher.planner.rules import RulesPlanner
 from researcher.planner.scripted import Script, ScriptedPlanner
 from researcher.report.claims import check_claims
@@ -26,22 +31,6 @@ from researcher.study.changes.continuation import Request
 from researcher.study.changes.fork import Fork, carry_out_fork
 from researcher.study.log import AUTOMATIC, StudyLog, to_json
 from researcher.study.settings import StudySettings, read_request
-from researcher.types import (
-    Action,
-    Analysis,
-    Budget,
-    Charter,
-    Claim,
-    ClaimKind,
-    Contrast,
-    Decision,
-    History,
-    Hypothesis,
-    Outcome,
-    Plan,
-    Relation,
-    Verdict,
-)
 from researcher.verification.score_checks import check_analyses
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from experiments_db import ExperimentStatus, ExperimentStore, RunStatus, open_store
+from researcher.charter import Charter, JudgedBy, SampleSizeGoal
 from researcher.errors import Underpowered
 from researcher.execution.background import BackgroundTasks
 from researcher.judge.power import Spread, assume_spread, choose_size, power_of
@@ -25,7 +26,6 @@ from researcher.servers.server_pool import ServerPool
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog, to_json
 from researcher.study.settings import StudySettings, read_request, read_settings
-from researcher.types import Charter, JudgedBy, SampleSizeGoal
 
 TOPIC = "learning rate 1e-4, 1e-3 or 1e-2 for word reversal"
 CALM, WILD = (0.50, 0.51, 0.52), (0.1, 0.5, 0.9)

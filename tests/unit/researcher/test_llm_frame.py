@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
+from researcher.charter import Charter, ComparedAt, Design, FrameRequest, StudyKind
 from researcher.errors import TopicInvalid
+from researcher.plan import Plan
+from researcher.planner.base import History
 from researcher.planner.language_model.answers import FrameAnswer, Unusable
 from researcher.planner.language_model.framing import check_request, parse_frame
 from researcher.planner.language_model.planning import parse_plan
@@ -15,7 +18,6 @@ from researcher.planner.rules import RulesPlanner
 from researcher.question.wording import describe_question
 from researcher.study.log import charter_from_json, to_json
 from researcher.study.settings import StudySettings, read_settings
-from researcher.types import Charter, ComparedAt, Design, FrameRequest, History, Plan, StudyKind
 
 TOPIC = "Does it help?"
 LR = ["lr=1e-3,3e-3"]

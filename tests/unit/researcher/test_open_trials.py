@@ -15,8 +15,8 @@ from researcher.execution.early_stopping import KL, Limits
 from researcher.execution.runs import Trial, TrialState, list_trials, run_key
 from researcher.loop.learned_limits import LearnedLimits
 from researcher.loop.open_trials import OpenTrials
+from researcher.plan import Arm, Plan
 from researcher.study.overview import SnapshotReader, take_snapshot
-from researcher.types import Arm, Plan
 
 NAMES = ("a", "b", "c")
 

@@ -15,11 +15,13 @@ from markdown_it import MarkdownIt
 from scipy import stats
 
 from experiments_db import BudgetKind, ExperimentStatus, ExperimentStore, RunStatus, Severity, Verdict, open_store
+from researcher.charter import Budget, Charter, DecisionRule
 from researcher.errors import StudyNotFound
 from researcher.judge import Family, judge
+from researcher.judge.samples import ScoredRun
+from researcher.planner.claims import Claim, ClaimKind
 from researcher.report import ReportPaths, build_report
 from researcher.study.log import StudyLog, to_json
-from researcher.types import Budget, Charter, Claim, ClaimKind, DecisionRule, ScoredRun
 
 SCORES = {
     "lr=0.001": {0: 0.52, 1: 0.575, 2: 0.535},

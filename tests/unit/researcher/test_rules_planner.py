@@ -6,26 +6,15 @@ import math
 
 import pytest
 
+from researcher.analysis import Analysis, ArmSummary, Comparison, Verdict
+from researcher.charter import Asked, Charter, FrameRequest, StudiedEnvironment
 from researcher.errors import PlannerError, TopicInvalid
 from researcher.judge.contrasts import is_complete
+from researcher.plan import Plan, Problem, Relation
+from researcher.planner.base import Action, History
+from researcher.planner.claims import ClaimKind
 from researcher.planner.rules import RulesPlanner
 from researcher.study.settings import read_request, read_settings
-from researcher.types import (
-    Action,
-    Analysis,
-    ArmSummary,
-    Asked,
-    Charter,
-    ClaimKind,
-    Comparison,
-    FrameRequest,
-    History,
-    Plan,
-    Problem,
-    Relation,
-    StudiedEnvironment,
-    Verdict,
-)
 from swarm import TrainJob
 from swarm.program import is_program
 

@@ -4,24 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from researcher.analysis import Analysis
+from researcher.charter import Budget, Charter, DecisionRule, FrameRequest
 from researcher.errors import PlannerError
-from researcher.planner.base import Planner
+from researcher.plan import Arm, Plan, Problem
+from researcher.planner.base import Action, Decision, History, Planner
+from researcher.planner.claims import Claim, ClaimKind
 from researcher.planner.scripted import Script, ScriptedPlanner
-from researcher.types import (
-    Action,
-    Analysis,
-    Arm,
-    Budget,
-    Charter,
-    Claim,
-    ClaimKind,
-    Decision,
-    DecisionRule,
-    FrameRequest,
-    History,
-    Plan,
-    Problem,
-)
 
 CHARTER = Charter(
     topic="t", question="q?", task="reverse", metric="m", direction="maximize", baseline="a", search_split="validation",

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from experiments_db import ExperimentStore, StudyStatus, open_store
+from researcher.analysis import Analysis, ArmSummary, Comparison, Verdict
 from researcher.errors import ResearchError
+from researcher.planner.base import History
 from researcher.planner.rules import RulesPlanner
 from researcher.study.ending import REPORTED, WORKING, is_over
 from researcher.study.log import (
@@ -23,7 +25,6 @@ from researcher.study.log import (
     to_json,
 )
 from researcher.study.settings import StudySettings, read_request
-from researcher.types import Analysis, ArmSummary, Comparison, History, Verdict
 
 PLANNER = RulesPlanner()
 CHARTER = PLANNER.frame(read_request("Which settings train agents best?", StudySettings(max_runs=7)))

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from experiments_db import open_store
+from researcher.charter import Asked, ComparedAt, JudgedBy, StudyKind
 from researcher.errors import TopicInvalid, TopicNotUnderstood
 from researcher.study import settings as study_settings
 from researcher.study.requests import create_study
 from researcher.study.settings import StudySettings, check_study, complete_from_topic, read_settings
-from researcher.types import Asked, ComparedAt, JudgedBy, StudyKind
 
 ELSEWHERE = ("http://127.0.0.1:9",)
 

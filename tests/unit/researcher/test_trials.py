@@ -27,9 +27,9 @@ from researcher.execution.runs import (
 from researcher.loop.budget_stop import stop_over_budget
 from researcher.loop.deps import ActiveRun, ActiveRuns, Deps, Phase
 from researcher.loop.outages import lose
+from researcher.plan import Arm, Plan
 from researcher.servers.server_pool import Slot
 from researcher.study.log import StudyLog
-from researcher.types import Arm, Plan
 
 
 @pytest.fixture

@@ -57,9 +57,9 @@ RolloutIS = Literal["off", "token", "sequence"]
 """Level of truncated importance sampling, which corrects for the policy that sampled a token. verl calls it rollout
 correction. The default is "token" if `max_staleness` allows older policies, else "off"."""
 if TYPE_CHECKING:
-    Sampler = str
+    SamplerKind = str
 else:
-    Sampler = Literal[("auto", "local", *EXTERNAL_SAMPLERS)]
+    SamplerKind = Literal[("auto", "local", *EXTERNAL_SAMPLERS)]
 """The sampler of the local engine: "local" is the worker process that trains, the others run in separate processes."""
 ToolParser = Literal["auto", "hermes", "llama3_json", "mistral"]
 ReasoningParser = Literal["auto", "none", "think", "mistral"]
@@ -111,7 +111,7 @@ class TrainJob(DescribedModel):
     """Number format that the weights are loaded, sampled and differentiated in; AdamW works on float32 copies of
     bfloat16 ones. `auto` on a CPU is bfloat16 for a checkpoint in bfloat16 if the processor multiplies such numbers
     itself, and else float32; on a GPU it is bfloat16. Engine verl has settings of its own, in `verl`."""
-    sampler: Sampler = "auto"
+    sampler: SamplerKind = "auto"
     """What samples for engine local: the worker that trains (`local`), or `vllm` in processes of its own on the same
     device, see [models](models.md#vllm-as-the-sampler). `auto` is local on the CPU; on a GPU it is vllm where the
     server was given vLLM's interpreter and the job names a model of its own and no adapter. Engine verl always samples
@@ -330,7 +330,7 @@ class TrainJob(DescribedModel):
         return self.engine
 
     @property
-    def _known_sampler(self) -> Sampler:
+    def _known_sampler(self) -> SamplerKind:
         """The sampler of the job. `auto` becomes local on the CPU. On a GPU only the server can decide it."""
         is_on_cpu = self.chosen_engine == "local" and not self.n_gpu
         return "local" if self.sampler == "auto" and is_on_cpu else self.sampler

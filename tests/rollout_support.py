@@ -18,11 +18,11 @@ from swarm.live_settings import JobTimeline
 from swarm.rollout.episodes import BegunEpisode, Episodes
 from swarm.run.lifecycle import EngineLifecycle
 from swarm.run.running_job import RunningJob
-from swarm.sampler import EngineInfo
+from swarm.sampler import SamplerInfo
 from swarm.schemas import BeginEpisodeRequest, EndEpisodeRequest, EngineState
 from swarm.types import FinishReason, ForkReason, SamplingParams, Turn
 
-INFO = EngineInfo(model="fake", tokenizer_path="", context_length=64, parameters=0, device="none")
+INFO = SamplerInfo(model="fake", tokenizer_path="", context_length=64, parameters=0, device="none")
 
 
 @dataclass

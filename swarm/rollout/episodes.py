@@ -38,7 +38,7 @@ from swarm.rollout.transactions.coordinator_client import CoordinatorClient
 from swarm.rollout.transactions.two_phase import Transactions
 from swarm.run.lifecycle import SERVING, EngineLifecycle
 from swarm.run.running_job import RunningJob
-from swarm.sampler import EngineInfo
+from swarm.sampler import SamplerInfo
 from swarm.schemas import (
     BatchPolicies,
     BeginEpisodeRequest,
@@ -91,7 +91,7 @@ class Episodes:
     """
 
     running_job: RunningJob
-    info: EngineInfo
+    info: SamplerInfo
     pool: BatchPool
     ledger: Ledger
     lifecycle: EngineLifecycle

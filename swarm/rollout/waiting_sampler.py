@@ -1,6 +1,6 @@
-"""Tokens of one completion from whichever engine serves, and the counts of model calls.
+"""Tokens of one completion from whichever sampler serves, and the counts of model calls.
 
-Place in the flow: below completion.py, above the engine. While no engine serves, a call waits here. The status shows
+Place in the flow: below completion.py, above the sampler. While no sampler serves, a call waits here. The status shows
 the counts. This module knows nothing of messages, records or replies.
 """
 
@@ -18,7 +18,7 @@ from enum import StrEnum
 
 from swarm.errors import EngineFailure, EngineNotReady, EpisodeEnded, RolloutPaused
 from swarm.run.lifecycle import SERVING, EngineLifecycle
-from swarm.sampler import Engine, EngineLost
+from swarm.sampler import EngineLost, Sampler
 from swarm.schemas import EngineState
 from swarm.types import FinishReason, SamplingParams, TokenDelta
 
@@ -86,7 +86,7 @@ class TokenRate:
 logger = logging.getLogger(__name__)
 
 DEATH_NOTICED_S = 0.02
-"""How soon a call checks the state after its engine died: the state has changed by then."""
+"""How soon a call checks the state after its sampler died: the state has changed by then."""
 
 SETTLED = SERVING | {EngineState.OFFLINE, EngineState.FAILED}
 """States in which it is known whether a waiting call can be answered."""
@@ -95,7 +95,7 @@ SETTLED = SERVING | {EngineState.OFFLINE, EngineState.FAILED}
 class Crowded(RolloutPaused):
     """No token came in time, while other calls got theirs.
 
-    The engine serves, but it is overloaded. For the caller this is a RolloutPaused like any other.
+    The sampler serves, but it is overloaded. For the caller this is a RolloutPaused like any other.
     """
 
 
@@ -117,9 +117,9 @@ class Draft:
 
 @dataclass(slots=True)
 class WaitingSampler:
-    """The engine of one started job. `on_failure` is called for failures that a new engine would not repair."""
+    """The sampler of one started job. `on_failure` is called for failures that a new sampler would not repair."""
 
-    engine: Engine
+    sampler: Sampler
     lifecycle: EngineLifecycle
     max_wait_s: float
     on_failure: Callable[[EngineFailure], None]
@@ -127,9 +127,9 @@ class WaitingSampler:
     _token_at: float = field(default=-math.inf, init=False)
 
     async def sample(self, draft: Draft) -> AsyncGenerator[TokenDelta]:
-        """Yield the tokens of one engine from the first to the last.
+        """Yield the tokens of one sampler from the first to the last.
 
-        If an engine dies, the completion is sampled again on the next one, unless part of it has left. Raise
+        If a sampler dies, the completion is sampled again on the next one, unless part of it has left. Raise
         RolloutPaused if no token comes for `max_wait_s` seconds, Crowded if other calls got some lately, and
         EpisodeEnded if the episode ends meanwhile.
         """
@@ -165,11 +165,11 @@ class WaitingSampler:
         _refuse_if_ended(draft)
 
     async def _generate(self, draft: Draft) -> AsyncGenerator[TokenDelta]:
-        """Yield tokens of the present engine.
+        """Yield tokens of the present sampler.
 
-        Raise EngineLost if the engine dies, or starts anew, before the last token.
+        Raise EngineLost if the sampler dies, or starts anew, before the last token.
         """
-        tokens = self.engine.generate(draft.request_id, draft.prompt_ids, draft.params)
+        tokens = self.sampler.generate(draft.request_id, draft.prompt_ids, draft.params)
         clock = asyncio.get_running_loop().time
         try:
             # One limit is moved for each token: a new limit would cost more than all other work on the token here.

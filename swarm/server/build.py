@@ -31,7 +31,7 @@ from swarm.rollout.waiting_sampler import WaitingSampler
 from swarm.run.evaluations import Evaluations
 from swarm.run.lifecycle import EngineLifecycle
 from swarm.run.running_job import RunningJob
-from swarm.sampler import EngineInfo
+from swarm.sampler import SamplerInfo
 from swarm.server.initial_weights import InitialWeights
 from swarm.server.run import Run
 from swarm.tracker.codec import Codec
@@ -145,7 +145,7 @@ class Assembly:
         )
         episodes = Episodes(
             running_job=running_job,
-            info=EngineInfo(job.model, "", job.max_model_len or 0, 0, "not started"),
+            info=SamplerInfo(job.model, "", job.max_model_len or 0, 0, "not started"),
             pool=pool,
             ledger=self.ledger,
             lifecycle=self.lifecycle,
@@ -162,7 +162,7 @@ class Assembly:
     def _open_service(self, episodes: Episodes, backend: Backend, codec: Codec) -> ModelService:
         return ModelService(
             episodes=episodes,
-            sampler=WaitingSampler(backend.engine, self.lifecycle, self.config.max_wait_s, self.on_engine_failure),
+            sampler=WaitingSampler(backend.sampler, self.lifecycle, self.config.max_wait_s, self.on_engine_failure),
             codec=codec.bounded(episodes.context_length),
             ledger=self.ledger,
         )

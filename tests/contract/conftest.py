@@ -1,4 +1,4 @@
-"""Every implementer of Engine and Trainer, as pairs that share weights."""
+"""Every implementer of Sampler and Trainer, as pairs that share weights."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from swarm.backends.fake.sampler import FakeEngine
+from swarm.backends.fake.sampler import FakeSampler
 from swarm.backends.fake.trainer import FakeTrainer
 from swarm.backends.local.trainer import build_local, build_worker
 from swarm.config import ServerConfig
 from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORY
-from swarm.sampler import Engine
+from swarm.sampler import Sampler
 from swarm.trainer.base import Trainer
 
 
 @dataclass
 class Backend:
-    """A started engine, one whose completions end at max_tokens only, and the trainer of the latter."""
+    """A started sampler, one whose completions end at max_tokens only, and the trainer of the latter."""
 
-    engine: Engine
-    endless: Engine
+    sampler: Sampler
+    endless: Sampler
     trainer: Trainer
 
 
@@ -36,11 +36,11 @@ def anyio_backend() -> str:
 
 @pytest.fixture(scope="package")
 async def fake(anyio_backend: str) -> AsyncIterator[Backend]:
-    engine, endless = FakeEngine(), FakeEngine(reply=_ramble, token_delay_s=0.001)
-    await engine.start()
+    sampler, endless = FakeSampler(), FakeSampler(reply=_ramble, token_delay_s=0.001)
+    await sampler.start()
     await endless.start()
-    yield Backend(engine, endless, FakeTrainer(endless, step_delay_s=0.02))
-    await engine.stop()
+    yield Backend(sampler, endless, FakeTrainer(endless, step_delay_s=0.02))
+    await sampler.stop()
     await endless.stop()
 
 
@@ -50,10 +50,10 @@ async def local(anyio_backend: str, tmp_path_factory: pytest.TempPathFactory) ->
     directory = tmp_path_factory.mktemp("local")
     job = TrainJob(model=str(without_stop_tokens(directory / "model")), lr=1e-3)
     worker = build_worker(ServerConfig(), directory / "worker.log")
-    engine, trainer = build_local(job, ServerConfig(), worker)
-    await engine.start()
-    yield Backend(engine, engine, trainer)
-    await engine.stop()
+    sampler, trainer = build_local(job, ServerConfig(), worker)
+    await sampler.start()
+    yield Backend(sampler, sampler, trainer)
+    await sampler.stop()
     await worker.stop()
 
 

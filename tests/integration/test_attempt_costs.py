@@ -11,12 +11,12 @@ from typing import Any
 import httpx
 import pytest
 from server_processes import ServerProcess
-from slow_engines import Pace, letters
+from slow_samplers import Pace, letters
 from tests_support import begin, chat, end, wait_for_state
 
 import swarm.server.http
 from swarm import SwarmClient, Task, TrainJob, WorkflowOutput
-from swarm.backends.fake.sampler import FakeEngine
+from swarm.backends.fake.sampler import FakeSampler
 from swarm.errors import AttemptLimit
 
 JOB = TrainJob(engine="fake", batch_size=2, num_repeat=2, temperature=0.7, drain_timeout_s=2)
@@ -168,15 +168,15 @@ def test_a_call_that_gets_no_turn_beside_others_is_no_fault_of_the_system(
     start_server: Any, pace: Pace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program may send so many calls that the engine leaves one of them waiting."""
-    generate = FakeEngine.generate
+    generate = FakeSampler.generate
 
-    async def generate_long_ones_first(engine: FakeEngine, name: str, prompt_ids: Any, params: Any) -> Any:
+    async def generate_long_ones_first(engine: FakeSampler, name: str, prompt_ids: Any, params: Any) -> Any:
         if params.max_tokens == 4:
             await asyncio.sleep(3600)
         async for delta in generate(engine, name, prompt_ids, params):
             yield delta
 
-    monkeypatch.setattr(FakeEngine, "generate", generate_long_ones_first)
+    monkeypatch.setattr(FakeSampler, "generate", generate_long_ones_first)
     server = start_server(JOB, max_wait_s=1.0)
     with httpx.Client(base_url=server.url, timeout=60) as http, ThreadPoolExecutor() as pool:
         wait_for_state(http, "ROLLING")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from slow_engines import Pace
+from slow_samplers import Pace
 
 from swarm import SwarmClient, TrainJob
 from swarm.environments import DrivenEnvironment, Environment, Session, load_environment

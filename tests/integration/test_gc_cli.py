@@ -16,7 +16,7 @@ from batch_support import make_episode
 from tests_support import run_batch, wait_for_state, wait_for_step
 from typer.testing import CliRunner
 
-from swarm.backends.fake.sampler import FakeEngine
+from swarm.backends.fake.sampler import FakeSampler
 from swarm.backends.fake.trainer import FakeTrainer
 from swarm.cli import app
 from swarm.job import TrainJob
@@ -110,7 +110,7 @@ async def fill(home: Path, *, steps: int, episodes: int, checkpoint_at: int, cal
         await ledger.record_state(EngineState.ROLLING)
     finally:
         ledger.close()
-    engine = FakeEngine()
+    engine = FakeSampler()
     await engine.start()
     engine.weight_version = checkpoint_at - 1
     trainer = FakeTrainer(engine)

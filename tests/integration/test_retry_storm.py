@@ -20,7 +20,7 @@ import pytest
 from faulty_proxy import Attempt, Fault, FaultyProxy
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
-from slow_engines import Pace, letters
+from slow_samplers import Pace, letters
 from tests_support import begin, chat, end, wait_for_state, wait_for_step
 
 import swarm.server.http

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from server_processes import BlackHole, ServerProcess
 from simulated_study import reports_without_images
-from slow_engines import Pace
+from slow_samplers import Pace
 from typer.testing import CliRunner
 
 from experiments_db import ExperimentStore, RunStatus, StudyStatus, open_store

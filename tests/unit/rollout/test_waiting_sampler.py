@@ -11,20 +11,20 @@ from bench.scale.stations import run_simulated
 from swarm.errors import RolloutPaused
 from swarm.rollout.waiting_sampler import Draft, WaitingSampler
 from swarm.run.lifecycle import EngineLifecycle
-from swarm.sampler import EngineInfo
+from swarm.sampler import SamplerInfo
 from swarm.schemas import EngineState
 from swarm.types import FinishReason, SamplingParams, TokenDelta
 
 WAIT_S = 10.0
 
 
-class PacedEngine:
+class PacedSampler:
     """Each token comes after its pause; the last one ends the completion."""
 
     def __init__(self, pauses_s: Sequence[float]) -> None:
         self._pauses_s = pauses_s
 
-    async def start(self) -> EngineInfo:
+    async def start(self) -> SamplerInfo:
         raise NotImplementedError
 
     async def stop(self) -> None:
@@ -46,7 +46,7 @@ async def sample(pauses_s: Sequence[float], reading_s: float = 0.0) -> list[int]
     lifecycle = EngineLifecycle(record)
     for state in (EngineState.BOOTING, EngineState.ROLLING):
         await lifecycle.move(state)
-    sampler = WaitingSampler(PacedEngine(pauses_s), lifecycle, WAIT_S, lambda error: None)
+    sampler = WaitingSampler(PacedSampler(pauses_s), lifecycle, WAIT_S, lambda error: None)
     draft = Draft("call", (1, 2), SamplingParams(max_tokens=8), lambda: None, lambda: False, lambda: None)
     token_ids: list[int] = []
     async for delta in sampler.sample(draft):

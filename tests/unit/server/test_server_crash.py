@@ -78,7 +78,7 @@ async def test_a_crash_between_training_and_its_record_trains_the_batch_once(hos
     first.backends.gate.after.clear()
     await first.run_batch("one")
     await asyncio.wait_for(first.backends.gate.reached.wait(), 60)
-    assert first.engine.weight_version == 1
+    assert first.sampler.weight_version == 1
     await first.crash()
     await _expect_trained_once(host())
 
@@ -90,7 +90,7 @@ async def _expect_trained_once(second: Any) -> None:
     assert sorted(batch.state for batch in batches) == [BatchState.FAILED, BatchState.TRAINED]
     trained = await second.ledger.episodes(state=EpisodeState.TRAINED)
     assert len(trained.episodes) == 4
-    assert (second.engine.weight_version, len(second.backends.trained)) == (1, 1)
+    assert (second.sampler.weight_version, len(second.backends.trained)) == (1, 1)
 
 
 async def test_a_crash_within_a_checkpoint_falls_back_to_the_one_before(host: Any, tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ async def test_a_crash_within_a_checkpoint_falls_back_to_the_one_before(host: An
     assert await second.server.resume()
     await second.wait_for(EngineState.ROLLING)
     assert checkpoint.step == 2
-    assert (second.server.lifecycle.weights.step, second.engine.weight_version) == (2, 2)
+    assert (second.server.lifecycle.weights.step, second.sampler.weight_version) == (2, 2)
     assert [batch.step for batch in second.backends.trained] == [2]
 
 

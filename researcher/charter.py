@@ -300,7 +300,7 @@ class Charter:
         return self.metric_range
 
     @property
-    def room_range(self) -> tuple[float, float] | None:
+    def headroom_range(self) -> tuple[float, float] | None:
         """The range near whose ends the judged number varies less; None if there are no such ends, as for distances."""
         return None if self.judged_by is JudgedBy.SPREAD else self.judged_range
 

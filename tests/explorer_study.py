@@ -82,7 +82,7 @@ def add_study(store: ExperimentStore, home: Path, *, seeds: int = 3, is_finished
         reason=f"All arms are decided. {HOSTILE}",
         details={"interpretation": f"On reverse, lr=0.001 has the highest mean. {HOSTILE} :red[no] [x](javascript:1)"},
     )
-    store.append_event(study.id, "budget.spent", "No further run.", severity=Severity.WARNING)
+    store.append_event(study.id, "budget.used_up", "No further run.", severity=Severity.WARNING)
     if is_finished:
         store.set_study_status(study.id, StudyStatus.FINISHED, "the report is written")
     return study.id

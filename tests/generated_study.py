@@ -81,7 +81,7 @@ class Specification:
     is_equal: bool = False
 
     @property
-    def is_spent(self) -> bool:
+    def is_budget_used_up(self) -> bool:
         return STOPPED in self.fates.values()
 
 
@@ -153,15 +153,15 @@ def generate(store: ExperimentStore, home: Path, wanted: Specification) -> Gener
     )
     chance = random.Random(wanted.seed)
     for iteration in range(wanted.rounds):
-        is_spent = wanted.is_spent and iteration == wanted.rounds - 1
-        state: Any = {**first_state(study.id), "iteration": iteration, "is_spent": is_spent}
+        is_budget_used_up = wanted.is_budget_used_up and iteration == wanted.rounds - 1
+        state: Any = {**first_state(study.id), "iteration": iteration, "is_budget_used_up": is_budget_used_up}
         plan(deps, state)
         _train(deps, charter, wanted, iteration, chance)
         analyze(deps, state)
         decide(deps, state)
-    if wanted.is_tested and not wanted.is_spent:
+    if wanted.is_tested and not wanted.is_budget_used_up:
         _score_test(deps, charter, chance)
-    ending = judge_ending(store, study.id, is_spent=wanted.is_spent)
+    ending = judge_ending(store, study.id, is_budget_used_up=wanted.is_budget_used_up)
     store.set_study_status(study.id, ending.status, ending.reason)
     return GeneratedStudy(store, study.id, wanted)
 

@@ -88,7 +88,7 @@ class StudyContents:
     findings: tuple[Finding, ...]
     decisions: tuple[Decision, ...]
     analysis: JsonObject
-    spent: Mapping[BudgetKind, float]
+    used: Mapping[BudgetKind, float]
     usage: LLMUsage
     work: StudyWork = field(default_factory=lambda: StudyWork(is_at_work=True))
 

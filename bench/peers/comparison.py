@@ -131,7 +131,7 @@ def _medians(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 def train_with_trl(plan: Plan) -> Report:
     """Train with TRL in a process of its own interpreter. Raises EngineFailure."""
-    return _run([os.environ[TRL_PYTHON], "-m", "bench.peers.trl_side", _told(plan)], plan)
+    return _run([os.environ[TRL_PYTHON], "-m", "bench.peers.trl_side", _to_json(plan)], plan)
 
 
 def train_with_service(plan: Plan) -> Report:
@@ -144,13 +144,13 @@ def train_with_service(plan: Plan) -> Report:
         tempfile.TemporaryDirectory(prefix="bench-peers-") as directory,
         start_server(Path(directory)) as (url, pid),
     ):
-        report = _run([sys.executable, "-m", "bench.peers.service_side", url, _told(plan)], plan)
+        report = _run([sys.executable, "-m", "bench.peers.service_side", url, _to_json(plan)], plan)
         memory = {**report.memory_mb, "server": peak_mb(pid)}
         memory["worker"] = sum(peak_mb(child.pid) for child in psutil.Process(pid).children(recursive=True))
     return replace(report, memory_mb=memory)
 
 
-def _told(plan: Plan) -> str:
+def _to_json(plan: Plan) -> str:
     return json.dumps(asdict(plan))
 
 
@@ -163,8 +163,8 @@ def _run(command: Sequence[str], plan: Plan) -> Report:
     except subprocess.TimeoutExpired as error:
         raise EngineFailure(f"{plan.case}, seed {plan.seed}: not done within {RUN_LIMIT_S:.0f} s") from error
     if done.returncode:
-        said = done.stderr.strip().splitlines()
-        raise EngineFailure(f"{plan.case}, seed {plan.seed}: {said[-1] if said else 'it said nothing'}")
+        lines = done.stderr.strip().splitlines()
+        raise EngineFailure(f"{plan.case}, seed {plan.seed}: {lines[-1] if lines else 'it lines nothing'}")
     return Report.from_json(done.stdout.splitlines()[-1])
 
 

@@ -115,8 +115,8 @@ def _play(
 
 def _render(is_ended: bool, messages: Sequence[Message]) -> str:
     """Return the text that the chat template puts between a reply and the next one."""
-    said = "".join(f"<|im_start|>{each['role']}\n{each['content']}{END}\n" for each in messages)
-    return f"{'' if is_ended else END}\n{said}<|im_start|>assistant\n"
+    text = "".join(f"<|im_start|>{each['role']}\n{each['content']}{END}\n" for each in messages)
+    return f"{'' if is_ended else END}\n{text}<|im_start|>assistant\n"
 
 
 def _left_padded(rows: Sequence[list[int]], padding: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -29,7 +29,7 @@ MOST_RUNNING = 1_000_000
 class Tally:
     """Counters that only grow.
 
-    `spent_s` sums the durations of the episodes that left the pool. `lost_s` sums the time that batches waited for
+    `episode_s` sums the durations of the episodes that left the pool. `lost_s` sums the time that batches waited for
     stragglers, and `gateway_s` the time of calls at the gateway. `staleness` has an entry per trained episode.
     """
 
@@ -40,7 +40,7 @@ class Tally:
     dropped: int = 0
     train_s: float = 0.0
     lost_s: float = 0.0
-    spent_s: float = 0.0
+    episode_s: float = 0.0
     tokens: float = 0.0
     calls: int = 0
     gateway_s: float = 0.0
@@ -110,7 +110,7 @@ class Simulation:
             at=self._loop.time(),
             tokens=sum(replica.tokens for replica in self._replicas),
             calls=self._gateway.calls,
-            gateway_s=self._gateway.spent_s,
+            gateway_s=self._gateway.busy_s,
             staleness=list(self._tally.staleness),
         )
 
@@ -200,12 +200,12 @@ class Simulation:
 
     def _forget(self, episode_ids: Iterable[str]) -> None:
         for episode_id in episode_ids:
-            self._tally.spent_s += self._costs.pop(episode_id).duration_s
+            self._tally.episode_s += self._costs.pop(episode_id).duration_s
 
     def _count_stragglers(self, closed: ClosedBatch) -> None:
         """Return the extra time of the rollout over the same load spread evenly over its clients."""
-        spent_s = [self._costs[episode.episode_id].duration_s for episode in closed.batch.episodes]
-        even_s = sum(spent_s) / max(1, min(len(spent_s), self._setup.clients))
+        durations_s = [self._costs[episode.episode_id].duration_s for episode in closed.batch.episodes]
+        even_s = sum(durations_s) / max(1, min(len(durations_s), self._setup.clients))
         self._tally.lost_s += max(0.0, self._loop.time() - self._rolling_since - even_s)
 
 
@@ -233,7 +233,7 @@ def _outcome(setup: Setup, before: Tally, after: Tally, steps: int) -> Outcome:
         straggler_share=(after.lost_s - before.lost_s) / seconds,
         dropped_share=dropped / (dropped + trained),
         gateway_s=(after.gateway_s - before.gateway_s) / max(1, after.calls - before.calls),
-        running=(after.spent_s - before.spent_s) / seconds,
+        running=(after.episode_s - before.episode_s) / seconds,
     )
 
 

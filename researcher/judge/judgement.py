@@ -232,7 +232,7 @@ def _correct(rule: DecisionRule, p_values: Sequence[float], family: Family) -> l
 def _compare(charter: Charter, arm: str, family: Family) -> _Compared:
     runs, baseline = family.runs[arm], family.runs.get(charter.baseline, {})
     samples = {
-        name: sample_of(list(each.values()), charter.room_range)
+        name: sample_of(list(each.values()), charter.headroom_range)
         for name, each in ((arm, runs), (charter.baseline, baseline))
     }
     weights = {arm: 1.0, charter.baseline: -1.0}
@@ -363,12 +363,12 @@ def _outlier_against(charter: Charter, item: _Compared) -> tuple[str, int] | Non
 
 
 def _limits(charter: Charter, family: Family, item: _Compared) -> list[str]:
-    said: list[str] = []
+    remarks: list[str] = []
     if item.basis == "evaluation":
-        said.append("one run of an arm: the interval covers evaluation noise alone, not how runs differ")
+        remarks.append("one run of an arm: the interval covers evaluation noise alone, not how runs differ")
     if share_of_alpha(charter.rule, family.iteration) == 0.0:
-        said.append("the earlier plans have spent all of alpha, so this one decides nothing")
-    return said
+        remarks.append("the earlier plans have spent all of alpha, so this one decides nothing")
+    return remarks
 
 
 def rule_out(comparison: Comparison, ruled_out: Mapping[str, str]) -> Comparison:
@@ -390,7 +390,7 @@ def _judge_contrasts(
     if not family.contrasts:
         return ()
     of_plan = {**runs, **family.runs}
-    samples = {arm: sample_of(list(of_plan[arm].values()), charter.room_range) for arm in of_plan}
+    samples = {arm: sample_of(list(of_plan[arm].values()), charter.headroom_range) for arm in of_plan}
     troubles = {arm: _share_of_troubles(by_seed, family.missing.get(arm, {})) for arm, by_seed in of_plan.items()}
     alpha = charter.rule.alpha * share_of_alpha(charter.rule, family.iteration) / len(family.contrasts)
     judged = (

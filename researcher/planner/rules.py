@@ -43,9 +43,9 @@ from researcher.planner.designs import (
     repeat_inconclusive,
 )
 from researcher.planner.equal_amounts import (
+    describe_equal_amount,
+    describe_inequality,
     hold_equal,
-    say_inequality,
-    say_what_is_equal,
     usual_amount,
     usual_comparison,
 )
@@ -117,7 +117,7 @@ class RulesPlanner:
             _check_job(arm)
         _check_metric(request, arms)
         baseline = next(arm.name for arm in arms if arm.is_baseline)
-        assumptions = (*_assumptions(charter, request), *say_inequality(arms, compared_at))
+        assumptions = (*_assumptions(charter, request), *describe_inequality(arms, compared_at))
         return replace(charter, baseline=baseline, assumptions=assumptions)
 
     def plan(self, charter: Charter, history: History) -> Plan:
@@ -250,23 +250,23 @@ def _choose_task(fixed: str | None) -> str:
 
 
 def _assumptions(charter: Charter, request: FrameRequest) -> tuple[str, ...]:
-    said: list[str] = []
+    sentences: list[str] = []
     if request.task is None and request.environment is None:
         place = title_of_environment(charter.task)
-        said.append(f"No environment is named: {place} is used (others: {', '.join(TASK_FAMILIES)}).")
+        sentences.append(f"No environment is named: {place} is used (others: {', '.join(TASK_FAMILIES)}).")
     for factor in charter.asks.factors:
         if not factor.explicit:
             names = ", ".join(level.name for level in factor.levels)
-            said.append(f"{title_of(factor.name)}: no values are given, so these are compared: {names}.")
+            sentences.append(f"{title_of(factor.name)}: no values are given, so these are compared: {names}.")
         if factor.needs:
             needs = ", ".join(f"{name}={charter.job.get(name)}" for name in factor.needs)
-            said.append(f"{title_of(factor.name)}: every arm has {needs}, without which it has no effect.")
-    said.append(say_what_is_equal(ComparedAt(charter.compared_at), charter.amount))
+            sentences.append(f"{title_of(factor.name)}: every arm has {needs}, without which it has no effect.")
+    sentences.append(describe_equal_amount(ComparedAt(charter.compared_at), charter.amount))
     if request.seeds is not None and request.seeds < DecisionRule().min_seeds:
-        said.append(f"With {request.seeds} seed(s) every verdict is inconclusive: the rule asks for 3.")
+        sentences.append(f"With {request.seeds} seed(s) every verdict is inconclusive: the rule asks for 3.")
     if charter.asks.kind is StudyKind.COMPARE and request.budget.max_runs is None:
-        said.append("One iteration: inconclusive arms get more seeds only where --max-runs leaves room for them.")
-    return tuple(said)
+        sentences.append("One iteration: inconclusive arms get more seeds only where --max-runs leaves room for them.")
+    return tuple(sentences)
 
 
 def _decide_named(charter: Charter, analysis: Analysis, history: History) -> Decision:
@@ -274,16 +274,16 @@ def _decide_named(charter: Charter, analysis: Analysis, history: History) -> Dec
     open_arms = [item.arm for item in analysis.comparisons if item.verdict is Verdict.INCONCLUSIVE]
     if not open_arms or len(history.plans) > 1:
         return Decision(Action.STOP, "The arms that the question names have been compared.")
-    spent = history.planned_runs
+    planned = history.planned_runs
     more = len(_fresh_seeds(history))
     wanted = (len(open_arms) + 1) * more
-    if not _has_room(charter.budget, spent + wanted):
+    if not _is_within_budget(charter.budget, planned + wanted):
         why = f"Another plan takes {wanted} runs, for which --max-runs leaves no room."
         return Decision(Action.STOP, f"Not decided: {', '.join(open_arms)}. {why}")
     return Decision(Action.REFINE, f"Not decided: {', '.join(open_arms)}. They get {more} more seeds.")
 
 
-def _has_room(budget: Budget, runs: int) -> bool:
+def _is_within_budget(budget: Budget, runs: int) -> bool:
     return budget.max_runs is not None and runs <= budget.max_runs
 
 
@@ -329,8 +329,8 @@ def _check_metric(request: FrameRequest, arms: Sequence[Arm]) -> None:
 def _check_steps(charter: Charter, laid_out: Sequence[Arm], arms: Sequence[Arm]) -> None:
     """Raise TopicInvalid if a level sets a number of steps and the equal quantity requires another."""
     for asked, held in zip(laid_out, arms, strict=True):
-        says_steps = any("total_steps" in level.settings for level in charter.asks.levels_of(asked.factors))
-        if says_steps and held.job != asked.job:
+        fixes_steps = any("total_steps" in level.settings for level in charter.asks.levels_of(asked.factors))
+        if fixes_steps and held.job != asked.job:
             raise TopicInvalid(
                 f"arm {asked.name}: at equal {charter.compared_at} its total_steps is {held.job['total_steps']}, not "
                 f"{asked.job['total_steps']}: say --equal steps, or vary no number of steps"

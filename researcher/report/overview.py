@@ -27,7 +27,7 @@ from researcher.report.headline import is_better_trained, unseen
 from researcher.report.numbers.counts import RunCounts, RunEnd
 from researcher.report.numbers.facts import ArmFacts, StudyFacts
 from researcher.study.costs import NOT_FROM_MODEL_BELOW
-from researcher.study.log import BUDGET_SPENT
+from researcher.study.log import BUDGET_USED_UP
 
 USUAL_EPISODES = 100
 """The number of held-out episodes below which one episode is more than a hundredth of a score."""
@@ -49,7 +49,7 @@ def abstract(facts: StudyFacts, answer: str) -> list[str]:
     sentences = [
         f"This study asks: {charter.topic}",
         f"{count(arms, 'arm')} on {title_of_environment(charter.task)}, over {count(facts.counts.seeds, 'seed')}. "
-        f"{say_runs(facts.counts, charter)}",
+        f"{describe_runs(facts.counts, charter)}",
         f"A score is the mean of {charter.eval_episodes} held-out episodes.",
         answer,
     ]
@@ -60,7 +60,7 @@ def abstract(facts: StudyFacts, answer: str) -> list[str]:
     return sentences
 
 
-def say_runs(counts: RunCounts, charter: Charter) -> str:
+def describe_runs(counts: RunCounts, charter: Charter) -> str:
     """Return how the runs ended, and how many of those that count failed."""
     if not counts.begun:
         return "No run was begun."
@@ -73,14 +73,14 @@ def say_runs(counts: RunCounts, charter: Charter) -> str:
         RunEnd.BUDGET: "without a score, stopped by the budget",
         RunEnd.OPEN: "not ended",
     }
-    said = [f"{number} {words[end]}" for end in RunEnd if (number := counts.ended(end))]
-    said.append(say_failures(counts))
+    sentences = [f"{number} {words[end]}" for end in RunEnd if (number := counts.ended(end))]
+    sentences.append(describe_failures(counts))
     if counts.retried:
-        said.append(f"{len(counts.retried)} trained again after the system had broken them")
-    return f"{count(counts.begun, 'run')} begun, one for each arm and seed: {'; '.join(said)}."
+        sentences.append(f"{len(counts.retried)} trained again after the system had broken them")
+    return f"{count(counts.begun, 'run')} begun, one for each arm and seed: {'; '.join(sentences)}."
 
 
-def say_failures(counts: RunCounts) -> str:
+def describe_failures(counts: RunCounts) -> str:
     """Return how many of the runs that count failed by their own doing, early or without a score."""
     kinds = f" ({count_kinds(counts.failures)})" if counts.failed else ""
     return f"{counts.failed} of the {counts.counting} that count failed by their own doing{kinds}"
@@ -124,21 +124,23 @@ def _what_to_use(facts: StudyFacts, baseline: ArmFacts) -> Iterator[str]:
 def _use(facts: StudyFacts, baseline: ArmFacts, arm: ArmFacts) -> str:
     found = arm.comparison
     assert found is not None, "a verdict is that of a comparison"
-    said = [f"Use {arm.name}: {', '.join(list_changes(baseline, arm)) or 'its settings are those of the baseline'}."]
+    sentences = [
+        f"Use {arm.name}: {', '.join(list_changes(baseline, arm)) or 'its settings are those of the baseline'}."
+    ]
     part = found.training_gain
     if is_known(part.value) and not is_better_trained(facts, found):
-        said.append(
+        sentences.append(
             f"It is not shown to be better trained: of training, {format_difference(part.value)} "
             f"({format_interval(part.ci_low, part.ci_high, signed=True)})."
         )
     if is_known(found.unseen_failures):
-        said.append(f"That is about a typical run: {unseen(found)}.")
+        sentences.append(f"That is about a typical run: {unseen(found)}.")
     if facts.charter.judged_by is not JudgedBy.FINAL:
         finals = (format_score(each.final_mean) for each in (arm, baseline))
-        said.append(f"Its mean final score is {' and that of the baseline '.join(finals)}.")
+        sentences.append(f"Its mean final score is {' and that of the baseline '.join(finals)}.")
     if arm.flags:
-        said.append(f"To be known of it: {'; '.join(arm.flags)}.")
-    return " ".join(said)
+        sentences.append(f"To be known of it: {'; '.join(arm.flags)}.")
+    return " ".join(sentences)
 
 
 def is_not_from_model(arm: ArmFacts) -> bool:
@@ -192,8 +194,8 @@ def _of_precision(facts: StudyFacts) -> Iterator[str]:
 def _of_runs(facts: StudyFacts) -> Iterator[str]:
     counts = facts.counts
     if counts.begun:
-        yield f"Of the runs, {say_failures(counts)}; {len(counts.without_score)} have no score."
-    if facts.decisions and facts.decisions[-1].details.get(BUDGET_SPENT):
+        yield f"Of the runs, {describe_failures(counts)}; {len(counts.without_score)} have no score."
+    if facts.decisions and facts.decisions[-1].details.get(BUDGET_USED_UP):
         yield "The budget ended the study before its last plan was done; a raised one goes on with it."
     if facts.rejected_arms:
         yield f"{count(len(facts.rejected_arms), 'arm')} could not be run."

@@ -183,10 +183,10 @@ class Groups:
             group.episodes[episode.episode_id] = episode
             group.returns[compared_of(episode, self._policy)] += 1
 
-    def remove(self, group: WaitingGroup, episode: FinishedEpisode, *, is_spent: bool = False) -> None:
-        """Remove an ended episode; with `is_spent` nobody will make another attempt in its place."""
+    def remove(self, group: WaitingGroup, episode: FinishedEpisode, *, is_final: bool = False) -> None:
+        """Remove an ended episode; with `is_final` nobody will make another attempt in its place."""
         with self._changing(group):
-            group.given_up += is_spent
+            group.given_up += is_final
             group.greedy -= episode.is_greedy
             del group.episodes[episode.episode_id]
             _change(group.returns, compared_of(episode, self._policy), -1)

@@ -190,7 +190,7 @@ class BatchPool:
             raise BadRequest(f"data source {data_source!r} is not in the mixture ({known})", param="data_source")
         if self._policy.is_by_agreement:
             return True
-        count, tasks, running, nameless = self._room_of(data_source)
+        count, tasks, running, nameless = self._capacity_of(data_source)
         num_repeat = self._policy.num_repeat
         if not self._policy.is_grouped:
             return count.episodes + running < tasks * num_repeat
@@ -397,7 +397,7 @@ class BatchPool:
         for episode_id in dropped:
             group = self._group_of.get(episode_id)
             if group is not None:
-                self._groups.remove(group, self._episodes[episode_id], is_spent=self._policy.is_grouped)
+                self._groups.remove(group, self._episodes[episode_id], is_final=self._policy.is_grouped)
             place = self._early.pop(episode_id, None)
             if place is not None:
                 self.lose(place)
@@ -478,7 +478,7 @@ class BatchPool:
         if not self._clients[client_id]:
             del self._clients[client_id]
 
-    def _room_of(self, data_source: str) -> tuple[SourceCount, int, int, int]:
+    def _capacity_of(self, data_source: str) -> tuple[SourceCount, int, int, int]:
         """Return what counts towards the groups that may be begun where `data_source` belongs.
 
         These are the waiting groups, the limit of groups, the running episodes, and those of them whose task is not

@@ -254,7 +254,7 @@ def episode_counts(connection: sqlite3.Connection) -> dict[tuple[str, str], int]
     return {(row["state"], row["outcome"]): row["n"] for row in rows}
 
 
-_SPENT = (
+_ENDED = (
     f"FROM episodes WHERE job_id = {NEWEST_JOB} AND episode_type = ? AND state NOT IN ('running', 'prepared')"
     " AND (reward IS NOT NULL OR calls > 0)"
 )
@@ -267,13 +267,13 @@ def job_use(connection: sqlite3.Connection, episode_type: EpisodeType) -> JobUse
         "SELECT count(*) AS episodes, total(calls) AS calls, total(prompt_tokens) AS prompt_tokens,"
         " total(sampled_tokens) AS sampled_tokens, total(system_failures) AS system_failures,"
         " total(is_limited) AS limited, total(system_failures > 0) AS faulty,"
-        f" total(max(0, ended_at - begun_at)) AS seconds, avg(model_share) AS model_share {_SPENT}",
+        f" total(max(0, ended_at - begun_at)) AS seconds, avg(model_share) AS model_share {_ENDED}",
         kind,
     ).fetchone()
-    settings = connection.execute(f"SELECT DISTINCT sampling {_SPENT}", kind)
+    settings = connection.execute(f"SELECT DISTINCT sampling {_ENDED}", kind)
     sampling = tuple(dict.fromkeys(each for row in settings for each in to_sampling(row["sampling"])))
     unrewarded = connection.execute(
-        f"SELECT coalesce(outcome, state) AS outcome, count(*) AS n {_SPENT} AND reward IS NULL"
+        f"SELECT coalesce(outcome, state) AS outcome, count(*) AS n {_ENDED} AND reward IS NULL"
         " GROUP BY 1 ORDER BY n DESC, 1 LIMIT ?",
         (*kind, MAX_FAILURE_REASONS),
     )

@@ -294,7 +294,7 @@ class ModelService:
             async for delta in deltas:
                 choice.take(delta)
                 if call.is_streamed:
-                    _tell(call, choice, delta)
+                    _publish(call, choice, delta)
 
     async def _record(self, episode: RunningEpisode, call: LogicalCall, choices: Sequence[Choice]) -> Sequence[Turn]:
         """Record the turns of a call, all or none.
@@ -374,7 +374,7 @@ def _completion(choice: Choice, turn: Turn) -> Completion:
     return Completion(choice.index, turn, tuple(choice.top_logprobs) or None)
 
 
-def _tell(call: LogicalCall, choice: Choice, delta: TokenDelta) -> None:
+def _publish(call: LogicalCall, choice: Choice, delta: TokenDelta) -> None:
     if len(choice.token_ids) == len(delta.token_ids_T):
         call.publish(Opened(choice.index, choice.prompt.index, choice.prompt.prompt_ids))
     parts: list[ReplyPart] = choice.reply.push(delta.token_ids_T)

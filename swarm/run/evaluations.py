@@ -68,8 +68,8 @@ class Evaluations:
     _unsubscribe: Callable[[], None] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.running_job.subscribe(self._tell)
-        self._unsubscribe = self.lifecycle.subscribe(self._tell)
+        self.running_job.subscribe(self._notify)
+        self._unsubscribe = self.lifecycle.subscribe(self._notify)
 
     @property
     def present(self) -> EvaluationRow | None:
@@ -88,7 +88,7 @@ class Evaluations:
     def close(self) -> None:
         """Stop, because the run is over. An open evaluation stays open in the ledger."""
         self._unsubscribe()
-        self._tell()
+        self._notify()
 
     async def restore(self) -> None:
         """Read from the ledger the newest score, and whether the last wait for an evaluator timed out."""
@@ -118,7 +118,7 @@ class Evaluations:
                 now = time.monotonic()
                 self._open = _Open(row, now, self.restored_lease_s, now + self.restored_lease_s)
                 logger.info("step %d: weight version %d is due to be scored", row.step, row.weight_version)
-            self._tell()
+            self._notify()
 
     async def until_wanted(self) -> None:
         """Wait until an evaluation is open or will follow. Until then no evaluator has to run."""
@@ -197,7 +197,7 @@ class Evaluations:
         """Drop the state of later steps, because older weights are served and the steps are repeated."""
         self._open, self._settled_step = None, None
         self.last_done = await self.ledger.newest_evaluation(EvaluationState.DONE)
-        self._tell()
+        self._notify()
 
     async def _claim_now(self, evaluator: str, lease_s: float) -> EvaluationRow | None:
         async with self._changing:
@@ -212,7 +212,7 @@ class Evaluations:
             if current.row.evaluator is None:
                 current.row = await self.ledger.claim_evaluation(current.row.step, evaluator)
             current.lease_s, current.lease_until = lease_s, time.monotonic() + lease_s
-            self._tell()
+            self._notify()
             return current.row
 
     def _next_due(self) -> float | None:
@@ -233,7 +233,7 @@ class Evaluations:
             if is_running and time.monotonic() >= current.lease_until:
                 logger.warning("step %d: the lease of evaluator %s is over", current.row.step, current.row.evaluator)
                 current.row = await self.ledger.return_evaluation(current.row.step, LEASE_EXPIRED)
-                self._tell()
+                self._notify()
                 return
             self._has_evaluator = is_running
             reason = TIMEOUT if is_running else NO_EVALUATOR
@@ -246,9 +246,9 @@ class Evaluations:
             self.last_done = row
             for listener in self._listeners:
                 listener(row)
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 

@@ -60,7 +60,7 @@ class RunningJob:
     def extend(self, job: TrainJob) -> None:
         """Continue to the end of `job`, which is this job with other `total_steps`."""
         self.timeline = self.timeline.extended(job)
-        self._tell()
+        self._notify()
 
     async def change(
         self, settings: Mapping[str, Any], *, at_step: int | None = None, expected_revision: int | None = None
@@ -83,7 +83,7 @@ class RunningJob:
             await self._record(changed.changes[-1])
             self.timeline = changed
         logger.info("from step %d on: %s", begin, ", ".join(f"{name} {value}" for name, value in settings.items()))
-        self._tell()
+        self._notify()
 
     def _begin_of(self, settings: Mapping[str, Any], at_step: int | None) -> int:
         earliest = earliest_step(settings, self.filling)
@@ -124,6 +124,6 @@ class RunningJob:
                 param="expected_revision",
             )
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for listener in list(self._listeners):
             listener()

@@ -384,8 +384,8 @@ class TrainLoop:
 
 def _success_rate(episodes: Sequence[FinishedEpisode]) -> dict[str, float]:
     """Return the share of successes among the episodes whose clients report success or failure, if there are any."""
-    said = [episode.is_success for episode in episodes if episode.is_success is not None]
-    return {"batch/success_rate": sum(said) / len(said)} if said else {}
+    successes = [episode.is_success for episode in episodes if episode.is_success is not None]
+    return {"batch/success_rate": sum(successes) / len(successes)} if successes else {}
 
 
 def _headline(metrics: dict[str, float]) -> str:

@@ -35,7 +35,7 @@ def final_test(deps: Deps, state: ResearchState) -> ResearchState:
             " it opens only once, so the runs since then have no score on it.",
         )
         return state
-    if state["is_spent"]:
+    if state["is_budget_used_up"]:
         deps.log.warn(
             "test.postponed",
             f"The budget ended the study before its time: the {charter.test_split} split stays unopened, so that the "

@@ -72,8 +72,8 @@ def monitor(deps: Deps, state: ResearchState) -> ResearchState:
             elif not is_out(deps, active) and active.is_waiting:
                 end_training(deps, active)
     has_space(deps, every_s=DISK_EVERY_S)
-    is_spent = stop_over_budget(deps) or state["is_spent"]
-    return {**state, "polls": state["polls"] + 1, "is_spent": is_spent}
+    is_budget_used_up = stop_over_budget(deps) or state["is_budget_used_up"]
+    return {**state, "polls": state["polls"] + 1, "is_budget_used_up": is_budget_used_up}
 
 
 def _begin_training(deps: Deps, active: ActiveRun, task: Future[Any]) -> None:

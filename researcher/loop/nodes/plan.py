@@ -25,8 +25,8 @@ def plan(deps: Deps, state: ResearchState) -> ResearchState:
     if planned is None:
         charter = deps.charter()
         if iteration and (reason := deps.ledger.find_exhausted()):
-            deps.log.warn("budget.spent", f"No further plan: {reason}")
-            return {**state, "is_halted": True, "is_spent": True}
+            deps.log.warn("budget.used_up", f"No further plan: {reason}")
+            return {**state, "is_halted": True, "is_budget_used_up": True}
         proposed = deps.planner.plan(charter, _history(deps, charter))
         proposed = adapt(proposed, find_continuation(deps.store, deps.study_id), deps.log.history())
         arms = tuple(_with_checkpoints(arm, charter) for arm in proposed.arms)
@@ -39,7 +39,7 @@ def plan(deps: Deps, state: ResearchState) -> ResearchState:
         count = len({(arm.name, seed) for arm in planned.arms for seed in planned.seeds} - run)
         if iteration and (reason := _too_dear(deps, count)):
             # A plan that the budget ends halfway decides nothing, and keeps the test split closed.
-            deps.log.warn("budget.spent", f"No further plan: {reason}")
+            deps.log.warn("budget.used_up", f"No further plan: {reason}")
             return {**state, "is_halted": True}
         deps.log.write_plan(
             planned,

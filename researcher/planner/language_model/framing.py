@@ -26,10 +26,10 @@ from researcher.errors import TopicInvalid
 from researcher.plan import Arm
 from researcher.planner.designs import BASELINE, default_job, lay_out
 from researcher.planner.equal_amounts import (
+    describe_equal_amount,
+    describe_inequality,
     episodes_per_step,
     hold_equal,
-    say_inequality,
-    say_what_is_equal,
     usual_amount,
     usual_comparison,
 )
@@ -87,7 +87,11 @@ def parse_frame(text: str, request: FrameRequest, author: str) -> Charter | Fram
         # The model must be able to write the name in its plans.
         baseline=baseline if is_arm_name(baseline) else BASELINE,
         planner=author,
-        assumptions=(*answer.assumptions, *charter.assumptions, *say_inequality(arms, ComparedAt(charter.compared_at))),
+        assumptions=(
+            *answer.assumptions,
+            *charter.assumptions,
+            *describe_inequality(arms, ComparedAt(charter.compared_at)),
+        ),
         not_studied=tuple(item.what for item in answer.infeasible),
     )
 
@@ -105,7 +109,7 @@ def _check_equal(answer: FrameAnswer, request: FrameRequest) -> None:
         raise Unusable(f"compared_at: the person compares at equal {request.equal}: leave it out")
 
 
-def _read_flags(answer: FrameAnswer, said: Question) -> QuestionFlags:
+def _read_flags(answer: FrameAnswer, given: Question) -> QuestionFlags:
     """Return the answer as flags, together with the settings that a person fixed.
 
     Raises Unusable or TopicInvalid.
@@ -115,58 +119,58 @@ def _read_flags(answer: FrameAnswer, said: Question) -> QuestionFlags:
     if answer.kind is StudyKind.OPTIMIZE and answer.design is not None:
         raise Unusable("design: a search chooses its arms as it goes: leave it out")
     fixed = read_fixed(answer.fix)
-    for name in fixed.keys() & said.fixed.keys():
-        if fixed[name] != said.fixed[name]:
-            raise Unusable(f"fix: the person fixed {name}={value_as_text(said.fixed[name])}: it stays so")
-    if said.factors and (added := sorted(fixed.keys() - said.fixed.keys())):
+    for name in fixed.keys() & given.fixed.keys():
+        if fixed[name] != given.fixed[name]:
+            raise Unusable(f"fix: the person fixed {name}={value_as_text(given.fixed[name])}: it stays so")
+    if given.factors and (added := sorted(fixed.keys() - given.fixed.keys())):
         raise Unusable(f"fix: the person did not fix {', '.join(added)}: leave it out")
     return QuestionFlags(
-        kind=answer.kind or said.kind,
-        asked=answer.ask or said.asked,
+        kind=answer.kind or given.kind,
+        asked=answer.ask or given.asked,
         vary=answer.vary,
         fix=answer.fix,
-        design=answer.design or (said.design if answer.vary else None),
+        design=answer.design or (given.design if answer.vary else None),
         baseline=answer.baseline,
         programs=answer.programs,
-        job={name: value for name, value in said.fixed.items() if name not in fixed},
+        job={name: value for name, value in given.fixed.items() if name not in fixed},
     )
 
 
-def _keep_asked(question: Question, said: Question) -> Question:
+def _keep_asked(question: Question, given: Question) -> Question:
     """Return the question with everything that a person asked kept as it was.
 
     Raises Unusable, naming what the answer contradicts. `effect` and `compare` are defaults that no flag states, so
     without factors a model may choose other values that fit the topic.
     """
-    if said.asked not in (Asked.EFFECT, question.asked):
-        raise Unusable(f"ask: the person asked for {said.asked}, got {question.asked}")
-    if question.kind is not said.kind and (said.factors or said.kind is StudyKind.OPTIMIZE):
-        raise Unusable(f"kind: the person asked to {said.kind}, got {question.kind}")
-    if not said.factors:
+    if given.asked not in (Asked.EFFECT, question.asked):
+        raise Unusable(f"ask: the person asked for {given.asked}, got {question.asked}")
+    if question.kind is not given.kind and (given.factors or given.kind is StudyKind.OPTIMIZE):
+        raise Unusable(f"kind: the person asked to {given.kind}, got {question.kind}")
+    if not given.factors:
         return question
-    theirs = {factor.name: factor for factor in said.factors}
+    theirs = {factor.name: factor for factor in given.factors}
     if added := [factor.name for factor in question.factors if factor.name not in theirs]:
         raise Unusable(f"vary: the person did not ask about {', '.join(added)}: leave it out")
     answered = {factor.name: factor for factor in question.factors}
-    kept = tuple(_keep_factor(factor, answered.get(factor.name)) for factor in said.factors)
-    if question.design is not said.design:
-        raise Unusable(f"design: that of the person's factors is {said.design}, got {question.design}")
+    kept = tuple(_keep_factor(factor, answered.get(factor.name)) for factor in given.factors)
+    if question.design is not given.design:
+        raise Unusable(f"design: that of the person's factors is {given.design}, got {question.design}")
     return replace(question, factors=kept)
 
 
-def _keep_factor(said: Factor, answered: Factor | None) -> Factor:
+def _keep_factor(given: Factor, answered: Factor | None) -> Factor:
     """Return the person's factor, with the answer's baseline if the person named none.
 
     Raises Unusable if the answer leaves the factor out or changes its levels.
     """
-    levels = ", ".join(level.name for level in said.levels)
+    levels = ", ".join(level.name for level in given.levels)
     if answered is None:
-        raise Unusable(f"vary: the person asked about {said.name} as well, with the levels {levels}")
-    if {level.name: level.settings for level in answered.levels} != {item.name: item.settings for item in said.levels}:
-        raise Unusable(f"vary: the person gave {said.name} the levels {levels}: no other, and none left out")
-    if said.compared_with is not None and answered.compared_with not in (None, said.compared_with):
-        raise Unusable(f"baseline: the person compares with {said.compared_with}, got {answered.compared_with}")
-    return replace(said, compared_with=said.compared_with or answered.compared_with)
+        raise Unusable(f"vary: the person asked about {given.name} as well, with the levels {levels}")
+    if {level.name: level.settings for level in answered.levels} != {item.name: item.settings for item in given.levels}:
+        raise Unusable(f"vary: the person gave {given.name} the levels {levels}: no other, and none left out")
+    if given.compared_with is not None and answered.compared_with not in (None, given.compared_with):
+        raise Unusable(f"baseline: the person compares with {given.compared_with}, got {answered.compared_with}")
+    return replace(given, compared_with=given.compared_with or answered.compared_with)
 
 
 def _make_charter(request: FrameRequest, question: Question, *, task: str, compared_at: str | None = None) -> Charter:
@@ -188,7 +192,7 @@ def _make_charter(request: FrameRequest, question: Question, *, task: str, compa
         rule=DecisionRule(),
         budget=request.budget,
         planner="",
-        assumptions=(say_what_is_equal(equal, amount),),
+        assumptions=(describe_equal_amount(equal, amount),),
         compared_at=equal.value,
         amount=amount,
         sample_size=SampleSizeGoal(seeds=request.seeds, is_underpowered=request.is_underpowered),
@@ -231,14 +235,14 @@ def _count_arms(question: Question) -> int:
 
 def _check_choice(question: Question, request: FrameRequest, arms: tuple[Arm, ...]) -> None:
     """Raise Unusable for a choice that only a person may make, and that no person made."""
-    said = request.question
+    given = request.question
     metrics = METRICS_OF.get(question.asked, (request.judged_by,))
     if request.judged_by not in metrics:
         raise Unusable(
             f"ask: {question.asked} is judged by {' or '.join(metrics)}, which a person asks for by --metric: name it "
             "in infeasible"
         )
-    chosen = {*question.varied, *(question.fixed.keys() - said.fixed.keys())}
+    chosen = {*question.varied, *(question.fixed.keys() - given.fixed.keys())}
     if foreign := sorted(chosen - {*TUNABLE}):
         raise Unusable(
             f"vary, fix: a person alone may ask for {', '.join(foreign)}, by flags: choose from the settings of the "

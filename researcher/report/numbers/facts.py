@@ -174,7 +174,7 @@ class StudyFacts:
     hypotheses: tuple[Hypothesis, ...]
     decisions: tuple[Decision, ...]
     warnings: tuple[Event, ...]
-    spent: Mapping[BudgetKind, float]
+    used: Mapping[BudgetKind, float]
     usage: LLMUsage
     evaluators: tuple[str, ...]
     environments: tuple[Mapping[str, str], ...]
@@ -255,7 +255,7 @@ def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
         hypotheses=tuple(store.list_hypotheses(study_id)),
         decisions=tuple(store.list_decisions(study_id)),
         warnings=tuple(store.list_events(study_id, min_severity=Severity.WARNING, limit=MAX_EVENTS)),
-        spent=store.sum_budget(study_id),
+        used=store.sum_budget(study_id),
         usage=store.sum_llm_usage(study_id),
         evaluators=tuple(
             dict.fromkeys(

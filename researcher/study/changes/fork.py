@@ -175,11 +175,11 @@ def _charter(
     store: ExperimentStore, parent: Study, known: Charter, settings: StudySettings, changes: Changes, decision: int
 ) -> Charter:
     """Return the charter of the fork: that of its parent, or one with its own question on the same baseline."""
-    said = (
+    sentence = (
         f"The record up to decision {decision} is that of study {parent.id}: its runs were copied and not trained "
         "again, and its verdicts are those of that study."
     )
-    charter = replace(known, budget=settings.budget(), assumptions=(*known.assumptions, said))
+    charter = replace(known, budget=settings.budget(), assumptions=(*known.assumptions, sentence))
     if changes.topic is None:
         return charter
     if settings.planner != "rules":
@@ -200,7 +200,7 @@ def _charter(
         asks=framed.asks,
         job=framed.job,
         not_studied=framed.not_studied,
-        assumptions=(*framed.assumptions, said),
+        assumptions=(*framed.assumptions, sentence),
         rule=replace(known.rule, shares=(*before, *framed.rule.shares), plans_of_parent=decision),
     )
 

@@ -40,14 +40,14 @@ def main(argv: list[str] | None = None) -> int:
     try:
         environment = load_environment(options.name)
     except SwarmError as error:
-        _say(announcement, {"error": {"code": error.code, "message": error.message}})
+        _announce(announcement, {"error": {"code": error.code, "message": error.message}})
         return 2
     service = EnvironmentService(environment)
     programs = UnixListener(options.folder / TRAIN_SOCKET, service, frozenset({Split.TRAIN}))
     evaluator = UnixListener(options.folder / EVALUATOR_SOCKET, service, frozenset(Split))
     threading.Thread(target=programs.serve_forever, daemon=True).start()
     threading.Thread(target=_end_when_blocked, args=(environment.time_limit_s + BLOCKED_MARGIN_S,), daemon=True).start()
-    _say(announcement, service.describe().model_dump(mode="json"))
+    _announce(announcement, service.describe().model_dump(mode="json"))
     evaluator.serve_forever()
     return 0
 
@@ -63,7 +63,7 @@ def _end_when_blocked(limit_s: float) -> None:
         time.sleep(BEAT_S)
 
 
-def _say(announcement: TextIO, document: dict[str, Any]) -> None:
+def _announce(announcement: TextIO, document: dict[str, Any]) -> None:
     announcement.write(json.dumps(document) + "\n")
     announcement.flush()
 

@@ -56,7 +56,7 @@ class Model:
     def is_grouped(self) -> bool:
         return self.policy.stop_rule.endswith("tasks")
 
-    def forget_spent(self) -> None:
+    def forget_given_up(self) -> None:
         """Nobody comes back to a group without members whose places are all spent."""
         groups = self.groups()
         for key in list(self.spent):
@@ -206,7 +206,7 @@ class PoolAgainstModel(RuleBasedStateMachine):
             assert closed.batch.groups
         self._take_out(closed, stayed)
         self.model.policy = upcoming
-        self.model.forget_spent()
+        self.model.forget_given_up()
         self.model.review()
         self.agreed = set()
         if not closed.batch.groups:
@@ -265,7 +265,7 @@ class PoolAgainstModel(RuleBasedStateMachine):
                 model.spent[group_keys[drop.episode_id]] += 1
             model.group_of.pop(drop.episode_id, None)
         model.episodes = stayed
-        model.forget_spent()
+        model.forget_given_up()
 
     def _check(
         self, closed: ClosedBatch, quotas: dict[str, int | None], upcoming: BatchPolicy

@@ -513,7 +513,7 @@ def evaluator_hash(charter: Charter, environment: Environment, split: str) -> st
     limits = {"attempt_calls": charter.attempt_calls, "attempt_tokens": charter.attempt_tokens}
     return hash_json(
         {
-            "task": environment.name,
+            "environment_name": environment.name,
             "environment": environment.digest,
             "split": split,
             "tasks": sha256("\n".join(item.task.task_id for item in tasks).encode()).hexdigest(),

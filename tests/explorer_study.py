@@ -115,7 +115,7 @@ def _charter(seeds: int) -> dict[str, object]:
     return {
         "topic": TOPIC,
         "question": f"How does lr change what is learned on reverse? {HOSTILE}",
-        "task": "reverse",
+        "environment_name": "reverse",
         "metric": METRIC,
         "direction": "maximize",
         "baseline": "lr=0.001",

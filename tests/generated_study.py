@@ -170,7 +170,7 @@ def _charter(wanted: Specification, topic: str) -> Charter:
     return Charter(
         topic=topic,
         question="How do the arms differ on reverse?",
-        task="reverse",
+        environment_name="reverse",
         metric="mean reward of held-out episodes",
         direction=wanted.direction,
         baseline=BASELINE,

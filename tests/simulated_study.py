@@ -206,7 +206,7 @@ def _charter(planner: str) -> Charter:
     return Charter(
         topic="Which learning rate is best for reversal?",
         question="How does lr change what is learned on reverse?",
-        task="reverse",
+        environment_name="reverse",
         metric="mean reward of held-out episodes",
         direction="maximize",
         baseline=BASELINE,

@@ -353,7 +353,7 @@ def _charter(size: Size) -> Charter:
     return Charter(
         topic=TOPIC,
         question="How does lr change what is learned on reverse?",
-        task="reverse",
+        environment_name="reverse",
         metric="mean reward of held-out episodes",
         direction="maximize",
         baseline=_arms(size)[0].name,

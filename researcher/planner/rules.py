@@ -85,16 +85,16 @@ class RulesPlanner:
     train_envs: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def frame(self, request: FrameRequest) -> Charter:
-        task = request.environment.name if request.environment else _choose_task(request.task)
-        question = self._fill(request.question, task, request.steps)
-        job = default_job(task, steps=request.steps, base=question.fixed)
+        name = request.environment.name if request.environment else _choose_family(request.family)
+        question = self._fill(request.question, name, request.steps)
+        job = default_job(name, steps=request.steps, base=question.fixed)
         compared_at = request.equal or usual_comparison(question.varied)
-        usual = usual_amount(compared_at, job, longest_reply(task))
+        usual = usual_amount(compared_at, job, longest_reply(name))
         amount = (request.amount or usual) if usual else 0.0
         charter = Charter(
             topic=request.topic,
-            question=state_question(question, task),
-            task=task,
+            question=state_question(question, name),
+            environment_name=name,
             metric="mean reward of held-out episodes",
             direction="maximize",
             baseline="",
@@ -110,7 +110,7 @@ class RulesPlanner:
             amount=amount,
             asks=question,
             job=job,
-            environment=request.environment.reference if request.environment else task,
+            environment=request.environment.reference if request.environment else name,
         )
         arms = self._first_arms(charter)
         for arm in arms:
@@ -205,7 +205,7 @@ class RulesPlanner:
         best = next(arm for arm in analysis.ranking if arm in kept)
         return Decision(Action.REFINE, f"{best} is the best that was kept: it is confirmed on fresh seeds.")
 
-    def _fill(self, question: Question, task: str, steps: int | None) -> Question:
+    def _fill(self, question: Question, name: str, steps: int | None) -> Question:
         """Return the question, with the default search space if it is a search without factors.
 
         Raises TopicInvalid if nothing is compared, or if programs of a person make the response length ineffective.
@@ -219,7 +219,7 @@ class RulesPlanner:
             )
         if question.factors:
             return question
-        return replace(question, factors=default_space(default_job(task, steps=steps, base=question.fixed)))
+        return replace(question, factors=default_space(default_job(name, steps=steps, base=question.fixed)))
 
     def _first_arms(self, charter: Charter) -> tuple[Arm, ...]:
         laid_out = lay_out(charter.asks, charter.job, options_of(self._only_train_env or charter.environment))
@@ -243,16 +243,16 @@ class RulesPlanner:
         return with_options(trained or charter.environment, options) if options else trained
 
 
-def _choose_task(fixed: str | None) -> str:
+def _choose_family(fixed: str | None) -> str:
     if fixed is not None and fixed not in TASK_FAMILIES:
-        raise TopicInvalid(f"unknown task {fixed!r}; choose one of: {', '.join(TASK_FAMILIES)}")
+        raise TopicInvalid(f"unknown environment {fixed!r}; choose one of: {', '.join(TASK_FAMILIES)}")
     return fixed or DEFAULT_TASK
 
 
 def _assumptions(charter: Charter, request: FrameRequest) -> tuple[str, ...]:
     sentences: list[str] = []
-    if request.task is None and request.environment is None:
-        place = title_of_environment(charter.task)
+    if request.family is None and request.environment is None:
+        place = title_of_environment(charter.environment_name)
         sentences.append(f"No environment is named: {place} is used (others: {', '.join(TASK_FAMILIES)}).")
     for factor in charter.asks.factors:
         if not factor.explicit:
@@ -287,9 +287,9 @@ def _is_within_budget(budget: Budget, runs: int) -> bool:
     return budget.max_runs is not None and runs <= budget.max_runs
 
 
-def longest_reply(task: str) -> int:
+def longest_reply(name: str) -> int:
     """Return the largest number of tokens in a reply on an environment, as far as it is known before opening it."""
-    return TASK_FAMILIES[task].max_tokens if task in TASK_FAMILIES else DEFAULT_MAX_TOKENS
+    return TASK_FAMILIES[name].max_tokens if name in TASK_FAMILIES else DEFAULT_MAX_TOKENS
 
 
 def _rationale(question: Question) -> str:
@@ -319,7 +319,7 @@ def _check_metric(request: FrameRequest, arms: Sequence[Arm]) -> None:
             f"--metric steps-to: arms train for {' and '.join(map(str, steps))} steps, so steps are not comparable: "
             "add --equal steps, or use --metric area"
         )
-    reference = request.environment.reference if request.environment else request.task or DEFAULT_TASK
+    reference = request.environment.reference if request.environment else request.family or DEFAULT_TASK
     level = request.judged_level
     # Scores of a grader that a person wrote may lie anywhere.
     if level is not None and is_bundled(reference) and not 0 < level <= 1:

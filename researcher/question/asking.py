@@ -150,7 +150,7 @@ def flags_of(reading: Reading) -> dict[str, Any]:
         **{name: _count(name, value) for name, value in reading.counts.items()},
     }
     if reading.environment in TASK_FAMILIES:
-        flags["task"] = reading.environment
+        flags["family"] = reading.environment
     elif reading.environment is not None:
         flags["env"] = reading.environment
     if reading.asked is Asked.SOONER:
@@ -160,14 +160,14 @@ def flags_of(reading: Reading) -> dict[str, Any]:
     return {name: value for name, value in flags.items() if value not in (None, [], {})}
 
 
-def _fit_to_replies(factor: Factor, task: str | None) -> Factor:
+def _fit_to_replies(factor: Factor, family: str | None) -> Factor:
     """Return the factor with limits on a reply that suit the environment, if the topic gives none.
 
     The limits are half of what the environment allows, that, and twice that.
     """
-    if factor.name != RESPONSE_LENGTH or factor.explicit or task is None or task not in TASK_FAMILIES:
+    if factor.name != RESPONSE_LENGTH or factor.explicit or family is None or family not in TASK_FAMILIES:
         return factor
-    usual = TASK_FAMILIES[task].max_tokens
+    usual = TASK_FAMILIES[family].max_tokens
     spec = SPECS[RESPONSE_LENGTH]
     fitted = make_factor(spec, [max(1, usual // 2), usual, 2 * usual], explicit=False)
     return replace(fitted, compared_with=make_level(spec, usual).name)
@@ -199,7 +199,7 @@ def refuse_by_name(parts: Sequence[tuple[str, str]], nearest: str, request: Fram
 
     `parts` are pairs of a part and the reason. `nearest` is a topic that can be studied.
     """
-    environment = request.environment.reference if request.environment else request.task
+    environment = request.environment.reference if request.environment else request.family
     words = ["researcher", "start", "--topic", nearest, *(["--env", environment] if environment else [])]
     named = list(dict(parts))
     return TopicNotUnderstood(
@@ -232,7 +232,7 @@ def _command(reading: Reading, given: Mapping[str, Any]) -> tuple[str, str]:
     """
     flags = {**flags_of(reading), **given}
     words = ["researcher", "start", "--topic", reading.text]
-    words += ["--env", str(flags.get("env") or flags.get("task") or "reverse")]
+    words += ["--env", str(flags.get("env") or flags.get("family") or "reverse")]
     if reading.kind is StudyKind.OPTIMIZE:
         words += ["--kind", str(StudyKind.OPTIMIZE)]
     proposed, example = dict(propose(reading.text)), ""

@@ -48,7 +48,8 @@ def abstract(facts: StudyFacts, answer: str) -> list[str]:
     arms = len(facts.arms) - len(facts.rejected_arms)
     sentences = [
         f"This study asks: {charter.topic}",
-        f"{count(arms, 'arm')} on {title_of_environment(charter.task)}, over {count(facts.counts.seeds, 'seed')}. "
+        f"{count(arms, 'arm')} on {title_of_environment(charter.environment_name)},"
+        f" over {count(facts.counts.seeds, 'seed')}. "
         f"{describe_runs(facts.counts, charter)}",
         f"A score is the mean of {charter.eval_episodes} held-out episodes.",
         answer,
@@ -165,7 +166,8 @@ def limitations(facts: StudyFacts) -> list[str]:
     models = sorted({str(arm.experiment.job.get("model")) for arm in facts.arms if arm.experiment.job.get("model")})
     of_model = f" with the model {join_names(models)}" if models else ""
     found = [
-        f"All of it is about {title_of_environment(charter.task)}{of_model}; other tasks and models were not looked at."
+        f"All of it is about {title_of_environment(charter.environment_name)}{of_model};"
+        " other tasks and models were not looked at."
     ]
     if facts.sample_size is not None and charter.sample_size is not None and facts.sample_size.power < POWER:
         target = describe_target(charter.sample_size.target_effect, is_worse=facts.sample_size.finds_worse)

@@ -98,7 +98,7 @@ class StudySettings(BaseModel):
     Question: the fields from `kind` to `equal` are the question, from flags or from the topic. `not_studied` are the
     words of the topic that `assume` left out.
 
-    Environment: `task` is a bundled environment, `env` any other one. `train_envs` are environments to train on, if
+    Environment: `family` is a bundled environment, `env` any other one. `train_envs` are environments to train on, if
     these differ.
 
     Job and attempts: `job` has the settings that every arm starts from. `attempt_calls` and `attempt_tokens` limit the
@@ -126,7 +126,7 @@ class StudySettings(BaseModel):
     design: Design | None = None
     equal: str | None = Field(default=None, pattern=r"^(episodes|steps|(tokens|time)(=\d+(\.\d+)?)?)$")
     not_studied: tuple[str, ...] = ()
-    task: str | None = None
+    family: str | None = None
     env: str | None = None
     train_envs: tuple[str, ...] = ()
     programs: tuple[ProgramSetting, ...] = ()
@@ -198,8 +198,8 @@ class StudySettings(BaseModel):
 
     @model_validator(mode="after")
     def _one_environment(self) -> Self:
-        if self.task is not None and self.env is not None:
-            raise ValueError("task and env both name the environment: give one of them")
+        if self.family is not None and self.env is not None:
+            raise ValueError("family and env both name the environment: give one of them")
         names = [program.name for program in self.programs]
         if len(set(names)) < len(names):
             raise ValueError(f"two programs have the same name: {', '.join(names)}")
@@ -223,7 +223,7 @@ class StudySettings(BaseModel):
             baseline=self.baseline,
             programs=[program.name for program in self.programs],
             train_envs=list(name_environments(self.train_envs)),
-            env=self.task or self.env,
+            env=self.family or self.env,
             job=job if self.steps is None else {**job, "total_steps": self.steps},
         )
 
@@ -243,7 +243,7 @@ class StudySettings(BaseModel):
         unit, _, amount = (self.equal or "").partition("=")
         return FrameRequest(
             topic=topic,
-            task=self.task,
+            family=self.family,
             environment=None if self.env is None else look_at(self.env),
             seeds=self.seeds,
             steps=self.steps,
@@ -341,18 +341,18 @@ def complete_from_topic(topic: str, settings: StudySettings) -> StudySettings:
     """
     if settings.planner != "rules" or not topic.strip():
         return settings
-    reading = read_topic(topic, has_environment=settings.task is not None or settings.env is not None)
+    reading = read_topic(topic, has_environment=settings.family is not None or settings.env is not None)
     given = settings.model_dump(exclude_defaults=True)
     if settings.is_asked:
-        check_title(reading, settings.question(), settings.fix, settings.task or settings.env)
+        check_title(reading, settings.question(), settings.fix, settings.family or settings.env)
         return settings
-    check_environment(reading, settings.task or settings.env)
+    check_environment(reading, settings.family or settings.env)
     unread = reading.unread + _too_many_gpus(reading, settings)
     if unread and not settings.assume:
         raise refuse(replace(reading, unread=unread), given)
     flags = flags_of(reading)
-    if "task" in given or "env" in given:
-        flags = {name: value for name, value in flags.items() if name not in ("task", "env")}
+    if "family" in given or "env" in given:
+        flags = {name: value for name, value in flags.items() if name not in ("family", "env")}
     if "env" in flags:
         source, mark, options = str(flags["env"]).partition("?")
         path = Path(source).expanduser()
@@ -391,8 +391,8 @@ def check_study(topic: str, settings: StudySettings) -> tuple[str, ...]:
     """
     if not topic.strip():
         raise TopicInvalid("the topic is empty: say what to study, such as 'Does group size matter for word reversal?'")
-    if settings.task is not None and settings.task not in TASK_FAMILIES:
-        raise TopicInvalid(f"unknown task {settings.task!r}; choose one of: {', '.join(TASK_FAMILIES)}")
+    if settings.family is not None and settings.family not in TASK_FAMILIES:
+        raise TopicInvalid(f"unknown environment {settings.family!r}; choose one of: {', '.join(TASK_FAMILIES)}")
     _check_scores(settings)
     try:
         build_job({"engine": "local", **settings.base_job()})

@@ -110,7 +110,7 @@ def test_arm_whose_program_is_to_differ_and_does_not_is_never_run(
     monkeypatch.setattr("researcher.loop.session._build_planner", lambda *_: planner)
     with open_store(tmp_path / "research.db") as store:
         settings = StudySettings(
-            engine="fake", steps=2, seeds=1, eval_episodes=6, parallel=1, task="copy", vary=("lr=1e-3,3e-3",),
+            engine="fake", steps=2, seeds=1, eval_episodes=6, parallel=1, family="copy", vary=("lr=1e-3,3e-3",),
             programs=tuple(ProgramSetting(name=name, code=code) for name, code in programs.items()),
         )  # fmt: skip
         study = create_study(store, "Do two agents help, at one lr or the other?", settings)

@@ -77,20 +77,20 @@ def _adds_runs(deps: Deps, planned: Plan) -> bool:
 
 def _history(deps: Deps, charter: Charter) -> History:
     history = deps.log.history()
-    return replace(history, earlier_findings=_earlier_findings(deps, charter.task))
+    return replace(history, earlier_findings=_earlier_findings(deps, charter.environment_name))
 
 
-def _earlier_findings(deps: Deps, task: str) -> tuple[str, ...]:
-    """Return the findings of other studies on the same task, refuted ideas included; newest last."""
+def _earlier_findings(deps: Deps, name: str) -> tuple[str, ...]:
+    """Return the findings of other studies in the same environment, refuted ideas included; newest last."""
     found: list[str] = []
-    tasks: dict[str, bool] = {}
+    is_same: dict[str, bool] = {}
     for finding in deps.store.list_findings():
         if finding.study_id == deps.study_id:
             continue
-        if finding.study_id not in tasks:
+        if finding.study_id not in is_same:
             charter = deps.store.find_charter(finding.study_id)
-            tasks[finding.study_id] = charter is not None and charter.document.get("task") == task
-        if tasks[finding.study_id]:
+            is_same[finding.study_id] = charter is not None and charter.document.get("environment_name") == name
+        if is_same[finding.study_id]:
             found.append(finding.summary)
     return tuple(found[-EARLIER_FINDINGS:])
 

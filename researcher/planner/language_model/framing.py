@@ -48,15 +48,15 @@ MAX_TOPIC_CHARS = 4_000
 
 def check_request(request: FrameRequest) -> None:
     """Raise TopicInvalid if no answer could make a study of the topic or of the person's factors."""
-    topic, task = request.topic.strip(), request.task
+    topic, family = request.topic.strip(), request.family
     if not topic:
         raise TopicInvalid("the topic is empty: say what to study, such as 'Does group size matter for word reversal?'")
     if len(topic) > MAX_TOPIC_CHARS:
         raise TopicInvalid(f"the topic has {len(topic)} characters, at most {MAX_TOPIC_CHARS} are read: shorten it")
-    if task is not None and task not in TASK_FAMILIES:
-        raise TopicInvalid(f"unknown task {task!r}; choose one of: {', '.join(TASK_FAMILIES)}")
+    if family is not None and family not in TASK_FAMILIES:
+        raise TopicInvalid(f"unknown environment {family!r}; choose one of: {', '.join(TASK_FAMILIES)}")
     if request.question.factors:
-        _check_arms(_make_charter(request, request.question, task=task or DEFAULT_TASK))
+        _check_arms(_make_charter(request, request.question, name=family or DEFAULT_TASK))
 
 
 def parse_frame(text: str, request: FrameRequest, author: str) -> Charter | FrameAnswer:
@@ -67,14 +67,14 @@ def parse_frame(text: str, request: FrameRequest, author: str) -> Charter | Fram
     answer = parse_answer(text, FrameAnswer)
     if answer.infeasible and not request.assume:
         return answer
-    if missing := [name for name in ("question", "task") if getattr(answer, name) is None]:
+    if missing := [name for name in ("question", "family") if getattr(answer, name) is None]:
         raise Unusable("; ".join(f"{name}: Field required" for name in missing))
-    _check_task(answer, request)
+    _check_family(answer, request)
     _check_equal(answer, request)
     try:
         question = build_question(_read_flags(answer, request.question))
         question = _keep_asked(question, request.question)
-        charter = _make_charter(request, question, task=str(answer.task), compared_at=answer.compared_at)
+        charter = _make_charter(request, question, name=str(answer.family), compared_at=answer.compared_at)
         arms = _check_arms(charter)
     except TopicInvalid as error:
         raise Unusable(str(error)) from error
@@ -96,11 +96,11 @@ def parse_frame(text: str, request: FrameRequest, author: str) -> Charter | Fram
     )
 
 
-def _check_task(answer: FrameAnswer, request: FrameRequest) -> None:
-    fixed = request.task if request.environment is None else request.environment.name
-    if fixed is None and answer.task not in TASK_FAMILIES:
-        raise Unusable(f"there is no task family {answer.task!r}; choose one of: {', '.join(TASK_FAMILIES)}")
-    if fixed is not None and answer.task != fixed:
+def _check_family(answer: FrameAnswer, request: FrameRequest) -> None:
+    fixed = request.family if request.environment is None else request.environment.name
+    if fixed is None and answer.family not in TASK_FAMILIES:
+        raise Unusable(f"there is no task family {answer.family!r}; choose one of: {', '.join(TASK_FAMILIES)}")
+    if fixed is not None and answer.family != fixed:
         raise Unusable(f"the task family is fixed: {fixed}")
 
 
@@ -173,16 +173,16 @@ def _keep_factor(given: Factor, answered: Factor | None) -> Factor:
     return replace(given, compared_with=given.compared_with or answered.compared_with)
 
 
-def _make_charter(request: FrameRequest, question: Question, *, task: str, compared_at: str | None = None) -> Charter:
+def _make_charter(request: FrameRequest, question: Question, *, name: str, compared_at: str | None = None) -> Charter:
     """Return a charter of the question, without its wording and the name of its baseline."""
-    job = default_job(task, steps=request.steps, base=question.fixed)
+    job = default_job(name, steps=request.steps, base=question.fixed)
     equal = request.equal or (ComparedAt(compared_at) if compared_at else usual_comparison(question.varied))
-    usual = usual_amount(equal, job, longest_reply(task))
+    usual = usual_amount(equal, job, longest_reply(name))
     amount = (request.amount or usual) if usual else 0.0
     return Charter(
         topic=" ".join(request.topic.split()),
         question="",
-        task=task,
+        environment_name=name,
         metric=METRIC,
         direction="maximize",
         baseline="",

@@ -210,7 +210,7 @@ def _check_same_ground(
 ) -> None:
     """Raise TopicInvalid if the new topic's arms could not be compared with the copied ones."""
     anew = "begin a study of its own for that (researcher start)"
-    for name in ("task", "baseline", "compared_at", "amount"):
+    for name in ("environment_name", "baseline", "compared_at", "amount"):
         was, wanted = getattr(known, name), getattr(framed, name)
         if was != wanted:
             raise TopicInvalid(f"--topic: its {name} is {wanted!r}, that of study {parent.id} {was!r}: {anew}")

@@ -30,7 +30,7 @@ KL = "use_kl_loss=false,true"
 
 def play(folder: Path, truth: Truth, **flags: Any) -> StudyFacts:
     """A study that the real nodes carried out with the scores of the truth."""
-    settings = StudySettings.model_validate({"task": "reverse", "seeds": 9, **flags})
+    settings = StudySettings.model_validate({"family": "reverse", "seeds": 9, **flags})
     framed = RulesPlanner().frame(settings.request("A title"))
     charter = replace(framed, metric_range=(0.0, 1.0), judged_by=settings.judged_by)
     path = folder / "research.db"

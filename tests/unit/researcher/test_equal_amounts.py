@@ -85,7 +85,7 @@ def test_training_quota_is_in_the_charter_and_its_steps_cannot_end_it_first(
     ("equal", "compared_at", "amount"), [("tokens=9000", "tokens", 9000), ("time=180", "time", 180)]
 )
 def test_training_quota_is_given_by_a_flag(equal: str, compared_at: str, amount: float) -> None:
-    charter, _ = _begin("Which model?", vary=["model=nano,micro"], task="copy", equal=equal)
+    charter, _ = _begin("Which model?", vary=["model=nano,micro"], family="copy", equal=equal)
 
     assert (charter.compared_at, charter.amount) == (compared_at, amount)
 

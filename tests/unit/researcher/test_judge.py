@@ -25,7 +25,7 @@ def charter() -> Charter:
     return Charter(
         topic="Which learning rate is best?",
         question="Does the learning rate change accuracy?",
-        task="reverse",
+        environment_name="reverse",
         metric="mean_reward",
         direction="maximize",
         baseline="base",

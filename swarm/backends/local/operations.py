@@ -110,7 +110,7 @@ class Worker:
         if self._session is None or self._session.sampler.idle:
             return None
         sampler = self._session.sampler
-        return 0.0 if sampler.running else self._gathering.hold_s(sampler.waiting)
+        return 0.0 if sampler.running else self._gathering.wait_s(sampler.waiting)
 
     def _take(self, wait_s: float | None) -> Message | None:
         try:
@@ -143,14 +143,14 @@ class Worker:
                 self._send({"id": call_id, "result": result})
 
     def _sample(self, sampler: BatchSampler) -> None:
-        is_held = self._gathering.hold_s(sampler.waiting) > 0
-        if not is_held:
+        is_waiting = self._gathering.wait_s(sampler.waiting) > 0
+        if not is_waiting:
             self._gathering.begun()
         elif not sampler.running:
             return
         began = time.monotonic()
         try:
-            results = sampler.step(admits=not is_held)
+            results = sampler.step(admits=not is_waiting)
         except Exception as error:
             logger.exception("sampling failed")
             failure = EngineFailure(f"sampling failed: {type(error).__name__}: {error}")

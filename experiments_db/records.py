@@ -144,7 +144,7 @@ class Study:
 class StoredCharter:
     """The rules that a study has bound itself to before its first run. `content_hash` is `hash_json(document)`.
 
-    `test_opened_at` and `test_opened_for` are set once, when the sealed test split is first scored.
+    `test_opened_at` and `test_opened_for` are set once, when the test split is first scored.
     """
 
     study_id: str

@@ -86,5 +86,5 @@ def _failure(log: Path, begins: int) -> str:
     """
     if log.stat().st_size <= begins:
         return ""
-    said = [line for line in tail(log).splitlines() if line.startswith(FAILURE)]
-    return said[-1].removeprefix(FAILURE) if said else ""
+    failures = [line for line in tail(log).splitlines() if line.startswith(FAILURE)]
+    return failures[-1].removeprefix(FAILURE) if failures else ""

@@ -124,7 +124,7 @@ class StudyStore(StoreBase):
             return None if row is None else to_record(StoredCharter, row)
 
     def open_test_split(self, study_id: str, purpose: str) -> StoredCharter:
-        """Note that the sealed test split is scored now, for `purpose` (such as "confirm run-...").
+        """Note that the test split is scored now, for `purpose` (such as "confirm run-...").
 
         The same purpose again is accepted, so that a crash between this and the score does not lock the study out.
         Raises TestSplitOpened for another purpose, NotFound for a study without charter.

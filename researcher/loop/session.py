@@ -203,7 +203,7 @@ class _Worker:
         """
         study = store.get_study(self.study.id)
         if study.status is StudyStatus.RUNNING:
-            ending = judge_ending(store, study.id, is_spent=is_cut_short(store, study.id))
+            ending = judge_ending(store, study.id, is_budget_used_up=is_cut_short(store, study.id))
             study = store.set_study_status(study.id, ending.status, ending.reason)
         if study.status is StudyStatus.FAILED:
             log.note("study.failed", f"The study failed: {study.status_reason}", severity=Severity.ERROR)

@@ -41,7 +41,7 @@ def build_language_planner(
         study_id=log.study_id,
         ledger=ledger,
         price=None if price is None else Price(*price),
-        backoff=Backoff(model, patience_s=60 * settings.llm_patience, sleep=background.sleep, say=log.warn),
+        backoff=Backoff(model, patience_s=60 * settings.llm_patience, sleep=background.sleep, report=log.warn),
         carry=background.carry,
     )
     planner = LLMPlanner(
@@ -59,7 +59,7 @@ def build_language_planner(
         lambda topic: read_request(topic, as_rules),
         failures=failures,
         plain=PLAIN_PROGRAM,
-        say=log.warn,
+        report=log.warn,
     )
 
 

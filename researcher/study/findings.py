@@ -83,9 +83,9 @@ def _record(store: ExperimentStore, charter: Charter, comparison: Comparison, ar
 
 def _summarize(charter: Charter, comparison: Comparison) -> str:
     if math.isnan(comparison.difference):
-        return f"{comparison.arm} could not be compared with {comparison.baseline} on {charter.task}."
+        return f"{comparison.arm} could not be compared with {comparison.baseline} on {charter.environment_name}."
     note = f" ({comparison.note})" if comparison.note else ""
     return (
-        f"{comparison.arm} against {comparison.baseline} on {charter.task}: {comparison.difference:+.3f} "
+        f"{comparison.arm} against {comparison.baseline} on {charter.environment_name}: {comparison.difference:+.3f} "
         f"held-out reward over {len(comparison.seeds)} seeds, {comparison.verdict.value}{note}."
     )

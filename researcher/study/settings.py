@@ -67,7 +67,7 @@ class StudySettings(BaseModel):
     Question: the fields from `kind` to `equal` are the question, from flags or from the topic. `not_studied` are the
     words of the topic that `assume` left out.
 
-    Environment: `task` is a bundled environment, `env` any other one. `train_envs` are environments to train on, if
+    Environment: `family` is a bundled environment, `env` any other one. `train_envs` are environments to train on, if
     these differ.
 
     Job and attempts: `job` has the settings that every arm starts from. `attempt_calls` and `attempt_tokens` limit the
@@ -95,7 +95,7 @@ class StudySettings(BaseModel):
     design: Design | None = None
     equal: str | None = Field(default=None, pattern=r"^(episodes|steps|(tokens|time)(=\d+(\.\d+)?)?)$")
     not_studied: tuple[str, ...] = ()
-    task: str | None = None
+    family: str | None = None
     env: str | None = None
     train_envs: tuple[str, ...] = ()
     programs: tuple[ProgramSetting, ...] = ()
@@ -167,8 +167,8 @@ class StudySettings(BaseModel):
 
     @model_validator(mode="after")
     def _one_environment(self) -> Self:
-        if self.task is not None and self.env is not None:
-            raise ValueError("task and env both name the environment: give one of them")
+        if self.family is not None and self.env is not None:
+            raise ValueError("family and env both name the environment: give one of them")
         names = [program.name for program in self.programs]
         if len(set(names)) < len(names):
             raise ValueError(f"two programs have the same name: {', '.join(names)}")
@@ -192,7 +192,7 @@ class StudySettings(BaseModel):
             baseline=self.baseline,
             programs=[program.name for program in self.programs],
             train_envs=list(name_environments(self.train_envs)),
-            env=self.task or self.env,
+            env=self.family or self.env,
             job=job if self.steps is None else {**job, "total_steps": self.steps},
         )
 
@@ -212,7 +212,7 @@ class StudySettings(BaseModel):
         unit, _, amount = (self.equal or "").partition("=")
         return FrameRequest(
             topic=topic,
-            task=self.task,
+            family=self.family,
             environment=None if self.env is None else look_at(self.env),
             seeds=self.seeds,
             steps=self.steps,

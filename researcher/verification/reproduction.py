@@ -184,7 +184,7 @@ class _Repeat:
     pool: ServerPool
     environments: StudyEnvironments
     sandbox: Sandbox | None
-    say: Callable[[str], None]
+    report: Callable[[str], None]
 
     def carry_out(self) -> Run:
         """Train and score the repeat, and return it as in its own database."""
@@ -208,7 +208,7 @@ class _Repeat:
             run = self._end_as_the_record(slot.url, run)
             self._await_steps(slot.url, child, run, evaluator)
             run = self.store.update_run(run.id, status=RunStatus.EVALUATING)
-            self.say("scoring")
+            self.report("scoring")
             evaluator.measure(run, slot.url, child)
         finally:
             child.stop()
@@ -260,7 +260,7 @@ class _Repeat:
                     raise ResearchError(f"the client ended with exit code {code} at step {status.step}: {words}")
                 if time.monotonic() > deadline:
                     raise ResearchError(f"the repeat is at step {status.step} and takes too long")
-                self.say(f"step {status.step} of {self.record.steps}")
+                self.report(f"step {status.step} of {self.record.steps}")
                 time.sleep(POLL_S)
             self._copy_curves(client, run, copied)
 

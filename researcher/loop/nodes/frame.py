@@ -28,7 +28,7 @@ def frame(deps: Deps, state: ResearchState, request: FrameRequest) -> ResearchSt
 
 def _on_environment(deps: Deps, charter: Charter, request: FrameRequest) -> Charter:
     """Return the charter with its environment, and with at most as many tasks per score as there are."""
-    reference = charter.task if request.environment is None else request.environment.reference
+    reference = charter.environment_name if request.environment is None else request.environment.reference
     environment = deps.environments.open(reference)
     held_out = count_tasks(environment, charter.search_split, charter.eval_episodes)
     assumptions = charter.assumptions

@@ -55,7 +55,7 @@ class FrameAnswer(Answer):
     """
 
     question: Line | None = None
-    task: Line | None = None
+    family: Line | None = None
     kind: StudyKind | None = None
     ask: Asked | None = None
     vary: Annotated[list[Line], Field(max_length=MAX_FACTORS)] = []

@@ -149,7 +149,7 @@ def adapt(proposed: Plan, wanted: Continuation | None, history: History) -> Plan
 
 
 def is_test_over(stored: StoredCharter, wanted: Continuation | None) -> bool:
-    """Return whether the sealed split was opened before the study was extended, perhaps because of its scores."""
+    """Return whether the test split was opened before the study was extended, perhaps because of its scores."""
     return wanted is not None and stored.test_opened_at is not None and stored.test_opened_at < wanted.at
 
 

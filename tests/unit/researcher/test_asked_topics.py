@@ -32,7 +32,7 @@ def _frame(text: str) -> Charter:
 
 
 def _check_answer(topic: dict[str, Any], charter: Charter) -> None:
-    assert charter.task == topic.get("environment", "reverse")
+    assert charter.environment_name == topic.get("environment", "reverse")
     found = {factor.name: [level.factors[factor.name] for level in factor.levels] for factor in charter.asks.factors}
     assert found.keys() == topic["asks"].keys()
     for name, levels in topic["asks"].items():

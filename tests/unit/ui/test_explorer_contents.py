@@ -28,7 +28,7 @@ def test_arms_are_ranked_best_first_with_their_intervals(contents: StudyContents
     assert means == sorted(means, key=lambda mean: -(mean or 0))
     assert [len(item.seeds) for item in ranked] == [3, 3, 3]
     assert all(item.ci_low is not None and item.ci_high is not None for item in ranked)
-    assert ranked[0].base_mean == pytest.approx(0.314) and ranked[0].sealed_mean is not None
+    assert ranked[0].base_mean == pytest.approx(0.314) and ranked[0].test_mean is not None
 
 
 def test_the_least_is_best_where_the_charter_minimizes(contents: StudyContents) -> None:

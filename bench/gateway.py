@@ -20,8 +20,8 @@ from typing import Any
 import httpx
 
 from bench.control_plane import start_server
-from bench.engine import CASE_LIMIT_S, COMPLETION_TOKENS, WARM_UP, Tally, bare_engine, drive, questions
 from bench.results import Result, latency_results
+from bench.sampler import CASE_LIMIT_S, COMPLETION_TOKENS, WARM_UP, Tally, bare_sampler, drive, questions
 from swarm import AsyncConnectionStack, EpisodeType, SwarmClient, TrainJob
 
 BENCHMARK = "gateway"
@@ -49,9 +49,9 @@ def run(seconds: float) -> list[Result]:
 
 
 async def _measure(seconds: float) -> list[Result]:
-    async with bare_engine() as engine, asyncio.timeout(seconds * (1 + WARM_UP) + CASE_LIMIT_S):
-        await drive(engine, CLIENTS, seconds * WARM_UP)
-        bare = (await drive(engine, CLIENTS, seconds)).tokens / seconds
+    async with bare_sampler() as sampler, asyncio.timeout(seconds * (1 + WARM_UP) + CASE_LIMIT_S):
+        await drive(sampler, CLIENTS, seconds * WARM_UP)
+        bare = (await drive(sampler, CLIENTS, seconds)).tokens / seconds
     async with (
         _server() as endpoint,
         httpx.AsyncClient(timeout=CALL_LIMIT_S, transport=AsyncConnectionStack()) as http,

@@ -54,7 +54,7 @@ LEAST_SLOWING = 2.0
 """What clients and server on two shared cores take with little queueing, and tokens no faster than 30 ms each."""
 LOOK_S = 0.2
 STEP_LIMIT_S = 120.0
-HOLD_S = 600.0
+WAIT_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +67,11 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class _Sighting:
-    """The totals up to a time. `call_s` and `spent_s` sum over calls and ended episodes."""
+    """The totals up to a time. `call_s` and `episode_s` sum over calls and ended episodes."""
 
     calls: int = 0
     call_s: float = 0.0
-    spent_s: float = 0.0
+    episode_s: float = 0.0
     cpu_s: float = 0.0
 
 
@@ -90,13 +90,13 @@ class _Load:
         sigma = self.setup.workload.length_sigma
         while True:
             episode_id, credentials = await self.client.begin_episode(
-                discard_episode_timeout=HOLD_S, wait_timeout=HOLD_S
+                discard_episode_timeout=WAIT_S, wait_timeout=WAIT_S
             )
             began, number = time.perf_counter(), next(self._numbers)
             await self._run_turns(credentials, self.chance.lognormvariate(-(sigma**2) / 2, sigma))
             task = Task("Reverse: ABC", f"task-{number // self.setup.batching.num_repeat}")
             await self.client.end_episode(task, episode_id, WorkflowOutput(reward=float(number % 2)))
-            self._add(spent_s=time.perf_counter() - began)
+            self._add(episode_s=time.perf_counter() - began)
 
     async def _run_turns(self, credentials: Credentials, length: float) -> None:
         workload = self.setup.workload
@@ -116,10 +116,10 @@ class _Load:
             answer.raise_for_status()
             self._add(calls=1, call_s=time.perf_counter() - called)
 
-    def _add(self, *, calls: int = 0, call_s: float = 0.0, spent_s: float = 0.0) -> None:
+    def _add(self, *, calls: int = 0, call_s: float = 0.0, episode_s: float = 0.0) -> None:
         past = self.so_far
         self.so_far = replace(
-            past, calls=past.calls + calls, call_s=past.call_s + call_s, spent_s=past.spent_s + spent_s
+            past, calls=past.calls + calls, call_s=past.call_s + call_s, episode_s=past.episode_s + episode_s
         )
 
 
@@ -134,7 +134,7 @@ def run(seconds: float) -> list[Result]:
             setup = _build(clients, staleness)
             steps = max(STEPS, math.ceil(seconds / simulate(setup).step_s))
             live = measure(setup, steps=steps, warm_up=WARM_UP)
-            case, simulated = case_of(setup), simulate(told(setup, live))
+            case, simulated = case_of(setup), simulate(calibrated(setup, live))
             results += results_of(BENCHMARK, case, live.outcome)
             results += results_of(BENCHMARK, f"{case}, simulated", simulated)
             error = 100 * (simulated.step_s / live.outcome.step_s - 1)
@@ -142,7 +142,7 @@ def run(seconds: float) -> list[Result]:
     return results
 
 
-def told(setup: Setup, live: Measured) -> Setup:
+def calibrated(setup: Setup, live: Measured) -> Setup:
     """Return the case with the measured time of the server's process for a call."""
     return replace(setup, cluster=replace(setup.cluster, gateway_call_s=live.cpu_s_per_call))
 
@@ -187,7 +187,7 @@ async def _measure(setup: Setup, steps: int, warm_up: int, seed: int) -> Measure
         program = ("bench.scale.server", json.dumps(asdict(_on_sampled_tokens(setup))))
         url, pid = stack.enter_context(start_server(Path(directory), program))
         client = await stack.enter_async_context(AsyncSwarmClient(url, client_id="bench", timeout=CALL_LIMIT_S))
-        http = await stack.enter_async_context(httpx.AsyncClient(timeout=HOLD_S, transport=AsyncConnectionStack()))
+        http = await stack.enter_async_context(httpx.AsyncClient(timeout=WAIT_S, transport=AsyncConnectionStack()))
         await client.auto_sync_train_config_and_start_engine(setup.batching.job(), boot_timeout=START_LIMIT_S)
         load = _Load(setup, client, http, random.Random(seed))
         clients = [asyncio.create_task(load.keep_running()) for _ in range(setup.clients)]
@@ -254,9 +254,9 @@ def _outcome(setup: Setup, points: Sequence[MetricPointView], before: _Sighting,
         return last.metrics[name] - first.metrics[name]
 
     episodes, dropped = total("batch/episodes"), total("batch/dropped_episodes")
-    spent_s = after.spent_s - before.spent_s
+    episode_s = after.episode_s - before.episode_s
     rolling_s = seconds - total("scale/train_s") - steps * setup.cluster.publish_s
-    lost_s = max(0.0, rolling_s - spent_s / min(setup.clients, setup.batching.episodes))
+    lost_s = max(0.0, rolling_s - episode_s / min(setup.clients, setup.batching.episodes))
     stale = sum(point.metrics["scale/staleness_mean"] * point.metrics["batch/episodes"] for point in measured)
     call_s = (after.call_s - before.call_s) / (after.calls - before.calls)
     return Outcome(
@@ -270,5 +270,5 @@ def _outcome(setup: Setup, points: Sequence[MetricPointView], before: _Sighting,
         straggler_share=0.0 if setup.batching.max_staleness else lost_s / seconds,
         dropped_share=dropped / (dropped + episodes),
         gateway_s=max(0.0, call_s - grown("scale/busy_s") / grown("scale/calls")),
-        running=spent_s / seconds,
+        running=episode_s / seconds,
     )

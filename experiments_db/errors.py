@@ -5,7 +5,7 @@
     ├── InvalidRecord       a value that cannot be stored: not JSON, out of range, or naming a missing record
     ├── Conflict            the record exists and says otherwise
     │   ├── FrozenCharter   a study has one charter, for good
-    │   ├── TestSplitOpened the sealed test split has been scored before
+    │   ├── TestSplitOpened the test split has been scored before
     │   ├── IllegalMove     a run cannot go from its status to this one
     │   ├── LeaseHeld       another live owner works on this resource
     │   └── LeaseLost       this owner has been replaced, or let go; its writes are refused

@@ -21,16 +21,16 @@ import pandas as pd
 
 from experiments_db.errors import StoreUnavailable
 from experiments_db.records import (
-    Decision,
     Evaluation,
     Event,
     Experiment,
     Finding,
-    Hypothesis,
     LLMCall,
     MetricPoint,
     Run,
     RunStatus,
+    StoredDecision,
+    StoredHypothesis,
     Study,
 )
 from experiments_db.store import ExperimentStore
@@ -152,7 +152,7 @@ def findings_frame(store: ExperimentStore, study_id: str) -> pd.DataFrame:
 
 def decisions_frame(store: ExperimentStore, study_id: str) -> pd.DataFrame:
     """Return one row per decision, by iteration."""
-    return _frame(Decision, store.list_decisions(study_id))
+    return _frame(StoredDecision, store.list_decisions(study_id))
 
 
 def llm_calls_frame(store: ExperimentStore, study_id: str, *, limit: int | None = None) -> pd.DataFrame:
@@ -177,7 +177,7 @@ def export_study(
     run_ids = [run.id for run in store.list_runs(study_id=study_id)]
     frames = {
         "study": _frame(Study, [study]),
-        "hypotheses": _frame(Hypothesis, store.list_hypotheses(study_id)),
+        "hypotheses": _frame(StoredHypothesis, store.list_hypotheses(study_id)),
         "experiments": _frame(Experiment, store.list_experiments(study_id)),
         "runs": runs_frame(store, study_id),
         "metrics": metrics_frame(store, run_ids),

@@ -81,7 +81,7 @@ def fork(
     with failures_in_one_line(), open_database(home, db, must_exist=True) as store:
         from researcher.study.changes.fork import Changes, carry_out_fork, prepare_fork
         from researcher.study.requests import find_study
-        from researcher.study.settings import check_study
+        from researcher.study.settings_check import check_study
 
         parent = find_study(store, study_id)
         found = prepare_fork(store, parent, at, Changes(topic, seeds, max_runs, max_hours))

@@ -13,7 +13,7 @@ from typing import Literal
 
 import streamlit as st
 
-from experiments_db import NotFound, RunStatus, SchemaMismatch, StoreError, StudyStatus, Verdict
+from experiments_db import NotFound, Outcome, RunStatus, SchemaMismatch, StoreError, StudyStatus, Verdict
 from ui import formats, queries
 from ui.contents import ArmScore, StudyContents, best_arm, rank_arms
 
@@ -35,14 +35,14 @@ RUN_COLORS: Mapping[RunStatus, Color] = {
     RunStatus.FAILED: "red",
     RunStatus.STOPPED: "orange",
 }
-VERDICT_COLORS: Mapping[Verdict, Color] = {
+VERDICT_COLORS: Mapping[Verdict | Outcome, Color] = {
     Verdict.KEEP: "green",
     Verdict.WORSE: "red",
     Verdict.NO_BETTER: "orange",
     Verdict.INCONCLUSIVE: "gray",
-    Verdict.SUPPORTED: "green",
-    Verdict.REFUTED: "red",
-    Verdict.UNDECIDED: "gray",
+    Outcome.SUPPORTED: "green",
+    Outcome.REFUTED: "red",
+    Outcome.UNDECIDED: "gray",
 }
 
 EXAMPLE = 'researcher start --topic "Which learning rate trains word reversal best, 1e-4, 1e-3 or 1e-2?"'
@@ -152,7 +152,7 @@ def show_no_studies() -> None:
     st.code(EXAMPLE, language="bash")
 
 
-def badge(status: StudyStatus | RunStatus | Verdict) -> str:
+def badge(status: StudyStatus | RunStatus | Verdict | Outcome) -> str:
     """Return a status as coloured Markdown."""
     if isinstance(status, StudyStatus):
         color = STUDY_COLORS[status]

@@ -46,7 +46,7 @@ class StudyReader:
             findings=tuple(store.list_findings(study_id=study_id)),
             decisions=tuple(store.list_decisions(study_id)),
             analysis={} if analysis is None else analysis.document,
-            spent=store.sum_budget(study_id),
+            used=store.sum_budget(study_id),
             usage=store.sum_llm_usage(study_id),
             work=find_work(store, study),
         )

@@ -30,7 +30,7 @@ from bench.judge.shapes import (
     two_groups,
 )
 from bench.judge.simulation import Truth, play_studies
-from researcher.analysis import Verdict
+from experiments_db import Verdict
 from researcher.charter import Charter
 from researcher.judge import Family, Runs, judge
 from researcher.judge.samples import ScoredRun

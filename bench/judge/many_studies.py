@@ -41,7 +41,7 @@ class Moments:
     n: Floats
     mean: Floats
     variance: Floats
-    room: Floats
+    headroom: Floats
 
 
 def measure(drawn: Drawn, random: Generator, episodes: int) -> Measured:
@@ -103,8 +103,8 @@ def _loss_by_retries(arms: Measured, baseline: Measured) -> Floats:
 def _test(arms: Measured, baseline: Measured, loss: Floats | float = 0.0) -> tuple[Floats, Floats]:
     """Return P values, 1 where there are too few runs, and gains."""
     arm, base = _moments(arms), _moments(baseline)
-    widest = np.maximum(arm.room, base.room)
-    parts = [each.variance * (widest / each.room) ** SHRINKAGE / each.n for each in (arm, base)]
+    widest = np.maximum(arm.headroom, base.headroom)
+    parts = [each.variance * (widest / each.headroom) ** SHRINKAGE / each.n for each in (arm, base)]
     total = parts[0] + parts[1]
     df = total**2 / (parts[0] ** 2 / (arm.n - 1) + parts[1] ** 2 / (base.n - 1))
     gain = arm.mean - base.mean - loss

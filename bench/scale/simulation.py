@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from bench.scale.setup import Outcome, Setup
 from bench.scale.stations import Gateway, Replica, run_simulated
-from swarm.batch import BatchPolicy, BatchPool, Place, SealedBatch
+from swarm.batch import BatchPolicy, BatchPool, ClosedBatch, Place
 from swarm.rollout.admission import Admission
 from swarm.run.lifecycle import EngineLifecycle
 from swarm.schemas import EngineState
@@ -29,7 +29,7 @@ MOST_RUNNING = 1_000_000
 class Tally:
     """Counters that only grow.
 
-    `spent_s` sums the durations of the episodes that left the pool. `lost_s` sums the time that batches waited for
+    `episode_s` sums the durations of the episodes that left the pool. `lost_s` sums the time that batches waited for
     stragglers, and `gateway_s` the time of calls at the gateway. `staleness` has an entry per trained episode.
     """
 
@@ -40,7 +40,7 @@ class Tally:
     dropped: int = 0
     train_s: float = 0.0
     lost_s: float = 0.0
-    spent_s: float = 0.0
+    episode_s: float = 0.0
     tokens: float = 0.0
     calls: int = 0
     gateway_s: float = 0.0
@@ -110,7 +110,7 @@ class Simulation:
             at=self._loop.time(),
             tokens=sum(replica.tokens for replica in self._replicas),
             calls=self._gateway.calls,
-            gateway_s=self._gateway.spent_s,
+            gateway_s=self._gateway.busy_s,
             staleness=list(self._tally.staleness),
         )
 
@@ -160,26 +160,26 @@ class Simulation:
             await self._lifecycle.move(EngineState.DRAINING)
             if not self._pool.policy.max_staleness:
                 await self._admission.drained(self._pool.policy.drain_timeout_s)
-            sealed = self._seal()
-            if sealed.batch.groups:
+            closed = self._close_batch()
+            if closed.batch.groups:
                 break
             await self._lifecycle.move(EngineState.ROLLING)
         await self._lifecycle.move(EngineState.TRAINING)
-        await self._train(sealed)
+        await self._train(closed)
         self._rolling_since = self._loop.time()
         await self._lifecycle.move(EngineState.ROLLING)
 
-    def _seal(self) -> SealedBatch:
-        sealed = self._pool.seal(f"batch-{self._version}", self._version + 1)
+    def _close_batch(self) -> ClosedBatch:
+        closed = self._pool.close_batch(f"batch-{self._version}", self._version + 1)
         self._admission.release()
-        self._tally.dropped += len(sealed.dropped)
-        self._forget(drop.episode_id for drop in sealed.dropped)
+        self._tally.dropped += len(closed.dropped)
+        self._forget(drop.episode_id for drop in closed.dropped)
         if not self._pool.policy.max_staleness:
-            self._count_stragglers(sealed)
-        return sealed
+            self._count_stragglers(closed)
+        return closed
 
-    async def _train(self, sealed: SealedBatch) -> None:
-        episodes = sealed.batch.episodes
+    async def _train(self, closed: ClosedBatch) -> None:
+        episodes = closed.batch.episodes
         train_s = self._setup.cluster.train_s(sum(self._costs[each.episode_id].trained_tokens for each in episodes))
         await asyncio.sleep(train_s)
         self._pause(True)
@@ -200,12 +200,12 @@ class Simulation:
 
     def _forget(self, episode_ids: Iterable[str]) -> None:
         for episode_id in episode_ids:
-            self._tally.spent_s += self._costs.pop(episode_id).duration_s
+            self._tally.episode_s += self._costs.pop(episode_id).duration_s
 
-    def _count_stragglers(self, sealed: SealedBatch) -> None:
+    def _count_stragglers(self, closed: ClosedBatch) -> None:
         """Return the extra time of the rollout over the same load spread evenly over its clients."""
-        spent_s = [self._costs[episode.episode_id].duration_s for episode in sealed.batch.episodes]
-        even_s = sum(spent_s) / max(1, min(len(spent_s), self._setup.clients))
+        durations_s = [self._costs[episode.episode_id].duration_s for episode in closed.batch.episodes]
+        even_s = sum(durations_s) / max(1, min(len(durations_s), self._setup.clients))
         self._tally.lost_s += max(0.0, self._loop.time() - self._rolling_since - even_s)
 
 
@@ -233,7 +233,7 @@ def _outcome(setup: Setup, before: Tally, after: Tally, steps: int) -> Outcome:
         straggler_share=(after.lost_s - before.lost_s) / seconds,
         dropped_share=dropped / (dropped + trained),
         gateway_s=(after.gateway_s - before.gateway_s) / max(1, after.calls - before.calls),
-        running=(after.spent_s - before.spent_s) / seconds,
+        running=(after.episode_s - before.episode_s) / seconds,
     )
 
 

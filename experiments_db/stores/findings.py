@@ -13,7 +13,7 @@ from sqlalchemy import select
 
 from experiments_db.errors import InvalidRecord
 from experiments_db.models import AnalysisRow, DecisionRow, ExperimentRow, FindingRow, PlanRow, StudyRow
-from experiments_db.records import Decision, Finding, IterationDocument, JsonObject, Verdict
+from experiments_db.records import Finding, IterationDocument, JsonObject, StoredDecision, Verdict
 from experiments_db.stores.base import (
     StoreBase,
     check_finite,
@@ -154,7 +154,7 @@ class FindingStore(StoreBase):
         finding_ids: Sequence[str] = (),
         details: JsonObject | None = None,
         replace: bool = False,
-    ) -> Decision:
+    ) -> StoredDecision:
         """Store how an iteration ends. Raises NotFound.
 
         The first decision of an iteration stands and is returned, unless `replace` is set.
@@ -173,7 +173,7 @@ class FindingStore(StoreBase):
             require(session, StudyRow, study_id, "study")
             replaced = tuple(values.keys() - set(ITERATION)) if replace else ()
             insert_rows(session, DecisionRow, [values], key=ITERATION, replace=replaced)
-            return to_record(Decision, get_by(session, DecisionRow, study_id=study_id, iteration=iteration))
+            return to_record(StoredDecision, get_by(session, DecisionRow, study_id=study_id, iteration=iteration))
 
     def _record_iteration(
         self, row: type[PlanRow] | type[AnalysisRow], study_id: str, iteration: int, document: JsonObject
@@ -190,10 +190,10 @@ class FindingStore(StoreBase):
             if row is PlanRow:
                 renumber(session, get_by(session, PlanRow, study_id=study_id, iteration=iteration))
 
-    def list_decisions(self, study_id: str) -> list[Decision]:
+    def list_decisions(self, study_id: str) -> list[StoredDecision]:
         """Return the decisions of a study by iteration."""
         statement = select(DecisionRow).where(DecisionRow.study_id == study_id).order_by(DecisionRow.iteration)
-        return self._list(statement, Decision)
+        return self._list(statement, StoredDecision)
 
 
 def _check_outcome(metric: str, split: str, outcome: FindingOutcome) -> None:

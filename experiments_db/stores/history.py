@@ -185,8 +185,8 @@ class HistoryStore(StoreBase):
             .group_by(BudgetEntryRow.kind)
         )
         with self._read() as session:
-            spent = {kind: float(amount) for kind, amount in session.execute(statement)}
-        return {kind: spent.get(kind, 0.0) for kind in BudgetKind}
+            used = {kind: float(amount) for kind, amount in session.execute(statement)}
+        return {kind: used.get(kind, 0.0) for kind in BudgetKind}
 
     def record_artifact(
         self, study_id: str, kind: str, path: str, *, sha256: str, size_bytes: int, run_id: str | None = None

@@ -14,14 +14,14 @@ from experiments_db.errors import Conflict, FrozenCharter, InvalidRecord, TestSp
 from experiments_db.models import CharterRow, ExperimentRow, HypothesisRow, RunRow, StudyRow
 from experiments_db.records import (
     Author,
-    Charter,
     Experiment,
     ExperimentStatus,
-    Hypothesis,
     JsonObject,
+    Outcome,
+    StoredCharter,
+    StoredHypothesis,
     Study,
     StudyStatus,
-    Verdict,
     hash_json,
 )
 from experiments_db.stores.base import (
@@ -98,7 +98,7 @@ class StudyStore(StoreBase):
             session.flush()
             return to_record(Study, row)
 
-    def freeze_charter(self, study_id: str, document: JsonObject) -> Charter:
+    def freeze_charter(self, study_id: str, document: JsonObject) -> StoredCharter:
         """Bind the study to `document`, for good. The same document again is accepted, another raises FrozenCharter."""
         try:
             content_hash = hash_json(document)
@@ -116,15 +116,15 @@ class StudyStore(StoreBase):
             row = require(session, CharterRow, study_id, "charter of study")
             if row.content_hash != content_hash:
                 raise FrozenCharter(f"study {study_id} has a charter already, and it differs; start a new study")
-            return to_record(Charter, row)
+            return to_record(StoredCharter, row)
 
-    def find_charter(self, study_id: str) -> Charter | None:
+    def find_charter(self, study_id: str) -> StoredCharter | None:
         with self._read() as session:
             row = session.get(CharterRow, study_id)
-            return None if row is None else to_record(Charter, row)
+            return None if row is None else to_record(StoredCharter, row)
 
-    def open_test_split(self, study_id: str, purpose: str) -> Charter:
-        """Note that the sealed test split is scored now, for `purpose` (such as "confirm run-...").
+    def open_test_split(self, study_id: str, purpose: str) -> StoredCharter:
+        """Note that the test split is scored now, for `purpose` (such as "confirm run-...").
 
         The same purpose again is accepted, so that a crash between this and the score does not lock the study out.
         Raises TestSplitOpened for another purpose, NotFound for a study without charter.
@@ -138,7 +138,7 @@ class StudyStore(StoreBase):
                 raise TestSplitOpened(
                     f"the test split of study {study_id} was opened for {row.test_opened_for!r}; it opens only once"
                 )
-            return to_record(Charter, row)
+            return to_record(StoredCharter, row)
 
     def create_hypothesis(
         self,
@@ -149,7 +149,7 @@ class StudyStore(StoreBase):
         rationale: str = "",
         iteration: int = 0,
         parent_id: str | None = None,
-    ) -> Hypothesis:
+    ) -> StoredHypothesis:
         """Store a hypothesis; a repeat of `key` returns the stored one, unchanged. Raises NotFound."""
         check_text(key=key, statement=statement)
         now = self._clock()
@@ -168,19 +168,19 @@ class StudyStore(StoreBase):
             if parent_id is not None:
                 require(session, HypothesisRow, parent_id, "hypothesis")
             insert_rows(session, HypothesisRow, [values], key=("study_id", "key"))
-            return to_record(Hypothesis, get_by(session, HypothesisRow, study_id=study_id, key=key))
+            return to_record(StoredHypothesis, get_by(session, HypothesisRow, study_id=study_id, key=key))
 
-    def judge_hypothesis(self, hypothesis_id: str, verdict: Verdict, reason: str) -> Hypothesis:
+    def judge_hypothesis(self, hypothesis_id: str, verdict: Outcome, reason: str) -> StoredHypothesis:
         """Set the verdict; a later one, on more runs, replaces it. Raises NotFound."""
         with self._write() as session:
             row = require(session, HypothesisRow, hypothesis_id, "hypothesis", lock=True)
             row.verdict, row.verdict_reason = verdict, reason
-            return to_record(Hypothesis, row)
+            return to_record(StoredHypothesis, row)
 
-    def list_hypotheses(self, study_id: str) -> list[Hypothesis]:
+    def list_hypotheses(self, study_id: str) -> list[StoredHypothesis]:
         """Return hypotheses in the order of creation."""
         statement = select(HypothesisRow).where(HypothesisRow.study_id == study_id)
-        return self._list(statement.order_by(HypothesisRow.created_at, HypothesisRow.id), Hypothesis)
+        return self._list(statement.order_by(HypothesisRow.created_at, HypothesisRow.id), StoredHypothesis)
 
     def create_experiment(
         self,

@@ -71,9 +71,9 @@ def _objections(model: str, verl: Mapping[str, Any], given: Mapping[str, Any]) -
     own = given.get("model", BUNDLED_MODEL)
     if model not in (*LR_OF_BUNDLED_MODELS, own):
         yield f"model: an arm starts from the study's own model, {own}, not from {model!r}"
-    said = dict(_leaves(given.get("verl") or {}))
+    given_leaves = dict(_leaves(given.get("verl") or {}))
     for name, value in _leaves(verl):
-        if name in said and said[name] == value:
+        if name in given_leaves and given_leaves[name] == value:
             continue
         last = name.rpartition(".")[2]
         if _NAMES_CODE.search(last) and value not in (None, False):

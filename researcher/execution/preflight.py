@@ -29,9 +29,8 @@ from researcher.servers.server_pool import PROJECT, is_outage
 from swarm import SwarmClient
 from swarm.errors import SandboxUnavailable, SwarmError
 from swarm.job import build_job
-from swarm.program import is_program
-from swarm.program.command_line import ENVIRONMENT_FAILED, NO_SANDBOX
-from swarm.sandbox.sandbox import Sandbox, SandboxedCommand, plain_command
+from swarm.program import ENVIRONMENT_FAILED, NO_SANDBOX, is_program
+from swarm.sandbox import Sandbox, SandboxedCommand, plain_command
 
 LINT_TIMEOUT_S = 30.0
 PREFLIGHT_TIMEOUT_S = 90.0

@@ -17,7 +17,8 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
-from researcher.analysis import JudgedContrast, Outcome
+from experiments_db import Outcome
+from researcher.analysis import JudgedContrast
 from researcher.charter import Charter
 from researcher.judge.samples import Estimate, Sample, contrast_of
 from researcher.plan import Contrast, Relation

@@ -29,8 +29,8 @@ from researcher.servers.server_pool import ServerPool, Slot
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog
 from researcher.study.settings import KeptCheckpoints
-from swarm.processes.child import Child
-from swarm.sandbox.sandbox import Sandbox
+from swarm.processes import Child
+from swarm.sandbox import Sandbox
 
 
 class Phase(StrEnum):

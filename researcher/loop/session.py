@@ -39,6 +39,7 @@ from researcher.loop.system_faults import examine_environment
 from researcher.loop.webhook import FAILED as NOT_TOLD
 from researcher.loop.webhook import Webhook
 from researcher.planner.base import Planner
+from researcher.planner.rules import build_rules_planner
 from researcher.servers.leases import LeaseHolder, name_database
 from researcher.servers.server_files import unpack_ledgers
 from researcher.servers.server_pool import ServerPool
@@ -48,9 +49,9 @@ from researcher.study.ending import is_over, judge_ending, reopen
 from researcher.study.lease import StudyLease
 from researcher.study.log import StudyLog
 from researcher.study.requests import find_study, resume_command
-from researcher.study.settings import StudySettings, build_rules_planner, sandbox_of
+from researcher.study.settings import StudySettings, sandbox_of
 from swarm.errors import SwarmError
-from swarm.sandbox.sandbox import Sandbox
+from swarm.sandbox import Sandbox
 
 logger = logging.getLogger(__name__)
 
@@ -202,7 +203,7 @@ class _Worker:
         """
         study = store.get_study(self.study.id)
         if study.status is StudyStatus.RUNNING:
-            ending = judge_ending(store, study.id, is_spent=is_cut_short(store, study.id))
+            ending = judge_ending(store, study.id, is_budget_used_up=is_cut_short(store, study.id))
             study = store.set_study_status(study.id, ending.status, ending.reason)
         if study.status is StudyStatus.FAILED:
             log.note("study.failed", f"The study failed: {study.status_reason}", severity=Severity.ERROR)

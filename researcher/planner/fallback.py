@@ -44,7 +44,7 @@ class FallbackPlanner:
     _: KW_ONLY
     failures: tuple[type[ResearchError], ...]
     plain: str
-    say: Callable[[str, str], object]
+    report: Callable[[str, str], object]
 
     @property
     def name(self) -> str:
@@ -100,9 +100,9 @@ class FallbackPlanner:
                 answer = of_rules()
             except (TopicInvalid, PlannerError) as unable:
                 first = " ".join(str(unable).split("\n")[0].split())
-                self.say("rules.unable", f"The rules planner cannot {what} in its place: {first}")
+                self.report("rules.unable", f"The rules planner cannot {what} in its place: {first}")
                 raise failure from None
-            self.say("rules.answered", f"The rules planner takes over to {what}: {failure}")
+            self.report("rules.answered", f"The rules planner takes over to {what}: {failure}")
             return answer
 
     def _plan_by_rules(self, charter: Charter, history: History) -> Plan:

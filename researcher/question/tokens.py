@@ -23,7 +23,7 @@ from researcher.question.words import (
     OPTIMIZES,
     VERBS_OF_ENVIRONMENTS,
 )
-from swarm.environments.registry import LIBRARIES
+from swarm.environments import LIBRARIES
 
 
 class Kind(StrEnum):

@@ -13,7 +13,7 @@ from typing import Self
 
 from experiments_db import ExperimentStore, Lease, LeaseHeld, LeaseLost, StoreError, lease_name
 from researcher.errors import StudyBusy
-from swarm.processes.child import is_dead, own_name
+from swarm.processes import is_dead, own_name
 
 logger = logging.getLogger(__name__)
 

@@ -77,7 +77,7 @@ class Snapshot:
             "runs_done": self.done,
             "runs_planned": self.planned,
             "seconds_left": self.seconds_left,
-            "budget": {line.name: {"spent": line.spent, "limit": line.limit} for line in self.budget},
+            "budget": {line.name: {"used": line.used, "limit": line.limit} for line in self.budget},
         }
 
     @property

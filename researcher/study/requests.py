@@ -12,8 +12,9 @@ from urllib.parse import urlsplit
 from experiments_db import ExperimentStore, NotFound, Study, StudyStatus, StudyWork, find_work
 from researcher.errors import ResearchError, StudyNotFound
 from researcher.home import DATABASE, DEFAULT_HOME, home_option
-from researcher.study.settings import StudySettings, complete_from_topic
-from swarm.processes.child import is_dead
+from researcher.study.settings import StudySettings
+from researcher.study.topic import complete_from_topic
+from swarm.processes import is_dead
 
 
 def create_study(store: ExperimentStore, topic: str, settings: StudySettings) -> Study:

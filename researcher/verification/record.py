@@ -1,4 +1,4 @@
-"""The checks of the record itself: its rows, the charter, plans, decisions, the sealed test and the budget.
+"""The checks of the record itself: its rows, the charter, plans, decisions, the test split and the budget.
 
 Place in the flow: verify.py calls each of these once. score_checks.py recomputes scores from rewards; nothing here
 does.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from experiments_db import BudgetKind, Charter, ExperimentStore, RunStatus, Study, hash_json
-from researcher.evaluator import FINAL, SEALED
+from experiments_db import BudgetKind, ExperimentStore, RunStatus, StoredCharter, Study, hash_json
+from researcher.evaluator import FINAL, TEST
 from researcher.study.ending import ROWS_CHANGED
 from researcher.study.log import charter_from_json, plan_from_json
 from researcher.verification.result import Check, differences
@@ -31,7 +31,7 @@ def check_rows(store: ExperimentStore, study: Study) -> Iterator[Check]:
             yield Check(f"rows of {name}", table.rows, (differences[name],) if name in differences else ())
 
 
-def check_charter(charter: Charter) -> Check:
+def check_charter(charter: StoredCharter) -> Check:
     found = hash_json(charter.document)
     wrong = (f"the charter hashes to {found[:12]}, it was frozen as {charter.content_hash[:12]}",)
     return Check("charter", 1, () if found == charter.content_hash else wrong)
@@ -69,23 +69,23 @@ def check_decisions(store: ExperimentStore, study_id: str) -> Check:
     return Check("decisions", len(decisions), (*lost, *blind))
 
 
-def check_sealed_test(store: ExperimentStore, study_id: str, charter: Charter) -> Check:
-    """Check that the sealed split was scored only after it was opened, and only for the arms it was opened for."""
+def check_test_split(store: ExperimentStore, study_id: str, charter: StoredCharter) -> Check:
+    """Check that the test split was scored only after it was opened, and only for the arms it was opened for."""
     document = charter_from_json(charter.document)
     arms = {item.id: item.name for item in store.list_experiments(study_id)}
     runs = {run.id: run for run in store.list_runs(study_id=study_id)}
     mismatches: list[str] = []
-    scores = store.list_evaluations(study_id=study_id, split=document.sealed_split)
+    scores = store.list_evaluations(study_id=study_id, split=document.test_split)
     for item in scores:
         name = arms[runs[item.run_id].experiment_id]
-        if item.phase != SEALED or charter.test_opened_at is None or item.created_at < charter.test_opened_at:
-            mismatches.append(f"{item.run_id} was scored on the {document.sealed_split} split before it was opened")
+        if item.phase != TEST or charter.test_opened_at is None or item.created_at < charter.test_opened_at:
+            mismatches.append(f"{item.run_id} was scored on the {document.test_split} split before it was opened")
         elif name not in (charter.test_opened_for or ""):
             mismatches.append(f"{item.run_id} of {name} was scored, opened was it to {charter.test_opened_for}")
-    return Check("sealed test", len(scores), tuple(mismatches))
+    return Check("test split", len(scores), tuple(mismatches))
 
 
-def check_runs(store: ExperimentStore, study_id: str, charter: Charter) -> Check:
+def check_runs(store: ExperimentStore, study_id: str, charter: StoredCharter) -> Check:
     """Check that finished runs have their scores and that each launched trial was charged once."""
     document = charter_from_json(charter.document)
     runs = store.list_runs(study_id=study_id)

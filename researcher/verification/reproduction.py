@@ -35,8 +35,8 @@ from researcher.servers.leases import LeaseHolder
 from researcher.servers.server_pool import ServerPool
 from researcher.study.log import charter_from_json
 from swarm import SwarmClient
-from swarm.processes.child import Child, tail
-from swarm.sandbox.sandbox import Sandbox, choose_sandbox
+from swarm.processes import Child, tail
+from swarm.sandbox import Sandbox, choose_sandbox
 
 Z = 1.959964
 """The number of standard deviations around the mean that covers 95 % of a normal distribution."""
@@ -184,7 +184,7 @@ class _Repeat:
     pool: ServerPool
     environments: StudyEnvironments
     sandbox: Sandbox | None
-    say: Callable[[str], None]
+    report: Callable[[str], None]
 
     def carry_out(self) -> Run:
         """Train and score the repeat, and return it as in its own database."""
@@ -208,7 +208,7 @@ class _Repeat:
             run = self._end_as_the_record(slot.url, run)
             self._await_steps(slot.url, child, run, evaluator)
             run = self.store.update_run(run.id, status=RunStatus.EVALUATING)
-            self.say("scoring")
+            self.report("scoring")
             evaluator.measure(run, slot.url, child)
         finally:
             child.stop()
@@ -260,7 +260,7 @@ class _Repeat:
                     raise ResearchError(f"the client ended with exit code {code} at step {status.step}: {words}")
                 if time.monotonic() > deadline:
                     raise ResearchError(f"the repeat is at step {status.step} and takes too long")
-                self.say(f"step {status.step} of {self.record.steps}")
+                self.report(f"step {status.step} of {self.record.steps}")
                 time.sleep(POLL_S)
             self._copy_curves(client, run, copied)
 

@@ -24,7 +24,7 @@ from researcher.verification.record import (
     check_plans,
     check_rows,
     check_runs,
-    check_sealed_test,
+    check_test_split,
 )
 from researcher.verification.report_check import check_report
 from researcher.verification.result import Check, Verification
@@ -54,7 +54,7 @@ def verify_study(store: ExperimentStore, study_id: str) -> Verification:
         "scores": lambda: [check_scores(store, study_id)],
         "analyses": lambda: check_analyses(store, study_id, charter),
         "decisions": lambda: [check_decisions(store, study_id)],
-        "sealed test": lambda: [check_sealed_test(store, study_id, stored)],
+        "test split": lambda: [check_test_split(store, study_id, stored)],
         "report": lambda: [check_report(store, study_id)],
     }
     found = tuple(result for kind, run in checks.items() for result in _carry_out(kind, run))

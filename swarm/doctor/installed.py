@@ -192,17 +192,17 @@ def _run_probe() -> _ProbeOutcome:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_LIMIT_S)
     except subprocess.TimeoutExpired as error:
         # subprocess gives bytes here, although it was called with text=True.
-        said = error.stdout.decode(errors="replace") if isinstance(error.stdout, bytes) else ""
-        return _ProbeOutcome(_parsed(said), f"no answer within {PROBE_LIMIT_S:.0f} s", is_late=True)
+        output = error.stdout.decode(errors="replace") if isinstance(error.stdout, bytes) else ""
+        return _ProbeOutcome(_parsed(output), f"no answer within {PROBE_LIMIT_S:.0f} s", is_late=True)
     except OSError as error:
         return _ProbeOutcome((), str(error))
     problem = "" if done.returncode == 0 else _last_line(done.stderr) or f"the process ended with {done.returncode}"
     return _ProbeOutcome(_parsed(done.stdout), problem)
 
 
-def _parsed(said: str) -> list[dict[str, Any]]:
+def _parsed(output: str) -> list[dict[str, Any]]:
     """Return the JSON lines of the probe, without lines that libraries print while they load."""
-    return [json.loads(line) for line in said.splitlines() if line.startswith("{") and line.endswith("}")]
+    return [json.loads(line) for line in output.splitlines() if line.startswith("{") and line.endswith("}")]
 
 
 def _last_line(text: str) -> str:

@@ -38,9 +38,9 @@ RolloutIS = Literal["off", "token", "sequence"]
 """Level of truncated importance sampling, which corrects for the policy that sampled a token. verl calls it rollout
 correction. The default is "token" if `max_staleness` allows older policies, else "off"."""
 if TYPE_CHECKING:
-    Sampler = str
+    SamplerKind = str
 else:
-    Sampler = Literal[("auto", "local", *EXTERNAL_SAMPLERS)]
+    SamplerKind = Literal[("auto", "local", *EXTERNAL_SAMPLERS)]
 """The sampler of the local engine: "local" is the worker process that trains, the others run in separate processes."""
 ToolParser = Literal["auto", "hermes", "llama3_json", "mistral"]
 ReasoningParser = Literal["auto", "none", "think", "mistral"]
@@ -88,7 +88,7 @@ class JobSettings(DescribedModel):
     """Number format that the weights are loaded, sampled and differentiated in; AdamW works on float32 copies of
     bfloat16 ones. `auto` on a CPU is bfloat16 for a checkpoint in bfloat16 if the processor multiplies such numbers
     itself, and else float32; on a GPU it is bfloat16. Engine verl has settings of its own, in `verl`."""
-    sampler: Sampler = "auto"
+    sampler: SamplerKind = "auto"
     """What samples for engine local: the worker that trains (`local`), or `vllm` in processes of its own on the same
     device, see [models](models.md#vllm-as-the-sampler). `auto` is local on the CPU; on a GPU it is vllm where the
     server was given vLLM's interpreter and the job names a model of its own and no adapter. Engine verl always samples
@@ -103,12 +103,12 @@ class JobSettings(DescribedModel):
     stop_rule: StopRule = "enough_tasks"
     """When a batch is complete: see [stop rules](algorithms.md#from-episodes-to-a-batch)."""
     min_group: int | None = Field(default=None, ge=1)
-    """A group with fewer episodes than this is dropped and counted when its batch is sealed. Default: 2, or 1 where
+    """A group with fewer episodes than this is dropped and counted when its batch is closed. Default: 2, or 1 where
     `num_repeat` is 1."""
     drain_timeout_s: float = Field(default=30.0, gt=0, le=86_400)
     """Seconds that a complete batch waits for episodes still running."""
     batch_timeout_s: float | None = Field(default=None, gt=0, le=86_400)
-    """Seconds after its first episode when a batch is sealed with what it has. Default: no limit."""
+    """Seconds after its first episode when a batch is closed with what it has. Default: no limit."""
     group_timeout_s: float = Field(default=GROUP_TIMEOUT_S, gt=0, le=86_400)
     """Seconds after which a group counts with what it has, if none of its episodes runs or is asked for."""
     stall_timeout_s: float = Field(default=STALL_TIMEOUT_S, gt=0, le=86_400)

@@ -107,8 +107,8 @@ def batch(status: Status) -> RenderableType:
     running_eval = f"{pool.running_eval} eval" if pool.running_eval else ""
     table.add_row("tasks", f"{pool.tasks}/{pool.tasks_target}", _bar(pool.tasks, pool.tasks_target), running_eval)
     fill = _bar(pool.episodes, pool.episodes_target)
-    held = f", {pool.held_begins} wait" if pool.held_begins else ""
-    table.add_row("episodes", f"{pool.episodes}/{pool.episodes_target}", fill, f"{pool.running_train} run{held}")
+    waiting = f", {pool.waiting_begins} wait" if pool.waiting_begins else ""
+    table.add_row("episodes", f"{pool.episodes}/{pool.episodes_target}", fill, f"{pool.running_train} run{waiting}")
     for name, source in _sources(pool):
         fill = "" if source.tasks_target is None else _bar(source.tasks, source.tasks_target)
         target = "" if source.tasks_target is None else f"/{source.tasks_target}"

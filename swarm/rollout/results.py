@@ -142,8 +142,8 @@ def require_revisable(row: EpisodeRow) -> None:
         why = f" ({row.outcome})" if row.outcome else ""
         raise EpisodeEnded(f"episode {row.episode_id} is {row.state}{why}: its reward is final")
     if row.batch_id is not None:
-        raise sealed_already(row.episode_id)
+        raise closed_already(row.episode_id)
 
 
-def sealed_already(episode_id: str) -> EpisodeEnded:
-    return EpisodeEnded(f"the batch of episode {episode_id} is sealed: its reward is final")
+def closed_already(episode_id: str) -> EpisodeEnded:
+    return EpisodeEnded(f"the batch of episode {episode_id} is closed: its reward is final")

@@ -25,14 +25,14 @@ from swarm.processes.imports import collector_paused
 from swarm.rollout.call_metrics import TokenRate
 from swarm.rollout.completion import ModelService
 from swarm.rollout.episodes import Episodes
-from swarm.rollout.held_sampling import HeldSampler
 from swarm.rollout.results import finished_episode, salvaged_episode
 from swarm.rollout.running import REMEMBERED_EPISODES
 from swarm.rollout.transactions.coordinator_client import CoordinatorClient
+from swarm.rollout.waiting_sampler import WaitingSampler
 from swarm.run.evaluations import Evaluations
 from swarm.run.lifecycle import EngineLifecycle
 from swarm.run.running_job import RunningJob
-from swarm.sampler import EngineInfo
+from swarm.sampler import SamplerInfo
 from swarm.server.initial_weights import InitialWeights
 from swarm.server.run import Run
 from swarm.tracker.codec import Codec
@@ -146,7 +146,7 @@ class Assembly:
         )
         episodes = Episodes(
             running_job=running_job,
-            info=EngineInfo(job.model, "", job.max_model_len or 0, 0, "not started"),
+            info=SamplerInfo(job.model, "", job.max_model_len or 0, 0, "not started"),
             pool=pool,
             ledger=self.ledger,
             lifecycle=self.lifecycle,
@@ -164,7 +164,9 @@ class Assembly:
         rate = TokenRate()
         return ModelService(
             episodes=episodes,
-            sampler=HeldSampler(backend.engine, self.lifecycle, self.config.hold_s, self.on_engine_failure, rate.add),
+            sampler=WaitingSampler(
+                backend.sampler, self.lifecycle, self.config.max_wait_s, self.on_engine_failure, rate.add
+            ),
             rate=rate,
             codec=codec.bounded(episodes.context_length),
             ledger=self.ledger,

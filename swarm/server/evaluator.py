@@ -93,7 +93,7 @@ class Evaluator:
             if code == 0:
                 pause_s = FIRST_PAUSE_S
                 continue
-            await self._tell_failure(code)
+            await self._record_failure(code)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, MAX_PAUSE_S)
 
@@ -109,7 +109,7 @@ class Evaluator:
                 os.kill(child.pid, signal.SIGKILL)
             child.stop()
 
-    async def _tell_failure(self, code: int) -> None:
+    async def _record_failure(self, code: int) -> None:
         lines = tail(self.log).splitlines()
         reason = lines[-1] if lines else f"exit code {code}"
         logger.warning("the evaluator ended with exit code %d: %s", code, reason)

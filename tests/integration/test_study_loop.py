@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from simulated_study import reports_without_images
-from slow_engines import Pace
+from slow_samplers import Pace
 from typer.testing import CliRunner
 
 from experiments_db import (
@@ -195,13 +195,13 @@ def test_last_finding_equals_what_the_evaluations_give(done: Done) -> None:
     assert set(finding.run_ids) == {run.id for run in done.store.list_runs(study_id=done.study.id)}
 
 
-def test_sealed_split_is_opened_once_for_winner_and_runner_up(done: Done) -> None:
-    sealed = done.store.list_evaluations(study_id=done.study.id, split="test")
+def test_the_test_split_is_opened_once_for_winner_and_runner_up(done: Done) -> None:
+    scores = done.store.list_evaluations(study_id=done.study.id, split="test")
 
-    assert {item.phase for item in sealed} == {"sealed"}
+    assert {item.phase for item in scores} == {"test"}
     # Every answer of the fake engine is wrong: the baseline, listed first, is the winner as well.
     both = [*done.runs("batch_size=2"), *done.runs("batch_size=3")]
-    assert sorted(item.run_id for item in sealed) == sorted(run.id for run in both)
+    assert sorted(item.run_id for item in scores) == sorted(run.id for run in both)
     charter = done.store.find_charter(done.study.id)
     assert charter is not None and charter.test_opened_for == "score batch_size=2 and batch_size=3"
 

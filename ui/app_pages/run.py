@@ -12,7 +12,7 @@ import streamlit as st
 
 from experiments_db import EpisodeSummary, Experiment, NotFound, Run
 from ui import charts, differences, elements, formats, queries, study_files, token_view
-from ui.contents import BASE, FINAL, SEALED, StudyContents
+from ui.contents import BASE, FINAL, TEST, StudyContents
 
 REFRESH = "3s"
 FIRST_METRICS = ("critic/score/mean", "actor/entropy", "actor/grad_norm", "actor/ppo_kl")
@@ -68,7 +68,7 @@ def show_figures(contents: StudyContents, run: Run) -> None:
     scores = contents.scores_of(run.id)
     split = contents.search_split
     base, final = scores.get((BASE, split)), scores.get((FINAL, split))
-    sealed = next((value for (phase, _), value in scores.items() if phase == SEALED), None)
+    test = next((value for (phase, _), value in scores.items() if phase == TEST), None)
     with st.grid(5, min_column_width=150):
         gain = formats.delta(None if base is None or final is None else final - base)
         st.metric(
@@ -80,7 +80,7 @@ def show_figures(contents: StudyContents, run: Run) -> None:
             help=contents.metric,
         )
         elements.show_metric("Before training", formats.score(base))
-        elements.show_metric("Test split", formats.score(sealed), help="Scored once, for best arm and baseline.")
+        elements.show_metric("Test split", formats.score(test), help="Scored once, for best arm and baseline.")
         version = formats.MISSING if run.final_weight_version is None else str(run.final_weight_version)
         elements.show_metric("Weight version", version, help="Steps trained, by the version served at the end.")
         elements.show_metric("Duration", formats.duration(run.duration_s))

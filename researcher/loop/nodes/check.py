@@ -140,15 +140,15 @@ def _find_broken_promise(deps: Deps, arm: Arm) -> tuple[Problem, ...]:
     own = next(item for item in experiments if item.name == arm.name)
     if problem := contradict_name(own.name, own.job):
         return (Problem("promise", problem),)
-    told = own.factors.get(PROGRAM)
+    named = own.factors.get(PROGRAM)
     for other in experiments:
         has_program = other.id != own.id and other.status is ExperimentStatus.READY and PROGRAM in other.factors
-        if has_program and other.factors[PROGRAM] != told and other.program_code == own.program_code:
+        if has_program and other.factors[PROGRAM] != named and other.program_code == own.program_code:
             return (
                 Problem(
                     "promise",
-                    f"its program is to differ from that of {other.name} ({told!r}, {other.factors[PROGRAM]!r}) and is "
-                    "the same to the last byte: write what it does differently, or say that it is the same",
+                    f"its program is to differ from that of {other.name} ({named!r}, {other.factors[PROGRAM]!r}) "
+                    "and is the same to the last byte: write what it does differently, or say that it is the same",
                 ),
             )
     return ()
@@ -161,7 +161,7 @@ def _find_leak(deps: Deps, experiment: Experiment) -> tuple[Problem, ...]:
     charter = deps.log.charter()
     judged = deps.environments.open(charter.environment)
     trained = deps.environments.open(experiment.train_environment)
-    question = find_held_out(trained, judged, (charter.search_split, charter.sealed_split), charter.eval_episodes)
+    question = find_held_out(trained, judged, (charter.search_split, charter.test_split), charter.eval_episodes)
     if question is None:
         return ()
     return (Problem("environment", f"it trains on a task that it is judged by: {question[:100]!r}"),)

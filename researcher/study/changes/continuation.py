@@ -16,19 +16,19 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from experiments_db import Charter as StoredCharter
-from experiments_db import ExperimentStore, Study, StudyStatus
+from experiments_db import ExperimentStore, StoredCharter, Study, StudyStatus
 from researcher.charter import Charter
 from researcher.errors import AlphaSpent, NothingToExtend
 from researcher.judge.judgement import share_of_alpha
 from researcher.plan import Plan
 from researcher.planner.base import History
+from researcher.planner.rules import build_rules_planner
 from researcher.study.budget import present_budget
 from researcher.study.changes.budget_change import change_budget
 from researcher.study.ending import is_over, reopen
 from researcher.study.log import EXTENDED, StudyLog
 from researcher.study.requests import resume_command
-from researcher.study.settings import build_rules_planner, read_settings
+from researcher.study.settings import read_settings
 
 FORKED = "study.forked"
 
@@ -149,7 +149,7 @@ def adapt(proposed: Plan, wanted: Continuation | None, history: History) -> Plan
 
 
 def is_test_over(stored: StoredCharter, wanted: Continuation | None) -> bool:
-    """Return whether the sealed split was opened before the study was extended, perhaps because of its scores."""
+    """Return whether the test split was opened before the study was extended, perhaps because of its scores."""
     return wanted is not None and stored.test_opened_at is not None and stored.test_opened_at < wanted.at
 
 

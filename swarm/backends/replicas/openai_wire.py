@@ -34,9 +34,9 @@ def read_event(data: bytes, server: str, *, top_logprobs: int) -> Piece | None:
         return None
     choice = event["choices"][0]
     token_ids: list[int] = choice.get("token_ids") or []
-    told: dict[str, Any] = choice.get("logprobs") or {}
-    logprobs: list[float | None] = told.get("token_logprobs") or []
-    likeliest: list[dict[str, float | None]] = told.get("top_logprobs") or []
+    reported: dict[str, Any] = choice.get("logprobs") or {}
+    logprobs: list[float | None] = reported.get("token_logprobs") or []
+    likeliest: list[dict[str, float | None]] = reported.get("top_logprobs") or []
     piece = Piece(
         tuple(token_ids),
         tuple(_number(value) for value in logprobs),

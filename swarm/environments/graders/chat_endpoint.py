@@ -101,12 +101,12 @@ class ChatEndpoint:
 
     def _refused(self, error: HTTPError) -> CallFailed:
         try:
-            said = " ".join(error.read(CHUNK_BYTES).decode(errors="replace").split())
+            reason = " ".join(error.read(CHUNK_BYTES).decode(errors="replace").split())
         except (OSError, HTTPException):
-            said = "and closed the connection"
+            reason = "and closed the connection"
         hint = f" (the key is read from ${self._key_env})" if error.code in (401, 403) else ""
         return CallFailed(
-            self.without_key(f"{self._url} answered HTTP {error.code}{hint}: {said}")[:MAX_ERROR_CHARS],
+            self.without_key(f"{self._url} answered HTTP {error.code}{hint}: {reason}")[:MAX_ERROR_CHARS],
             is_temporary=error.code == 429 or error.code >= 500,
             retry_after_s=_seconds(error.headers.get("retry-after")),
         )

@@ -203,10 +203,10 @@ class RemoteEnvironment(Environment):
             if status == http.HTTPStatus.OK:
                 return kind.model_validate_json(answer)
             failure = json.loads(answer)["error"]
-            said: SwarmError = error_class(failure["code"])(str(failure["message"]))
+            reported: SwarmError = error_class(failure["code"])(str(failure["message"]))
         except (ValidationError, ValueError, KeyError, TypeError) as error:
             raise EnvironmentFailure(f"the environment server at {self._path} sent an invalid answer") from error
-        raise said
+        raise reported
 
     def _exchange(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> tuple[int, bytes]:
         with self._lock:

@@ -141,7 +141,7 @@ class FolderEnvironment(TableEnvironment):
 def _user_grader(name: str, function: UserGrader) -> Grader:
     def grade(task: EnvironmentTask, transcript: Transcript) -> Grade:
         try:
-            said = function(dict(task.answer), [dict(message) for message in transcript])
+            result = function(dict(task.answer), [dict(message) for message in transcript])
         except EnvironmentInvalid:
             raise
         except Exception as error:
@@ -149,7 +149,7 @@ def _user_grader(name: str, function: UserGrader) -> Grader:
             raise EnvironmentFailure(
                 f"the grader of {name} failed on task {task.task.task_id}: {type(error).__name__}: {error}"
             ) from error
-        return _as_grade(name, said)
+        return _as_grade(name, result)
 
     return grade
 
@@ -218,19 +218,19 @@ def folder_files(directory: Path) -> list[Path]:
     )
 
 
-def _as_grade(name: str, said: Any) -> Grade:
+def _as_grade(name: str, result: Any) -> Grade:
     """Return the grade that a grade.py returned.
 
     Raises EnvironmentFailure for a value that is not a grade.
     """
-    if isinstance(said, bool | int | float):
-        return Grade(float(said), float(said) >= 1)
-    document = cast(dict[str, Any], said) if isinstance(said, dict) else {}
+    if isinstance(result, bool | int | float):
+        return Grade(float(result), float(result) >= 1)
+    document = cast(dict[str, Any], result) if isinstance(result, dict) else {}
     score = document.get("score")
     if isinstance(score, bool | int | float) and document.keys() <= {"score", "success", "details"}:
         is_success = document.get("success", float(score) >= 1)
         return Grade(float(score), bool(is_success), dict(document.get("details") or {}))
-    shown = str(cast(object, said))[:60]
+    shown = str(cast(object, result))[:60]
     raise EnvironmentFailure(
         f"the grader of {name} returned {shown!r}: return a number, a boolean, or a mapping with a score, and "
         "optionally with success and details"

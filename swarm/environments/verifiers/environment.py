@@ -98,8 +98,8 @@ class VerifiersEnvironment(DrivenEnvironment):
             **task.answer, "base_url": base_url, "api_key": api_key, "model": model, "max_tokens": max_tokens,
         }  # fmt: skip
         try:
-            said = self._live_worker().ask("run", asked, self._options.rollout_seconds + ANSWER_MARGIN_S)
-            rollout = Rollout.model_validate(said)
+            reported = self._live_worker().ask("run", asked, self._options.rollout_seconds + ANSWER_MARGIN_S)
+            rollout = Rollout.model_validate(reported)
         except ValidationError as error:
             raise EnvironmentFailure(f"{self.name}: a rollout returned an invalid result: {error}") from error
         messages: list[Message] = [*rollout.transcript]

@@ -146,12 +146,12 @@ def outcome(episode: Any, seat: str) -> dict[str, Any]:
     if not episode.ok:
         errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
         last = errors[-1] if errors else None
-        said = (
+        result = (
             "the rollout failed and gave no reason"
             if last is None
             else f"{last.type}: {' '.join(last.message.split())[:400]}"
         )
-        raise Refused("failed", said, None if last is None else last.status_code)
+        raise Refused("failed", result, None if last is None else last.status_code)
     played = [trace for trace in episode.traces if trace.agent.name == seat]
     if len(played) != 1:
         raise Refused(
@@ -338,20 +338,20 @@ async def serve(inbox: asyncio.Queue[dict[str, Any] | None], answers: IO[str]) -
 async def answer(rollouts: Rollouts, request: dict[str, Any], answers: IO[str]) -> None:
     methods = {"tasks": rollouts.tasks, "run": rollouts.run}
     try:
-        said: dict[str, Any] | Exception = await methods[request["method"]](**request["parameters"])
+        result: dict[str, Any] | Exception = await methods[request["method"]](**request["parameters"])
     except Exception as error:  # noqa: BLE001 - the same boundary
-        said = error
-    send(answers, request["number"], said)
+        result = error
+    send(answers, request["number"], result)
 
 
-def send(answers: IO[str], number: int, said: dict[str, Any] | Exception) -> None:
-    if isinstance(said, Refused):
-        message: dict[str, Any] = {"error": {"kind": said.kind, "message": str(said), "status": said.status}}
-    elif isinstance(said, Exception):
-        traceback.print_exception(said)
-        message = {"error": {"kind": "failed", "message": f"{type(said).__name__}: {said}", "status": None}}
+def send(answers: IO[str], number: int, result: dict[str, Any] | Exception) -> None:
+    if isinstance(result, Refused):
+        message: dict[str, Any] = {"error": {"kind": result.kind, "message": str(result), "status": result.status}}
+    elif isinstance(result, Exception):
+        traceback.print_exception(result)
+        message = {"error": {"kind": "failed", "message": f"{type(result).__name__}: {result}", "status": None}}
     else:
-        message = {"result": said}
+        message = {"result": result}
     answers.write(json.dumps({"number": number, **message}) + "\n")
     answers.flush()
 

@@ -134,12 +134,12 @@ def _clients(status: Status) -> Iterator[Metric]:
 def _pool(pool: PoolView) -> Iterator[Metric]:
     running = {("train",): float(pool.running_train), ("eval",): float(pool.running_eval)}
     yield _gauge("swarm_running_episodes", "Episodes between begin and end", ("type",), running)
-    yield _gauge("swarm_held_begins", "Calls that wait to begin an episode", (), {(): float(pool.held_begins)})
-    for unit, held, target in (
+    yield _gauge("swarm_waiting_begins", "Calls that wait to begin an episode", (), {(): float(pool.waiting_begins)})
+    for unit, collected, target in (
         ("episodes", pool.episodes, pool.episodes_target),
         ("tasks", pool.tasks, pool.tasks_target),
     ):
-        yield _gauge(f"swarm_pool_{unit}", f"The next batch: {unit} collected so far", (), {(): float(held)})
+        yield _gauge(f"swarm_pool_{unit}", f"The next batch: {unit} collected so far", (), {(): float(collected)})
         yield _gauge(f"swarm_pool_{unit}_target", f"The next batch: {unit} it needs", (), {(): float(target)})
     sources = pool.sources.items()
     of_source = ("source",)

@@ -96,7 +96,7 @@ def revise_reward(
         f"UPDATE episodes SET {SET_RESULT} WHERE episode_id = :episode_id AND {IN_POOL}", result
     ).rowcount
     if not revised:
-        how = "its batch is sealed" if former.state is EpisodeState.COMPLETED else f"it is {former.state}"
+        how = "its batch is closed" if former.state is EpisodeState.COMPLETED else f"it is {former.state}"
         raise EpisodeEnded(f"the reward of episode {episode_id} is final: {how}")
     connection.execute(
         "INSERT INTO reward_revisions (episode_id, reward, is_success, turn_rewards, rewards, reason, at)"

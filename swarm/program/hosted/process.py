@@ -62,7 +62,7 @@ MAX_STRAY_LINES = 1000
 """The limit of lines in a row that are not of the protocol. They cost the driver time, and so many are no accident."""
 MAX_WAITING_LINES = 64
 """The limit of unread replies of one call. An agent waits after each reply, so each of its threads can have one."""
-MAX_UNSAID_LINES = 4096
+MAX_UNSENT_LINES = 4096
 """The limit of lines that wait for a program to read them."""
 PROGRAM_FILE = "program.py"
 
@@ -203,12 +203,12 @@ class ProgramProcess:
         deadline = time.monotonic() + limit_s
         try:
             while True:
-                said = lines.get(timeout=max(0.0, deadline - time.monotonic()))
-                if said is None:
+                received = lines.get(timeout=max(0.0, deadline - time.monotonic()))
+                if received is None:
                     raise Unavailable(f"the process of {self._place.path.name} ended in mid-call: {life.last_words()}")
-                if said.reply is None or session is None:
-                    return _returned(said)
-                life.say(_following(call.id, said.reply, session, life))
+                if received.reply is None or session is None:
+                    return _returned(received)
+                life.say(_following(call.id, received.reply, session, life))
         except Empty:
             self._hung += 1
             if self._max_hung is None or self._hung >= self._max_hung:
@@ -300,7 +300,7 @@ class _Life:
     offence: str | None = None
     """The reason why its driver ends it, if the program has broken the protocol."""
     is_over: threading.Event = field(default_factory=threading.Event)
-    _unsaid: SimpleQueue[tuple[int, bytes] | None] = field(default_factory=lambda: SimpleQueue())
+    _unsent: SimpleQueue[tuple[int, bytes] | None] = field(default_factory=lambda: SimpleQueue())
     """Lines to write, each with the id of its call. One thread writes them, so that a program that does not read delays
     no other thread."""
     _calls: dict[int, SimpleQueue[FromProgram | None]] = field(
@@ -342,14 +342,14 @@ class _Life:
 
     def say(self, line: Call | Following) -> None:
         """Queue a line for the writing thread. A line to a dead process is lost."""
-        if self._unsaid.qsize() >= MAX_UNSAID_LINES:
-            self.offence = f"it did not read {MAX_UNSAID_LINES} lines that it was sent"
+        if self._unsent.qsize() >= MAX_UNSENT_LINES:
+            self.offence = f"it did not read {MAX_UNSENT_LINES} lines that it was sent"
             self.end()
-        self._unsaid.put((line.id, line.model_dump_json().encode() + b"\n"))
+        self._unsent.put((line.id, line.model_dump_json().encode() + b"\n"))
 
     def end(self) -> None:
         self.is_over.set()
-        self._unsaid.put(None)
+        self._unsent.put(None)
         self.child.stop()
 
     def last_words(self) -> str:
@@ -359,7 +359,7 @@ class _Life:
         return lines[-1] if lines else "it wrote no message"
 
     def _write(self) -> None:
-        while (unsaid := self._unsaid.get()) is not None:
+        while (unsaid := self._unsent.get()) is not None:
             call_id, line = unsaid
             try:
                 self.child.write(line)
@@ -380,7 +380,7 @@ class _Life:
             if self.offence is not None:
                 break
         self.is_over.set()
-        self._unsaid.put(None)
+        self._unsent.put(None)
         self._ready.put(None)
         for call in list(self._calls.values()):
             call.put(None)
@@ -395,15 +395,15 @@ class _Life:
             self.functions_are_known = True
             self._ready.put(ready)
             return True
-        said = _parse(line, FromProgram)
-        call = None if said is None else self._calls.get(said.id)
-        if said is None or call is None:
+        received = _parse(line, FromProgram)
+        call = None if received is None else self._calls.get(received.id)
+        if received is None or call is None:
             return False
         self.has_answered = True
         if call.qsize() >= MAX_WAITING_LINES:
             self.offence = f"it wrote {MAX_WAITING_LINES} replies to one turn"
         else:
-            call.put(said)
+            call.put(received)
         return True
 
 
@@ -433,14 +433,14 @@ def _parse(line: bytes, kind: type[Parsed]) -> Parsed | None:
         return None
 
 
-def _returned(said: FromProgram) -> Any:
+def _returned(received: FromProgram) -> Any:
     """Return the result of a call. Raises Unavailable for a transient failure, else ProgramFailure.
 
     No other error is raised, because a program may send any code, and some codes would end or delay its driver's run.
     """
-    if said.failure is None:
-        return said.result
-    error = error_class(said.failure.code)(said.failure.message)
+    if received.failure is None:
+        return received.result
+    error = error_class(received.failure.code)(received.failure.message)
     raise Unavailable(error.message) if is_transient(error) else ProgramFailure(error.message)
 
 

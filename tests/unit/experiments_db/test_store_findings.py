@@ -90,7 +90,7 @@ def test_first_decision_of_an_iteration_stands(store: ExperimentStore, study: St
 
 
 def test_decision_gives_way_to_one_that_is_to_replace_it(store: ExperimentStore, study: Study) -> None:
-    store.record_decision(study.id, 1, action="stop", reason="budget", details={"budget_spent": True})
+    store.record_decision(study.id, 1, action="stop", reason="budget", details={"budget_used_up": True})
     second = store.record_decision(study.id, 1, action="refine", reason="more of it", replace=True)
     assert store.list_decisions(study.id) == [second]
     assert (second.action, second.details) == ("refine", {})

@@ -10,10 +10,10 @@ from experiments_db import (
     FrozenCharter,
     InvalidRecord,
     NotFound,
+    Outcome,
     Study,
     StudyStatus,
     TestSplitOpened,
-    Verdict,
     hash_json,
 )
 
@@ -121,9 +121,9 @@ def test_repeated_hypothesis_returns_the_first(store: ExperimentStore, study: St
 def test_verdict_on_a_hypothesis_can_be_replaced(store: ExperimentStore, study: Study) -> None:
     hypothesis = store.create_hypothesis(study.id, "h1", "s")
     assert hypothesis.verdict is None
-    store.judge_hypothesis(hypothesis.id, Verdict.INCONCLUSIVE, "too few seeds")
-    judged = store.judge_hypothesis(hypothesis.id, Verdict.KEEP, "more seeds")
-    assert (judged.verdict, judged.verdict_reason) == (Verdict.KEEP, "more seeds")
+    store.judge_hypothesis(hypothesis.id, Outcome.UNDECIDED, "too few seeds")
+    judged = store.judge_hypothesis(hypothesis.id, Outcome.SUPPORTED, "more seeds")
+    assert (judged.verdict, judged.verdict_reason) == (Outcome.SUPPORTED, "more seeds")
     assert store.list_hypotheses(study.id) == [judged]
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from numpy.random import default_rng
 
-from researcher.analysis import Outcome
+from experiments_db import Outcome
 from researcher.charter import Budget, Charter, DecisionRule
 from researcher.judge import Family, judge
 from researcher.judge.contrasts import ARMS_OF_RELATION, is_complete, judge_contrast
@@ -20,12 +20,12 @@ SUPPORTED, REFUTED, UNDECIDED = Outcome.SUPPORTED, Outcome.REFUTED, Outcome.UNDE
 CHARTER = Charter(
     topic="t",
     question="q",
-    task="reverse",
+    environment_name="reverse",
     metric="m",
     direction="maximize",
     baseline="base",
     search_split="validation",
-    sealed_split="test",
+    test_split="test",
     eval_episodes=400,
     rule=DecisionRule(shares=()),
     budget=Budget(),

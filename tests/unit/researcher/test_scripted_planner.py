@@ -13,8 +13,9 @@ from researcher.planner.claims import Claim, ClaimKind
 from researcher.planner.scripted import Script, ScriptedPlanner
 
 CHARTER = Charter(
-    topic="t", question="q?", task="reverse", metric="m", direction="maximize", baseline="a", search_split="validation",
-    sealed_split="test", eval_episodes=8, rule=DecisionRule(), budget=Budget(), planner="scripted",
+    topic="t", question="q?", environment_name="reverse", metric="m", direction="maximize", baseline="a",
+    search_split="validation", test_split="test", eval_episodes=8, rule=DecisionRule(), budget=Budget(),
+    planner="scripted",
 )  # fmt: skip
 ARM = Arm("a", {}, {}, "r", is_baseline=True)
 PLANS = tuple(Plan(number, (), (ARM,), (0,), "r") for number in range(2))

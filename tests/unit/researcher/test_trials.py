@@ -63,8 +63,8 @@ def _attempt(
         arm.id, 0, run_key(arm.study_id, arm.name, trial.seed, trial.attempt), attempt=trial.attempt, server_url=url
     )
     for status in moves:
-        is_told = status in (RunStatus.FAILED, RunStatus.STOPPED)
-        diagnosis = {"kind": kind, "is_retried": retried} if is_told else None
+        explains_itself = status in (RunStatus.FAILED, RunStatus.STOPPED)
+        diagnosis = {"kind": kind, "is_retried": retried} if explains_itself else None
         run = store.update_run(run.id, status=status, diagnosis=diagnosis, exit_reason="because")
     return run
 

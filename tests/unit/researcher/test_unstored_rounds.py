@@ -37,7 +37,8 @@ from researcher.servers.leases import LeaseHolder
 from researcher.servers.server_pool import ServerPool
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog, to_json
-from researcher.study.settings import read_request, read_settings
+from researcher.study.settings import read_settings
+from researcher.study.topic import read_request
 from swarm.environments import load_environment
 from swarm.errors import CheckpointError, ServerUnreachable
 from swarm.processes.child import Child, child_environment
@@ -63,7 +64,7 @@ def deps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deps]:
     with open_store(tmp_path / "research.db") as store, closing(load_environment("reverse")) as environment:
         charter = planner.frame(read_request(TOPIC, read_settings({"seeds": 1})))
         charter = replace(charter, environment_digest=environment.digest)
-        study = store.create_study(TOPIC, brain="rules").id
+        study = store.create_study(TOPIC, planner="rules").id
         store.freeze_charter(study, to_json(charter))
         deps = Deps(
             study_id=study,

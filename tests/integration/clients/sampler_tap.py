@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from swarm.backends.base import Backend, Backends
-from swarm.backends.fake.sampler import FakeEngine
+from swarm.backends.fake.sampler import FakeSampler
 from swarm.backends.fake.trainer import FakeTrainer
 from swarm.config import ServerConfig
 from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORY, read_stop_ids, read_tokenizer
-from swarm.sampler import Engine, EngineInfo
+from swarm.sampler import Sampler, SamplerInfo
 from swarm.types import FinishReason, SamplingParams, TokenDelta
 
 
@@ -40,14 +40,14 @@ class Generation:
         self.finish_reason = delta.finish_reason
 
 
-class TappedEngine:
-    """Implements `swarm.sampler.Engine` by another one. `generations` are in the order they were asked for."""
+class TappedSampler:
+    """Implements `swarm.sampler.Sampler` by another one. `generations` are in the order they were asked for."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, sampler: Sampler) -> None:
+        self._engine = sampler
         self.generations: list[Generation] = []
 
-    async def start(self) -> EngineInfo:
+    async def start(self) -> SamplerInfo:
         return await self._engine.start()
 
     async def stop(self) -> None:
@@ -84,12 +84,12 @@ class TappedBackends(Backends):
     def __init__(self, config: ServerConfig, log_path: Path) -> None:
         super().__init__(config, log_path)
         self.script = Script()
-        self.tap: TappedEngine | None = None
+        self.tap: TappedSampler | None = None
 
     def build(self, job: TrainJob, *, is_fresh: bool) -> Backend:
         backend = super().build(job, is_fresh=is_fresh)
         if job.engine == "fake":
-            engine = FakeEngine(reply=self.script.next_line)
-            backend = replace(backend, engine=engine, trainer=FakeTrainer(engine))
-        self.tap = TappedEngine(backend.engine)
-        return replace(backend, engine=self.tap)
+            sampler = FakeSampler(reply=self.script.next_line)
+            backend = replace(backend, engine=sampler, trainer=FakeTrainer(sampler))
+        self.tap = TappedSampler(backend.sampler)
+        return replace(backend, sampler=self.tap)

@@ -9,22 +9,22 @@ import pytest
 
 from bench.scale.stations import run_simulated
 from swarm.errors import RolloutPaused
-from swarm.rollout.held_sampling import Draft, HeldSampler
+from swarm.rollout.waiting_sampler import Draft, WaitingSampler
 from swarm.run.lifecycle import EngineLifecycle
-from swarm.sampler import EngineInfo
+from swarm.sampler import SamplerInfo
 from swarm.schemas import EngineState
 from swarm.types import FinishReason, SamplingParams, TokenDelta
 
-HOLD_S = 10.0
+WAIT_S = 10.0
 
 
-class PacedEngine:
+class PacedSampler:
     """Each token comes after its pause; the last one ends the completion."""
 
     def __init__(self, pauses_s: Sequence[float]) -> None:
         self._pauses_s = pauses_s
 
-    async def start(self) -> EngineInfo:
+    async def start(self) -> SamplerInfo:
         raise NotImplementedError
 
     async def stop(self) -> None:
@@ -46,7 +46,7 @@ async def sample(pauses_s: Sequence[float], reading_s: float = 0.0) -> list[int]
     lifecycle = EngineLifecycle(record)
     for state in (EngineState.BOOTING, EngineState.ROLLING):
         await lifecycle.move(state)
-    sampler = HeldSampler(PacedEngine(pauses_s), lifecycle, HOLD_S, lambda error: None, lambda tokens: None)
+    sampler = WaitingSampler(PacedSampler(pauses_s), lifecycle, WAIT_S, lambda error: None, lambda tokens: None)
     draft = Draft("call", (1, 2), SamplingParams(max_tokens=8), lambda: None, lambda: False, lambda: None)
     token_ids: list[int] = []
     async for delta in sampler.sample(draft):
@@ -62,24 +62,24 @@ def now() -> float:
 
 def test_tokens_that_each_come_in_time_may_take_longer_together() -> None:
     async def scenario() -> None:
-        assert await sample([0.9 * HOLD_S] * 5) == [0, 1, 2, 3, 4]
-        assert now() == pytest.approx(4.5 * HOLD_S)
+        assert await sample([0.9 * WAIT_S] * 5) == [0, 1, 2, 3, 4]
+        assert now() == pytest.approx(4.5 * WAIT_S)
 
     run_simulated(scenario())
 
 
 def test_a_reader_may_take_longer_for_a_token_than_the_sampler() -> None:
     async def scenario() -> None:
-        assert await sample([1.0] * 3, reading_s=3 * HOLD_S) == [0, 1, 2]
+        assert await sample([1.0] * 3, reading_s=3 * WAIT_S) == [0, 1, 2]
 
     run_simulated(scenario())
 
 
-@pytest.mark.parametrize("pauses_s", [[], [1.0], [0.9 * HOLD_S] * 3], ids=["first", "second", "fourth"])
+@pytest.mark.parametrize("pauses_s", [[], [1.0], [0.9 * WAIT_S] * 3], ids=["first", "second", "fourth"])
 def test_a_call_is_refused_once_one_token_is_overdue(pauses_s: list[float]) -> None:
     async def scenario() -> None:
         with pytest.raises(RolloutPaused, match="no token for 10 s"):
-            await sample([*pauses_s, 100 * HOLD_S])
-        assert now() == pytest.approx(sum(pauses_s) + HOLD_S)
+            await sample([*pauses_s, 100 * WAIT_S])
+        assert now() == pytest.approx(sum(pauses_s) + WAIT_S)
 
     run_simulated(scenario())

@@ -1,4 +1,4 @@
-"""What every Engine promises: sampling parameters, stopping, aborts, life and end."""
+"""What every Sampler promises: sampling parameters, stopping, aborts, life and end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from swarm.errors import ContextLengthExceeded, EngineFailure
-from swarm.sampler import Engine
+from swarm.sampler import Sampler
 from swarm.types import FinishReason, SamplingParams, TokenDelta
 
 pytestmark = pytest.mark.anyio
@@ -31,9 +31,9 @@ class Completion:
     finishes: list[FinishReason | None]
 
 
-async def complete(engine: Engine, prompt: tuple[int, ...] = PROMPT, **params: Any) -> Completion:
+async def complete(sampler: Sampler, prompt: tuple[int, ...] = PROMPT, **params: Any) -> Completion:
     settings = SamplingParams(**{"max_tokens": 12, **params})
-    deltas = [delta async for delta in engine.generate(f"request-{next(_names)}", prompt, settings)]
+    deltas = [delta async for delta in sampler.generate(f"request-{next(_names)}", prompt, settings)]
     return join(deltas)
 
 
@@ -50,23 +50,23 @@ def join(deltas: list[TokenDelta]) -> Completion:
 
 @pytest.fixture
 async def tokenizer(backend: Any) -> Tokenizer:
-    info = await restart(backend.engine)
+    info = await restart(backend.sampler)
     return Tokenizer.from_file(str(Path(info.tokenizer_path) / "tokenizer.json"))
 
 
-async def restart(engine: Engine) -> Any:
+async def restart(sampler: Sampler) -> Any:
     async with asyncio.timeout(LIMIT_S):
-        return await engine.start()
+        return await sampler.start()
 
 
 async def test_started_engine_states_its_facts(backend: Any) -> None:
-    info = await restart(backend.engine)
+    info = await restart(backend.sampler)
     assert info.context_length >= 1024
     assert (Path(info.tokenizer_path) / "tokenizer.json").is_file()
 
 
 async def test_only_the_last_delta_carries_a_finish_reason(backend: Any) -> None:
-    completion = await complete(backend.engine)
+    completion = await complete(backend.sampler)
     assert completion.finishes[-1] in {FinishReason.STOP, FinishReason.LENGTH}
     assert set(completion.finishes[:-1]) <= {None}
     assert 1 <= len(completion.token_ids) <= 12
@@ -75,20 +75,20 @@ async def test_only_the_last_delta_carries_a_finish_reason(backend: Any) -> None
 
 
 async def test_same_seed_gives_the_same_tokens_whatever_runs_beside_it(backend: Any) -> None:
-    alone = await complete(backend.engine, seed=7)
-    crowd = await asyncio.gather(*(complete(backend.engine, seed=seed) for seed in range(20)))
+    alone = await complete(backend.sampler, seed=7)
+    crowd = await asyncio.gather(*(complete(backend.sampler, seed=seed) for seed in range(20)))
     assert crowd[7].token_ids == alone.token_ids
     assert crowd[7].logprobs == pytest.approx(alone.logprobs, abs=1e-5)
     assert len({tuple(each.token_ids) for each in crowd}) > 5
 
 
 async def test_temperature_zero_repeats_itself(backend: Any) -> None:
-    first, second = await asyncio.gather(*(complete(backend.engine, temperature=0.0) for _ in range(2)))
+    first, second = await asyncio.gather(*(complete(backend.sampler, temperature=0.0) for _ in range(2)))
     assert first.token_ids == second.token_ids
 
 
 async def test_unseeded_requests_differ(backend: Any) -> None:
-    completions = await asyncio.gather(*(complete(backend.engine) for _ in range(8)))
+    completions = await asyncio.gather(*(complete(backend.sampler) for _ in range(8)))
     assert len({tuple(each.token_ids) for each in completions}) > 1
 
 
@@ -99,9 +99,9 @@ async def test_max_tokens_ends_a_completion_with_length(backend: Any) -> None:
 
 
 async def test_stop_token_ends_a_completion_and_belongs_to_it(backend: Any) -> None:
-    free = await complete(backend.engine, seed=3)
+    free = await complete(backend.sampler, seed=3)
     third = free.token_ids[min(2, len(free.token_ids) - 1)]
-    stopped = await complete(backend.engine, seed=3, stop_token_ids=(third,))
+    stopped = await complete(backend.sampler, seed=3, stop_token_ids=(third,))
     assert stopped.token_ids == free.token_ids[: free.token_ids.index(third) + 1]
     assert stopped.finishes[-1] is FinishReason.STOP
 
@@ -149,6 +149,6 @@ async def test_stop_ends_generations_with_abort_and_start_begins_anew(backend: A
     assert len((await complete(backend.endless)).token_ids) == 12
 
 
-def generate_endlessly(engine: Engine) -> AsyncGenerator[TokenDelta]:
-    stream = engine.generate(f"request-{next(_names)}", PROMPT, SamplingParams(max_tokens=1500))
+def generate_endlessly(sampler: Sampler) -> AsyncGenerator[TokenDelta]:
+    stream = sampler.generate(f"request-{next(_names)}", PROMPT, SamplingParams(max_tokens=1500))
     return cast("AsyncGenerator[TokenDelta]", stream)

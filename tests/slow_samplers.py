@@ -1,4 +1,4 @@
-"""Servers whose fake engine takes its time: per token, per weight update, before a step; what it gave is counted.
+"""Servers whose fake sampler takes its time: per token, per weight update, before a step; what it gave is counted.
 
 Place in the flow: tests that start servers patch these backends in. They know nothing of HTTP.
 """
@@ -14,7 +14,7 @@ from itertools import cycle, islice
 from pathlib import Path
 
 from swarm.backends.base import Backend, Backends
-from swarm.backends.fake.sampler import FakeEngine, Reply
+from swarm.backends.fake.sampler import FakeSampler, Reply
 from swarm.backends.fake.trainer import FakeTrainer
 from swarm.config import ServerConfig
 from swarm.job import TrainJob
@@ -26,13 +26,13 @@ POLL_S = 0.02
 
 @dataclass
 class Pace:
-    """`steps` counts the tokens that left the engine, by request. While `last_step` is set, no later one is trained;
-    while `held_name` is, jobs whose experiment has it in its name get no token."""
+    """`steps` counts the tokens that left the sampler, by request. While `last_step` is set, no later one is trained;
+    while `stalled_name` is, jobs whose experiment has it in its name get no token."""
 
     token_delay_s: float = 0.0
     update_s: float = 0.0
     last_step: int | None = None
-    held_name: str | None = None
+    stalled_name: str | None = None
     reply: Reply | None = None
     steps: dict[str, int] = field(default_factory=dict[str, int])
 
@@ -47,7 +47,7 @@ def letters(count: int) -> Reply:
     return lambda prompt_ids: ids
 
 
-class _CountingEngine(FakeEngine):
+class _CountingSampler(FakeSampler):
     def __init__(self, pace: Pace, experiment_name: str) -> None:
         super().__init__(reply=pace.reply, token_delay_s=pace.token_delay_s)
         self._pace = pace
@@ -57,7 +57,7 @@ class _CountingEngine(FakeEngine):
         self, request_id: str, prompt_ids: Sequence[int], params: SamplingParams
     ) -> AsyncGenerator[TokenDelta]:
         self._pace.steps.setdefault(request_id, 0)
-        while self._pace.held_name is not None and self._pace.held_name in self._experiment_name:
+        while self._pace.stalled_name is not None and self._pace.stalled_name in self._experiment_name:
             await asyncio.sleep(POLL_S)
         async with aclosing(super().generate(request_id, prompt_ids, params)) as deltas:
             async for delta in deltas:
@@ -66,8 +66,8 @@ class _CountingEngine(FakeEngine):
 
 
 class _PacedTrainer(FakeTrainer):
-    def __init__(self, engine: FakeEngine, pace: Pace) -> None:
-        super().__init__(engine, step_delay_s=pace.update_s)
+    def __init__(self, sampler: FakeSampler, pace: Pace) -> None:
+        super().__init__(sampler, step_delay_s=pace.update_s)
         self._pace = pace
 
     async def train(self, batch: TrainBatch) -> StepReport:
@@ -82,6 +82,6 @@ class _PacedBackends(Backends):
         self._pace = pace
 
     def build(self, job: TrainJob, *, is_fresh: bool) -> Backend:
-        engine = _CountingEngine(self._pace, job.experiment_name)
+        sampler = _CountingSampler(self._pace, job.experiment_name)
         built = super().build(job, is_fresh=is_fresh)
-        return replace(built, engine=engine, trainer=_PacedTrainer(engine, self._pace))
+        return replace(built, engine=sampler, trainer=_PacedTrainer(sampler, self._pace))

@@ -1,6 +1,6 @@
-"""Tokens of one completion from whichever engine serves.
+"""Tokens of one completion from whichever sampler serves.
 
-Place in the flow: below completion.py, above the engine. While no engine serves, a call waits here. This module knows
+Place in the flow: below completion.py, above the sampler. While no sampler serves, a call waits here. This module knows
 nothing of messages, records, replies or metrics.
 """
 
@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 
 from swarm.errors import EngineFailure, EngineNotReady, EpisodeEnded, RolloutPaused
 from swarm.run.lifecycle import SERVING, EngineLifecycle
-from swarm.sampler import Engine, EngineLost
+from swarm.sampler import EngineLost, Sampler
 from swarm.schemas import EngineState
 from swarm.types import FinishReason, SamplingParams, TokenDelta
 
 logger = logging.getLogger(__name__)
 
 DEATH_NOTICED_S = 0.02
-"""How soon a call checks the state after its engine died: the state has changed by then."""
+"""How soon a call checks the state after its sampler died: the state has changed by then."""
 
 SETTLED = SERVING | {EngineState.OFFLINE, EngineState.FAILED}
 """States in which it is known whether a waiting call can be answered."""
@@ -31,7 +31,7 @@ SETTLED = SERVING | {EngineState.OFFLINE, EngineState.FAILED}
 class Crowded(RolloutPaused):
     """No token came in time, while other calls got theirs.
 
-    The engine serves, but it is overloaded. For the caller this is a RolloutPaused like any other.
+    The sampler serves, but it is overloaded. For the caller this is a RolloutPaused like any other.
     """
 
 
@@ -52,26 +52,26 @@ class Draft:
 
 
 @dataclass(slots=True)
-class HeldSampler:
-    """The engine of one started job.
+class WaitingSampler:
+    """The sampler of one started job.
 
-    `on_failure` is called for failures that a new engine would not repair, `on_tokens` with the number of tokens of
+    `on_failure` is called for failures that a new sampler would not repair, `on_tokens` with the number of tokens of
     each piece of a completion.
     """
 
-    engine: Engine
+    sampler: Sampler
     lifecycle: EngineLifecycle
-    hold_s: float
+    max_wait_s: float
     on_failure: Callable[[EngineFailure], None]
     on_tokens: Callable[[int], None]
     _token_at: float = field(default=-math.inf, init=False)
 
     async def sample(self, draft: Draft) -> AsyncGenerator[TokenDelta]:
-        """Yield the tokens of one engine from the first to the last.
+        """Yield the tokens of one sampler from the first to the last.
 
-        If an engine dies, the completion is sampled again on the next one, unless part of it has left. Raise
-        RolloutPaused if no token comes for `hold_s` seconds, Crowded if other calls got some lately, and EpisodeEnded
-        if the episode ends meanwhile.
+        If a sampler dies, the completion is sampled again on the next one, unless part of it has left. Raise
+        RolloutPaused if no token comes for `max_wait_s` seconds, Crowded if other calls got some lately, and
+        EpisodeEnded if the episode ends meanwhile.
         """
         while True:
             await self._until_served(draft)
@@ -93,10 +93,10 @@ class HeldSampler:
     async def _until_served(self, draft: Draft) -> None:
         """Wait while the engine boots.
 
-        Raise RolloutPaused after `hold_s` seconds, or the reason why no engine will serve.
+        Raise RolloutPaused after `max_wait_s` seconds, or the reason why no engine will serve.
         """
         lifecycle = self.lifecycle
-        if not await lifecycle.wait_until(SETTLED, self.hold_s):
+        if not await lifecycle.wait_until(SETTLED, self.max_wait_s):
             raise RolloutPaused(f"the engine is {lifecycle.state}: {lifecycle.reason}", retry_after_s=5)
         if lifecycle.state is EngineState.FAILED:
             raise EngineFailure(f"the engine has failed: {lifecycle.reason}")
@@ -105,17 +105,17 @@ class HeldSampler:
         _refuse_if_ended(draft)
 
     async def _generate(self, draft: Draft) -> AsyncGenerator[TokenDelta]:
-        """Yield tokens of the present engine.
+        """Yield tokens of the present sampler.
 
-        Raise EngineLost if the engine dies, or starts anew, before the last token.
+        Raise EngineLost if the sampler dies, or starts anew, before the last token.
         """
-        tokens = self.engine.generate(draft.request_id, draft.prompt_ids, draft.params)
+        tokens = self.sampler.generate(draft.request_id, draft.prompt_ids, draft.params)
         clock = asyncio.get_running_loop().time
         try:
             # One limit is moved for each token: a new limit would cost more than all other work on the token here.
             async with asyncio.timeout(None) as limit:
                 while True:
-                    limit.reschedule(clock() + self.hold_s)
+                    limit.reschedule(clock() + self.max_wait_s)
                     delta = await anext(tokens, None)
                     limit.reschedule(None)
                     if delta is None:
@@ -129,9 +129,11 @@ class HeldSampler:
                     self.on_tokens(len(delta.token_ids_T))
                     yield delta
         except TimeoutError as error:
-            if clock() - self._token_at < self.hold_s / 2:
-                raise Crowded(f"no token for {self.hold_s:.0f} s: others wait as well", retry_after_s=5) from error
-            raise RolloutPaused(f"no token for {self.hold_s:.0f} s: weights are changing", retry_after_s=5) from error
+            if clock() - self._token_at < self.max_wait_s / 2:
+                raise Crowded(f"no token for {self.max_wait_s:.0f} s: others wait as well", retry_after_s=5) from error
+            raise RolloutPaused(
+                f"no token for {self.max_wait_s:.0f} s: weights are changing", retry_after_s=5
+            ) from error
         finally:
             await tokens.aclose()
 

@@ -17,8 +17,8 @@ from typing import Final
 
 from bench.peers import TRL_PYTHON
 from bench.peers.comparison import UNITS, train_with_service, train_with_trl
-from bench.peers.report import Report, summarize
-from bench.peers.workload import LARGE, Plan
+from bench.peers.report import RunReport, summarize
+from bench.peers.workload import LARGE, RunPlan
 from bench.real_size import VLLM, write_model
 from bench.results import Result
 from swarm.processes.cores import usable_cores
@@ -33,7 +33,7 @@ def run(seconds: float) -> list[Result]:
     del seconds
     with tempfile.TemporaryDirectory(prefix="bench-real-step-") as directory:
         model = str(write_model(Path(directory) / "model"))
-        plan = Plan(LARGE, 0, usable_cores(), STEPS, model=model)
+        plan = RunPlan(LARGE, 0, usable_cores(), STEPS, model=model)
         reports = {"service, local sampler": train_with_service(plan)}
         if os.environ.get(VLLM):
             reports["service, vLLM as sampler"] = train_with_service(replace(plan, sampler="vllm"))
@@ -42,7 +42,7 @@ def run(seconds: float) -> list[Result]:
     return results_of(reports)
 
 
-def results_of(reports: Mapping[str, Report]) -> list[Result]:
+def results_of(reports: Mapping[str, RunReport]) -> list[Result]:
     """Return the medians over the steps of each side, and the ratio of the service to TRL."""
     figures = {side: summarize(report, None) for side, report in reports.items()}
     results = [

@@ -25,7 +25,7 @@ from researcher.types import (
     FrameRequest,
     History,
     Plan,
-    Problem,
+    ProgramProblem,
     Verdict,
 )
 
@@ -66,7 +66,7 @@ class OneMoreTry:
         raise NotImplementedError("a simulated run has no program")
 
     def repair_program(
-        self, charter: Charter, arm: Arm, program: ArmProgram, problems: tuple[Problem, ...]
+        self, charter: Charter, arm: Arm, program: ArmProgram, problems: tuple[ProgramProblem, ...]
     ) -> ArmProgram:
         raise NotImplementedError("a simulated run has no program")
 

@@ -22,8 +22,8 @@ import psutil
 
 from bench.control_plane import start_server
 from bench.peers import TRL_PYTHON
-from bench.peers.report import Report, peak_mb, summarize
-from bench.peers.workload import CASES, Plan
+from bench.peers.report import RunReport, peak_mb, summarize
+from bench.peers.workload import CASES, RunPlan
 from bench.results import Result
 from swarm.errors import EngineFailure
 from swarm.processes.cores import usable_cores
@@ -52,7 +52,7 @@ class Side:
 
     name: str
     threads: int
-    train: Callable[[Plan], Report]
+    train: Callable[[RunPlan], RunReport]
 
     def __str__(self) -> str:
         return f"{self.name}, {self.threads} thread{'s' if self.threads > 1 else ''}"
@@ -83,7 +83,7 @@ def _compare(case: str, seconds: float, sides: Sequence[Side]) -> list[Result]:
     steps = 0
     for seed in SEEDS:
         for side in sides:
-            plan = Plan(case, seed, side.threads, steps or CASES[case].most_steps)
+            plan = RunPlan(case, seed, side.threads, steps or CASES[case].most_steps)
             report = side.train(plan if steps else replace(plan, seconds=seconds))
             steps = steps or len(report.steps)
             check_steps(report, steps, side, plan)
@@ -91,7 +91,7 @@ def _compare(case: str, seconds: float, sides: Sequence[Side]) -> list[Result]:
     return results_of(case, steps, figures)
 
 
-def check_steps(report: Report, steps: int, side: Side, plan: Plan) -> None:
+def check_steps(report: RunReport, steps: int, side: Side, plan: RunPlan) -> None:
     """Raise EngineFailure if a run has another number of steps than the one before.
 
     Figures over different numbers of steps would not compare.
@@ -129,12 +129,12 @@ def _medians(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: median(row[name] for row in rows) for name in rows[0] if all(name in row for row in rows)}
 
 
-def train_with_trl(plan: Plan) -> Report:
+def train_with_trl(plan: RunPlan) -> RunReport:
     """Train with TRL in a process of its own interpreter. Raises EngineFailure."""
     return _run([os.environ[TRL_PYTHON], "-m", "bench.peers.trl_side", _told(plan)], plan)
 
 
-def train_with_service(plan: Plan) -> Report:
+def train_with_service(plan: RunPlan) -> RunReport:
     """Train on a new server with an empty record. Raises EngineFailure.
 
     The server uses the number of threads that suits it, up to the number in the plan.
@@ -150,11 +150,11 @@ def train_with_service(plan: Plan) -> Report:
     return replace(report, memory_mb=memory)
 
 
-def _told(plan: Plan) -> str:
+def _told(plan: RunPlan) -> str:
     return json.dumps(asdict(plan))
 
 
-def _run(command: Sequence[str], plan: Plan) -> Report:
+def _run(command: Sequence[str], plan: RunPlan) -> RunReport:
     threads = {"OMP_NUM_THREADS": str(plan.threads), "PYTHONPATH": str(ROOT)}
     try:
         done = subprocess.run(
@@ -165,7 +165,7 @@ def _run(command: Sequence[str], plan: Plan) -> Report:
     if done.returncode:
         said = done.stderr.strip().splitlines()
         raise EngineFailure(f"{plan.case}, seed {plan.seed}: {said[-1] if said else 'it said nothing'}")
-    return Report.from_json(done.stdout.splitlines()[-1])
+    return RunReport.from_json(done.stdout.splitlines()[-1])
 
 
 @contextmanager

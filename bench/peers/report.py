@@ -20,7 +20,7 @@ LAST_STEPS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StepFigures:
     """The figures of one training step.
 
     Seconds are of the clock. `ended_s` counts from the start of training; `tokens` are the sampled ones.
@@ -34,23 +34,23 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class RunReport:
     """The steps of a run in order, and the peak of resident memory of each process, in MB."""
 
-    steps: Sequence[Step]
+    steps: Sequence[StepFigures]
     memory_mb: dict[str, float]
 
     def to_json(self) -> str:
         return json.dumps({"steps": [asdict(step) for step in self.steps], "memory_mb": self.memory_mb})
 
     @staticmethod
-    def from_json(text: str) -> Report:
+    def from_json(text: str) -> RunReport:
         """Read a report from its JSON. Raises ValueError, KeyError or TypeError if the text is no report."""
         found: dict[str, Any] = json.loads(text)
-        return Report([Step(**step) for step in found["steps"]], dict(found["memory_mb"]))
+        return RunReport([StepFigures(**step) for step in found["steps"]], dict(found["memory_mb"]))
 
 
-def summarize(report: Report, goal: float | None) -> dict[str, float]:
+def summarize(report: RunReport, goal: float | None) -> dict[str, float]:
     """Return figures by name; those of the goal are missing if it was not reached.
 
     `*_s` are medians of the steps after the first `WARM_UP_STEPS`, or of all if there are no more.

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 
 import httpx
 
-from bench.peers.report import Report, Step, peak_mb
-from bench.peers.workload import BETAS, CLIP, EVERY_CASE, GRAD_CLIP, TASKS, TEMPERATURE, Plan, tasks_of
+from bench.peers.report import RunReport, StepFigures, peak_mb
+from bench.peers.workload import BETAS, CLIP, EVERY_CASE, GRAD_CLIP, TASKS, TEMPERATURE, RunPlan, tasks_of
 from swarm import (
     ConnectionStack,
     Credentials,
@@ -36,7 +36,7 @@ POLL_S = 0.1
 STATE_EVENT = "engine.state"
 
 
-def job_of(plan: Plan) -> TrainJob:
+def job_of(plan: RunPlan) -> TrainJob:
     """Return the settings of the other side, under this side's names."""
     case = EVERY_CASE[plan.case]
     return TrainJob(
@@ -61,7 +61,7 @@ def job_of(plan: Plan) -> TrainJob:
     )
 
 
-def train(url: str, plan: Plan) -> Report:
+def train(url: str, plan: RunPlan) -> RunReport:
     """Train the plan on the server at `url`. Raises SwarmError if a call fails, or if an episode fails for good."""
     case, job = EVERY_CASE[plan.case], job_of(plan)
     with (
@@ -93,7 +93,7 @@ def train(url: str, plan: Plan) -> Report:
             raise runs.failures[0].error
         client.wait_until_step(plan.steps, timeout=STEP_LIMIT_S)
         steps = read_steps(began, events_until_complete(client), client.metrics())
-        return Report(steps, {"client": peak_mb()})
+        return RunReport(steps, {"client": peak_mb()})
 
 
 def events_until_complete(client: SwarmClient) -> list[EventView]:
@@ -110,13 +110,13 @@ def events_until_complete(client: SwarmClient) -> list[EventView]:
     raise EngineFailure(f"the end of the job was not on record within {STEP_LIMIT_S:.0f} s of its last step")
 
 
-def read_steps(began: float, events: Sequence[EventView], points: Sequence[MetricPointView]) -> list[Step]:
+def read_steps(began: float, events: Sequence[EventView], points: Sequence[MetricPointView]) -> list[StepFigures]:
     """Return the steps of a run that began at `began`, in seconds since the epoch, from the server's record.
 
     A step is over when the engine serves the next weights, or is complete. Its training began when the engine left
     rolling.
     """
-    steps: list[Step] = []
+    steps: list[StepFigures] = []
     previous, training = began, None
     finished = iter(sorted(points, key=lambda point: point.step))
     for event in events:
@@ -128,7 +128,7 @@ def read_steps(began: float, events: Sequence[EventView], points: Sequence[Metri
         elif training is not None and state in (EngineState.ROLLING, EngineState.COMPLETE):
             metrics = next(finished).metrics
             steps.append(
-                Step(
+                StepFigures(
                     ended_s=event.at - began,
                     rollout_s=training - previous,
                     train_s=event.at - training,
@@ -143,7 +143,7 @@ def read_steps(began: float, events: Sequence[EventView], points: Sequence[Metri
 def main() -> None:
     url, plan = sys.argv[1:]
     try:
-        print(train(url, Plan(**json.loads(plan))).to_json(), flush=True)
+        print(train(url, RunPlan(**json.loads(plan))).to_json(), flush=True)
     except (SwarmError, httpx.HTTPError) as error:
         sys.exit(f"{type(error).__name__}: {error}")
 

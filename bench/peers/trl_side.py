@@ -26,7 +26,7 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from bench.peers.report import Report, Step, peak_mb
+from bench.peers.report import RunReport, StepFigures, peak_mb
 from bench.peers.trl_game import GameRollout
 from bench.peers.workload import (
     BETAS,
@@ -34,7 +34,7 @@ from bench.peers.workload import (
     EVERY_CASE,
     GRAD_CLIP,
     TEMPERATURE,
-    Plan,
+    RunPlan,
     reward_of,
     tasks_of,
 )
@@ -89,11 +89,11 @@ class TimedTrainer(GRPOTrainer):
         return output
 
 
-class Clock(TrainerCallback):
+class StepRecorder(TrainerCallback):
     """A callback that records the figures of each step, and ends a run that has a time limit."""
 
-    def __init__(self, plan: Plan, rewards: list[float]) -> None:
-        self.steps: list[Step] = []
+    def __init__(self, plan: RunPlan, rewards: list[float]) -> None:
+        self.steps: list[StepFigures] = []
         self.trainer: TimedTrainer | None = None
         self._plan = plan
         self._rewards = rewards
@@ -107,14 +107,14 @@ class Clock(TrainerCallback):
         now = time.perf_counter()
         rollout_s = self.trainer.rollout_s
         train_s = now - self._step_began - rollout_s
-        self.steps.append(Step(now - self._began, rollout_s, train_s, self._rewards[-1], self.trainer.tokens))
+        self.steps.append(StepFigures(now - self._began, rollout_s, train_s, self._rewards[-1], self.trainer.tokens))
         self._step_began = now
         limit_s = self._plan.seconds
         if limit_s is not None and now - self._began > limit_s:
             control.should_training_stop = len(self.steps) >= EVERY_CASE[self._plan.case].least_steps
 
 
-def train(plan: Plan) -> tuple[Report, list[int]]:
+def train(plan: RunPlan) -> tuple[RunReport, list[int]]:
     """Train the plan and return the report of the run, and the token ids of its first prompt."""
     case, tasks = EVERY_CASE[plan.case], tasks_of(plan)
     torch.set_num_threads(plan.threads)
@@ -123,7 +123,7 @@ def train(plan: Plan) -> tuple[Report, list[int]]:
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, case.dtype))
     tokenizer = AutoTokenizer.from_pretrained(directory)
     rewards: list[float] = []
-    clock = Clock(plan, rewards)
+    clock = StepRecorder(plan, rewards)
     given: dict[str, Any] = {}
     if plan.case == "calc":
         tokenizer.response_template = RESPONSE_TEMPLATE
@@ -143,10 +143,10 @@ def train(plan: Plan) -> tuple[Report, list[int]]:
         )
         clock.trainer = trainer
         trainer.train()
-    return Report(clock.steps, {"trl": peak_mb()}), trainer.first_prompt or []
+    return RunReport(clock.steps, {"trl": peak_mb()}), trainer.first_prompt or []
 
 
-def settings(plan: Plan, directory: str) -> GRPOConfig:
+def settings(plan: RunPlan, directory: str) -> GRPOConfig:
     case = EVERY_CASE[plan.case]
     return GRPOConfig(
         output_dir=directory,
@@ -191,7 +191,7 @@ def dataset_of(tasks: list[Task]) -> Dataset:
     )
 
 
-def score_by(plan: Plan, tasks: list[Task], rewards: list[float]) -> Any:
+def score_by(plan: RunPlan, tasks: list[Task], rewards: list[float]) -> Any:
     """Return the reward function, which also records the mean reward of every batch in `rewards`."""
     family = EVERY_CASE[plan.case].family
 
@@ -219,7 +219,7 @@ def with_schema(template: str) -> str:
 
 
 def main() -> None:
-    report, first_prompt = train(Plan(**json.loads(sys.argv[1])))
+    report, first_prompt = train(RunPlan(**json.loads(sys.argv[1])))
     print(json.dumps(first_prompt))
     print(report.to_json(), flush=True)
 

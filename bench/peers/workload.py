@@ -88,7 +88,7 @@ class LowerCase(TaskFamily):
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class PeerCase:
     """One comparison. `completion_tokens` is what TRL may spend on a whole conversation, its tools' results included.
 
     Each step has `repeats` episodes of each task; on TRL's side they go through the model in so many `passes`, on the
@@ -114,22 +114,22 @@ class Case:
         return TASKS * self.repeats
 
 
-CASES: Mapping[str, Case] = MappingProxyType(
+CASES: Mapping[str, PeerCase] = MappingProxyType(
     {
-        "reverse": Case(task_family("reverse"), 3e-3, 12, least_steps=25, most_steps=40, goal=0.9),
-        "calc": Case(task_family("calc"), 1e-3, 72, least_steps=8, most_steps=30),
-        "game": Case(Game(), 3e-3, 1024, least_steps=8, most_steps=30),
+        "reverse": PeerCase(task_family("reverse"), 3e-3, 12, least_steps=25, most_steps=40, goal=0.9),
+        "calc": PeerCase(task_family("calc"), 1e-3, 72, least_steps=8, most_steps=30),
+        "game": PeerCase(Game(), 3e-3, 1024, least_steps=8, most_steps=30),
     }
 )
 """Those of the bundled model."""
 LARGE = "large"
-EVERY_CASE: Mapping[str, Case] = MappingProxyType(
-    {**CASES, LARGE: Case(LowerCase(), 1e-6, 48, 3, 3, repeats=4, passes=4, tokens_at_once=2400, dtype="bfloat16")}
+EVERY_CASE: Mapping[str, PeerCase] = MappingProxyType(
+    {**CASES, LARGE: PeerCase(LowerCase(), 1e-6, 48, 3, 3, repeats=4, passes=4, tokens_at_once=2400, dtype="bfloat16")}
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RunPlan:
     """One run of one side. `seconds` None: exactly `steps`; else as many as fit, within the bounds of the case.
 
     `model` is a directory, None the bundled model; `sampler` is the service's.
@@ -144,7 +144,7 @@ class Plan:
     sampler: str = "local"
 
 
-def tasks_of(plan: Plan) -> list[Task]:
+def tasks_of(plan: RunPlan) -> list[Task]:
     """Return the tasks in the order in which both sides take them, `TASKS` for each step."""
     return EVERY_CASE[plan.case].family.tasks("train", TASKS * plan.steps, seed=plan.seed)
 

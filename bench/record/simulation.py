@@ -27,7 +27,7 @@ from experiments_db import Author, Experiment, ExperimentStatus, ExperimentStore
 from prompts import load
 from researcher.evaluator import BASE, FINAL, SEALED, Evaluator
 from researcher.execution.background import BackgroundTasks
-from researcher.execution.early_stopping import REWARD, Limits
+from researcher.execution.early_stopping import REWARD, StoppingLimits
 from researcher.execution.orphaned_runs import reconcile
 from researcher.execution.runs import job_of
 from researcher.loop.deps import Deps
@@ -298,7 +298,7 @@ class LongStudy:
             ledger=BudgetLedger(store, self.study_id, charter.budget),
             sandbox=None,
             home=folder,
-            limits=Limits(dead_steps=10**6, silent_steps=10**6, kl_limit=10.0, collapse_fraction=0.0),
+            limits=StoppingLimits(dead_steps=10**6, silent_steps=10**6, kl_limit=10.0, collapse_fraction=0.0),
         )
         return deps
 

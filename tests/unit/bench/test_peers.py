@@ -17,9 +17,9 @@ import pytest
 from bench import peers
 from bench.control_plane import start_server
 from bench.peers.comparison import UNITS, check_steps, results_of, sides_of
-from bench.peers.report import Report, Step, steps_to, summarize
+from bench.peers.report import RunReport, StepFigures, steps_to, summarize
 from bench.peers.service_side import events_until_complete, job_of, read_steps
-from bench.peers.workload import CASES, EVERY_CASE, GAME_TURNS, LARGE, REPEATS, TASKS, Plan, reward_of, tasks_of
+from bench.peers.workload import CASES, EVERY_CASE, GAME_TURNS, LARGE, REPEATS, TASKS, RunPlan, reward_of, tasks_of
 from bench.real_step import results_of as compare_steps
 from swarm import Credentials, SwarmClient, TrainJob, WorkflowOutput
 from swarm.errors import EngineFailure
@@ -32,13 +32,13 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(params=CASES)
-def plan(request: pytest.FixtureRequest) -> Plan:
-    return Plan(request.param, seed=1, threads=1, steps=3)
+def plan(request: pytest.FixtureRequest) -> RunPlan:
+    return RunPlan(request.param, seed=1, threads=1, steps=3)
 
 
 @pytest.fixture
 def game() -> Task:
-    return tasks_of(Plan("game", seed=0, threads=1, steps=1))[0]
+    return tasks_of(RunPlan("game", seed=0, threads=1, steps=1))[0]
 
 
 def said(text: str) -> dict[str, Any]:
@@ -54,13 +54,13 @@ def ask(credentials: Credentials, task: Task) -> None:
     ).raise_for_status()
 
 
-def report_of(*rewards: float) -> Report:
+def report_of(*rewards: float) -> RunReport:
     """A run whose steps take 1 s, 2 s, 3 s and so on."""
     steps = [
-        Step(sum(range(number + 2)), 0.25 * (number + 1), 0.75 * (number + 1), reward, 10 * (number + 1))
+        StepFigures(sum(range(number + 2)), 0.25 * (number + 1), 0.75 * (number + 1), reward, 10 * (number + 1))
         for number, reward in enumerate(rewards)
     ]
-    return Report(steps, {"client": 1.0, "server": 2.0})
+    return RunReport(steps, {"client": 1.0, "server": 2.0})
 
 
 def event(at: float, state: str) -> EventView:
@@ -72,11 +72,11 @@ def point(step: int, reward: float) -> MetricPointView:
     return MetricPointView(step=step, at=0.0, metrics=metrics)
 
 
-def test_both_sides_take_the_same_tasks_in_the_same_order(plan: Plan) -> None:
+def test_both_sides_take_the_same_tasks_in_the_same_order(plan: RunPlan) -> None:
     order = [task.task_id for task in tasks_of(plan)]
     program = (
-        "import sys, json; from bench.peers.workload import Plan, tasks_of\n"
-        "print(json.dumps([task.task_id for task in tasks_of(Plan(**json.loads(sys.argv[1])))]))"
+        "import sys, json; from bench.peers.workload import RunPlan, tasks_of\n"
+        "print(json.dumps([task.task_id for task in tasks_of(RunPlan(**json.loads(sys.argv[1])))]))"
     )
     told = json.dumps({"case": plan.case, "seed": plan.seed, "threads": 1, "steps": plan.steps})
     done = subprocess.run(
@@ -94,7 +94,7 @@ def test_both_sides_take_the_same_tasks_in_the_same_order(plan: Plan) -> None:
 @pytest.mark.parametrize("answer", ["right", "wrong"])
 def test_replies_known_at_the_end_earn_what_an_attempt_earns_turn_by_turn(answer: str) -> None:
     family = CASES["calc"].family
-    task = tasks_of(Plan("calc", 0, 1, 1))[0]
+    task = tasks_of(RunPlan("calc", 0, 1, 1))[0]
     call = {"function": {"name": "calculator", "arguments": {"expression": task.metadata["expression"]}}}
     last = said(str(task.metadata["answer"]) if answer == "right" else "1")
     replies = [{"role": "assistant", "content": "", "tool_calls": [call]}, last]
@@ -106,7 +106,7 @@ def test_replies_known_at_the_end_earn_what_an_attempt_earns_turn_by_turn(answer
 
 
 def test_an_attempt_that_breaks_off_before_its_answer_earns_nothing() -> None:
-    task = tasks_of(Plan("calc", 0, 1, 1))[0]
+    task = tasks_of(RunPlan("calc", 0, 1, 1))[0]
     call = {"function": {"name": "calculator", "arguments": {"expression": task.metadata["expression"]}}}
     assert reward_of(CASES["calc"].family, task, [{"role": "assistant", "tool_calls": [call]}]) == 0.0
 
@@ -130,7 +130,7 @@ def test_the_game_pays_for_guesses_that_come_close(game: Task) -> None:
     assert none == 0.0
 
 
-def test_the_service_trains_with_the_numbers_of_the_case(plan: Plan) -> None:
+def test_the_service_trains_with_the_numbers_of_the_case(plan: RunPlan) -> None:
     job = job_of(plan).resolve()
     assert (job.batch_size, job.num_repeat, job.total_steps) == (TASKS, REPEATS, plan.steps)
     assert (job.lr, job.clip_ratio, job.temperature, job.seed) == (CASES[plan.case].lr, 0.2, 1.0, plan.seed)
@@ -165,8 +165,8 @@ def test_steps_of_the_service_are_read_from_the_moves_of_its_engine() -> None:
         event(106.0, "COMPLETE"),
     ]
     assert read_steps(100.0, events, [point(2, 0.75), point(1, 0.5)]) == [
-        Step(3.0, 2.0, 1.0, 0.5, 640),
-        Step(6.0, 1.0, 2.0, 0.75, 640),
+        StepFigures(3.0, 2.0, 1.0, 0.5, 640),
+        StepFigures(6.0, 1.0, 2.0, 0.75, 640),
     ]
 
 
@@ -188,7 +188,7 @@ def test_a_run_reports_its_last_step_although_a_checkpoint_follows_it(tmp_path: 
 
 
 def test_a_run_of_another_number_of_steps_is_not_compared() -> None:
-    side, plan = sides_of(1)[0], Plan("game", seed=1, threads=1, steps=3)
+    side, plan = sides_of(1)[0], RunPlan("game", seed=1, threads=1, steps=3)
     check_steps(report_of(0.1, 0.2, 0.3), 3, side, plan)
     with pytest.raises(EngineFailure, match="game, seed 1, trl, 1 thread: reported 2 steps in place of 3"):
         check_steps(report_of(0.1, 0.2), 3, side, plan)
@@ -210,7 +210,7 @@ def test_ratios_are_those_of_the_medians_over_the_seeds() -> None:
 
 
 def test_a_step_of_real_size_has_settings_and_a_model_of_its_own() -> None:
-    plan = Plan(LARGE, seed=0, threads=2, steps=3, model="/models/random", sampler="vllm")
+    plan = RunPlan(LARGE, seed=0, threads=2, steps=3, model="/models/random", sampler="vllm")
     job = job_of(plan)
     assert (job.model, job.sampler, job.batch_size, job.num_repeat) == ("/models/random", "vllm", TASKS, 4)
     assert job.ppo_max_token_len < 16_384 and LARGE not in CASES
@@ -250,7 +250,7 @@ needs_trl = pytest.mark.skipif(
 @pytest.mark.parametrize("case", CASES)
 def test_both_sides_make_two_steps_of_each_case(case: str) -> None:
     for side in sides_of(1):
-        report = side.train(Plan(case, seed=0, threads=1, steps=2))
+        report = side.train(RunPlan(case, seed=0, threads=1, steps=2))
         assert len(report.steps) == 2
         assert all(step.tokens > TASKS * REPEATS and step.rollout_s > 0 and step.train_s > 0 for step in report.steps)
         assert all(0.0 <= step.reward <= 1.0 for step in report.steps)
@@ -262,7 +262,7 @@ def test_both_sides_make_two_steps_of_each_case(case: str) -> None:
 @needs_trl
 @pytest.mark.parametrize("case", CASES)
 def test_the_first_prompt_has_the_same_tokens_on_both_sides(case: str) -> None:
-    plan, family = Plan(case, seed=0, threads=1, steps=1), CASES[case].family
+    plan, family = RunPlan(case, seed=0, threads=1, steps=1), CASES[case].family
     done = subprocess.run(
         [os.environ[peers.TRL_PYTHON], "-m", "bench.peers.trl_side", json.dumps(asdict(plan))],
         cwd=ROOT,

@@ -10,7 +10,18 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from researcher.types import Analysis, Arm, ArmProgram, Charter, Claim, Decision, FrameRequest, History, Plan, Problem
+from researcher.types import (
+    Analysis,
+    Arm,
+    ArmProgram,
+    Charter,
+    Claim,
+    Decision,
+    FrameRequest,
+    History,
+    Plan,
+    ProgramProblem,
+)
 
 
 class Planner(Protocol):
@@ -40,7 +51,7 @@ class Planner(Protocol):
         ...
 
     def repair_program(
-        self, charter: Charter, arm: Arm, program: ArmProgram, problems: tuple[Problem, ...]
+        self, charter: Charter, arm: Arm, program: ArmProgram, problems: tuple[ProgramProblem, ...]
     ) -> ArmProgram:
         """Return a corrected program after `check` rejected one."""
         ...

@@ -31,7 +31,7 @@ from researcher.types import (
     FrameRequest,
     History,
     Plan,
-    Problem,
+    ProgramProblem,
 )
 
 T = TypeVar("T")
@@ -78,7 +78,7 @@ class FallbackPlanner:
         )
 
     def repair_program(
-        self, charter: Charter, arm: Arm, program: ArmProgram, problems: tuple[Problem, ...]
+        self, charter: Charter, arm: Arm, program: ArmProgram, problems: tuple[ProgramProblem, ...]
     ) -> ArmProgram:
         return self._ask(
             f"mend the program of {arm.name}",

@@ -55,7 +55,7 @@ from researcher.types import (
     FrameRequest,
     History,
     Plan,
-    Problem,
+    ProgramProblem,
     SampleSizeGoal,
     StudiedEnvironment,
 )
@@ -148,7 +148,7 @@ class LLMPlanner:
         return ArmProgram(arm.name, self._chat.ask("write_program", question, parse_program), trusted=False)
 
     def repair_program(
-        self, charter: Charter, arm: Arm, program: ArmProgram, problems: tuple[Problem, ...]
+        self, charter: Charter, arm: Arm, program: ArmProgram, problems: tuple[ProgramProblem, ...]
     ) -> ArmProgram:
         if program.code not in self._mended:
             question = load(

@@ -53,7 +53,7 @@ from researcher.types import (
     History,
     JudgedBy,
     Plan,
-    Problem,
+    ProgramProblem,
     Question,
     SampleSizeGoal,
     StudyKind,
@@ -171,7 +171,7 @@ class RulesPlanner:
         return ArmProgram(arm=arm.name, code=code, trusted=True)
 
     def repair_program(
-        self, charter: Charter, arm: Arm, program: ArmProgram, problems: tuple[Problem, ...]
+        self, charter: Charter, arm: Arm, program: ArmProgram, problems: tuple[ProgramProblem, ...]
     ) -> ArmProgram:
         """Raise PlannerError, because no rule repairs a program."""
         first = problems[0].message if problems else "no reason given"

@@ -11,7 +11,18 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from researcher.errors import PlannerError
-from researcher.types import Analysis, Arm, ArmProgram, Charter, Claim, Decision, FrameRequest, History, Plan, Problem
+from researcher.types import (
+    Analysis,
+    Arm,
+    ArmProgram,
+    Charter,
+    Claim,
+    Decision,
+    FrameRequest,
+    History,
+    Plan,
+    ProgramProblem,
+)
 
 T = TypeVar("T")
 
@@ -55,7 +66,7 @@ class ScriptedPlanner:
         return ArmProgram(arm.name, self._script.programs[arm.name], self._script.trusted)
 
     def repair_program(
-        self, charter: Charter, arm: Arm, program: ArmProgram, problems: tuple[Problem, ...]
+        self, charter: Charter, arm: Arm, program: ArmProgram, problems: tuple[ProgramProblem, ...]
     ) -> ArmProgram:
         programs = [self._script.programs.get(arm.name), *self._script.repairs.get(arm.name, ())]
         position = programs.index(program.code) + 1 if program.code in programs else len(programs)

@@ -21,7 +21,7 @@ from tokenizers import Tokenizer, decoders, normalizers
 from tokenizers.models import BPE
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from swarm.backends.local.decoding.batching import BatchSampler, Limits
+from swarm.backends.local.decoding.batching import BatchingLimits, BatchSampler
 from swarm.backends.local.decoding.grammar import LARGEST_TEXT, GrammarCompiler
 from swarm.errors import BadRequest
 from swarm.model_path import BUNDLED_DIRECTORY, read_tokenizer
@@ -88,7 +88,11 @@ def model(request: pytest.FixtureRequest, make_model: Callable[..., torch.nn.Mod
 
 def sampler(model: torch.nn.Module, stop_ids: tuple[int, ...] = (END,)) -> BatchSampler:
     return BatchSampler(
-        model, Limits(2048, VOCABULARY, 16), stop_ids, decode, grammars=GrammarCompiler(TOKENIZER, VOCABULARY, stop_ids)
+        model,
+        BatchingLimits(2048, VOCABULARY, 16),
+        stop_ids,
+        decode,
+        grammars=GrammarCompiler(TOKENIZER, VOCABULARY, stop_ids),
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from swarm.backends.local.decoding.batching import BatchSampler, Limits
+from swarm.backends.local.decoding.batching import BatchingLimits, BatchSampler
 from swarm.backends.local.decoding.grammar import GrammarCompiler
 from swarm.job import TrainJob
 from swarm.micro.recipe.score import PARTS, mean_score, score
@@ -76,7 +76,7 @@ def test_a_call_that_it_is_made_to_give_is_whole(model):
     codec, tokenizer = Codec.load(DIRECTORY), read_tokenizer(DIRECTORY)
     ends, size = sorted(read_stop_ids(DIRECTORY, tokenizer)), tokenizer.get_vocab_size()
     grammars = GrammarCompiler(tokenizer, size, ends)
-    sampler = BatchSampler(model, Limits(512, size, 16), ends, tokenizer.decode, grammars=grammars)
+    sampler = BatchSampler(model, BatchingLimits(512, size, 16), ends, tokenizer.decode, grammars=grammars)
     choice = ToolChoice(ToolMode.REQUIRED, parallel=False)
     tokens = {}
     for seed in range(8):

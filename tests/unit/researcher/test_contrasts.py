@@ -10,7 +10,7 @@ from numpy.random import default_rng
 
 from researcher.judge import Family, judge
 from researcher.judge.contrasts import ARMS_OF_RELATION, is_complete, judge_contrast
-from researcher.judge.samples import Sample, sample_of
+from researcher.judge.samples import ArmSample, sample_of
 from researcher.types import Budget, Charter, Contrast, DecisionRule, Outcome, Relation, ScoredRun
 
 ALPHA = 0.05
@@ -40,7 +40,7 @@ BOTH = Contrast(Relation.INTERACTION, ("base", "a", "b", "c"), margin=0.05)
 MATTERS = Contrast(Relation.MATTERS_MORE, ("a",), ("b", "c"))
 
 
-def samples_of(means: Mapping[str, float], deviation: float, n: int, seed: int) -> dict[str, Sample]:
+def samples_of(means: Mapping[str, float], deviation: float, n: int, seed: int) -> dict[str, ArmSample]:
     random = default_rng(seed)
     return {
         arm: sample_of([ScoredRun(f"{arm}-{run}", mean + deviation * random.normal(), 1e-6) for run in range(n)])

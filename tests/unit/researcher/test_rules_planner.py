@@ -21,7 +21,7 @@ from researcher.types import (
     FrameRequest,
     History,
     Plan,
-    Problem,
+    ProgramProblem,
     Relation,
     StudiedEnvironment,
     Verdict,
@@ -314,4 +314,4 @@ def test_program_is_the_plain_one_unless_others_are_named() -> None:
     assert program.trusted and is_program(program.code)
     compile(program.code, "program.py", "exec")
     with pytest.raises(PlannerError, match="rejected"):
-        brain.repair_program(charter, plan.arms[0], program, (Problem("lint", "x is undefined"),))
+        brain.repair_program(charter, plan.arms[0], program, (ProgramProblem("lint", "x is undefined"),))

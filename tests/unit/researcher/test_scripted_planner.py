@@ -20,7 +20,7 @@ from researcher.types import (
     FrameRequest,
     History,
     Plan,
-    Problem,
+    ProgramProblem,
 )
 
 CHARTER = Charter(
@@ -30,7 +30,7 @@ CHARTER = Charter(
 ARM = Arm("a", {}, {}, "r", is_baseline=True)
 PLANS = tuple(Plan(number, (), (ARM,), (0,), "r") for number in range(2))
 ANALYSIS = Analysis((), (), (), {})
-PROBLEMS = (Problem("lint", "bad"),)
+PROBLEMS = (ProgramProblem("lint", "bad"),)
 FIRST, SECOND = (Claim(ClaimKind.BEST, arm="a"),), (Claim(ClaimKind.OPINION, text="maybe"),)
 
 

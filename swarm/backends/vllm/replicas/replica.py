@@ -18,7 +18,7 @@ from swarm.backends.vllm.layout import WeightBroadcast, WeightFile, WeightSource
 from swarm.backends.vllm.replicas.launcher import launch
 from swarm.backends.vllm.replicas.replica_processes import GuardedProcess
 from swarm.backends.vllm.replicas.sampler_plan import ReplicaPlan
-from swarm.backends.vllm.requests.replica_client import Features, Health, ReplicaClient
+from swarm.backends.vllm.requests.replica_client import Features, ReplicaClient, ReplicaHealth
 from swarm.backends.vllm.requests.streams import PieceStream
 from swarm.errors import EngineFailure, SwarmError
 from swarm.sampler import EngineLost
@@ -307,15 +307,19 @@ class Replica:
                 self._clear_doubt()
                 continue
             health = await self._client.health(self.features, limits.hang_s)
-            if health is Health.HUNG and time.monotonic() - self._last_arrival < limits.hang_s:
+            if health is ReplicaHealth.HUNG and time.monotonic() - self._last_arrival < limits.hang_s:
                 # A replica that sends tokens is only busy.
-                health = Health.SERVING
-            if health in {Health.SERVING, Health.PAUSED, Health.ASLEEP}:
+                health = ReplicaHealth.SERVING
+            if health in {ReplicaHealth.SERVING, ReplicaHealth.PAUSED, ReplicaHealth.ASLEEP}:
                 self._clear_doubt()
-            if health is Health.SERVING or self._turn.locked() or self._state is not ReplicaState.SERVING:
+            if health is ReplicaHealth.SERVING or self._turn.locked() or self._state is not ReplicaState.SERVING:
                 continue
-            if health in {Health.DEAD, Health.HUNG}:
-                hung = f"did not say within {limits.hang_s:g} s how it fares" if health is Health.HUNG else "is dead"
+            if health in {ReplicaHealth.DEAD, ReplicaHealth.HUNG}:
+                hung = (
+                    f"did not say within {limits.hang_s:g} s how it fares"
+                    if health is ReplicaHealth.HUNG
+                    else "is dead"
+                )
                 self._reason = self._reason or f"it {hung}"
                 return
             await self._rouse(health)
@@ -325,13 +329,13 @@ class Replica:
             self._doubt.clear()
             self._changed()
 
-    async def _rouse(self, health: Health) -> None:
+    async def _rouse(self, health: ReplicaHealth) -> None:
         logger.warning("vLLM replica %d is %s though it should serve: it is told to go on", self.index, health)
         try:
             async with self._turn:
                 # Since the check, it may have been put to sleep on purpose: the trainer has the devices then.
                 if self._state is ReplicaState.SERVING:
-                    await (self._wake() if health is Health.ASLEEP else self._post("/resume"))
+                    await (self._wake() if health is ReplicaHealth.ASLEEP else self._post("/resume"))
         except SwarmError as error:
             self.condemn(error.message)
 

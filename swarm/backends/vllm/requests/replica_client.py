@@ -25,7 +25,7 @@ EVENT_MARK: Final = b"data: "
 LAST_EVENT: Final = b"[DONE]"
 
 
-class Health(StrEnum):
+class ReplicaHealth(StrEnum):
     """Health of a replica. HUNG means that its process lives but does not answer in time."""
 
     SERVING = "serving"
@@ -93,21 +93,21 @@ class ReplicaClient:
         """Return the maximum of prompt plus completion, in tokens."""
         return int((await self.get("/v1/models", limit_s))["data"][0]["max_model_len"])
 
-    async def health(self, features: Features, limit_s: float) -> Health:
+    async def health(self, features: Features, limit_s: float) -> ReplicaHealth:
         try:
             async with asyncio.timeout(limit_s):
                 if (await self._http.get("/health")).status_code != 200:
-                    return Health.DEAD
+                    return ReplicaHealth.DEAD
                 # Unlike the route above, these reach the process that samples, so they notice if it hangs.
                 paused = await self._says("/is_paused", features)
                 sleeping = await self._says("/is_sleeping", features)
                 if sleeping and paused and not await self._has_given_memory_back():
-                    return Health.PAUSED
+                    return ReplicaHealth.PAUSED
         except TimeoutError:
-            return Health.HUNG
+            return ReplicaHealth.HUNG
         except (httpx.TransportError, EngineLost):
-            return Health.DEAD
-        return Health.ASLEEP if sleeping else Health.PAUSED if paused else Health.SERVING
+            return ReplicaHealth.DEAD
+        return ReplicaHealth.ASLEEP if sleeping else ReplicaHealth.PAUSED if paused else ReplicaHealth.SERVING
 
     async def get(self, path: str, limit_s: float) -> dict[str, Any]:
         return await self._call("GET", path, limit_s)

@@ -12,11 +12,11 @@ from contextlib import aclosing
 from typing import Any
 
 from swarm.backends.vllm.requests.replica_client import ReplicaClient
-from swarm.backends.vllm.requests.wire import Piece, read_event
+from swarm.backends.vllm.requests.wire import StreamPiece, read_event
 from swarm.errors import SwarmError
 from swarm.sampler import EngineLost
 
-Arrival = tuple[Piece, int]
+Arrival = tuple[StreamPiece, int]
 """A piece and the weight version of its tokens."""
 
 

@@ -33,7 +33,7 @@ LONGEST_REASON: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class StreamPiece:
     """Content of one event of a stream. `ended` tells that vLLM will send no more tokens."""
 
     token_ids_T: tuple[int, ...]
@@ -108,7 +108,7 @@ def completion_body(
     return body
 
 
-def read_event(data: bytes, *, top_logprobs: int) -> Piece | None:
+def read_event(data: bytes, *, top_logprobs: int) -> StreamPiece | None:
     """Return the piece of one event, or None for an empty one. Raise the error that the event reports."""
     event = json.loads(data)
     if "error" in event:
@@ -121,7 +121,7 @@ def read_event(data: bytes, *, top_logprobs: int) -> Piece | None:
     told: dict[str, Any] = choice.get("logprobs") or {}
     logprobs: list[float | None] = told.get("token_logprobs") or []
     likeliest: list[dict[str, float | None]] = told.get("top_logprobs") or []
-    piece = Piece(
+    piece = StreamPiece(
         tuple(token_ids),
         tuple(_number(value) for value in logprobs),
         tuple(_likeliest(each, top_logprobs) for each in likeliest) if top_logprobs else (),

@@ -49,7 +49,7 @@ ai-sdk: system ## Install the JavaScript client of the tests
 	  cd $(AI_SDK) && { test node_modules/.package-lock.json -nt package-lock.json || npm ci --no-audit --no-fund; }
 
 study: setup ## A small study on this machine, with its report
-	$(BIN)/researcher start --brain rules --topic "$(TOPIC)"
+	$(BIN)/researcher start --planner rules --topic "$(TOPIC)"
 
 test: setup system ai-sdk ## The suite
 	$(SUITE)

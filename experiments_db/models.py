@@ -110,7 +110,7 @@ class StudyRow(Base):
 
     id: Mapped[str] = _id()
     topic: Mapped[str]
-    brain: Mapped[str]
+    planner: Mapped[str]
     status: Mapped[StudyStatus]
     status_reason: Mapped[str | None]
     settings: Mapped[dict[str, Any]]

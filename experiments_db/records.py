@@ -126,7 +126,7 @@ class Study:
 
     id: str
     topic: str
-    brain: str
+    planner: str
     status: StudyStatus
     status_reason: str | None
     settings: JsonObject

@@ -1,7 +1,7 @@
 """The texts the researcher sends to language models, and the client program its own planner uses: one file each.
 
-Place in the flow: brains call `load` with the variables a text names. This package knows nothing of models, studies or
-HTTP. A variable is written `$name` or `${name}`; `$$` is a dollar sign.
+Place in the flow: planners call `load` with the variables a text names. This package knows nothing of models, studies
+or HTTP. A variable is written `$name` or `${name}`; `$$` is a dollar sign.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def start(
     equal: options.EqualOption = None,
     kind: options.KindOption = "compare",
     asked: options.AskedOption = "effect",
-    brain: options.BrainOption = None,
+    planner: options.PlannerOption = None,
     model: options.ModelOption = None,
     env: options.EnvOption = None,
     train_env: options.TrainEnvOption = None,
@@ -130,7 +130,7 @@ def start(
         settings = read_settings(
             {
                 **{name: value for name, value in given.items() if name in StudySettings.model_fields},
-                "brain": _choose_brain(brain),
+                "planner": _choose_planner(planner),
                 **{name: given[name] or () for name in ("vary", "fix", "baseline")},
                 **_environment_settings(env),
                 "train_envs": [_in_full(name) for name in train_env or ()],
@@ -250,11 +250,11 @@ def list_studies(home: HomeOption = DEFAULT_HOME, db: DatabaseOption = None, as_
         if as_json:
             typer.echo(json.dumps([asdict(study) | {"work": asdict(work)} for study, work in works], indent=2))
             return
-        table = Table("study", "status", "brain", "begun", "topic", box=None)
+        table = Table("study", "status", "planner", "begun", "topic", box=None)
         for study, work in works:
             begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(study.created_at))
             status = study.status.value if work.silent_since is None else f"{study.status}, nobody works on it"
-            table.add_row(study.id, status, study.brain, begun, study.topic)
+            table.add_row(study.id, status, study.planner, begun, study.topic)
         Console().print(table)
         for study, work in works:
             if silence := describe_silence(work, time.time()):
@@ -279,8 +279,8 @@ def report(
         if pdf:
             from researcher.report.pdf import write_pdf
 
-            found["pdf"] = str(paths.markdown.with_suffix(".pdf"))
-            write_pdf(paths.markdown, Path(found["pdf"]), made_at=study.finished_at or study.updated_at)
+            found["pdf"] = str(paths.html.with_suffix(".pdf"))
+            write_pdf(paths.html, Path(found["pdf"]))
         print_values(found | {"database": database_of(home, db)}, as_json)
 
 
@@ -395,13 +395,13 @@ def _in_full(env: str) -> str:
     return f"{Path(source).resolve()}{mark}{options}" if Path(source).exists() else env
 
 
-def _choose_brain(wanted: str | None) -> str:
+def _choose_planner(wanted: str | None) -> str:
     if wanted is not None:
         return wanted
     if os.environ.get("OPENAI_API_KEY"):
-        typer.echo("brain: llm, because OPENAI_API_KEY is set (--brain rules works without a model)", err=True)
+        typer.echo("planner: llm, because OPENAI_API_KEY is set (--planner rules works without a model)", err=True)
         return "llm"
-    typer.echo("brain: rules, because OPENAI_API_KEY is not set (a designed experiment, no language model)", err=True)
+    typer.echo("planner: rules, because OPENAI_API_KEY is not set (a designed experiment, no language model)", err=True)
     return "rules"
 
 

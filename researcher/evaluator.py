@@ -3,7 +3,7 @@
 Place in the flow: launch has a run prepared (engine, base score, program), evaluate has it measured, and final_test
 scores the test split. Scores come from eval episodes: the agent of the arm's program plays them on the weights that the
 server serves. The environment alone grades them; nothing that a program prints or sends counts. This module decides
-nothing: it knows no plans, verdicts or brains.
+nothing: it knows no plans, verdicts or planners.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import swarm
 from experiments_db import Author, EpisodeSample, EpisodeSummary, Experiment, ExperimentStore, Run, RunStatus, hash_json
 from prompts import load
 from researcher.base_scores import KEY, MEASURED_ON, find_base_score, key_of
+from researcher.charter import Charter
 from researcher.errors import RunBroken, RunLost, ScoreIncomplete
 from researcher.execution.background import Drained
 from researcher.execution.early_stopping import TIME_LIMITS
@@ -35,7 +36,6 @@ from researcher.execution.training_process import bound_options, start_training
 from researcher.servers.launching import await_serving, is_replaced, launch_once, refuse_own_successor
 from researcher.servers.server_pool import PROJECT
 from researcher.study.costs import COST, cost_of_attempts, cost_to_json, read_training_cost
-from researcher.types import Charter
 from swarm import Credentials, Evaluation, SwarmClient, Task, TrainJob
 from swarm.environments import Environment
 from swarm.processes.child import Child, end_stale
@@ -298,8 +298,8 @@ class Evaluator:
             )
         if self.charter.metric_range is None and len(result.broken) > max(1, MAX_BROKEN * self.charter.eval_episodes):
             raise RunRejected(
-                f"the program broke {len(result.broken)} of {result.n} {phase} attempts, and nobody knows the worst "
-                f"score that they could have had; the first: {result.broken[0].error}"
+                f"the program broke {len(result.broken)} of {result.n} {phase} attempts, and the worst possible "
+                f"score is unknown; the first: {result.broken[0].error}"
             )
         drawn = {**details, "sampling_seed": sampling_seed}
         self.record_score(run, phase, split, result, version=version, details=drawn)
@@ -402,7 +402,7 @@ class Evaluator:
         while (status := client.status()).state not in ("ROLLING", "COMPLETE"):
             self._check_stop()
             if status.state in ("FAILED", "OFFLINE") or time.monotonic() > deadline:
-                raise RunBroken(f"the engine is {status.state}: {status.reason or 'it does not come to rest'}")
+                raise RunBroken(f"the engine is {status.state}: {status.reason or 'it does not finish its step'}")
             time.sleep(REST_POLL_S)
 
     def _check_job(self, client: SwarmClient, run: Run) -> None:

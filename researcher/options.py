@@ -55,14 +55,14 @@ AskedOption = Annotated[
         "more_stable, needed.",
     ),
 ]
-BrainOption = Annotated[
+PlannerOption = Annotated[
     str | None,
     typer.Option(
         help="rules, llm, or hybrid: llm, and rules while it is down or over its budget (default: llm if "
         "OPENAI_API_KEY is set, else rules)."
     ),
 ]
-ModelOption = Annotated[str | None, typer.Option(help="Language model of the llm and hybrid brains.")]
+ModelOption = Annotated[str | None, typer.Option(help="Language model of the llm and hybrid planners.")]
 EnvOption = Annotated[
     str | None,
     typer.Option(help="Environment: bundled, a path, LIBRARY:NAME (default: the topic's)."),
@@ -125,7 +125,7 @@ OnLlmOutageOption = Annotated[
     str | None,
     typer.Option(
         help="When the language model stays away: rules decide in its place, or pause the study (default: rules with "
-        "--brain hybrid, else pause)."
+        "--planner hybrid, else pause)."
     ),
 ]
 LlmPatienceOption = Annotated[
@@ -154,5 +154,9 @@ ResumeMinFreeGbOption = Annotated[
     typer.Option(min=0, envvar="SWARM_MIN_FREE_GB", help="Least free disk space (default: what `start` was told)."),
 ]
 WebhookOption = Annotated[
-    str | None, typer.Option(help="URL that gets a POST of JSON when the study begins, judges, stops or is in trouble.")
+    str | None,
+    typer.Option(
+        help="URL that is told when the study begins, judges, stops or is in trouble: http(s):// by a POST of JSON, a "
+        "service of Apprise, such as slack://, as text."
+    ),
 ]

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs chromium, bubblewrap and node where Debian's apt and the right to use it are there; otherwise says what is
-# missing.
+# Installs chromium, bubblewrap, node and Pango where Debian's apt and the right to use it are there; otherwise says what
+# is missing.
 set -euo pipefail
 
 missing=()
@@ -8,6 +8,8 @@ command -v chromium >/dev/null || missing+=(chromium)
 command -v bwrap >/dev/null || missing+=(bubblewrap)
 command -v node >/dev/null || missing+=(nodejs)
 command -v npm >/dev/null || missing+=(npm)
+python3 -c 'import ctypes; ctypes.CDLL("libpangoft2-1.0.so.0"), ctypes.CDLL("libharfbuzz-subset.so.0")' 2>/dev/null ||
+  missing+=(libpango-1.0-0 libpangoft2-1.0-0 libharfbuzz-subset0)
 [ ${#missing[@]} -eq 0 ] && exit 0
 
 if ! command -v apt-get >/dev/null; then

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -16,6 +18,7 @@ from pydantic import ConfigDict, Field, ValidationError, field_validator, model_
 
 from swarm.descriptions import DescribedModel
 from swarm.errors import JobInvalid
+from swarm.external_samplers import EXTERNAL_SAMPLERS
 from swarm.job import first_line, first_location
 
 LEDGER = "ledger.db"
@@ -71,8 +74,9 @@ class ServerConfig(DescribedModel):
     name for jobs, and the environment as in `swarm eval --env`. The server runs the code of these environments."""
     ray_address: str | None = Field(default=None, min_length=1)
     """The Ray cluster that engine verl uses instead of starting its own."""
-    vllm_python: Path | None = None
-    """The Python interpreter that has vLLM, if it is not that of the server."""
+    sampler_pythons: Mapping[str, Path] = Field(default_factory=dict[str, Path])
+    """The Python interpreter that has a sampler in processes of its own, by the sampler's name in a job, if it is not
+    that of the server. Each has a variable of its own, as in `SWARM_VLLM_PYTHON`."""
 
     @field_validator("peers")
     @classmethod
@@ -110,16 +114,21 @@ class ServerConfig(DescribedModel):
         """Return the seconds that an engine of this kind may take to start."""
         return self.boot_timeout_s or BOOT_TIMEOUT_S[engine]
 
+    def python_of(self, sampler: str) -> Path:
+        """Return the interpreter that has this sampler."""
+        return self.sampler_pythons.get(sampler) or Path(sys.executable)
+
     @classmethod
     def from_environment(cls, **flags: Any) -> ServerConfig:
         """Return the configuration from flags, environment variables and defaults, in this order of precedence.
 
         A flag that is None counts as not given. The variable of a setting is its name in capitals after `SWARM_`.
         SWARM_HOME is the parent of the server's directory. SWARM_PEERS and SWARM_EVAL_ENVS are separated by commas.
+        The interpreter of each external sampler has a variable of its own, as in SWARM_VLLM_PYTHON.
         Host and port have no variable: if a service is called swarm, Kubernetes sets SWARM_PORT to a URL in every
         container. Raise JobInvalid for an invalid configuration.
         """
-        names = cls.model_fields.keys() - {"host", "port"}
+        names = cls.model_fields.keys() - {"host", "port", "sampler_pythons"}
         given = {name: os.environ.get(f"SWARM_{name.upper()}") for name in names}
         values: dict[str, Any] = {name: value for name, value in given.items() if value}
         if home := home_from_environment():
@@ -127,6 +136,8 @@ class ServerConfig(DescribedModel):
         for name in ("peers", "eval_envs"):
             if several := values.get(name):
                 values[name] = tuple(each.strip() for each in several.split(",") if each.strip())
+        pythons = {name: os.environ.get(f"SWARM_{name.upper()}_PYTHON") for name in EXTERNAL_SAMPLERS}
+        values["sampler_pythons"] = {name: python for name, python in pythons.items() if python}
         values.update({name: value for name, value in flags.items() if value is not None})
         try:
             return cls.model_validate(values)

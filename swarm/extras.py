@@ -26,7 +26,7 @@ MODULES: Mapping[str, frozenset[str]] = MappingProxyType(
         "researcher": frozenset(
             {
                 *_DATABASE, "langgraph", "langchain_core", "openai", "scipy", "matplotlib", "jinja2", "markupsafe",
-                "markdown_it", "fpdf", "typer", "rich", "ruff",
+                "weasyprint", "apprise", "typer", "rich", "ruff",
             }
         ),
         "ui": frozenset({*_DATABASE, "streamlit", "altair"}),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
 
 import yaml
 from pydantic import (
@@ -25,6 +25,7 @@ from pydantic import (
 from swarm.algorithms import CRITIC_ALGORITHM, GREEDY_ALGORITHM, check_algorithm
 from swarm.descriptions import DescribedModel
 from swarm.errors import JobInvalid
+from swarm.external_samplers import EXTERNAL_SAMPLERS
 from swarm.schemas import Identifier, StopRule
 from swarm.spelling import with_hints
 
@@ -55,8 +56,11 @@ LossAggregation = Literal[
 RolloutIS = Literal["off", "token", "sequence"]
 """Level of truncated importance sampling, which corrects for the policy that sampled a token. verl calls it rollout
 correction. The default is "token" if `max_staleness` allows older policies, else "off"."""
-Sampler = Literal["auto", "local", "vllm"]
-"""The sampler of the local engine: "local" is the worker process that trains, "vllm" is vLLM in separate processes."""
+if TYPE_CHECKING:
+    Sampler = str
+else:
+    Sampler = Literal[("auto", "local", *EXTERNAL_SAMPLERS)]
+"""The sampler of the local engine: "local" is the worker process that trains, the others run in separate processes."""
 ToolParser = Literal["auto", "hermes", "llama3_json", "mistral"]
 ReasoningParser = Literal["auto", "none", "think", "mistral"]
 """Formats in which a model writes tool calls, and its reasoning before a reply. "auto" finds the format in the chat
@@ -110,8 +114,8 @@ class TrainJob(DescribedModel):
     sampler: Sampler = "auto"
     """What samples for engine local: the worker that trains (`local`), or `vllm` in processes of its own on the same
     device, see [models](models.md#vllm-as-the-sampler). `auto` is local on the CPU; on a GPU it is vllm where the
-    server has `vllm_python` and the job names a model of its own and no adapter. Engine verl always samples with
-    vLLM."""
+    server was given vLLM's interpreter and the job names a model of its own and no adapter. Engine verl always samples
+    with vLLM."""
     seed: int = Field(default=0, ge=0, lt=2**31)
     """What minibatches, the training step and sampling without a seed of its own draw from."""
 
@@ -120,7 +124,7 @@ class TrainJob(DescribedModel):
     num_repeat: int = Field(default=8, ge=1, le=10_000)
     """Episodes per task, which is the size of a group."""
     stop_rule: StopRule = "enough_tasks"
-    """When a batch is complete: see [stop rules](algorithms.md)."""
+    """When a batch is complete: see [stop rules](algorithms.md#from-episodes-to-a-batch)."""
     min_group: int | None = Field(default=None, ge=1)
     """A group with fewer episodes than this is dropped and counted when its batch is sealed. Default: 2, or 1 where
     `num_repeat` is 1."""
@@ -183,14 +187,14 @@ class TrainJob(DescribedModel):
     """Tokens of one forward and backward pass: minibatches are cut into microbatches of at most so many."""
     share_prefixes: Literal["auto", "off"] = "auto"
     """Whether prefixes that samples of a minibatch have in common are computed once: `auto` where it saves time, on the
-    local engine alone. See [sharing](merging.md#computing-common-prefixes-once)."""
+    local engine alone. See [sharing](algorithms.md#common-prefixes-once)."""
 
     enable_gradient_checkpointing: bool | None = None
     """Whether layers are computed again in the backward pass: less memory, longer steps. Default: no; with engine verl
     on GPUs yes."""
 
     lora_rank: int = Field(default=0, ge=0, le=4096)
-    """Rank of a LoRA adapter, which alone is trained; 0 trains the full parameters. See [LoRA](checkpoints.md#lora)."""
+    """Rank of a LoRA adapter, which alone is trained; 0 trains the full parameters. See [LoRA](models.md#lora)."""
     lora_alpha: int = Field(default=16, ge=1)
     """The adapter's output is scaled by `lora_alpha / lora_rank`."""
     lora_target_modules: LoraTargets = "all-linear"
@@ -313,9 +317,9 @@ class TrainJob(DescribedModel):
             raise ValueError("vllm has options of sampler vllm: set sampler to vllm, or leave them out")
         if self.sampler != "auto" and self.chosen_engine != "local":
             raise ValueError(f"sampler is read by engine local alone, not by {self.chosen_engine}: leave it out")
-        if self.sampler == "vllm" and self.lora_rank:
+        if self.sampler in EXTERNAL_SAMPLERS and self.lora_rank:
             raise ValueError(
-                "sampler vllm is given whole weights and no adapter: set lora_rank to 0, or sampler to local"
+                f"sampler {self.sampler} is given whole weights and no adapter: set lora_rank to 0, or sampler to local"
             )
 
     @property

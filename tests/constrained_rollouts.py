@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
+from swarm.backends.grammar.compiler import GrammarCompiler
 from swarm.backends.local.decoding.batching import BatchingLimits, BatchSampler
-from swarm.backends.local.decoding.grammar import GrammarCompiler
 from swarm.backends.local.learning.constraints import GrammarFollower
 from swarm.model_path import BUNDLED_DIRECTORY, read_tokenizer
 from swarm.tracker.merge import merge

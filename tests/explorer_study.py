@@ -62,7 +62,7 @@ def create_database(home: Path, fill: Callable[[ExperimentStore, Path], object] 
 
 def add_study(store: ExperimentStore, home: Path, *, seeds: int = 3, is_finished: bool = True) -> str:
     """Three arms by `seeds` seeds with curves, scores, findings and a decision; one run failed and was repeated."""
-    study = store.create_study(TOPIC, brain="rules", settings={"seeds": seeds})
+    study = store.create_study(TOPIC, planner="rules", settings={"seeds": seeds})
     store.freeze_charter(study.id, _charter(seeds))
     store.append_event(study.id, "charter.frozen", f"How does lr change what is learned? {HOSTILE}")
     hypothesis = store.create_hypothesis(
@@ -90,7 +90,7 @@ def add_study(store: ExperimentStore, home: Path, *, seeds: int = 3, is_finished
 
 def add_many_runs(store: ExperimentStore, home: Path) -> str:
     """One study of 300 runs: 30 arms by 10 seeds."""
-    study = store.create_study("Which batch size of thirty?", brain="rules")
+    study = store.create_study("Which batch size of thirty?", planner="rules")
     for number in range(30):
         arm = store.create_experiment(
             study.id,
@@ -124,7 +124,7 @@ def _charter(seeds: int) -> dict[str, object]:
         "eval_episodes": 200,
         "rule": {"alpha": 0.05, "min_effect": 0.02, "min_seeds": seeds, "correction": "holm"},
         "budget": {"max_runs": 12, "max_wall_s": None, "max_llm_tokens": None, "max_llm_usd": None},
-        "brain": "rules",
+        "planner": "rules",
         "assumptions": [f"The task is reverse. {HOSTILE}"],
     }
 

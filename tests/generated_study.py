@@ -21,6 +21,7 @@ from typing import Any, cast
 from experiments_db import Author, BudgetKind, ExperimentStatus, ExperimentStore, RunStatus
 from prompts import load
 from researcher.base_scores import MEASURED_ON
+from researcher.charter import Budget, Charter, DecisionRule
 from researcher.evaluator import BASE, FINAL, SEALED
 from researcher.execution.background import BackgroundTasks
 from researcher.execution.runs import BUDGET, MAX_ON_ONE_SERVER, run_key
@@ -30,28 +31,16 @@ from researcher.loop.nodes.decide import decide
 from researcher.loop.nodes.final_test import choose_finalists
 from researcher.loop.nodes.plan import plan
 from researcher.loop.state import first_state
+from researcher.plan import Arm, Contrast, Hypothesis, Plan, Relation
+from researcher.planner.base import Action, Decision
+from researcher.planner.claims import Claim, ClaimKind, Measured
 from researcher.planner.scripted import Script, ScriptedPlanner
 from researcher.servers.server_pool import ServerPool
 from researcher.study.budget import BudgetLedger
 from researcher.study.costs import COST, cost_to_json
+from researcher.study.costs.attempts import AttemptCost
 from researcher.study.ending import judge_ending
 from researcher.study.log import StudyLog, to_json
-from researcher.types import (
-    Action,
-    Arm,
-    AttemptCost,
-    Budget,
-    Charter,
-    Claim,
-    ClaimKind,
-    Contrast,
-    Decision,
-    DecisionRule,
-    Hypothesis,
-    Measured,
-    Plan,
-    Relation,
-)
 
 BASELINE = "a0"
 FINISHED, RETRIED, COLLAPSED, NO_SIGNAL, DIVERGED, LOST, STOPPED, OPEN = (
@@ -148,7 +137,7 @@ class GeneratedStudy:
 
 def generate(store: ExperimentStore, home: Path, wanted: Specification) -> GeneratedStudy:
     """Carry a study out; what it found stands in the store."""
-    study = store.create_study(f"Which arm is best, in study {wanted.seed}?", brain="llm:some-model")
+    study = store.create_study(f"Which arm is best, in study {wanted.seed}?", planner="llm:some-model")
     charter = _charter(wanted, study.topic)
     store.freeze_charter(study.id, to_json(charter))
     deps = Deps(
@@ -190,7 +179,7 @@ def _charter(wanted: Specification, topic: str) -> Charter:
         eval_episodes=wanted.episodes,
         rule=wanted.rule,
         budget=Budget(),
-        brain="llm:some-model",
+        planner="llm:some-model",
         environment="reverse",
         metric_range=wanted.metric_range,
         failed_score=wanted.failed_score,

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from swarm.backends.local.sampler import LocalEngine
 from swarm.backends.local.trainer import LocalTrainer, build_local, build_worker
-from swarm.backends.local.worker_process import WorkerProcess
+from swarm.backends.process.worker_process import WorkerProcess
 from swarm.config import ServerConfig
 from swarm.job import TrainJob
 from swarm.trainer.run_directories import run_directory

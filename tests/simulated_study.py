@@ -22,6 +22,7 @@ import yaml
 import swarm
 from experiments_db import Author, BudgetKind, Experiment, ExperimentStatus, ExperimentStore, Run, RunStatus, open_store
 from prompts import load
+from researcher.charter import Budget, Charter, DecisionRule, JudgedBy
 from researcher.evaluator import BASE, FINAL, SEALED, keep_file
 from researcher.execution.background import BackgroundTasks
 from researcher.execution.early_stopping import REWARD, SUCCESS
@@ -32,12 +33,14 @@ from researcher.loop.nodes.decide import decide
 from researcher.loop.nodes.plan import plan
 from researcher.loop.nodes.report import report
 from researcher.loop.state import first_state
+from researcher.plan import Arm, Hypothesis, Plan
+from researcher.planner.base import Action, Decision
+from researcher.planner.claims import Claim
 from researcher.planner.scripted import Script, ScriptedPlanner
 from researcher.report.write import build_report
 from researcher.servers.server_pool import ServerPool
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog, to_json
-from researcher.types import Action, Arm, Budget, Charter, Claim, Decision, DecisionRule, Hypothesis, JudgedBy, Plan
 from swarm import Evaluation
 from swarm.environments import load_environment
 
@@ -102,8 +105,8 @@ class Simulation:
     def carry_out(self, home: Path) -> SimulatedStudy:
         home.mkdir(parents=True, exist_ok=True)
         store = open_store(home / "research.db")
-        study = store.create_study("Which learning rate is best for reversal?", brain="scripted")
-        charter = replace(_charter(study.brain), judged_by=self.judged_by)
+        study = store.create_study("Which learning rate is best for reversal?", planner="scripted")
+        charter = replace(_charter(study.planner), judged_by=self.judged_by)
         store.freeze_charter(study.id, to_json(charter))
         deps = _deps(store, study.id, home, charter, self)
         simulated = SimulatedStudy(store, study.id, home, deps)
@@ -197,7 +200,7 @@ def replace_iteration(study_id: str, number: int) -> Any:
     return {**first_state(study_id), "iteration": number}
 
 
-def _charter(brain: str) -> Charter:
+def _charter(planner: str) -> Charter:
     with closing(load_environment("reverse")) as environment:
         digest = environment.digest
     return Charter(
@@ -212,7 +215,7 @@ def _charter(brain: str) -> Charter:
         eval_episodes=EPISODES,
         rule=DecisionRule(),
         budget=Budget(max_runs=100),
-        brain=brain,
+        planner=planner,
         assumptions=("lr: the topic gives no values.",),
         environment="reverse",
         environment_digest=digest,

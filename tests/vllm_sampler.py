@@ -16,11 +16,10 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
-from swarm.backends.local.decoding.grammar import GrammarCompiler
+from swarm.backends.grammar.compiler import GrammarCompiler
 from swarm.backends.local.decoding.sampling import Draw, LogitEdits, sample
-from swarm.backends.vllm.layout import SamplerLayout, SamplerSettings, WeightFile
-from swarm.backends.vllm.replicas.sampler_plan import SamplerLimits
-from swarm.backends.vllm.sampler import VllmEngine
+from swarm.backends.replicas.layout import SamplerLayout, SamplerLimits, SamplerSettings, WeightFile
+from swarm.backends.replicas.sampler import VllmEngine
 from swarm.model_path import BUNDLED_DIRECTORY, read_stop_ids, read_tokenizer
 from swarm.types import SamplingParams
 
@@ -39,7 +38,12 @@ def vllm_engine(
     log_directory: Path, model: Path = BUNDLED_DIRECTORY, *, replicas: int = 1, limits: SamplerLimits = LIMITS
 ) -> VllmEngine:
     settings = SamplerSettings(
-        model, SamplerLayout(replicas=replicas), "float32", max_num_seqs=32, flags={"enforce_eager": True}
+        model,
+        SamplerLayout(replicas=replicas),
+        "float32",
+        max_num_seqs=32,
+        sampler="vllm",
+        flags={"enforce_eager": True},
     )
     return VllmEngine(settings, python=vllm_python(), log_directory=log_directory, limits=limits)
 

@@ -18,9 +18,8 @@ from typing import Any
 
 from process_support import is_running
 
-from swarm.backends.vllm.layout import SamplerLayout, SamplerSettings, WeightFile
-from swarm.backends.vllm.replicas.sampler_plan import SamplerLimits
-from swarm.backends.vllm.sampler import VllmEngine
+from swarm.backends.replicas.layout import SamplerLayout, SamplerLimits, SamplerSettings, WeightFile
+from swarm.backends.replicas.sampler import VllmEngine
 from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.types import FinishReason, SamplingParams, TokenDelta
 
@@ -97,7 +96,7 @@ class StandIns:
         **options: Any,
     ) -> VllmEngine:
         layout = SamplerLayout(replicas=replicas, **options.pop("layout", {}))
-        settings = SamplerSettings(BUNDLED_DIRECTORY, layout, "float32", max_num_seqs=16, **options)
+        settings = SamplerSettings(BUNDLED_DIRECTORY, layout, "float32", max_num_seqs=16, sampler="vllm", **options)
         return VllmEngine(
             settings,
             python=python,

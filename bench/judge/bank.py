@@ -30,8 +30,10 @@ from bench.judge.shapes import (
     two_groups,
 )
 from bench.judge.simulation import Truth, play_studies
+from researcher.analysis import Verdict
+from researcher.charter import Charter
 from researcher.judge import Family, Runs, judge
-from researcher.types import Charter, ScoredRun, Verdict
+from researcher.judge.samples import ScoredRun
 
 ARMS = 4
 EFFECT = 0.10

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from scipy import special
 
 from bench.judge.shapes import BASE, Drawn, Floats
+from researcher.charter import DecisionRule
 from researcher.judge.samples import FEWEST_FOR_OUTLIER, LEAST_SHARE, OUTLIER_LEVEL, SHRINKAGE, TOLERANCE
 from researcher.judge.worst_case import RETRIED_LEVEL
-from researcher.types import DecisionRule
 
 Bools = NDArray[np.bool_]
 

@@ -9,25 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from researcher.planner.base import Planner
+from researcher.analysis import Analysis, Verdict
+from researcher.charter import Budget, Charter, DecisionRule, FrameRequest
+from researcher.plan import Arm, ArmProgram, Plan, ProgramProblem
+from researcher.planner.base import Action, Decision, History, Planner
+from researcher.planner.claims import Claim
 from researcher.planner.rules import RulesPlanner
 from researcher.study.settings import StudySettings, read_request
-from researcher.types import (
-    Action,
-    Analysis,
-    Arm,
-    ArmProgram,
-    Budget,
-    Charter,
-    Claim,
-    Decision,
-    DecisionRule,
-    FrameRequest,
-    History,
-    Plan,
-    ProgramProblem,
-    Verdict,
-)
 
 FIVE_RATES = "learning rate 1e-4, 3e-4, 1e-3, 3e-3 or 1e-2 for word reversal"
 """Four comparisons with lr=0.001."""

@@ -19,6 +19,8 @@ from numpy.random import Generator, default_rng
 
 from bench.judge.shapes import BASE, Shape, failing, normal
 from experiments_db import ExperimentStore, Verdict, open_store
+from researcher.analysis import JudgedContrast
+from researcher.charter import Charter
 from researcher.execution.background import BackgroundTasks
 from researcher.execution.runs import MAX_ON_ONE_SERVER, Trial
 from researcher.loop.deps import Deps
@@ -33,7 +35,6 @@ from researcher.servers.leases import LeaseHolder
 from researcher.servers.server_pool import ServerPool
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog, to_json
-from researcher.types import Charter, JudgedContrast
 
 DIVERGED = {"kind": "not_finite", "sentence": "diverged", "is_retried": False}
 LOST_TO_THE_SYSTEM = {"kind": "failure", "sentence": "the environment went away", "is_retried": True}
@@ -99,7 +100,7 @@ def play_study(
     truth: Truth,
     random: Generator,
 ) -> Played:
-    study = store.create_study(charter.topic, brain=planner.name).id
+    study = store.create_study(charter.topic, planner=planner.name).id
     store.freeze_charter(study, to_json(charter))
     home = Path(store.location).parent
     deps = Deps(

@@ -25,6 +25,7 @@ from langgraph.runtime import RunControl
 
 from experiments_db import Author, Experiment, ExperimentStatus, ExperimentStore, Run, RunStatus, open_store
 from prompts import load
+from researcher.charter import Budget, Charter, DecisionRule, FrameRequest
 from researcher.evaluator import BASE, FINAL, SEALED, Evaluator
 from researcher.execution.background import BackgroundTasks
 from researcher.execution.early_stopping import REWARD, StoppingLimits
@@ -32,12 +33,13 @@ from researcher.execution.orphaned_runs import reconcile
 from researcher.execution.runs import job_of
 from researcher.loop.deps import Deps
 from researcher.loop.graph import carry_out
+from researcher.plan import Arm, Hypothesis, Plan
+from researcher.planner.base import Action, Decision
 from researcher.planner.scripted import Script, ScriptedPlanner
 from researcher.servers.leases import LeaseHolder
 from researcher.servers.server_pool import ServerPool
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog, to_json
-from researcher.types import Action, Arm, Budget, Charter, Decision, DecisionRule, FrameRequest, Hypothesis, Plan
 from swarm import Evaluation
 from swarm.environments import load_environment
 from swarm.job import build_job
@@ -247,7 +249,7 @@ class LongStudy:
         urls = [f"http://127.0.0.1:{port}" for port in range(1, self.size.servers + 1)]
         self._servers = {url: _Server(self.size.steps_per_look, random.Random(url), self.clock) for url in urls}
         with open_store(self.database, clock=self.clock) as store:
-            study = store.create_study(TOPIC, brain="scripted")
+            study = store.create_study(TOPIC, planner="scripted")
             self.study_id = study.id
             store.freeze_charter(study.id, to_json(charter))
             for arm in _arms(self.size):
@@ -360,7 +362,7 @@ def _charter(size: Size) -> Charter:
         eval_episodes=size.episodes,
         rule=DecisionRule(),
         budget=Budget(max_runs=size.runs),
-        brain="scripted",
+        planner="scripted",
         environment="reverse",
         environment_digest=digest,
     )

@@ -42,14 +42,14 @@ OPEN_STATUSES = (StudyStatus.RUNNING, StudyStatus.PAUSED)
 
 
 class StudyStore(StoreBase):
-    def create_study(self, topic: str, *, brain: str, settings: JsonObject | None = None) -> Study:
+    def create_study(self, topic: str, *, planner: str, settings: JsonObject | None = None) -> Study:
         """Store a new running study of `topic`; `settings` are the start settings that `resume` needs."""
-        check_text(topic=topic, brain=brain)
+        check_text(topic=topic, planner=planner)
         now = self._clock()
         row = StudyRow(
             id=new_id("st", now),
             topic=topic,
-            brain=brain,
+            planner=planner,
             status=StudyStatus.RUNNING,
             settings=dict(settings or {}),
             created_at=now,

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -45,6 +46,29 @@ class BackgroundTasks:
         if future is None or not future.done():
             return None
         return self._tasks.pop(key)
+
+    @contextmanager
+    def ended(self, key: str) -> Generator[Future[Any] | None]:
+        """Yield the task of this key if it has ended, else None; forget it at the end of the block.
+
+        After an error in the block, such as a result that cannot be stored now, the next call yields the task again.
+        """
+        future = self._tasks.get(key)
+        if future is not None and not future.done():
+            future = None
+        yield future
+        if future is not None and self._tasks.get(key) is future:
+            del self._tasks[key]
+
+    def await_end(self, key: str) -> None:
+        """Wait until the task of this key has ended, if there is one, and forget it.
+
+        Raises Drained as soon as the work should end.
+        """
+        future = self._tasks.get(key)
+        while future is not None and not wait([future], CHECK_S).done:
+            self.check()
+        self._tasks.pop(key, None)
 
     def abandon(self, key: str, on_result: Callable[[Any], None]) -> None:
         """Forget a task; if it still returns a result, call `on_result` with the result in the task's thread."""

@@ -17,8 +17,8 @@ from itertools import islice
 from pathlib import Path
 
 from experiments_db import Experiment
+from researcher.charter import Charter, StudiedEnvironment
 from researcher.errors import EnvironmentBroken, TopicInvalid
-from researcher.types import Charter, StudiedEnvironment
 from swarm.environments import DrivenEnvironment, Environment, EnvironmentTask, load_environment
 from swarm.environments.environment_check import transcript_of
 from swarm.environments.registry import has_own_worker, is_bundled

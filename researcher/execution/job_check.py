@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-from researcher.types import ProgramProblem
+from researcher.plan import ProgramProblem
 from swarm.errors import JobInvalid
 from swarm.job import BUNDLED_MODEL, LR_OF_BUNDLED_MODELS, TrainJob, build_job
 

@@ -12,7 +12,7 @@ from researcher.evaluator import FINAL
 from researcher.execution.run_record import ENDED_BY
 from researcher.execution.runs import Trial, list_all_trials
 from researcher.loop.deps import Deps, Phase
-from researcher.loop.nodes.launch import begin
+from researcher.loop.nodes.launch import begin, charge
 from researcher.servers.server_pool import Slot
 from swarm import SwarmError
 from swarm.processes.child import end_stale
@@ -83,6 +83,7 @@ def _take_up(deps: Deps, trial: Trial, run: Run) -> bool:
         if not (is_there or is_saved):
             deps.pool.give_back(slot)
             return False
+    charge(deps, trial, run)
     active = begin(deps, trial, deps.store.update_run(run.id, server_url=slot.url), slot, phase=phase)
     # Work in the other phases starts by itself.
     active.is_waiting = active.is_waiting or phase is Phase.ENDING

@@ -14,8 +14,8 @@ from enum import StrEnum
 from typing import Any
 
 from experiments_db import Experiment, ExperimentStatus, ExperimentStore, Run, RunStatus
+from researcher.plan import Plan
 from researcher.servers.server_pool import PROJECT
-from researcher.types import Plan
 from swarm.job import build_job
 
 TRAINING_SECONDS = "training/seconds"

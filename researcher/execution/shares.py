@@ -7,8 +7,8 @@ ended by itself has used its share. This module knows nothing of servers or scor
 from __future__ import annotations
 
 from experiments_db import ExperimentStore
+from researcher.charter import Charter, ComparedAt
 from researcher.execution.runs import TRAINING_SECONDS
-from researcher.types import Charter, ComparedAt
 
 
 def ends_at_a_share(charter: Charter) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from prompts import load
-from researcher.types import Charter
+from researcher.charter import Charter
 from swarm.processes.child import Child
 from swarm.sandbox.sandbox import plain_command
 

@@ -17,8 +17,10 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
+from researcher.analysis import JudgedContrast, Outcome
+from researcher.charter import Charter
 from researcher.judge.samples import ArmSample, Estimate, contrast_of
-from researcher.types import Charter, Contrast, JudgedContrast, Outcome, Relation
+from researcher.plan import Contrast, Relation
 
 Judged = tuple[float, float, str, str]
 """The p value of the claim, the p value of its opposite, a sentence with the numbers, and the winner or ""."""

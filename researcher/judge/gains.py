@@ -11,9 +11,18 @@ from __future__ import annotations
 
 import math
 
-from researcher.judge.samples import NOT_ESTIMATED, ArmSample, Estimate, Range, contrast_of, noise_of, sample_of
+from researcher.analysis import GainPart
+from researcher.judge.samples import (
+    NOT_ESTIMATED,
+    ArmSample,
+    Estimate,
+    Range,
+    ScoredRun,
+    contrast_of,
+    noise_of,
+    sample_of,
+)
 from researcher.judge.worst_case import Runs
-from researcher.types import GainPart, ScoredRun
 
 ARM, BASELINE = "arm", "baseline"
 WEIGHTS = {ARM: 1.0, BASELINE: -1.0}

@@ -22,6 +22,8 @@ from statistics import fmean
 
 from scipy import special
 
+from researcher.analysis import Analysis, ArmSummary, Comparison, JudgedContrast, Outcome, Verdict
+from researcher.charter import Charter, DecisionRule
 from researcher.judge.contrasts import judge_contrast, rule_out_contrast
 from researcher.judge.gains import divide_gain
 from researcher.judge.notes import Weighed, count_failures, describe
@@ -37,18 +39,7 @@ from researcher.judge.samples import (
     within,
 )
 from researcher.judge.worst_case import Runs, largest_share, loss_by_retries, with_missing, worst_score
-from researcher.types import (
-    Analysis,
-    ArmSummary,
-    Charter,
-    Comparison,
-    Contrast,
-    DecisionRule,
-    JudgedContrast,
-    Outcome,
-    Relation,
-    Verdict,
-)
+from researcher.plan import Contrast, Relation
 
 _CORRECTIONS = ("holm", "none")
 _DIRECTIONS = ("maximize", "minimize")

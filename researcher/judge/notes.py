@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
+from researcher.analysis import GainPart, Verdict
+from researcher.charter import Charter
 from researcher.judge.worst_case import Runs, largest_share
-from researcher.types import Charter, GainPart, Verdict
 
 MOST_LISTED = 3
 """The largest number of seeds that a note names one by one."""

@@ -27,9 +27,10 @@ from statistics import fmean, variance
 import numpy as np
 from scipy import special
 
+from researcher.charter import Charter, SampleSizeGoal
 from researcher.judge.judgement import share_of_alpha
-from researcher.judge.samples import OUTLIER_LEVEL, SHRINKAGE, TOLERANCE, inflation, room_at
-from researcher.types import Charter, SampleSize, SampleSizeGoal, ScoredRun
+from researcher.judge.samples import OUTLIER_LEVEL, SHRINKAGE, TOLERANCE, ScoredRun, inflation, room_at
+from researcher.plan import SampleSize
 
 ASSUMED_SEED_SD = 0.04
 """The standard deviation between runs of one arm if nothing was measured, for scores in the middle of 0 to 1.

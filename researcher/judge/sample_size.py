@@ -5,7 +5,8 @@ Place in the flow: the `design` node and the report take these sentences. This m
 
 from __future__ import annotations
 
-from researcher.types import SampleSize, SampleSizeGoal
+from researcher.charter import SampleSizeGoal
+from researcher.plan import SampleSize
 
 
 def describe_target(effect: float, *, is_worse: bool) -> str:

@@ -21,8 +21,6 @@ from statistics import fmean
 
 from scipy import special
 
-from researcher.types import ScoredRun
-
 Range = tuple[float, float] | None
 
 # Scores are ratios of small integers, so a smaller difference than this is only rounding.
@@ -38,6 +36,25 @@ OUTLIER_LEVEL = 0.002
 FEWEST_FOR_OUTLIER = 4
 LEAST_SHARE = 0.0025
 """The least distance of a mean from an end of the range, as a share of it: one episode of the usual 400."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredRun:
+    """One run as the judge sees it.
+
+    `score` is the number that the run is judged by. For a run that failed by its own doing, it is what the charter
+    prescribes. `failure` says how the run failed; it is also set if a run was ended early and scored. `noise` is the
+    variance of `score` from its finite number of episodes, and `base_noise` is that of `base`. `retries` are the
+    reasons, oldest first, of earlier attempts at this run that ended after their training had begun.
+    """
+
+    run_id: str
+    score: float
+    noise: float
+    base: float | None = None
+    failure: str = ""
+    base_noise: float | None = None
+    retries: tuple[str, ...] = ()
 
 
 def evaluation_noise(mean: float, stderr: float, episodes: int, metric_range: Range) -> float:

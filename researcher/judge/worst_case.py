@@ -16,7 +16,8 @@ from statistics import fmean
 
 from scipy import special
 
-from researcher.types import Charter, ScoredRun
+from researcher.charter import Charter
+from researcher.judge.samples import ScoredRun
 
 Runs = Mapping[int, ScoredRun]
 """The runs of one arm by seed."""

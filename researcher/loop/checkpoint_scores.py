@@ -45,6 +45,18 @@ def score_checkpoints(deps: Deps, wanted: Sequence[CheckpointScore]) -> None:
     """
     pending = [_Pending(score) for score in wanted]
     busy: list[tuple[_Pending, Slot]] = []
+    try:
+        _measure_all(deps, pending, busy)
+    except Exception:
+        # The node may be repeated, and its servers must be free then.
+        for each, slot in busy:
+            deps.background.await_end(each.score.key)
+            deps.pool.give_back(slot)
+        raise
+
+
+def _measure_all(deps: Deps, pending: list[_Pending], busy: list[tuple[_Pending, Slot]]) -> None:
+    """Measure what is pending; `busy` holds what is being measured at each moment."""
     while pending or busy:
         note_servers(deps)
         for each in list(pending):

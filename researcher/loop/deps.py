@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from experiments_db import Experiment, ExperimentStore, RunStatus
+from researcher.charter import Charter, Question
 from researcher.evaluator import Evaluator
 from researcher.execution.background import BackgroundTasks
 from researcher.execution.early_stopping import Diagnosis, EarlyStopping, StoppingLimits
@@ -28,7 +29,6 @@ from researcher.servers.server_pool import ServerPool, Slot
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog
 from researcher.study.settings import KeptCheckpoints
-from researcher.types import Charter, Question
 from swarm.processes.child import Child
 from swarm.sandbox.sandbox import Sandbox
 

@@ -33,6 +33,7 @@ from langgraph.runtime import RunControl
 from langgraph.types import RetryPolicy, StateSnapshot
 
 from experiments_db import StoreUnavailable
+from researcher.charter import FrameRequest
 from researcher.loop.deps import Deps
 from researcher.loop.nodes.analyze import analyze
 from researcher.loop.nodes.check import check
@@ -48,7 +49,6 @@ from researcher.loop.nodes.report import report
 from researcher.loop.nodes.write_program import write_program
 from researcher.loop.state import ResearchState, first_state
 from researcher.study.changes.continuation import find_continuation
-from researcher.types import FrameRequest
 
 RECURSION_LIMIT = 1_000_000_000
 """LangGraph counts steps per invocation, and a study of weeks takes one every second. Only the budget ends a study."""

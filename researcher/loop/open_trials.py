@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from experiments_db import Experiment, ExperimentStatus, ExperimentStore, Run
 from researcher.execution.runs import Trial, TrialState
-from researcher.types import Plan
+from researcher.plan import Plan
 
 TrialKey = tuple[str, int]
 """The id of an arm, and a seed."""

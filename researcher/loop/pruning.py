@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from experiments_db import Run, RunStatus
+from researcher.analysis import Verdict
 from researcher.evaluator import AT_STEP, CHECKPOINTS, PRUNED, SEALED
 from researcher.loop.deps import Deps
 from researcher.servers.server_files import (
@@ -22,7 +23,6 @@ from researcher.servers.server_files import (
     remove_optimizer_state,
 )
 from researcher.study.settings import KeptCheckpoints
-from researcher.types import Verdict
 
 logger = logging.getLogger(__name__)
 

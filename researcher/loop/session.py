@@ -23,6 +23,7 @@ from langgraph.errors import GraphDrained
 from langgraph.runtime import RunControl
 
 from experiments_db import ExperimentStore, Severity, StoreError, Study, StudyStatus
+from researcher.charter import FrameRequest
 from researcher.errors import BudgetExceeded, LanguageModelUnavailable, ResearchError
 from researcher.execution.background import BackgroundTasks, Drained
 from researcher.execution.early_stopping import StoppingLimits
@@ -47,8 +48,7 @@ from researcher.study.ending import is_over, judge_ending, reopen
 from researcher.study.lease import StudyLease
 from researcher.study.log import StudyLog
 from researcher.study.requests import find_study, resume_command
-from researcher.study.settings import StudySettings, rules_brain, sandbox_of
-from researcher.types import FrameRequest
+from researcher.study.settings import StudySettings, build_rules_planner, sandbox_of
 from swarm.errors import SwarmError
 from swarm.sandbox.sandbox import Sandbox
 
@@ -338,8 +338,8 @@ def _build_planner(
     settings: StudySettings, request: FrameRequest, log: StudyLog, ledger: BudgetLedger, background: BackgroundTasks
 ) -> Planner:
     """Return the planner of the settings. Raises PlannerError if the language model has no name or no key."""
-    if settings.brain == "rules":
-        return rules_brain(settings)
+    if settings.planner == "rules":
+        return build_rules_planner(settings)
     # Imported here because most studies have no language model, and its SDK takes a second to load.
     from researcher.planner.build import build_language_planner
 

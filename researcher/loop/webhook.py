@@ -1,8 +1,9 @@
-"""News of a study for a webhook: one POST of JSON for each event that a person may want to act on.
+"""News of a study for a webhook: one message for each event that a person may want to act on.
 
 Place in the flow: StudyLog passes each event to it; session.py opens it with the study's work and closes it at its end.
-A thread of its own sends the POSTs, so a slow or missing receiver does not delay the study. News that could not be
-delivered becomes an event of the study. docs/operations.md has the schema. This module decides nothing about a study.
+An http:// or https:// URL gets a POST of JSON; Apprise sends text to any other service. A thread of its own does so, so
+a slow or missing receiver does not delay the study. News that could not be delivered becomes an event of the study.
+docs/operations.md has the schema. This module decides nothing about a study.
 """
 
 from __future__ import annotations
@@ -121,7 +122,10 @@ class Webhook:
         body = without_secrets(describe(self._store, self._study_id, news))
         for wait_s in (*self._retry_after_s, None):
             try:
-                _post(client, self._url, body)
+                if is_plain(self._url):
+                    _post(client, self._url, body)
+                else:
+                    _notify(self._url, body)
                 return
             except NotDelivered as error:
                 if wait_s is None or error.is_final or self._closing.is_set():
@@ -129,12 +133,23 @@ class Webhook:
                 self._closing.wait(wait_s)
 
     def _give_up(self, news: News, error: Exception) -> None:
-        place = urlsplit(self._url)
-        reason = " ".join(str(error).split()).replace(self._url, place.hostname or "")
+        receiver = _receiver(self._url)
+        reason = " ".join(str(error).split()).replace(self._url, receiver)
         try:
-            self._on_failure(f"{place.hostname}:{place.port or place.scheme} was not told {news.event!r}: {reason}")
+            self._on_failure(f"{receiver} was not told {news.event!r}: {reason}")
         except StoreError as failure:
             logger.warning("webhook: %s; %s", reason, failure)
+
+
+def is_plain(url: str) -> bool:
+    """Return whether a URL gets a POST of JSON, in place of a message of Apprise."""
+    return urlsplit(url).scheme in ("http", "https")
+
+
+def _receiver(url: str) -> str:
+    """Return a URL's receiver without what may be secret: to Apprise a host may be a token."""
+    place = urlsplit(url)
+    return f"{place.hostname}:{place.port or place.scheme}" if is_plain(url) else f"{place.scheme}://"
 
 
 def describe(store: ExperimentStore, study_id: str, news: News) -> dict[str, Any]:
@@ -196,3 +211,18 @@ def _post(client: httpx.Client, url: str, body: Mapping[str, Any]) -> None:
         raise NotDelivered(f"it answers HTTP {answered.status_code}: redirects are not followed", is_final=True)
     is_final = answered.status_code < 500 and answered.status_code not in (408, 425, 429)
     raise NotDelivered(f"it answers HTTP {answered.status_code}", is_final=is_final)
+
+
+def _notify(url: str, body: Mapping[str, Any]) -> None:
+    # Apprise imports slowly, and most webhooks do without.
+    from apprise import Apprise, AppriseAsset, LogCapture, NotifyFormat
+
+    service = Apprise(asset=AppriseAsset(app_id="swarm-researcher", http_redirects=False))
+    lines = (body["topic"], body["message"], body["answer"], *body["verdicts"], body["report"])
+    with LogCapture(level=logging.WARNING, fmt="%(message)s") as captured:
+        if not service.add(url) or not service.notify(
+            title=f"{body['study']}: {body['event'].replace('_', ' ')}",
+            body="\n".join(line for line in lines if line),
+            body_format=NotifyFormat.TEXT,
+        ):
+            raise NotDelivered(captured.getvalue(), is_final=False)

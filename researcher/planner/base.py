@@ -8,20 +8,59 @@ only through `Analysis`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Protocol
 
-from researcher.types import (
-    Analysis,
-    Arm,
-    ArmProgram,
-    Charter,
-    Claim,
-    Decision,
-    FrameRequest,
-    History,
-    Plan,
-    ProgramProblem,
-)
+from researcher.analysis import Analysis
+from researcher.charter import Charter, FrameRequest
+from researcher.plan import Arm, ArmProgram, Plan, ProgramProblem
+from researcher.planner.claims import Claim
+
+
+class Action(StrEnum):
+    """The step that follows an analysis."""
+
+    REFINE = "refine"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The next action of a study, with the reason that people see.
+
+    `author` is who decided, if it is not the study's planner. `is_budget_spent` means that nothing was left to choose,
+    so a raised budget reopens the matter. `disqualified` maps the arms that the planner rules out to its reasons. An
+    arm stays disqualified: no later decision reverses it.
+    """
+
+    action: Action
+    reason: str
+    author: str = ""
+    is_budget_spent: bool = False
+    disqualified: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The information that a planner may use for its next plan.
+
+    It has earlier plans and analyses of this study, and diagnoses of failed runs. `earlier_findings` are findings of
+    earlier studies on the same task, negative ones included. `runs_used` counts the runs charged to the budget; None if
+    there is no record.
+    """
+
+    plans: tuple[Plan, ...] = ()
+    analyses: tuple[Analysis, ...] = ()
+    diagnoses: tuple[str, ...] = ()
+    earlier_findings: tuple[str, ...] = ()
+    runs_used: int | None = None
+
+    @property
+    def planned_runs(self) -> int:
+        """The number of distinct runs in all plans: an arm that later plans repeat counts once per seed."""
+        return len({(arm.name, seed) for plan in self.plans for arm in plan.arms for seed in plan.seeds})
 
 
 class Planner(Protocol):

@@ -1,13 +1,14 @@
 """The construction of the planner with a language model, alone or with the rules planner as fallback.
 
-Place in the flow: session.py calls `build_language_planner` for every brain but `rules`. The key and the address of the
-model's server come from environment variables, as for every client of that API. This module asks a model nothing.
+Place in the flow: session.py calls `build_language_planner` for every planner but `rules`. The key and the address of
+the model's server come from environment variables, as for every client of that API. This module asks a model nothing.
 """
 
 from __future__ import annotations
 
 import os
 
+from researcher.charter import FrameRequest
 from researcher.errors import BudgetExceeded, LanguageModelUnavailable, ResearchError
 from researcher.execution.background import BackgroundTasks
 from researcher.planner.base import Planner
@@ -18,8 +19,7 @@ from researcher.planner.language_model.planning import PLAIN_PROGRAM
 from researcher.planner.llm import LLMPlanner
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog
-from researcher.study.settings import StudySettings, read_request, rules_brain
-from researcher.types import FrameRequest
+from researcher.study.settings import StudySettings, build_rules_planner, read_request
 
 
 def build_language_planner(
@@ -50,10 +50,10 @@ def build_language_planner(
     failures = _failures_for_rules(settings)
     if not failures:
         return planner
-    as_rules = settings.model_copy(update={"brain": "rules"})
+    as_rules = settings.model_copy(update={"planner": "rules"})
     return FallbackPlanner(
         planner,
-        rules_brain(settings),
+        build_rules_planner(settings),
         lambda topic: read_request(topic, as_rules),
         failures=failures,
         plain=PLAIN_PROGRAM,
@@ -64,4 +64,4 @@ def build_language_planner(
 def _failures_for_rules(settings: StudySettings) -> tuple[type[ResearchError], ...]:
     """Return the errors after which the rules planner answers in the model's place."""
     failures: list[type[ResearchError]] = [LanguageModelUnavailable] if settings.rules_answer_outages else []
-    return (*failures, BudgetExceeded) if settings.brain == "hybrid" else tuple(failures)
+    return (*failures, BudgetExceeded) if settings.planner == "hybrid" else tuple(failures)

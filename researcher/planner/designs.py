@@ -13,9 +13,12 @@ from types import MappingProxyType
 from typing import Any
 
 from experiments_db import number_as_text
+from researcher.analysis import Verdict
+from researcher.charter import Design, Factor, Level, Question, StudyKind
+from researcher.plan import Arm
+from researcher.planner.base import History
 from researcher.question.factors import SPECS
 from researcher.question.flags import make_factor
-from researcher.types import Arm, Design, Factor, History, Level, Question, StudyKind, Verdict
 from swarm import TrainJob
 
 BASE_JOB: Mapping[str, Any] = MappingProxyType(

@@ -14,7 +14,8 @@ from dataclasses import replace
 from math import ceil
 from typing import Any
 
-from researcher.types import Arm, ComparedAt
+from researcher.charter import ComparedAt
+from researcher.plan import Arm
 from swarm import TrainJob
 
 HELD: Mapping[ComparedAt, str] = {

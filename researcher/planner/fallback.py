@@ -4,7 +4,7 @@ Place in the flow: one of the planners of base.py, made of two others. Each ques
 The rules planner answers only after a failure that was named beforehand: an outage, a used-up budget of tokens or
 money, or both. The next question goes to the language model again.
 
-The rules planner answers only what it can answer soundly. It frames a topic as `--brain rules` reads it, plans by the
+The rules planner answers only what it can answer soundly. It frames a topic as `--planner rules` reads it, plans by the
 factors of the charter, and writes no program except the plain one. If it cannot answer, the model's failure is raised.
 """
 
@@ -14,25 +14,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import TypeVar
 
+from researcher.analysis import Analysis
+from researcher.charter import Charter, FrameRequest
 from researcher.errors import PlannerError, ResearchError, TopicInvalid
 from researcher.execution.job_check import contradict_name
-from researcher.planner.base import Planner
+from researcher.plan import Arm, ArmProgram, Plan, ProgramProblem
+from researcher.planner.base import Decision, History, Planner
+from researcher.planner.claims import Claim
 from researcher.planner.designs import default_space
 from researcher.planner.predictions import predict
 from researcher.planner.rules import RulesPlanner
 from researcher.question.factors import PROGRAM
-from researcher.types import (
-    Analysis,
-    Arm,
-    ArmProgram,
-    Charter,
-    Claim,
-    Decision,
-    FrameRequest,
-    History,
-    Plan,
-    ProgramProblem,
-)
 
 T = TypeVar("T")
 
@@ -132,7 +124,7 @@ class FallbackPlanner:
         Raises PlannerError if the arm studies another program.
         """
         if arm.factors.get(PROGRAM, self.plain) != self.plain:
-            raise PlannerError(f"{arm.name} is to have a program that no rule writes")
+            raise PlannerError(f"{arm.name} needs a program, which the rules cannot write")
         factors = {name: value for name, value in arm.factors.items() if name != PROGRAM}
         return self.rules.write_program(charter, replace(arm, factors=factors), None)
 

@@ -12,6 +12,11 @@ from dataclasses import replace
 from functools import partial
 
 from prompts import load
+from researcher.analysis import Analysis
+from researcher.charter import Charter, FrameRequest, SampleSizeGoal, StudiedEnvironment
+from researcher.plan import Arm, ArmProgram, Plan, ProgramProblem
+from researcher.planner.base import Action, Decision, History
+from researcher.planner.claims import Claim
 from researcher.planner.language_model.answers import (
     MAX_ARMS,
     DecideAnswer,
@@ -44,21 +49,6 @@ from researcher.planner.language_model.planning import (
 )
 from researcher.question.asking import refuse_by_name
 from researcher.question.factors import ALGORITHMS
-from researcher.types import (
-    Action,
-    Analysis,
-    Arm,
-    ArmProgram,
-    Charter,
-    Claim,
-    Decision,
-    FrameRequest,
-    History,
-    Plan,
-    ProgramProblem,
-    SampleSizeGoal,
-    StudiedEnvironment,
-)
 from swarm.tasks import task_family
 
 REFUSED = (

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 
+from researcher.charter import Asked, Charter
+from researcher.plan import Arm, Contrast, Hypothesis, Relation
 from researcher.question.factors import SPECS
 from researcher.question.wording import title_of, title_of_environment
-from researcher.types import Arm, Asked, Charter, Contrast, Hypothesis, Relation
 
 
 def predict(arms: tuple[Arm, ...], charter: Charter) -> tuple[Hypothesis, ...]:

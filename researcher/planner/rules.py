@@ -16,8 +16,23 @@ from typing import Any
 from pydantic import ValidationError
 
 from prompts import load
+from researcher.analysis import Analysis, Verdict
+from researcher.charter import (
+    Budget,
+    Charter,
+    ComparedAt,
+    DecisionRule,
+    FrameRequest,
+    JudgedBy,
+    Question,
+    SampleSizeGoal,
+    StudyKind,
+)
 from researcher.errors import PlannerError, TopicInvalid
 from researcher.execution.job_check import why_not_carried_out
+from researcher.plan import Arm, ArmProgram, Plan, ProgramProblem
+from researcher.planner.base import Action, Decision, History
+from researcher.planner.claims import Claim, ClaimKind
 from researcher.planner.designs import (
     combine_kept,
     confirm_best,
@@ -37,28 +52,6 @@ from researcher.planner.equal_amounts import (
 from researcher.planner.predictions import predict
 from researcher.question.factors import PROGRAM, RESPONSE_LENGTH, TRAIN_ENV
 from researcher.question.wording import state_question, title_of, title_of_environment
-from researcher.types import (
-    Action,
-    Analysis,
-    Arm,
-    ArmProgram,
-    Budget,
-    Charter,
-    Claim,
-    ClaimKind,
-    ComparedAt,
-    Decision,
-    DecisionRule,
-    FrameRequest,
-    History,
-    JudgedBy,
-    Plan,
-    ProgramProblem,
-    Question,
-    SampleSizeGoal,
-    StudyKind,
-    Verdict,
-)
 from swarm import TrainJob
 from swarm.environments.registry import is_bundled, options_of, with_options
 from swarm.tasks import TASK_FAMILIES
@@ -110,7 +103,7 @@ class RulesPlanner:
             eval_episodes=request.eval_episodes or EVAL_EPISODES,
             rule=DecisionRule(shares=_shares(question, request.budget)),
             budget=request.budget,
-            brain=self.name,
+            planner=self.name,
             sample_size=SampleSizeGoal(seeds=request.seeds, is_underpowered=request.is_underpowered),
             not_studied=request.not_studied,
             compared_at=compared_at.value,

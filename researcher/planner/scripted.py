@@ -10,19 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from researcher.analysis import Analysis
+from researcher.charter import Charter, FrameRequest
 from researcher.errors import PlannerError
-from researcher.types import (
-    Analysis,
-    Arm,
-    ArmProgram,
-    Charter,
-    Claim,
-    Decision,
-    FrameRequest,
-    History,
-    Plan,
-    ProgramProblem,
-)
+from researcher.plan import Arm, ArmProgram, Plan, ProgramProblem
+from researcher.planner.base import Decision, History
+from researcher.planner.claims import Claim
 
 T = TypeVar("T")
 

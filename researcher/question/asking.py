@@ -15,12 +15,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from researcher.charter import Asked, Design, Factor, FrameRequest, JudgedBy, Level, Question, StudyKind
 from researcher.errors import TopicInvalid, TopicNotUnderstood
 from researcher.question.factors import OPTION, PROGRAM, RESPONSE_LENGTH, SPECS, TRAIN_ENV
 from researcher.question.flags import make_factor, make_level, read_factors, read_fixed, value_as_text
 from researcher.question.reader import Reading, nearest_setting, propose
 from researcher.question.wording import title_of, title_of_environment
-from researcher.types import Asked, Design, Factor, FrameRequest, JudgedBy, Level, Question, StudyKind
 from swarm.tasks import TASK_FAMILIES
 
 LARGEST_FACTORIAL = 12
@@ -187,7 +187,7 @@ def refuse(reading: Reading, given: Mapping[str, Any]) -> TopicNotUnderstood:
                 f"the topic has parts that cannot be read: {', '.join(map(repr, reading.unread))}",
                 f"understood: {understood}",
                 f"say it in flags, {lead}: {command}",
-                "what can be read, and every setting: docs/topics.md; without these parts: --assume",
+                "what can be read, and every setting: docs/research.md; without these parts: --assume",
             ]
         ),
         reading.unread,
@@ -208,7 +208,7 @@ def refuse_by_name(parts: Sequence[tuple[str, str]], nearest: str, request: Fram
                 f"the topic asks for what cannot be studied: {', '.join(map(repr, named))}",
                 *(f"  {name}: {reason}" for name, reason in dict(parts).items()),
                 f"nearest study: {shlex.join(words)}",
-                "the table of settings: docs/topics.md; to study the topic without these parts: --assume",
+                "the table of settings: docs/research.md; to study the topic without these parts: --assume",
             ]
         ),
         tuple(named),

@@ -18,6 +18,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from experiments_db import number_as_text
+from researcher.charter import Factor, Level
 from researcher.errors import TopicInvalid
 from researcher.question.factors import (
     ALGORITHMS,
@@ -29,7 +30,6 @@ from researcher.question.factors import (
     settings_of,
     why_no_factor,
 )
-from researcher.types import Factor, Level
 from swarm import TrainJob
 from swarm.spelling import did_you_mean
 
@@ -238,7 +238,7 @@ def _spec(name: str) -> FactorSpec:
 
 
 def _unknown(name: str) -> str:
-    return f"a job has no setting {name!r}{did_you_mean(name, SPECS) or ': docs/topics.md has the table'}"
+    return f"a job has no setting {name!r}{did_you_mean(name, SPECS) or ': docs/research.md has the table'}"
 
 
 def _split(text: str, separator: str) -> list[str]:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from researcher.charter import Asked
 from researcher.errors import TopicInvalid
 from researcher.question.factors import SPECS, FactorSpec
 from researcher.question.flags import read_value, value_as_text
 from researcher.question.tokens import Token, TokenKind
-from researcher.types import Asked
 
 _STUDY_DEFAULTS: Mapping[str, Any] = MappingProxyType({"lr": 1e-3, "mini_batch_num": 4, "total_steps": 30})
 """The defaults of a study that differ from those of a job."""

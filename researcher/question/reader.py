@@ -1,7 +1,7 @@
 """The reader of topics without a language model: settings, values, an environment and question words.
 
 Place in the flow: the result completes the settings of a study, unless flags name the factors. Every word must be known
-and stand where docs/topics.md allows it. A topic with any other word is refused; no word is ever ignored as a remark.
+and stand where docs/research.md allows it. A topic with any other word is refused; no word is ever ignored as a remark.
 This module knows nothing of arms, servers or scores.
 """
 
@@ -14,12 +14,12 @@ from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
+from researcher.charter import Asked, ComparedAt, Factor, StudyKind
 from researcher.errors import TopicInvalid
 from researcher.question.factors import SPECS, FactorSpec
 from researcher.question.flags import make_factor, value_as_text
 from researcher.question.mentions import Mention, find_mentions
 from researcher.question.tokens import Token, TokenKind, key_of, tokenize
-from researcher.types import Asked, ComparedAt, Factor, StudyKind
 
 LONGEST_TOPIC = 4000
 """The largest number of characters of a topic, which is a question, not a document."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
+from researcher.charter import Asked, Charter, Factor, Level, Question, StudyKind
 from researcher.question.factors import OPTION, PROGRAM, SPECS, TRAIN_ENV
 from researcher.question.flags import value_as_text
-from researcher.types import Asked, Charter, Factor, Level, Question, StudyKind
 
 _TITLES: Mapping[str, str] = MappingProxyType({PROGRAM: "program", TRAIN_ENV: "training environment"})
 _ENVIRONMENTS: Mapping[str, str] = MappingProxyType(

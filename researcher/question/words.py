@@ -1,4 +1,4 @@
-"""The words that a topic may use beside the names of settings and values. docs/topics.md shows these tables.
+"""The words that a topic may use beside the names of settings and values. docs/research.md shows these tables.
 
 Place in the flow: only reader.py reads them. A word is here only if the question stays the same without it. Negations,
 multiples and restrictions ("not", "twice", "except") are therefore not here, and a topic with them is refused.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from researcher.types import Asked, ComparedAt
+from researcher.charter import Asked, ComparedAt
 
 HARMLESS = frozenset(
     """

@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from researcher.analysis import JudgedContrast, Outcome, Verdict
+from researcher.charter import Asked
+from researcher.plan import Relation
 from researcher.question.factors import SPECS
 from researcher.question.wording import title_of, title_of_environment
 from researcher.report.formats import join_names
 from researcher.report.numbers.facts import ArmFacts, StudyFacts
-from researcher.types import Asked, JudgedContrast, Outcome, Relation, Verdict
 
 _RELATIONS: Mapping[Asked, Relation] = MappingProxyType(
     {

@@ -16,6 +16,8 @@ from decimal import Decimal
 from functools import partial
 from itertools import pairwise
 
+from researcher.analysis import ArmSummary, Comparison, Verdict
+from researcher.planner.claims import Claim, ClaimKind, Measured
 from researcher.report.formats import (
     LEAST,
     count,
@@ -27,7 +29,6 @@ from researcher.report.formats import (
 )
 from researcher.report.numbers.facts import ArmFacts, StudyFacts
 from researcher.report.overview import say_failures
-from researcher.types import ArmSummary, Claim, ClaimKind, Comparison, Measured, Verdict
 
 ROUNDING = 0.5 + 1e-6
 """Half a unit of the last digit, plus a margin for the representation of decimals as floats."""

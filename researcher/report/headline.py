@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from researcher.analysis import Comparison, JudgedContrast, Outcome, Verdict
+from researcher.charter import Asked, JudgedBy
+from researcher.plan import Relation
 from researcher.report.asked import answer_relation, is_answered
 from researcher.report.formats import (
     LEAST,
@@ -22,7 +25,6 @@ from researcher.report.formats import (
 )
 from researcher.report.numbers.facts import ArmFacts, StudyFacts
 from researcher.study.ending import headline
-from researcher.types import Asked, Comparison, JudgedBy, JudgedContrast, Outcome, Relation, Verdict
 
 
 def not_studied(facts: StudyFacts) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations
 
+from researcher.charter import Charter, JudgedBy
 from researcher.judge.sample_size import describe_target
 from researcher.question.wording import title_of_environment
 from researcher.report.changes import list_changes
@@ -27,7 +28,6 @@ from researcher.report.numbers.counts import RunCounts, RunEnd
 from researcher.report.numbers.facts import ArmFacts, StudyFacts
 from researcher.study.costs import NOT_FROM_MODEL_BELOW
 from researcher.study.log import BUDGET_SPENT
-from researcher.types import Charter, JudgedBy
 
 USUAL_EPISODES = 100
 """The number of held-out episodes below which one episode is more than a hundredth of a score."""

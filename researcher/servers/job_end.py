@@ -81,7 +81,7 @@ def _looks(client: SwarmClient, wait_s: float, check_stop: Callable[[], None]) -
     while (status := client.status()).state != "COMPLETE":
         check_stop()
         if status.state in ("FAILED", "OFFLINE") or time.monotonic() > deadline:
-            raise RunBroken(f"the engine is {status.state}: {status.reason or 'it does not come to rest'}")
+            raise RunBroken(f"the engine is {status.state}: {status.reason or 'it does not finish its step'}")
         yield status.state
         time.sleep(POLL_S)
 

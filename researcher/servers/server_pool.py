@@ -241,7 +241,7 @@ class ServerPool:
         out_s = min(slot.breaker.out_s() for slot in self._slots)
         if self._max_out_s is not None and out_s > self._max_out_s:
             raise ServerProblem(
-                f"no server has answered for {out_s / 3600:.3g} hours ({self._slots[0].breaker.reason}): see to the "
+                f"no server has answered for {out_s / 3600:.3g} hours ({self._slots[0].breaker.reason}): check the "
                 "servers, then resume the study"
             )
 

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from experiments_db import BudgetKind, ExperimentStore
+from researcher.charter import Budget
 from researcher.errors import BudgetExceeded
-from researcher.types import Budget
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from experiments_db import Experiment, ExperimentStatus, ExperimentStore, Run, RunStatus, Severity, Study, StudyStatus
+from researcher.analysis import Outcome
 from researcher.evaluator import FINAL
 from researcher.execution.failure_reason import in_one_line
 from researcher.execution.runs import BUDGET, ENVIRONMENT, OWN_DOING, SERVER_LOST
 from researcher.study.changes.budget_change import is_cut_short
 from researcher.study.log import EXTENDED, StudyLog
-from researcher.types import Outcome
 
 REPORTED, WORKING = "report.written", "study.working"
 ROWS_CHANGED = "rows.changed"

@@ -10,10 +10,11 @@ import math
 from collections.abc import Mapping, Sequence
 
 from experiments_db import Experiment, ExperimentStore, Verdict
+from researcher.analysis import Analysis, Comparison
+from researcher.charter import Charter
 from researcher.judge.contrasts import rule_out_contrast
 from researcher.judge.judgement import rule_out
 from researcher.study.log import finite
-from researcher.types import Analysis, Charter, Comparison
 
 METHOD = "Welch's t over seeds with the variance of equal arms, Holm-corrected"
 EVALUATION_ALONE = "evaluation noise alone, one run per arm"

@@ -15,8 +15,12 @@ from pydantic import TypeAdapter
 from pydantic_core import to_jsonable_python
 
 from experiments_db import BudgetKind, ExperimentStore, Severity
+from researcher.analysis import Analysis
+from researcher.charter import Charter
 from researcher.errors import ResearchError
-from researcher.types import Analysis, Charter, Claim, History, Plan
+from researcher.plan import Plan
+from researcher.planner.base import History
+from researcher.planner.claims import Claim
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ def create_study(store: ExperimentStore, topic: str, settings: StudySettings) ->
     """Store a study that `check_study` has passed, completed from its topic. Raises TopicInvalid."""
     if not settings.is_asked:
         settings = complete_from_topic(topic, settings)
-    return store.create_study(topic.strip(), brain=settings.brain, settings=settings.model_dump(mode="json"))
+    return store.create_study(topic.strip(), planner=settings.planner, settings=settings.model_dump(mode="json"))
 
 
 def find_study(store: ExperimentStore, study_id: str) -> Study:

@@ -13,6 +13,7 @@ from statistics import fmean
 from typing import TypeVar
 
 from experiments_db import EvaluationSummary, ExperimentStatus, ExperimentStore, RunStatus
+from researcher.charter import Charter, JudgedBy
 from researcher.evaluator import BASE, FINAL, SEALED
 from researcher.execution.runs import Trial, TrialState, list_all_trials
 from researcher.judge import Runs, evaluation_noise, worst_score
@@ -25,7 +26,8 @@ from researcher.judge.learning_curves import (
     spread_of,
     steps_to,
 )
-from researcher.types import Charter, JudgedBy, Plan, ScoredRun
+from researcher.judge.samples import ScoredRun
+from researcher.plan import Plan
 
 T = TypeVar("T")
 Scores = dict[tuple[str, str], EvaluationSummary]

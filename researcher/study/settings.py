@@ -17,8 +17,21 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from researcher.charter import (
+    Asked,
+    Budget,
+    ComparedAt,
+    Design,
+    FrameRequest,
+    JudgedBy,
+    Question,
+    StudiedEnvironment,
+    StudyKind,
+)
 from researcher.errors import ServerProblem, TopicInvalid
 from researcher.execution.environments import look_at, name_environments
+from researcher.plan import Arm
+from researcher.planner.base import History
 from researcher.planner.rules import RulesPlanner
 from researcher.question.asking import (
     METRICS_OF,
@@ -34,19 +47,6 @@ from researcher.question.reader import Reading, read_topic
 from researcher.question.wording import describe_question
 from researcher.servers.server_pool import check_servers
 from researcher.study.budget import present_budget
-from researcher.types import (
-    Arm,
-    Asked,
-    Budget,
-    ComparedAt,
-    Design,
-    FrameRequest,
-    History,
-    JudgedBy,
-    Question,
-    StudiedEnvironment,
-    StudyKind,
-)
 from swarm.config import cluster_from_environment, complete_address
 from swarm.doctor.examination import Health
 from swarm.doctor.verl import check_sampler, check_trainer
@@ -116,7 +116,7 @@ class StudySettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    brain: Literal["rules", "llm", "hybrid"] = "rules"
+    planner: Literal["rules", "llm", "hybrid"] = "rules"
     model: str | None = None
     kind: StudyKind = StudyKind.COMPARE
     asked: Asked = Asked.EFFECT
@@ -171,8 +171,8 @@ class StudySettings(BaseModel):
     def _url_that_can_be_called(cls, webhook: str | None) -> str | None:
         if webhook is not None:
             place = urlsplit(webhook)
-            if place.scheme not in ("http", "https") or not place.hostname:
-                raise ValueError("a webhook is an http:// or https:// URL")
+            if not (place.hostname if place.scheme in ("http", "https") else _is_a_service(webhook)):
+                raise ValueError("a webhook is an http:// or https:// URL, or the URL of a service that Apprise knows")
         return webhook
 
     @field_validator("metric")
@@ -194,7 +194,7 @@ class StudySettings(BaseModel):
 
     @property
     def rules_answer_outages(self) -> bool:
-        return (self.on_llm_outage or ("rules" if self.brain == "hybrid" else "pause")) == "rules"
+        return (self.on_llm_outage or ("rules" if self.planner == "hybrid" else "pause")) == "rules"
 
     @model_validator(mode="after")
     def _one_environment(self) -> Self:
@@ -237,7 +237,7 @@ class StudySettings(BaseModel):
 
         With a language model the factors may still be unnamed.
         """
-        return build_question(self.flags(), needs_factors=self.brain == "rules")
+        return build_question(self.flags(), needs_factors=self.planner == "rules")
 
     def request(self, topic: str) -> FrameRequest:
         unit, _, amount = (self.equal or "").partition("=")
@@ -261,6 +261,13 @@ class StudySettings(BaseModel):
             amount=float(amount) if amount else None,
             not_studied=self.not_studied,
         )
+
+
+def _is_a_service(url: str) -> bool:
+    # Apprise imports slowly, and most webhooks do without.
+    from apprise import Apprise
+
+    return Apprise.instantiate(url) is not None
 
 
 def read_metric(text: str) -> tuple[JudgedBy, float | None]:
@@ -332,7 +339,7 @@ def complete_from_topic(topic: str, settings: StudySettings) -> StudySettings:
 
     Raises TopicNotUnderstood for a topic with words that match nothing, TopicInvalid for one that contradicts a flag.
     """
-    if settings.brain != "rules" or not topic.strip():
+    if settings.planner != "rules" or not topic.strip():
         return settings
     reading = read_topic(topic, has_environment=settings.task is not None or settings.env is not None)
     given = settings.model_dump(exclude_defaults=True)
@@ -396,8 +403,8 @@ def check_study(topic: str, settings: StudySettings) -> tuple[str, ...]:
         _check_engine(settings.base_job())
     train_envs = [look_at(name, "--train-env") for name in settings.train_envs]
     understood: tuple[str, ...] = ()
-    if settings.brain == "rules":
-        planner = rules_brain(settings)
+    if settings.planner == "rules":
+        planner = build_rules_planner(settings)
         charter = planner.frame(settings.request(topic))
         arms = planner.plan(charter, History()).arms
         for arm in () if settings.servers else arms:
@@ -421,7 +428,7 @@ def _check_scores(settings: StudySettings) -> None:
     if settings.judged_by not in METRICS_OF.get(settings.asked, tuple(JudgedBy)):
         known = " or ".join(METRICS_OF[settings.asked])
         raise TopicInvalid(f"--metric {metric} does not say what is {settings.asked}: use {known}, or leave it out")
-    if settings.judged_by is JudgedBy.STEPS_TO and settings.brain != "rules":
+    if settings.judged_by is JudgedBy.STEPS_TO and settings.planner != "rules":
         raise TopicInvalid(
             f"--metric {metric} needs arms of equally many steps, which a language model may change: use --metric area"
         )
@@ -487,10 +494,10 @@ def _check_engine(job: Mapping[str, Any]) -> None:
 
 def sandbox_of(settings: StudySettings) -> Sandbox | None:
     """Return the sandbox for code of a language model; None for the `rules` planner. Raises SandboxUnavailable."""
-    return None if settings.brain == "rules" else choose_sandbox(settings.unsafe_no_sandbox)
+    return None if settings.planner == "rules" else choose_sandbox(settings.unsafe_no_sandbox)
 
 
-def rules_brain(settings: StudySettings) -> RulesPlanner:
+def build_rules_planner(settings: StudySettings) -> RulesPlanner:
     programs = {program.name: program.code for program in settings.programs}
     return RulesPlanner(programs=programs, train_envs=name_environments(settings.train_envs))
 
@@ -498,18 +505,19 @@ def rules_brain(settings: StudySettings) -> RulesPlanner:
 def _check_language_model(settings: StudySettings) -> None:
     """Raise TopicInvalid for settings that a planner with a language model lacks or cannot use."""
     if settings.train_envs:
-        raise TopicInvalid("--train-env names what --brain rules compares: leave it out, or use --brain rules")
+        raise TopicInvalid("--train-env names what --planner rules compares: leave it out, or use --planner rules")
     if settings.question().options:
-        raise TopicInvalid("--vary: --brain rules alone varies options of the environment: add --brain rules")
+        raise TopicInvalid("--vary: --planner rules alone varies options of the environment: add --planner rules")
     if len(settings.programs) > 1:
         raise TopicInvalid("--program: with a language model name one program, which those that it writes start from")
     if not settings.model:
         raise TopicInvalid(
-            f"--brain {settings.brain} needs the name of a model: give --model NAME, or use --brain rules"
+            f"--planner {settings.planner} needs the name of a model: give --model NAME, or use --planner rules"
         )
     if not os.environ.get("OPENAI_API_KEY"):
         raise TopicInvalid(
-            f"--brain {settings.brain} needs OPENAI_API_KEY (any text if the server at OPENAI_BASE_URL asks for none)"
+            f"--planner {settings.planner} needs OPENAI_API_KEY "
+            "(any text if the server at OPENAI_BASE_URL asks for none)"
         )
     if settings.max_llm_usd is not None and settings.llm_price is None:
         raise TopicInvalid("--max-llm-usd needs the model's prices: give --llm-price INPUT,OUTPUT in $ per 1M tokens")

@@ -16,11 +16,11 @@ import yaml
 
 import swarm
 from experiments_db import Artifact, DetailedEvaluation, Experiment, ExperimentStore, Run
+from researcher.charter import Charter
 from researcher.evaluator import PRUNED, TRAIN_DIGEST, evaluator_hash
 from researcher.execution.environments import StudyEnvironments
 from researcher.execution.runs import job_of
 from researcher.loop.pruning import checkpoint_of
-from researcher.types import Charter
 from researcher.verification.result import RecordCheck, differences
 from swarm.environments import Environment
 from swarm.errors import SwarmError

@@ -24,6 +24,7 @@ from statistics import stdev
 from typing import Any
 
 from experiments_db import Author, DetailedEvaluation, Experiment, ExperimentStore, Run, RunStatus, Study, open_store
+from researcher.charter import Charter
 from researcher.errors import ResearchError, ServerProblem
 from researcher.evaluator import BASE, FINAL, Evaluator
 from researcher.execution.early_stopping import REWARD, TIME_LIMITS
@@ -33,7 +34,6 @@ from researcher.execution.runs import engine_of, job_of, total_steps
 from researcher.servers.leases import LeaseHolder
 from researcher.servers.server_pool import ServerPool
 from researcher.study.log import charter_from_json
-from researcher.types import Charter
 from swarm import SwarmClient
 from swarm.processes.child import Child, tail
 from swarm.sandbox.sandbox import Sandbox, choose_sandbox
@@ -217,7 +217,7 @@ class _Repeat:
     def _prepare_rows(self) -> tuple[Experiment, Run]:
         """Create the study, its charter and the arm in the repeat's own database."""
         known = self.record.experiment
-        study = self.store.create_study(self.record.study.topic, brain=self.record.study.brain)
+        study = self.store.create_study(self.record.study.topic, planner=self.record.study.planner)
         self.store.freeze_charter(study.id, self.record.document)
         experiment = self.store.create_experiment(
             study.id,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments_db import ExperimentStore, Finding, IterationDocument
+from researcher.charter import Charter
 from researcher.execution.background import BackgroundTasks
 from researcher.loop.deps import Deps
 from researcher.loop.nodes.analyze import analyze
@@ -22,7 +23,6 @@ from researcher.servers.leases import LeaseHolder
 from researcher.servers.server_pool import ServerPool
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog
-from researcher.types import Charter
 from researcher.verification.recomputed import Moment, RecomputedStore, Written, recompute
 from researcher.verification.result import RecordCheck, differences
 

@@ -15,9 +15,10 @@ from typing import Any
 from swarm.backends.fake.sampler import FakeEngine
 from swarm.backends.fake.trainer import FakeTrainer
 from swarm.backends.local.trainer import build_local, build_worker
-from swarm.backends.local.worker_process import WorkerProcess
+from swarm.backends.process.worker_process import WorkerProcess
 from swarm.config import ServerConfig
 from swarm.errors import JobInvalid
+from swarm.external_samplers import EXTERNAL_SAMPLERS
 from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORIES, BUNDLED_DIRECTORY, resolve_model
 from swarm.sampler import Engine
@@ -77,11 +78,13 @@ class Backends:
                 job, tokenizer_path, self._config, self._log_path.parent, _sampling_seeds(job.seed, is_fresh)
             )
             return Backend(pair, pair.trainer, tokenizer_path, pair.driver.start, pair.died, pair.stop)
-        if self._is_sampled_by_vllm(job):
-            from swarm.backends.vllm.pair import build_pair
+        sampler = self._external_sampler(job)
+        if sampler is not None:
+            from swarm.backends.local.pair import build_pair
 
             both = build_pair(
                 job,
+                sampler,
                 tokenizer_path,
                 self._config,
                 self._worker,
@@ -101,15 +104,16 @@ class Backends:
 
             check_cluster(merge_settings(job, Path(job.model)), self._config)
 
-    def _is_sampled_by_vllm(self, job: TrainJob) -> bool:
-        """Return whether vLLM samples for a job, which is how `sampler: auto` is resolved.
+    def _external_sampler(self, job: TrainJob) -> str | None:
+        """Return the sampler beside the worker, or None if the worker samples. This is how `sampler: auto` is resolved.
 
         On a CPU the worker samples as fast as vLLM or faster (bench real_size).
         """
         if job.sampler != "auto":
-            return job.sampler == "vllm"
+            return job.sampler if job.sampler in EXTERNAL_SAMPLERS else None
         is_own_model = job.model not in BUNDLED_DIRECTORIES
-        return bool(job.n_gpu) and self._config.vllm_python is not None and is_own_model and not job.lora_rank
+        has_vllm = "vllm" in self._config.sampler_pythons
+        return "vllm" if job.n_gpu and has_vllm and is_own_model and not job.lora_rank else None
 
     def _check_gpus(self, job: TrainJob) -> None:
         """Raise JobInvalid for missing GPUs at once.

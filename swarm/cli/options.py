@@ -73,4 +73,4 @@ def require_model(client: SwarmClient) -> None:
     status = client.status()
     if status.state in {"OFFLINE", "FAILED"}:
         reason = f": {status.reason}" if status.reason else ""
-        raise EngineNotReady(f"the server at {client.url} serves no model, it is {status.state}{reason}")
+        raise EngineNotReady(f"the server at {client.url} serves no model: it is {status.state}{reason}")

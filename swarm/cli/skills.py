@@ -95,7 +95,7 @@ def install(
 def _directories(*, claude: bool, codex: bool, named: list[Path], user: bool) -> list[Path]:
     """Return the directories to install into. Raise BadRequest without one, or if --user and --dir are combined."""
     if not (claude or codex or named):
-        raise BadRequest("for whom? --claude, --codex, or --dir DIRECTORY")
+        raise BadRequest("no target: give --claude, --codex or --dir DIRECTORY")
     if user and named:
         raise BadRequest("--dir names a directory itself: leave --user out", param="user")
     found = list(named)

@@ -102,7 +102,8 @@ def compact(path: Path, *, after_step: int, ended_before: float) -> Compacted:
             opened.connection.execute("VACUUM")
     except sqlite3.Error as error:
         raise LedgerUnwritable(
-            f"{path} was not made smaller ({error}): it needs as much free space as it will have left", retry_after_s=60
+            f"{path} was not compacted ({error}): compaction needs as much free space as the compacted file",
+            retry_after_s=60,
         ) from error
     return Compacted(episodes, turns, before, _size(path))
 

@@ -209,7 +209,7 @@ class Ledger:
     def _give_up(self, future: asyncio.Future[Any]) -> None:
         if not future.done():
             future.set_exception(
-                LedgerError(f"{self._path} did not answer within {WRITE_TIMEOUT_S:.0f} s: is the disk well?")
+                LedgerError(f"{self._path} did not answer within {WRITE_TIMEOUT_S:.0f} s: check the disk")
             )
 
     async def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
@@ -218,9 +218,7 @@ class Ledger:
             async with asyncio.timeout(READ_TIMEOUT_S):
                 return await asyncio.to_thread(self._query, query)
         except TimeoutError as error:
-            raise LedgerError(
-                f"{self._path} did not answer within {READ_TIMEOUT_S:.0f} s: is the disk well?"
-            ) from error
+            raise LedgerError(f"{self._path} did not answer within {READ_TIMEOUT_S:.0f} s: check the disk") from error
 
     def _query(self, query: Callable[[sqlite3.Connection], T]) -> T:
         try:

@@ -347,7 +347,9 @@ def to_sampling(stored: str) -> tuple[SamplingSettings, ...]:
 def _require_intact(stored: Stored, values: Sequence[Stored], what: str) -> None:
     """Raise LedgerError for a row that is not as it was written."""
     if not is_intact(stored, values):
-        raise LedgerError(f"{what} is damaged: it is not what was written; `swarm doctor --home HOME` counts the rest")
+        raise LedgerError(
+            f"{what} is damaged: its content is not what was written; `swarm doctor --home HOME` looks for more damage"
+        )
 
 
 def _to_turn(row: sqlite3.Row) -> Turn:

@@ -96,7 +96,7 @@ def load_program(path: Path) -> Program:
     module = import_file(path)
     found: dict[str, Any] = {name: getattr(module, name, None) for name in ("agent", "reward", "schedule")}
     if not any(found.values()):
-        raise EnvironmentInvalid(f"{path}: a program has a function agent, reward or schedule, and there is none in it")
+        raise EnvironmentInvalid(f"{path}: it defines no function agent, reward or schedule")
     for name, function in found.items():
         if function is not None and not callable(function):
             raise EnvironmentInvalid(f"{path}: {name} is no function: define it with def")

@@ -75,14 +75,14 @@ class UsageMeter:
         """
         if self.max_calls is not None and self.calls + len(self._open) + count > self.max_calls:
             left = max(0, self.max_calls - self.calls - len(self._open))
-            raise self._refuse(f"of its {self.max_calls} model calls {left} are left, and this is {count}")
+            raise self._refuse(f"{left} of its {self.max_calls} model calls are left, and this request takes {count}")
         if self.max_tokens is None:
             return params
         reserved = sum(each.params.max_tokens for each in self._open)
         share = (self.max_tokens - self.tokens - reserved) // count
         if share < max(1, params.min_tokens):
             waiting = f", {reserved} more may be sampled by calls under way" if reserved else ""
-            raise self._refuse(f"{self.tokens} of its {self.max_tokens} tokens are sampled{waiting}")
+            raise self._refuse(f"{self.tokens} of its {self.max_tokens} tokens are used{waiting}")
         return params if params.max_tokens <= share else replace(params, max_tokens=share)
 
     def begin(self, completions: Iterable[OpenCompletion]) -> None:

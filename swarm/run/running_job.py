@@ -89,7 +89,7 @@ class RunningJob:
         earliest = earliest_step(settings, self.filling)
         if at_step is not None and at_step < earliest:
             raise BadRequest(
-                f"at_step {at_step} is past or under way: give {earliest}, the first step that can have this, or later",
+                f"at_step {at_step} is past or under way: give {earliest} or later",
                 param="at_step",
             )
         return at_step or earliest
@@ -107,8 +107,7 @@ class RunningJob:
         ends_here = dict(settings) == {"total_steps": self.filling - 1}
         if last is not None and last < begin and not ends_here:
             raise BadRequest(
-                f"step {begin} will not come: the job is complete after {last} steps; give total_steps as well, of"
-                f" {begin} or more",
+                f"the job ends after {last} steps, before step {begin}: give total_steps as well, of {begin} or more",
                 param="total_steps" if "total_steps" in settings else "at_step",
             )
         return changed

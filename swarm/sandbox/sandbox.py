@@ -86,7 +86,7 @@ class Sandbox:
         """
         # Twice, because one start may exceed its time limit on a busy machine.
         if reason := probe(self) and probe(self):
-            raise SandboxUnavailable(f"the sandbox does not start any more ({reason}): see to bubblewrap, {self.bwrap}")
+            raise SandboxUnavailable(f"the sandbox no longer starts ({reason}): check bubblewrap, {self.bwrap}")
 
     def command(
         self,
@@ -148,7 +148,7 @@ def choose_sandbox(unsafe_no_sandbox: bool) -> Sandbox | None:
     """
     if unsafe_no_sandbox:
         return None
-    return find_sandbox(otherwise="use --brain rules, or accept the risk with --unsafe-no-sandbox")
+    return find_sandbox(otherwise="use --planner rules, or accept the risk with --unsafe-no-sandbox")
 
 
 def find_sandbox(*, otherwise: str) -> Sandbox:

@@ -84,7 +84,7 @@ def back_up(home: Path, target: Path) -> Saved:
                 if _copy(home, draft):
                     break
             else:
-                raise LedgerError(f"{home} changed under each of {ATTEMPTS} attempts to copy it: try again")
+                raise LedgerError(f"{home} changed during each of {ATTEMPTS} attempts to copy it: try again")
             _check_copy(path, draft)
             os.sync()
             draft.replace(target)
@@ -100,7 +100,7 @@ def restore(source: Path, home: Path) -> Restored:
     `source` is not a backup, LedgerDamaged if it is incomplete, and LedgerInUse while a server runs in the home.
     """
     if not ledger_of(source).is_file() or read_mark(ledger_of(source)) is None:
-        raise NotFound(f"{source} is no backup: it holds no ledger with its control file")
+        raise NotFound(f"{source} is not a backup: it has no ledger with a control file")
     with _disk_errors(home), closing(hold_lock(ledger_of(home))):
         draft = home / _DRAFT
         shutil.rmtree(draft, ignore_errors=True)
@@ -131,7 +131,7 @@ def _move_in(draft: Path, home: Path, aside: Path | None) -> None:
             each.rename(home / each.name)
     except OSError as error:
         kept = "" if aside is None else f"; all that was there before is in {aside}"
-        raise LedgerError(f"the backup cannot be put into {home}: {error}{kept}") from error
+        raise LedgerError(f"the backup cannot be restored into {home}: {error}{kept}") from error
 
 
 def describe(home: Path) -> Saved:

@@ -170,7 +170,7 @@ class Assembly:
     async def _read_batch(self, row: BatchRow) -> TrainBatch:
         episodes = await self.ledger.batch_episodes(row.batch_id)
         if any(len(each.turns) < each.row.turns for each in episodes):
-            raise ValueError(f"the tokens of batch {row.batch_id} are not on record any more")
+            raise ValueError(f"the tokens of batch {row.batch_id} are no longer stored")
         groups: defaultdict[int | None, list[FinishedEpisode]] = defaultdict(list)
         for each in episodes:
             groups[each.row.batch_group].append(finished_episode(each.row, each.turns))

@@ -175,7 +175,7 @@ class SwarmServer:
                 " force_restart=True or `swarm stop --engine-only`"
             )
         if self._run is None or self.lifecycle.state is EngineState.BOOTING:
-            raise EngineNotReady("the engine boots: it takes more total_steps once it serves", retry_after_s=1)
+            raise EngineNotReady("the engine is booting: extend total_steps once it serves", retry_after_s=1)
         if timeline.has_changed_end:
             await self._run.change({"total_steps": job.total_steps}, None, None)
             return
@@ -194,7 +194,7 @@ class SwarmServer:
             if job is None:
                 raise JobInvalid("no job: sync a job before starting the engine")
             if self.lifecycle.state not in STARTABLE:
-                raise IllegalTransition(f"the engine is {self.lifecycle.state}: it is started already")
+                raise IllegalTransition(f"the engine is {self.lifecycle.state}: it is already started")
             # Recorded before the state changes: a crash between the two must not resume the previous job.
             self._job, row, work = await self._open_work(job, resume)
             job = self._job
@@ -321,13 +321,13 @@ class SwarmServer:
                 return longer, await self._ledger.extend_job(*_as_recorded(longer)), work
             if resume == "weights" and job.model != timeline.job.model:
                 raise JobInvalid(
-                    f"model: the weights there are are those of {timeline.job.model}, not of {job.model}: leave resume"
+                    f"model: the existing weights are those of {timeline.job.model}, not of {job.model}: leave resume"
                     " out to begin with the model itself",
                     param="model",
                 )
             if resume == "weights" and timeline.job.lora_rank and timeline.job.chosen_engine == "local":
                 raise JobInvalid(
-                    "lora_rank: the weights there are are an adapter: swarm export --merge-lora writes the whole model,"
+                    "lora_rank: the existing weights are an adapter: swarm export --merge-lora writes the whole model,"
                     " whose directory a new job can have as its model",
                     param="lora_rank",
                 )

@@ -47,7 +47,7 @@ def open_home(home: Path, *, is_new_wanted: bool = False) -> Ledger:
             _set_aside_unless_sound(home)
     except (sqlite3.Error, OSError) as error:
         lock.close()
-        raise LedgerError(f"{path} cannot be set aside ({error}): can its directory be written?") from error
+        raise LedgerError(f"{path} cannot be set aside ({error}): check that its directory can be written") from error
     except BaseException:
         lock.close()
         raise

@@ -74,7 +74,7 @@ class InitialWeights:
             reached = (await recovery.reach(step)).weights.step
             if reached < step:
                 raise EngineFailure(
-                    f"the weights of step {step} of the run before cannot be made again, only those of step {reached}:"
+                    f"the weights of step {step} of the previous run cannot be rebuilt, only those of step {reached}:"
                     " see the log, and sync a job whose model is the directory of a checkpoint"
                 )
             draft = place.with_name(f".{place.name}.draft")
@@ -89,7 +89,7 @@ class InitialWeights:
             async with asyncio.timeout(limit_s):
                 await backend.engine.start()
         except TimeoutError:
-            raise EngineFailure(f"the engine of the run before did not start within {limit_s:.0f} s") from None
+            raise EngineFailure(f"the engine of the previous run did not start within {limit_s:.0f} s") from None
 
 
 def _keep_model(draft: Path, place: Path) -> None:

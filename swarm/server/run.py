@@ -112,7 +112,7 @@ class JobRun:
         """
         present = self.lifecycle.weights
         if step > present.step:
-            raise NotFound(f"this run has done {present.step} steps: there is no step {step} to go to", param="step")
+            raise NotFound(f"this run has done {present.step} steps: it cannot go to step {step}", param="step")
         await self.recovery.require_way_to(step)
         async with self.loop.between_batches(EngineState.BOOTING, f"going back to step {step}"):
             await self._abort_running()

@@ -35,7 +35,7 @@ def verify_checkpoint(directory: Path) -> dict[str, Any]:
     """Return the manifest of a complete checkpoint of either trainer. Raise CheckpointError."""
     manifest = read_manifest(directory)
     if not {"step", "weight_version", "files"} <= manifest.keys():
-        raise CheckpointError(f"{directory} is no checkpoint of this service: its {MANIFEST} says nothing of a step")
+        raise CheckpointError(f"{directory} is not a checkpoint of this service: its {MANIFEST} names no step")
     verify_files(directory, manifest["files"])
     return manifest
 

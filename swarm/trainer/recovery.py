@@ -96,7 +96,7 @@ class Recovery:
         if lost is not None:
             steps = sorted({step_of(path) or 0 for path in self.checkpoints.newest_first()})
             raise NotFound(
-                f"there is no way to step {step}: the tokens of step {lost} were dropped by `swarm gc`; there are"
+                f"step {step} cannot be rebuilt: `swarm gc` deleted the tokens of step {lost}; there are"
                 f" checkpoints of {', '.join(map(str, steps)) or 'no step'}",
                 param="step",
             )

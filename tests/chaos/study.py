@@ -75,7 +75,7 @@ class ChaosStudy:
         return [
             *("start", "--topic", self.topic, "--env", str(folder / ENVIRONMENT)),
             *("--engine", "fake", "--job", str(folder / JOB)),
-            *("--brain", "hybrid", "--model", "recorded", "--servers", ",".join(urls)),
+            *("--planner", "hybrid", "--model", "recorded", "--servers", ",".join(urls)),
             *("--seeds", str(self.seeds), "--steps", str(self.steps), "--eval-episodes", str(self.eval_episodes)),
             *("--max-runs", str(self.runs), "--min-free-gb", f"{min_free_gb:g}", "--json"),
         ]

@@ -54,7 +54,7 @@ def explorer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Explorer]:
 def explorer_of_a_real_study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Explorer]:
     """On the database that the researcher wrote while it really trained, for a few steps."""
     home = tmp_path_factory.mktemp("study")
-    flags = ["--brain", "rules", "--seeds", "2", "--steps", "2", "--eval-episodes", "20", "--home", str(home)]
+    flags = ["--planner", "rules", "--seeds", "2", "--steps", "2", "--eval-episodes", "20", "--home", str(home)]
     topic = "Which learning rate trains word reversal best, 3e-3 or 1e-5?"
     subprocess.run(
         [sys.executable, "-m", "researcher.cli", "start", "--topic", topic, *flags],

@@ -107,7 +107,7 @@ def model_url(replies: Path) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def ended(model_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
     home = tmp_path_factory.mktemp("llm-study")
-    argv = [sys.executable, "-m", "researcher.cli", "start", "--brain", "llm", "--model", "recorded"]
+    argv = [sys.executable, "-m", "researcher.cli", "start", "--planner", "llm", "--model", "recorded"]
     argv += ["--topic", TOPIC, *FLAGS, "--home", str(home), "--json"]
     environment = {**os.environ, "OPENAI_BASE_URL": model_url, "OPENAI_API_KEY": KEY}
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=280)

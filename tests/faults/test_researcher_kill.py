@@ -20,7 +20,7 @@ from swarm.processes.child import process_start
 
 TOPIC = "tool use: KL or no KL?"
 FLAGS = [
-    "--brain", "rules", "--engine", "fake", "--seeds", "1", "--steps", "3", "--eval-episodes", "4", "--parallel", "1",
+    "--planner", "rules", "--engine", "fake", "--seeds", "1", "--steps", "3", "--eval-episodes", "4", "--parallel", "1",
 ]  # fmt: skip
 TIMEOUT_S = 240.0
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from experiments_db import open_store
 from researcher.cli import app
 from researcher.study.costs import cost_flags, cost_of_attempts, gather_costs
-from researcher.types import ArmCost
+from researcher.study.costs.arms import ArmCost
 from swarm import SwarmClient, TrainJob
 from swarm.environments import load_environment
 from swarm.program import Program, measure
@@ -64,7 +64,7 @@ def test_the_limits_of_a_study_are_frozen_in_its_charter_and_hold_everywhere(
     server = start_server()
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    words = ["--topic", "lr 0.001 or 0.003 on reverse", "--engine", "fake", "--brain", "rules", "--seeds", "1"]
+    words = ["--topic", "lr 0.001 or 0.003 on reverse", "--engine", "fake", "--planner", "rules", "--seeds", "1"]
     words += ["--steps", "2", "--eval-episodes", "4", "--servers", server.url, "--underpowered", "--json"]
     done = CliRunner().invoke(app, ["start", *words, "--attempt-calls", "3", "--attempt-tokens", "900"])
     assert done.exit_code == 0, done.output

@@ -37,9 +37,10 @@ APPS = {"swarm": swarm.cli.app, "researcher": researcher.cli.app}
 
 @dataclass(frozen=True)
 class Block:
-    """`name` is its page and its first line."""
+    """`name` is its page and its first line; `section` is the last heading of the second level above it."""
 
     page: str
+    section: str
     text: str
 
     @property
@@ -48,17 +49,22 @@ class Block:
 
 
 def blocks() -> dict[str, Block]:
-    found: list[Block] = []
-    for page in PAGES:
-        text = page.read_text()
-        fenced = re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-        rest = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
-        indented = re.findall(r"(?:\A|\n\n)((?: {4}.*\n|\n(?= {4}))+)", rest)
-        texts = [*fenced, *("".join(line[4:] or "\n" for line in block.splitlines(True)) for block in indented)]
-        found += [Block(page.name, text) for text in texts]
+    found = [
+        Block(page.name, section.partition("\n")[0], text)
+        for page in PAGES
+        for section in re.split(r"^## ", page.read_text(), flags=re.MULTILINE)
+        for text in code_of(section)
+    ]
     by_name = {block.name: block for block in found}
     assert len(by_name) == len(found), "two blocks of a page begin alike: their names must differ"
     return by_name
+
+
+def code_of(text: str) -> list[str]:
+    fenced = re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    rest = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    indented = re.findall(r"(?:\A|\n\n)((?: {4}.*\n|\n(?= {4}))+)", rest)
+    return [*fenced, *("".join(line[4:] or "\n" for line in block.splitlines(True)) for block in indented)]
 
 
 PICTURE, FORMULA = "a drawing", "a formula"
@@ -68,20 +74,21 @@ NOT_RUN = {
     "architecture.md: SwarmClient --HTTP--> gateway --ModelRequest--> rollout --Tu": PICTURE,
     "architecture.md: OFFLINE -> BOOTING -> ROLLING -> DRAINING -> TRAINING -> ROL": PICTURE,
     "architecture.md: ui -> experiments_db          researcher -> swarm (public na": "the contract of lint-imports",
-    "transactions.md: client                    coordinator A": PICTURE,
-    "verl.md: clients --HTTP--> swarm server --HTTP, behind a key--> vLLM": PICTURE,
-    'verl.md: pip install "swarm-researcher[server,verl]"          # train': "installs gigabytes of packages",
-    "operations.md: .venv/bin/python -m bench NAME... [--seconds S] [--json]": "measures for minutes; "
+    "architecture.md: client                    coordinator A": PICTURE,
+    "scale.md: clients --HTTP--> swarm server --HTTP, behind a key--> vLLM": PICTURE,
+    'scale.md: pip install "swarm-researcher[server,verl]"          # train': "installs gigabytes of packages",
+    "scale.md: .venv/bin/python -m bench NAME... [--seconds S] [--json]": "measures for minutes; "
     "tests/integration/test_bench.py runs one briefly",
-    "peers.md: scripts/install_trl.sh": "installs TRL; tests/unit/bench/test_peers.py runs both sides where it is",
-    "operations.md: make bench [AGAINST=REF] [ROUNDS=8]": "measures for minutes; "
+    "scale.md: scripts/install_trl.sh": "installs TRL; tests/unit/bench/test_peers.py runs both sides where it is",
+    "scale.md: make bench [AGAINST=REF] [ROUNDS=8]": "measures for minutes; "
     "tests/integration/test_processor_time.py takes the steps",
 }
 OF_OTHER_TESTS = {
-    "http-api.md": "tests/integration/test_http_docs.py",
-    "environments.md": "tests/integration/test_env_cli.py",
-    "programs.md": "tests/integration/test_train_cli.py",
+    ("training.md", "Environments"): "tests/integration/test_env_cli.py",
+    ("training.md", "Programs"): "tests/integration/test_train_cli.py",
 }
+HTTP_PAGE = "http-api.md"
+"""tests/integration/test_http_docs.py makes the calls of this page."""
 
 
 def commands_exist(block: Block) -> None:
@@ -142,27 +149,28 @@ USAGE: dict[str, Callable[[Block], None]] = {
     "operations.md: swarm stop": commands_exist,
     "operations.md: swarm start --home runs/swarm --new-ledger": commands_exist,
     'operations.md: researcher start --topic "learning rate 1e-3 or 3e-3 for cop': commands_exist,
-    'topics.md: researcher start --topic "Which learning rate trains word re': commands_exist,
-    'topics.md: researcher start --topic "Do shorter words help?" --env "rea': commands_exist,
+    'research.md: researcher start --topic "Which learning rate trains word re': commands_exist,
+    'research.md: researcher start --topic "Do shorter words help?" --env "rea': commands_exist,
     "operations.md: researcher extend STUDY --iterations 1 --seeds 6 --max-runs": commands_exist,
     "operations.md: {": is_told_to_a_webhook,
-    'operations.md: researcher start --topic "..." [--brain rules|llm|hybrid] [-': commands_exist,
-    "transactions.md: swarm start --host 0.0.0.0 --peer https://planner.example:10": commands_exist,
-    "verl.md: engine: verl": is_a_job,
+    'operations.md: researcher start --topic "..." [--planner rules|llm|hybrid] [-': commands_exist,
+    "architecture.md: swarm start --host 0.0.0.0 --peer https://planner.example:10": commands_exist,
+    "scale.md: engine: verl": is_a_job,
     "models.md: model: /models/qwen": is_a_job_with_vllm,
-    "checkpoints.md: swarm export [RUN|CHECKPOINT] DIR [--merge-lora] [--step N]": commands_exist,
-    "checkpoints.md: swarm gc [--home DIR] [--keep-days D] [--dry-run] [--json]": commands_exist,
-    "checkpoints.md: lora_rank: 8                              # 0, the default,": is_an_adapter,
+    "models.md: swarm export [RUN|CHECKPOINT] DIR [--merge-lora] [--step N]": commands_exist,
+    "models.md: swarm gc [--home DIR] [--keep-days D] [--dry-run] [--json]": commands_exist,
+    "models.md: lora_rank: 8                              # 0, the default,": is_an_adapter,
 }
 SNIPPET = "README.md: import random"
 START = "README.md: .venv/bin/swarm start"
-SQL = "research-method.md: select x.name, avg(v.mean), count(*)"
-TEAM = "transactions.md: from swarm import SwarmClient, SwarmTeam, Task, WorkflowOutp"
+SQL = "research.md: select x.name, avg(v.mean), count(*)"
+TEAM = "training.md: from swarm import SwarmClient, SwarmTeam, Task, WorkflowOutp"
 RUN_BELOW = {SNIPPET, START, SQL, TEAM}
 
 
 def test_every_block_is_run_or_listed_with_a_reason() -> None:
-    found = {name for name, block in blocks().items() if block.page not in OF_OTHER_TESTS}
+    elsewhere = {name for name, block in blocks().items() if (block.page, block.section) in OF_OTHER_TESTS}
+    found = {name for name, block in blocks().items() if block.page != HTTP_PAGE} - elsewhere
     assert found == set(NOT_RUN) | set(USAGE) | RUN_BELOW
 
 
@@ -176,7 +184,7 @@ def test_the_questions_of_the_readme_are_understood_without_a_language_model() -
     start: Any = typer.main.get_command(researcher.cli.app).commands["start"]  # pyright: ignore[reportAttributeAccessIssue]
     for line in lines:
         given = start.make_context("start", shlex.split(line)[2:]).params
-        settings = read_settings({"brain": "rules", "seeds": given["seeds"]})
+        settings = read_settings({"planner": "rules", "seeds": given["seeds"]})
         check_study(given["topic"], complete_from_topic(given["topic"], settings))
 
 
@@ -231,7 +239,7 @@ def test_the_query_for_checking_a_report_by_hand_runs(tmp_path: Path) -> None:
     assert rows and all(count > 0 for _, _, count in rows)
 
 
-def test_the_team_of_the_page_on_transactions_ends_its_episodes(start_server: Any) -> None:
+def test_the_team_of_the_page_on_training_ends_its_episodes(start_server: Any) -> None:
     job = TrainJob(engine="fake", batch_size=1, num_repeat=2)
     urls = [start_server(job).url for _ in range(2)]
     for url in urls:
@@ -240,7 +248,7 @@ def test_the_team_of_the_page_on_transactions_ends_its_episodes(start_server: An
     names: dict[str, Any] = {"url_1": urls[0], "url_2": urls[1], "task": Task("q")}
     program = blocks()[TEAM].text
 
-    exec(compile(program, "transactions.md", "exec"), names)
+    exec(compile(program, "training.md", "exec"), names)
     for client in names["team"].clients.values():
         client.close()
     for url in urls:

@@ -136,4 +136,4 @@ def test_a_server_without_a_model_says_so_at_once(start_server: Any) -> None:
     for words in (["play", "reverse"], ["check", "reverse"]):
         done = CliRunner().invoke(app, ["env", *words, "--url", start_server().url])
         assert done.exit_code == 75, done.output
-        assert "serves no model, it is OFFLINE" in done.stderr
+        assert "serves no model: it is OFFLINE" in done.stderr

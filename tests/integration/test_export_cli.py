@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from swarm.backends.fake.sampler import FakeEngine
 from swarm.backends.fake.trainer import FakeTrainer
 from swarm.backends.local.trainer import build_worker
-from swarm.backends.local.worker_process import WorkerProcess
+from swarm.backends.process.worker_process import WorkerProcess
 from swarm.backends.verl.driver.checkpoint import CheckpointOrigin, write_checkpoint
 from swarm.cli import app
 from swarm.config import ServerConfig

@@ -17,7 +17,7 @@ from researcher.question.factors import SPECS
 from researcher.question.flags import value_as_text
 from swarm.job import build_job
 
-SMALL = ["--engine", "fake", "--brain", "rules", "--seeds", "1", "--eval-episodes", "2", "--env", "copy", "--json"]
+SMALL = ["--engine", "fake", "--planner", "rules", "--seeds", "1", "--eval-episodes", "2", "--env", "copy", "--json"]
 TINY = {"batch_size": "2", "num_repeat": "4", "total_steps": "1"}
 """A run of eight episodes, which is large enough for every usual level."""
 VARIED_REWARD = """

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(500)
 
 LIMIT_S = 300
 TOPIC = "batch size 2 or 3 for tool use at equal steps"
-SMALL = "--brain rules --engine fake --seeds 1 --steps 1 --eval-episodes 4 --parallel 1 --underpowered"
+SMALL = "--planner rules --engine fake --seeds 1 --steps 1 --eval-episodes 4 --parallel 1 --underpowered"
 _HINTS = (
     re.compile(r"`((?:researcher|swarm) [^`]+)`"),
     re.compile(r"(?:go on (?:later )?with|now): ((?:researcher|swarm) [^\n)]+)"),
@@ -99,7 +99,7 @@ def test_the_command_that_goes_on_with_a_killed_study_finishes_it(shell: Shell) 
 
 def test_hints_for_a_study_that_there_is_not_list_and_begin_one(shell: Shell) -> None:
     with open_store(shell.place / "my runs" / "research.db") as store:
-        known = store.create_study(TOPIC, brain="rules").id
+        known = store.create_study(TOPIC, planner="rules").id
     open_store(shell.place / "empty" / "research.db").close()
 
     code, said = shell("researcher status st-nothing --home 'my runs'")

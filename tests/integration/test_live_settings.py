@@ -106,9 +106,9 @@ def test_what_cannot_change_is_refused_by_name_with_what_to_do(start_shared_serv
         ({"settings": {"lr": -1}}, "lr", "greater than 0"),
         ({"settings": {"num_repeat": 3, "min_group": 4}}, None, r"min_group (4) must not exceed"),
         ({"settings": {"lr_scheduler_type": "cosine", "total_steps": None}}, None, "set total_steps"),
-        ({"settings": {"batch_size": 4}, "at_step": 1}, "at_step", "give 2, the first step that can have this"),
+        ({"settings": {"batch_size": 4}, "at_step": 1}, "at_step", "give 2 or later"),
         ({"settings": {"lr": 1}, "at_step": 0}, "at_step", "greater than or equal to 1"),
-        ({"settings": {"lr": 1}, "at_step": 9}, "at_step", "the job is complete after 5 steps"),
+        ({"settings": {"lr": 1}, "at_step": 9}, "at_step", "the job ends after 5 steps"),
         ({"settings": {"lr": 1}, "step": 9}, "step", "Extra inputs"),
     ],
 )
@@ -156,7 +156,7 @@ def test_total_steps_end_the_job_earlier_or_let_a_finished_one_go_on(start_serve
         assert client.status().total_steps == 1
         run_batch(http, tasks=2, repeats=2)
         wait_for_state(http, "COMPLETE")
-        with pytest.raises(BadRequest, match="step 2 will not come: the job is complete after 1 steps"):
+        with pytest.raises(BadRequest, match="the job ends after 1 steps, before step 2"):
             client.change_job({"lr": 1e-4})
         client.change_job({"total_steps": 2, "lr": 1e-4})
         run_batch(http, tasks=2, repeats=2, name="more")
@@ -175,7 +175,7 @@ def test_a_job_ends_with_the_step_that_is_done_whatever_waits_to_be_trained(star
         run_batch(http, tasks=2, repeats=2, name="more")
         client.agree_to_train()
         wait_for_state(http, "DRAINING")
-        with pytest.raises(BadRequest, match="step 2 will not come"):
+        with pytest.raises(BadRequest, match="the job ends after 1 steps, before step 2"):
             client.change_job({"total_steps": 1, "lr": 1e-4})
         client.change_job({"total_steps": 1})
         client.abort_episode(straggler["episode_id"])

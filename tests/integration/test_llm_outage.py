@@ -61,7 +61,7 @@ def begin(
 
     def create(topic: str = TOPIC, **changes: Any) -> str:
         settings: dict[str, Any] = {
-            "brain": "llm", "model": "recorded-model", "engine": "fake", "steps": 1, "seeds": 1, "eval_episodes": 4,
+            "planner": "llm", "model": "recorded-model", "engine": "fake", "steps": 1, "seeds": 1, "eval_episodes": 4,
             "unsafe_no_sandbox": True, "job": {"batch_size": 2, "num_repeat": 2}, "servers": [start_server().url],
         }  # fmt: skip
         return create_study(store, topic, StudySettings.model_validate({**settings, **changes})).id
@@ -137,7 +137,7 @@ def test_model_that_stays_away_pauses_the_study_and_resume_goes_on(store, model,
 @pytest.mark.slow
 def test_hybrid_lets_rules_decide_while_the_model_is_down_and_asks_it_the_next_question(store, model, begin, tmp_path):
     model.down = {"plan", "decide"}
-    study_id = begin(brain="hybrid", llm_patience=0)
+    study_id = begin(planner="hybrid", llm_patience=0)
 
     assert work_on(store, study_id, tmp_path).study.status is StudyStatus.FINISHED
 
@@ -150,7 +150,7 @@ def test_hybrid_lets_rules_decide_while_the_model_is_down_and_asks_it_the_next_q
 @pytest.mark.slow
 def test_hybrid_without_any_model_is_a_study_by_rules(store, begin, tmp_path, monkeypatch):
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
-    study_id = begin(brain="hybrid", llm_patience=0)
+    study_id = begin(planner="hybrid", llm_patience=0)
 
     assert work_on(store, study_id, tmp_path).study.status is StudyStatus.FINISHED
 
@@ -160,7 +160,7 @@ def test_hybrid_without_any_model_is_a_study_by_rules(store, begin, tmp_path, mo
 
 def test_topic_that_rules_cannot_read_is_not_studied_by_them(store, begin, tmp_path, monkeypatch):
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
-    study_id = begin("Does a curriculum of riddles in Latin help?", brain="hybrid", llm_patience=0)
+    study_id = begin("Does a curriculum of riddles in Latin help?", planner="hybrid", llm_patience=0)
 
     with pytest.raises(LanguageModelUnavailable):
         work_on(store, study_id, tmp_path)
@@ -220,7 +220,7 @@ def test_spent_tokens_pause_a_study_and_more_of_them_carry_it_on(store, begin, t
 
 @pytest.mark.slow
 def test_hybrid_goes_on_with_rules_when_money_is_spent(store, begin, tmp_path):
-    study_id = begin(brain="hybrid", max_llm_usd=0.0001, llm_price=(5.0, 20.0))
+    study_id = begin(planner="hybrid", max_llm_usd=0.0001, llm_price=(5.0, 20.0))
 
     assert work_on(store, study_id, tmp_path).study.status is StudyStatus.FINISHED
 

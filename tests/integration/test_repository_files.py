@@ -68,10 +68,29 @@ def test_every_target_that_a_document_names_is_in_the_makefile() -> None:
         assert not missing, f"{document.name} names {missing}"
 
 
-def test_every_file_that_a_document_links_to_is_there() -> None:
+def test_every_place_that_a_document_links_to_is_there() -> None:
     for document in DOCUMENTS:
-        for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", document.read_text()):
-            assert "://" in link or (document.parent / link).exists(), f"{document.name} links to {link}"
+        for link, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", document.read_text()):
+            target = document.parent / link if link else document
+            assert "://" in link or target.exists(), f"{document.name} links to {link}"
+            assert not anchor or anchor in anchors(target), f"{document.name} links to {link}#{anchor}"
+
+
+def anchors(page: Path) -> set[str]:
+    """The names that GitHub gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_page_that_a_text_names_is_there() -> None:
+    texts = [
+        path
+        for folder in (*PACKAGES, "tests", "skills", "examples", "prompts")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in {".py", ".md", ".toml"}
+    ]
+    named = {page for text in (*texts, *DOCUMENTS) for page in re.findall(r"\bdocs/[\w-]+\.md", text.read_text())}
+    assert {page for page in named if not (ROOT / page).exists()} == set()
 
 
 def test_the_hosted_checks_call_all_that_must_pass_on_every_supported_python() -> None:

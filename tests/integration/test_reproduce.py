@@ -103,7 +103,7 @@ def test_what_is_not_as_it_was_is_named_and_a_score_outside_the_interval_is_exit
 
 def test_run_that_has_no_score_is_refused_in_one_line(done: Done, tmp_path: Path) -> None:
     with open_store(tmp_path / "research.db") as store:
-        study = store.create_study("t", brain="rules")
+        study = store.create_study("t", planner="rules")
         store.freeze_charter(study.id, _charter_of(done))
         arm = store.create_experiment(study.id, "a", factors={}, job={"total_steps": 1})
         run = store.claim_run(arm.id, 0, "key")

@@ -91,7 +91,7 @@ def test_weights_of_another_model_and_a_forced_restart_are_refused_in_one_line(s
     server = start_server(FAKE)
     with SwarmClient(server.url) as client, httpx.Client(base_url=server.url, timeout=60) as http:
         wait_for_state(http, "ROLLING")
-        with pytest.raises(JobInvalid, match="the weights there are are those of nano, not of micro"):
+        with pytest.raises(JobInvalid, match="the existing weights are those of nano, not of micro"):
             client.auto_sync_train_config_and_start_engine(FAKE.model_copy(update={"model": "micro"}), resume="weights")
         with pytest.raises(BadRequest, match="leave one out"):
             client.auto_sync_train_config_and_start_engine(FAKE, force_restart=True, resume="weights")

@@ -162,7 +162,7 @@ def test_a_study_tells_why_a_run_was_rejected_and_does_not_try_it_again(
     (tmp_path / "commands.py").write_text(COMMANDS)
     (tmp_path / "job.yaml").write_text("batch_size: 4\nnum_repeat: 2\n")
     words = ["--program", "plain.py", "--program", "commands.py", "--env", "longer"]
-    settings = ["--engine", "fake", "--brain", "rules", "--seeds", "2", "--steps", "2", "--eval-episodes", "4"]
+    settings = ["--engine", "fake", "--planner", "rules", "--seeds", "2", "--steps", "2", "--eval-episodes", "4"]
     topic = ["start", "--topic", "Which program is better?"]
     done = CliRunner().invoke(app, [*topic, *words, *settings, "--job", "job.yaml", "--json"])
     assert done.exit_code == 0, done.output

@@ -244,7 +244,7 @@ def test_study_that_may_not_wait_ends_with_its_reason_and_is_taken_up_again(
         assert work_on(store, study.id, tmp_path).study.status is StudyStatus.FINISHED
 
 
-FLAGS = ["--brain", "rules", "--engine", "fake", "--seeds", "1", "--steps", "2"]
+FLAGS = ["--planner", "rules", "--engine", "fake", "--seeds", "1", "--steps", "2"]
 
 
 def _researcher(home: Path, *words: str) -> subprocess.Popen[str]:

@@ -117,7 +117,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--topic",
         "learning rate 0.0003 or 0.003 for word reversal?",
     ]
-    sizes = ["--brain", "rules", "--engine", "fake", "--seeds", "2", "--steps", "2", "--eval-episodes", "4"]
+    sizes = ["--planner", "rules", "--engine", "fake", "--seeds", "2", "--steps", "2", "--eval-episodes", "4"]
     subprocess.run([*command, *sizes], cwd=directory, check=True, capture_output=True, timeout=280)
     return directory
 

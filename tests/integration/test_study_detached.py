@@ -47,7 +47,7 @@ def researcher(tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedPro
 
 
 def begin(researcher: Any, *options: str) -> dict[str, Any]:
-    done = researcher("start", "--topic", TOPIC, "--brain", "rules", *options, "--detach", "--json")
+    done = researcher("start", "--topic", TOPIC, "--planner", "rules", *options, "--detach", "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

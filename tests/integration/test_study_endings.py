@@ -55,7 +55,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def start(own: Path, *programs: str, env: str = "longer") -> Result:
     words = [word for name in programs for word in ("--program", f"{name}.py")]
     small = ["--engine", "fake", "--seeds", "3", "--steps", "1", "--eval-episodes", "4", "--parallel", "1"]
-    topic = ["start", "--topic", "Which program is better?", "--brain", "rules", "--underpowered"]
+    topic = ["start", "--topic", "Which program is better?", "--planner", "rules", "--underpowered"]
     return CliRunner().invoke(app, [*topic, "--env", env, "--job", "job.yaml", *words, *small])
 
 
@@ -180,7 +180,7 @@ def test_a_sandbox_that_vanishes_ends_the_study_with_that_reason_and_no_arm_is_r
     monkeypatch.setenv("PATH", str(own_tools), prepend=":")
     monkeypatch.setenv("OPENAI_API_KEY", "any")
     settings = {
-        "brain": "llm", "model": "recorded-model", "engine": "fake", "steps": 1, "seeds": 1, "eval_episodes": 4,
+        "planner": "llm", "model": "recorded-model", "engine": "fake", "steps": 1, "seeds": 1, "eval_episodes": 4,
         "job": {"batch_size": 2, "num_repeat": 2}, "servers": [start_server().url],
     }  # fmt: skip
     with ReplyServer(LEARNING_RATE) as model, open_store(tmp_path / "research.db") as store:

@@ -16,7 +16,7 @@ from researcher.judge.learning_curves import area_under, curve_of
 
 pytestmark = pytest.mark.timeout(400)
 
-SETTINGS = ["--engine", "fake", "--brain", "rules", "--seeds", "1", "--steps", "7", "--eval-episodes", "10", "--json"]
+SETTINGS = ["--engine", "fake", "--planner", "rules", "--seeds", "1", "--steps", "7", "--eval-episodes", "10", "--json"]
 
 
 @pytest.fixture

@@ -27,15 +27,16 @@ from experiments_db import (
     StudyStatus,
     open_store,
 )
+from researcher.charter import Charter
 from researcher.cli import app
 from researcher.execution.early_stopping import StoppingLimits
 from researcher.execution.preflight import check_program
 from researcher.loop import session as worker_module
 from researcher.loop.session import work_on
+from researcher.plan import Arm, ArmProgram
 from researcher.planner.rules import RulesPlanner
 from researcher.study.requests import ask_to_end, create_study
 from researcher.study.settings import StudySettings
-from researcher.types import Arm, ArmProgram, Charter
 from swarm import SwarmClient
 
 pytestmark = pytest.mark.begins_first

@@ -33,7 +33,7 @@ def reward(task, transcript, grade):
 """
 PLAIN = "from swarm.program import answer_in_turn as agent\n"
 SETTINGS = [
-    "--engine", "fake", "--brain", "rules", "--seeds", "3", "--steps", "1", "--eval-episodes", "4", "--json",
+    "--engine", "fake", "--planner", "rules", "--seeds", "3", "--steps", "1", "--eval-episodes", "4", "--json",
 ]  # fmt: skip
 
 
@@ -173,15 +173,18 @@ def test_programs_that_are_the_same_are_no_comparison(own: Path) -> None:
 REFUSED = [
     (["--env", "nothing"], "--env: there is no environment 'nothing'"),
     (["--env", "longer", "--train-env", "nothing"], "--train-env: there is no environment 'nothing'"),
-    (["--brain", "llm", "--model", "m", "--env", "longer", "--train-env", "longer"], "--train-env names what --brain"),
+    (
+        ["--planner", "llm", "--model", "m", "--env", "longer", "--train-env", "longer"],
+        "--train-env names what --planner",
+    ),
     (["--env", "longer", "--train-env", "longer", "--train-env", "twin"], "are the same environment: change one"),
     (["--env", "reverse", "--vary", "env.x=1,2"], "--vary: the bundled environment reverse has no options"),
     (["--env", "longer", "--vary", "env.x=1,2"], "longer in its environment.toml"),
     (["--env", "tasks.jsonl", "--vary", "env.x=1,2"], "tasks.jsonl: option x: Extra inputs are not permitted"),
     (["--env", "tasks.jsonl", "--vary", "env.max_tokens=9,09"], "max_tokens=09 are the same environment: change one"),
     (
-        ["--brain", "llm", "--model", "m", "--env", "tasks.jsonl", "--vary", "env.max_tokens=3,4"],
-        "--vary: --brain rules alone varies options of the environment",
+        ["--planner", "llm", "--model", "m", "--env", "tasks.jsonl", "--vary", "env.max_tokens=3,4"],
+        "--vary: --planner rules alone varies options of the environment",
     ),
     (["--env", "broken"], "broken has no grader: write a grade.py, or name a grader in environment.toml"),
     (["--program", "absent.py"], "--program: absent.py cannot be read"),
@@ -190,7 +193,7 @@ REFUSED = [
     (["--program", "empty.py"], "--program: empty.py has no function agent, reward or schedule"),
     (["--program", "plain.py", "--program", "plain.py"], "two programs have the same name: plain, plain"),
     (
-        ["--brain", "llm", "--model", "m", "--program", "plain.py", "--program", "knows.py"],
+        ["--planner", "llm", "--model", "m", "--program", "plain.py", "--program", "knows.py"],
         "--program: with a language model name one program",
     ),
     (["--job", "absent.yaml"], "--job: "),

@@ -47,7 +47,7 @@ def test_a_study_on_postgresql_is_worked_on_shown_and_exported(location: str, tm
     plan = [
         "--topic",
         "batch size 2 or 3 for tool use at equal steps",
-        "--brain",
+        "--planner",
         "rules",
         "--engine",
         "fake",
@@ -74,7 +74,7 @@ def explorer(monkeypatch: pytest.MonkeyPatch, location: str) -> Iterator[AppTest
 
 def test_the_explorer_shows_a_study_on_postgresql(location: str, explorer: AppTest) -> None:
     with open_store(location) as store:
-        study = store.create_study("batch size 2 or 3 for tool use", brain="rules")
+        study = store.create_study("batch size 2 or 3 for tool use", planner="rules")
     for page, parameters in (("studies", {}), ("study", {"study": study.id})):
         for name, value in parameters.items():
             explorer.query_params[name] = value

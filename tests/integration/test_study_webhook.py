@@ -152,6 +152,37 @@ def test_redirect_is_not_followed_and_a_refusal_not_repeated(
     assert [path for path, _ in receiver.posts] == ["/"]
 
 
+def test_service_of_apprise_gets_the_news_as_text(store: ExperimentStore, receiver: Receiver) -> None:
+    url = receiver.url.replace("http://", "json://") + "/hook"
+    study = begin(store, url)
+
+    assert tell_one(store, study, url, told=lambda: bool(receiver.posts)) == []
+    ((path, body),) = receiver.posts
+    assert path.rstrip("/") == "/hook" and body["title"] == f"{study}: disk low"
+    assert TOPIC in body["message"] and "Too little space." in body["message"]
+
+
+@pytest.mark.parametrize("status", [500, 302])
+def test_service_that_fails_is_asked_again_and_its_address_not_shown(
+    store: ExperimentStore, receiver: Receiver, status: int
+) -> None:
+    receiver.answers = [status] * 3
+    url = receiver.url.replace("http://", "json://") + "/secret-path"
+    study = begin(store, url)
+
+    (failure,) = tell_one(store, study, url, told=lambda: False)
+
+    assert failure.startswith("json:// was not told 'disk_low'") and str(status) in failure
+    assert "secret-path" not in failure
+    assert [path.rstrip("/") for path, _ in receiver.posts] == ["/secret-path"] * 3
+
+
+@pytest.mark.parametrize("url", ["nowhere://example.com", "example.com", "https://", "slack://"])
+def test_url_that_nothing_can_be_sent_to_is_refused_at_once(url: str) -> None:
+    with pytest.raises(ValueError, match="a webhook is an http:// or https:// URL"):
+        StudySettings.model_validate({"webhook": url})
+
+
 def test_value_of_a_secret_variable_is_in_no_body(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "canary-of-a-key")
     monkeypatch.setenv("SWARM_TOKEN", "canary-of-a-token")

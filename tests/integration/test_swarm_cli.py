@@ -279,7 +279,7 @@ def test_eval_of_an_unknown_task_names_the_known_ones(start_server: Any) -> None
 def test_eval_on_a_server_without_a_model_does_not_wait_for_one(start_server: Any) -> None:
     done = run_swarm("eval", "--env", "reverse", "-n", "2", "--url", start_server().url)
     assert (done.exit_code, done.stderr.count("\n")) == (75, 1)
-    assert "serves no model, it is OFFLINE" in done.stderr
+    assert "serves no model: it is OFFLINE" in done.stderr
 
 
 def test_a_wrong_model_path_makes_the_engine_fail_with_the_reason(start_server: Any, tmp_path: Path) -> None:

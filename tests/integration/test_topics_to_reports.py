@@ -13,16 +13,18 @@ from llm_replies.server import ReplyServer
 from typer.testing import CliRunner
 
 from experiments_db import ExperimentStatus, RunStatus, StudyStatus, open_store
+from researcher.charter import Charter
 from researcher.cli import app
 from researcher.loop.session import ServerPool, work_on
+from researcher.plan import Arm, ArmProgram, Plan
+from researcher.planner.base import History
 from researcher.planner.rules import RulesPlanner
 from researcher.study.requests import create_study
 from researcher.study.settings import ProgramSetting, StudySettings
-from researcher.types import Arm, ArmProgram, Charter, History, Plan
 
 pytestmark = pytest.mark.timeout(400)
 
-SMALL = ["--engine", "fake", "--brain", "rules", "--seeds", "1", "--eval-episodes", "6"]
+SMALL = ["--engine", "fake", "--planner", "rules", "--seeds", "1", "--eval-episodes", "6"]
 
 
 @pytest.fixture
@@ -157,7 +159,7 @@ def test_topic_that_a_language_model_cannot_study_ends_before_a_server(
     with ReplyServer(tmp_path) as replies:
         monkeypatch.setenv("OPENAI_API_KEY", "any")
         monkeypatch.setenv("OPENAI_BASE_URL", replies.url)
-        words = ["--topic", "Does the lr matter on GSM8K?", "--brain", "llm", "--model", "recorded"]
+        words = ["--topic", "Does the lr matter on GSM8K?", "--planner", "llm", "--model", "recorded"]
         done = CliRunner().invoke(app, ["start", *words, "--engine", "fake", "--unsafe-no-sandbox"])
 
     assert done.exit_code == 2 and "\n  GSM8K: it is none of the families" in done.stderr

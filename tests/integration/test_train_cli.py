@@ -24,7 +24,7 @@ from swarm.cli import app
 from swarm.environments.scaffold import write_scaffold
 from swarm.program import load_program
 
-PAGE = Path(__file__).parents[2] / "docs" / "programs.md"
+PAGE = Path(__file__).parents[2] / "docs" / "training.md"
 JOB = "engine: fake\nbatch_size: 2\nnum_repeat: 2\ntotal_steps: 3\n"
 AGENT = """
 def agent(task, model, session):
@@ -188,7 +188,7 @@ def test_the_plain_agent_plays_sessions_of_several_turns(start_server: Any) -> N
 def test_every_block_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_server: Any) -> None:
     monkeypatch.chdir(tmp_path)
     write_scaffold(Path("longer"))
-    text = PAGE.read_text()
+    text = PAGE.read_text().partition("\n## Programs\n")[2].partition("\n## ")[0]
     blocks = re.findall(r"^```(\w+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     code = [block for language, block in blocks if language == "python"]
     program, parts, pair, foot = code[0], code[2], code[3], code[1]
@@ -219,7 +219,7 @@ def test_every_block_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     Path("plain.py").write_text("from swarm.program import answer_in_turn as agent\n")
     Path("shaped.py").write_text("def reward(task, transcript, grade):\n    return grade.score / 2\n")
     commands = re.findall(r"^    researcher (start .*)$", text.replace("\\\n", " "), re.MULTILINE)
-    short = ["--engine", "fake", "--brain", "rules", "--seeds", "1", "--steps", "1", "--eval-episodes", "4"]
+    short = ["--engine", "fake", "--planner", "rules", "--seeds", "1", "--steps", "1", "--eval-episodes", "4"]
     for command, arm in zip(commands, ("shaped", "max_word_len=4"), strict=True):
         done = CliRunner().invoke(researcher, [*shlex.split(command), *short])
         assert done.exit_code == 0 and f"{arm}: mean" in done.stdout, done.output

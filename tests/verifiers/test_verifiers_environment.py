@@ -41,7 +41,7 @@ pytestmark = [
     ),
 ]
 PATIENCE_S = 300.0
-PAGE = Path(__file__).parents[2] / "docs" / "environments.md"
+PAGE = Path(__file__).parents[2] / "docs" / "training.md"
 
 
 def name_of(**options: object) -> str:

@@ -15,11 +15,11 @@ import torch
 from safetensors.torch import load_file
 
 from swarm.backends.fake.sampler import FakeEngine
-from swarm.backends.local.worker_process import WorkerProcess
+from swarm.backends.process.worker_process import WorkerProcess
+from swarm.backends.replicas.handover import shared_memory_of
+from swarm.backends.replicas.layout import WeightFile, WeightSource
 from swarm.backends.verl.driver.cluster import own_directory
 from swarm.backends.verl.trainer import VerlLimits, VerlTrainer, build_driver
-from swarm.backends.vllm.handover import shared_memory_of
-from swarm.backends.vllm.layout import WeightFile, WeightSource
 from swarm.config import ServerConfig
 from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORY

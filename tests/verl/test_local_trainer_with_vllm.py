@@ -12,8 +12,8 @@ from contract.test_engine_contract import *  # noqa: F403  the promises are writ
 from contract.test_trainer_contract import *  # noqa: F403  the promises are written once
 from vllm_sampler import vllm_python
 
+from swarm.backends.local.pair import LocalPair, PublishingTrainer, build_pair
 from swarm.backends.local.trainer import build_worker
-from swarm.backends.vllm.pair import PublishingTrainer, VllmPair, build_pair
 from swarm.config import ServerConfig
 from swarm.job import TrainJob
 
@@ -24,8 +24,8 @@ pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.timeout(900)]
 class Backend:
     """What the contracts are tried on."""
 
-    engine: VllmPair
-    endless: VllmPair
+    engine: LocalPair
+    endless: LocalPair
     trainer: PublishingTrainer
 
 
@@ -33,7 +33,7 @@ class Backend:
 async def backend(anyio_backend: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Backend]:
     directory = tmp_path_factory.mktemp("pair")
     model = without_stop_tokens(directory / "model")
-    config = ServerConfig(home=directory / "home", vllm_python=vllm_python(), max_running_requests=32)
+    config = ServerConfig(home=directory / "home", sampler_pythons={"vllm": vllm_python()}, max_running_requests=32)
     worker = build_worker(config, directory / "worker.log")
     job = TrainJob(model=str(model), sampler="vllm", lr=1e-3).resolve()
     pair = build_pair(job, model, config, worker, directory / "logs", lambda: [0])
@@ -45,5 +45,5 @@ async def backend(anyio_backend: str, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture(scope="module")
-def engine(backend: Backend) -> VllmPair:
+def engine(backend: Backend) -> LocalPair:
     return backend.engine

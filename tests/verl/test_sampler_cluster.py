@@ -16,7 +16,7 @@ import pytest
 from ray_nodes import RayNodes, ray_nodes
 from vllm_stand_in import LIMITS, StandIns, complete, expected_tokens, until
 
-from swarm.backends.vllm.sampler import VllmEngine
+from swarm.backends.replicas.sampler import VllmEngine
 from swarm.errors import EngineFailure
 from swarm.sampler import EngineLost
 
@@ -113,11 +113,11 @@ async def test_a_sampler_that_shares_gpus_is_on_every_node_of_the_trainer(nodes:
 async def test_an_interpreter_that_its_node_lacks_is_said_and_nothing_is_left(
     nodes: RayNodes, stand_ins: StandIns, tmp_path: Path
 ) -> None:
-    left = set(stand_ins.directory.glob("swarm-vllm-*"))
+    left = set(stand_ins.directory.glob("swarm-replica-*"))
     engine = stand_ins.engine(limits=PATIENT, ray_address=nodes.address, python=tmp_path / "python")
     with pytest.raises(EngineFailure, match=r"/python cannot be run on 127\.0\.0\.[2-5]: No such file"):
         await engine.start()
-    assert set(stand_ins.directory.glob("swarm-vllm-*")) == left
+    assert set(stand_ins.directory.glob("swarm-replica-*")) == left
 
 
 @pytest.mark.slow

@@ -21,8 +21,8 @@ from process_support import descendants, is_running
 from vllm_sampler import disturb, expected_logprobs, export, load_reference, vllm_engine
 from vllm_stand_in import Completion, complete, until
 
-from swarm.backends.vllm.layout import WeightFile
-from swarm.backends.vllm.sampler import VllmEngine
+from swarm.backends.replicas.layout import WeightFile
+from swarm.backends.replicas.sampler import VllmEngine
 from swarm.errors import BadRequest
 from swarm.model_path import BUNDLED_DIRECTORY, read_tokenizer
 from swarm.tracker.formats.lark import CallForm, forced_grammar, literal

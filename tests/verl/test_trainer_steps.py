@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 from verl_batches import make_batch
 
 from swarm.backends.local.learning.learner import Learner, LearnerReport
-from swarm.backends.vllm.handover import shared_memory_of
+from swarm.backends.replicas.handover import shared_memory_of
 from swarm.errors import CheckpointError
 from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORY

@@ -21,7 +21,7 @@ def show_card(study: Study) -> None:
         elements.link("study", f"**{topic}**", icon=":material/account_tree:", study=study.id)
         elements.show_facts(
             elements.badge(study.status),
-            f"brain {formats.plain(study.brain)}",
+            f"planner {formats.plain(study.planner)}",
             f"started {formats.moment(study.created_at)}",
             f"`{study.id}`",
         )

@@ -30,7 +30,7 @@ def show_head(contents: StudyContents) -> None:
     st.title(formats.plain(formats.shortened(study.topic, 300)), anchor=False)
     facts = [
         elements.badge(study.status),
-        f"brain {formats.plain(study.brain)}",
+        f"planner {formats.plain(study.planner)}",
         f"started {formats.moment(study.created_at)}",
         elements.elapsed(contents),
         f"`{study.id}`",

@@ -48,7 +48,7 @@ def _create_studies() -> None:
         "studies",
         sa.Column("id", sa.String(length=32), nullable=False),
         sa.Column("topic", sa.Text(), nullable=False),
-        sa.Column("brain", sa.Text(), nullable=False),
+        sa.Column("planner", sa.Text(), nullable=False),
         sa.Column("status", sa.String(length=32), nullable=False),
         sa.Column("status_reason", sa.Text(), nullable=True),
         sa.Column("settings", sa.JSON(), nullable=False),

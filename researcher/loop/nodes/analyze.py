@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from researcher.analysis import Analysis
+from researcher.charter import Charter
 from researcher.judge import Family, judge
 from researcher.loop.deps import Deps
 from researcher.loop.state import ResearchState
+from researcher.plan import Plan
 from researcher.study.findings import record_verdicts
 from researcher.study.scores import StudyScores, choose_for_plan, read_scores
-from researcher.types import Analysis, Charter, Plan
 
 
 def analyze(deps: Deps, state: ResearchState) -> ResearchState:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from experiments_db import Experiment, ExperimentStatus
+from researcher.charter import Charter
 from researcher.errors import EnvironmentBroken, PlannerError, ServerProblem
 from researcher.execution.environments import find_held_out, trained_on
 from researcher.execution.job_check import contradict_name
@@ -14,9 +15,9 @@ from researcher.loop.nodes.write_program import draft_arms, is_trusted, load_arm
 from researcher.loop.outages import OUTAGE_WAIT_S, note_servers
 from researcher.loop.state import ResearchState
 from researcher.loop.system_faults import refuse_to_blame
+from researcher.plan import Arm, ArmProgram, ProgramProblem
 from researcher.planner.rules import PROGRAM
 from researcher.servers.server_pool import Slot
-from researcher.types import Arm, ArmProgram, Charter, ProgramProblem
 from swarm.job import build_job
 
 MAX_REPAIRS = 3
@@ -99,11 +100,12 @@ def _check_on_server(
 
 def _await_slot(deps: Deps) -> Slot | None:
     """Wait until a server answers, and return a free slot; None if all servers that answer have runs."""
+    # The events come first: if one cannot be stored, no slot is taken that nobody gives back.
+    note_servers(deps)
     while (slot := deps.pool.take()) is None and not deps.pool.is_any_answering:
-        note_servers(deps)
         deps.background.wait(OUTAGE_WAIT_S)
         deps.background.check()
-    note_servers(deps)
+        note_servers(deps)
     return slot
 
 

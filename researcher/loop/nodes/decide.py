@@ -6,15 +6,18 @@ without that arm. No statement of a planner improves the verdict on an arm.
 
 from __future__ import annotations
 
+from researcher.analysis import Analysis
+from researcher.charter import Charter
 from researcher.errors import BudgetExceeded, PlannerError
 from researcher.loop.deps import Deps
 from researcher.loop.nodes.analyze import analyze
 from researcher.loop.state import ResearchState
+from researcher.planner.base import Action, Decision, History
+from researcher.planner.claims import Claim
 from researcher.report.claims import check_claims
 from researcher.report.numbers.facts import gather
 from researcher.study.changes.continuation import find_continuation
 from researcher.study.log import AUTOMATIC, BUDGET_SPENT, DISQUALIFIED, JUDGED, to_json
-from researcher.types import Action, Analysis, Charter, Claim, Decision, History
 
 MAX_PLANS = 50
 """The most plans of a study, for planners that never stop, whatever the budget."""
@@ -72,11 +75,11 @@ def _interpret(deps: Deps, charter: Charter, analysis: Analysis, history: Histor
     try:
         return deps.planner.interpret(charter, analysis, history)
     except PlannerError as error:
-        deps.log.warn("brain.failed", f"No interpretation: {error}")
+        deps.log.warn("planner.failed", f"No interpretation: {error}")
     except BudgetExceeded:
         if deps.ledger.find_exhausted() is None:
             raise
-        deps.log.warn("brain.failed", "No interpretation: the time of the study is spent.")
+        deps.log.warn("planner.failed", "No interpretation: the time of the study is spent.")
     return ()
 
 
@@ -101,5 +104,5 @@ def _choose(deps: Deps, state: ResearchState, charter: Charter, analysis: Analys
     try:
         return deps.planner.decide(charter, analysis, history)
     except PlannerError as error:
-        deps.log.warn("brain.failed", f"No decision: {error}")
+        deps.log.warn("planner.failed", f"No decision: {error}")
         return Decision(Action.STOP, "The planner came to no decision.", author=AUTOMATIC)

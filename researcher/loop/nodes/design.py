@@ -13,16 +13,18 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
+from researcher.charter import Charter, SampleSizeGoal
 from researcher.errors import Underpowered
 from researcher.execution.runs import Trial, TrialState, list_trials
 from researcher.judge.power import Spread, assume_spread, choose_size, measure_spread
 from researcher.judge.sample_size import describe, refuse
+from researcher.judge.samples import ScoredRun
 from researcher.loop.deps import Deps
 from researcher.loop.nodes.write_program import planned_iteration
 from researcher.loop.state import ResearchState
+from researcher.plan import Plan
 from researcher.study.log import charter_from_json
 from researcher.study.scores import read_scores
-from researcher.types import Charter, Plan, SampleSizeGoal, ScoredRun
 
 ENOUGH_DF = 6
 """Degrees of freedom of earlier studies that replace a pilot: three arms of three runs."""

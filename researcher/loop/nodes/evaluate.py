@@ -26,14 +26,14 @@ def evaluate(deps: Deps, state: ResearchState) -> ResearchState:
         if not is_out(deps, active):
             _begin_measuring(deps, active)
     for active in deps.active_runs.in_phase(Phase.MEASURING):
-        task = deps.background.take(active.run_id)
-        if task is None:
-            if not is_out(deps, active) and active.is_waiting:
-                _begin_measuring(deps, active)
-        elif (error := task.exception()) is None:
-            _finish(deps, active)
-        else:
-            end_with(deps, active, error)
+        with deps.background.ended(active.run_id) as task:
+            if task is None:
+                if not is_out(deps, active) and active.is_waiting:
+                    _begin_measuring(deps, active)
+            elif (error := task.exception()) is None:
+                _finish(deps, active)
+            else:
+                end_with(deps, active, error)
     if len(deps.active_runs) < before:
         prune(deps)
     return state

@@ -7,15 +7,18 @@ about several arms, or if the winner is the baseline: one arm alone would confir
 from __future__ import annotations
 
 from experiments_db import Run
+from researcher.analysis import Verdict
+from researcher.charter import Charter
 from researcher.evaluator import PRUNED, SEALED
 from researcher.execution.runs import list_all_trials
 from researcher.loop.checkpoint_scores import CheckpointScore, score_checkpoints
 from researcher.loop.deps import Deps
 from researcher.loop.state import ResearchState
+from researcher.plan import Relation
+from researcher.planner.base import History
 from researcher.report.formats import join_names
 from researcher.study.changes.continuation import find_continuation, is_test_over
 from researcher.study.log import StudyLog
-from researcher.types import Charter, History, Relation, Verdict
 
 
 def final_test(deps: Deps, state: ResearchState) -> ResearchState:

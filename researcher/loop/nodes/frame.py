@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from researcher.charter import Charter, FrameRequest, JudgedBy
 from researcher.execution.environments import count_tasks
 from researcher.loop.deps import Deps
 from researcher.loop.state import ResearchState
 from researcher.question.wording import describe_question
 from researcher.study.log import to_json
-from researcher.types import Charter, FrameRequest, JudgedBy
 from swarm.environments.registry import is_bundled
 
 SPREAD_OF_EFFECT = 0.5

@@ -36,10 +36,16 @@ def launch(deps: Deps, state: ResearchState) -> ResearchState:
             return {**state, "is_spent": True}
         if slot is None:
             break
-        if not has_space(deps):
-            deps.pool.give_back(slot)
-            break
-        claim(deps, trial, slot)
+        try:
+            if not has_space(deps):
+                deps.pool.give_back(slot)
+                break
+            claim(deps, trial, slot)
+        except Exception:
+            # If something could not be stored, the node is repeated, and the server must be free then.
+            if all(active.slot is not slot for active in deps.active_runs):
+                deps.pool.give_back(slot)
+            raise
     return state
 
 
@@ -68,20 +74,26 @@ def has_work(deps: Deps, state: ResearchState) -> bool:
 
 
 def claim(deps: Deps, trial: Trial, slot: Slot) -> None:
-    """Claim the trial's next attempt for a slot and begin it."""
+    """Claim the trial's next attempt for a slot and begin it. May be repeated after a failure."""
     job = job_of(deps.study_id, trial.experiment, trial.seed, trial.attempt)
     key = run_key(deps.study_id, trial.experiment.name, trial.seed, trial.attempt)
     run = deps.store.claim_run(trial.experiment.id, trial.seed, key, attempt=trial.attempt, job=job)
+    # Before the run counts as launched: from then on its trial is not open, and would not be claimed again.
+    charge(deps, trial, run)
     run = deps.store.update_run(run.id, status=RunStatus.LAUNCHING, server_url=slot.url)
     begin(deps, trial, run, slot)
+
+
+def charge(deps: Deps, trial: Trial, run: Run) -> None:
+    """Charge the budget for the trial of a run; each trial is charged once."""
+    deps.ledger.charge(BudgetKind.RUNS, 1, trial_key(trial.experiment.name, trial.seed), run_id=run.id)
 
 
 def begin(deps: Deps, trial: Trial, run: Run, slot: Slot, *, phase: Phase = Phase.PREPARING) -> ActiveRun:
     """Begin a claimed run, or continue one in a later phase from its record, and return it.
 
-    Either waits until the slot's server answers.
+    The run has been charged for. Either waits until the slot's server answers.
     """
-    deps.ledger.charge(BudgetKind.RUNS, 1, trial_key(trial.experiment.name, trial.seed), run_id=run.id)
     steps = total_steps(trial.experiment.job)
     name = trial.name if run.attempt == 1 else f"{trial.name} (attempt {run.attempt})"
     deps.ledger.begin_run(run.id, gpus_of(trial.experiment.job))
@@ -112,7 +124,8 @@ def prepare(deps: Deps, active: ActiveRun) -> None:
     if not active.slot.is_answering:
         active.is_waiting = True
         return
-    active.phase, active.is_waiting, active.was_away = Phase.PREPARING, False, False
+    # The run waits until the work has begun: a read that fails now is repeated in a later round.
+    active.phase, active.is_waiting = Phase.PREPARING, True
     work = partial(
         deps.evaluator(active.dropped).prepare,
         deps.store.get_run(active.run_id),
@@ -120,4 +133,5 @@ def prepare(deps: Deps, active: ActiveRun) -> None:
         str(active.slot.url),
         is_trusted=is_trusted(active.experiment),
     )
+    active.is_waiting, active.was_away = False, False
     deps.background.submit(active.run_id, work)

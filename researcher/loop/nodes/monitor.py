@@ -57,18 +57,20 @@ def monitor(deps: Deps, state: ResearchState) -> ResearchState:
     note_servers(deps)
     deps.pool.check()
     for active in deps.active_runs.in_phase(Phase.PREPARING):
-        if (task := deps.background.take(active.run_id)) is not None:
-            _begin_training(deps, active, task)
-        elif not is_out(deps, active) and active.is_waiting:
-            prepare(deps, active)
+        with deps.background.ended(active.run_id) as task:
+            if task is not None:
+                _begin_training(deps, active, task)
+            elif not is_out(deps, active) and active.is_waiting:
+                prepare(deps, active)
     for active in deps.active_runs.in_phase(Phase.TRAINING):
         if not is_out(deps, active):
             _look_at(deps, active)
     for active in deps.active_runs.in_phase(Phase.ENDING):
-        if (task := deps.background.take(active.run_id)) is not None:
-            _leave_training(deps, active, task)
-        elif not is_out(deps, active) and active.is_waiting:
-            end_training(deps, active)
+        with deps.background.ended(active.run_id) as task:
+            if task is not None:
+                _leave_training(deps, active, task)
+            elif not is_out(deps, active) and active.is_waiting:
+                end_training(deps, active)
     has_space(deps, every_s=DISK_EVERY_S)
     is_spent = stop_over_budget(deps) or state["is_spent"]
     return {**state, "polls": state["polls"] + 1, "is_spent": is_spent}
@@ -77,11 +79,12 @@ def monitor(deps: Deps, state: ResearchState) -> ResearchState:
 def _begin_training(deps: Deps, active: ActiveRun, task: Future[Any]) -> None:
     error = task.exception()
     if error is None:
+        # Stored first: if that fails, the run is still in its phase, and all of this is done again.
+        deps.log.note("run.training", f"{active.name} trains ({active.steps} steps)", run_id=active.run_id)
         active.child = task.result()
         active.phase = Phase.TRAINING
         active.early_stopping.begin()
         active.trains_since = time.time()
-        deps.log.note("run.training", f"{active.name} trains ({active.steps} steps)", run_id=active.run_id)
     else:
         end_with(deps, active, error)
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from experiments_db import ExperimentStatus
+from researcher.charter import Charter
 from researcher.errors import BudgetExceeded
 from researcher.execution.runs import TrialState, list_all_trials
 from researcher.loop.deps import Deps
 from researcher.loop.nodes.analyze import hypothesis_key
 from researcher.loop.state import ResearchState
+from researcher.plan import Arm, Plan
+from researcher.planner.base import History
 from researcher.study.changes.continuation import adapt, find_continuation
-from researcher.types import Arm, Charter, History, Plan
 
 EARLIER_FINDINGS = 20
 """The most findings of other studies that are read, so that they fit a prompt and a person's patience."""

@@ -6,8 +6,8 @@ from experiments_db import Author, Experiment, ExperimentStatus
 from researcher.evaluator import keep_file
 from researcher.loop.deps import Deps
 from researcher.loop.state import ResearchState
+from researcher.plan import Arm, ArmProgram, Plan
 from researcher.study.log import StudyLog
-from researcher.types import Arm, ArmProgram, Plan
 
 PROGRAM = "program"
 """Kind of the artifact that holds an arm's program."""

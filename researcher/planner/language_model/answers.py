@@ -14,7 +14,9 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from researcher.types import Asked, Claim, ClaimKind, Design, Measured, Relation, StudyKind
+from researcher.charter import Asked, Design, StudyKind
+from researcher.plan import Relation
+from researcher.planner.claims import Claim, ClaimKind, Measured
 
 MAX_ARMS = 12
 MAX_HYPOTHESES = 8

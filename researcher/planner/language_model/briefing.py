@@ -12,22 +12,13 @@ import secrets
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from researcher.analysis import Analysis
+from researcher.charter import Asked, Budget, Charter, Factor, FrameRequest, Question, StudiedEnvironment, StudyKind
+from researcher.plan import Arm
+from researcher.planner.base import History
 from researcher.planner.designs import lay_out
 from researcher.question.factors import PROGRAM, SPECS
 from researcher.question.flags import value_as_text
-from researcher.types import (
-    Analysis,
-    Arm,
-    Asked,
-    Budget,
-    Charter,
-    Factor,
-    FrameRequest,
-    History,
-    Question,
-    StudiedEnvironment,
-    StudyKind,
-)
 from swarm import TrainJob
 from swarm.tasks import TASK_FAMILIES
 

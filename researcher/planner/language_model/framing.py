@@ -10,7 +10,20 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+from researcher.charter import (
+    Asked,
+    Charter,
+    ComparedAt,
+    DecisionRule,
+    Design,
+    Factor,
+    FrameRequest,
+    Question,
+    SampleSizeGoal,
+    StudyKind,
+)
 from researcher.errors import TopicInvalid
+from researcher.plan import Arm
 from researcher.planner.designs import BASELINE, default_job, lay_out
 from researcher.planner.equal_amounts import (
     episodes_per_step,
@@ -26,19 +39,6 @@ from researcher.planner.language_model.planning import MAX_EPISODES_PER_STEP, co
 from researcher.planner.rules import DEFAULT_TASK, EVAL_EPISODES, longest_reply
 from researcher.question.asking import METRICS_OF, QuestionFlags, build_question
 from researcher.question.flags import read_fixed, value_as_text
-from researcher.types import (
-    Arm,
-    Asked,
-    Charter,
-    ComparedAt,
-    DecisionRule,
-    Design,
-    Factor,
-    FrameRequest,
-    Question,
-    SampleSizeGoal,
-    StudyKind,
-)
 from swarm.errors import JobInvalid
 from swarm.tasks import TASK_FAMILIES
 
@@ -86,7 +86,7 @@ def parse_frame(text: str, request: FrameRequest, author: str) -> Charter | Fram
         question=str(answer.question),
         # The model must be able to write the name in its plans.
         baseline=baseline if is_arm_name(baseline) else BASELINE,
-        brain=author,
+        planner=author,
         assumptions=(*answer.assumptions, *charter.assumptions, *say_inequality(arms, ComparedAt(charter.compared_at))),
         not_studied=tuple(item.what for item in answer.infeasible),
     )
@@ -187,7 +187,7 @@ def _make_charter(request: FrameRequest, question: Question, *, task: str, compa
         eval_episodes=request.eval_episodes or EVAL_EPISODES,
         rule=DecisionRule(),
         budget=request.budget,
-        brain="",
+        planner="",
         assumptions=(say_what_is_equal(equal, amount),),
         compared_at=equal.value,
         amount=amount,

@@ -12,8 +12,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from researcher.charter import Charter, ComparedAt, Factor, Level, Question, SampleSizeGoal, StudyKind
 from researcher.execution.job_check import contradict_name
 from researcher.judge.contrasts import ARMS_OF_RELATION, is_complete
+from researcher.plan import Arm, Contrast, Hypothesis, Plan, Relation
+from researcher.planner.base import History
 from researcher.planner.designs import lay_out
 from researcher.planner.equal_amounts import episodes_per_step, hold_equal
 from researcher.planner.language_model.answers import (
@@ -25,21 +28,6 @@ from researcher.planner.language_model.answers import (
 )
 from researcher.planner.language_model.briefing import TUNABLE
 from researcher.question.factors import PROGRAM
-from researcher.types import (
-    Arm,
-    Charter,
-    ComparedAt,
-    Contrast,
-    Factor,
-    History,
-    Hypothesis,
-    Level,
-    Plan,
-    Question,
-    Relation,
-    SampleSizeGoal,
-    StudyKind,
-)
 from swarm import TrainJob
 from swarm.errors import JobInvalid
 from swarm.job import build_job

@@ -30,13 +30,16 @@ from experiments_db import (
     Study,
     hash_json,
 )
+from researcher.analysis import Analysis, ArmSummary, Comparison, JudgedContrast, Verdict
 from researcher.base_scores import MEASURED_ON
+from researcher.charter import Charter
 from researcher.errors import StudyNotFound
 from researcher.evaluator import BASE, FINAL, SEALED
 from researcher.execution.early_stopping import REWARD, SUCCESS
 from researcher.judge import Runs, summarize_arm
 from researcher.judge.contrasts import rule_out_contrast
 from researcher.judge.learning_curves import ScoredStep, curve_of
+from researcher.plan import Relation, SampleSize
 from researcher.report.numbers.amounts import Amounts, gather_amounts
 from researcher.report.numbers.counts import RunCounts, list_outcomes
 from researcher.report.numbers.judged_arms import (
@@ -47,19 +50,9 @@ from researcher.report.numbers.judged_arms import (
 from researcher.report.numbers.mean_curves import with_curves
 from researcher.report.numbers.seeds_needed import SeedsNeeded, estimate_seeds
 from researcher.study.costs import cost_flags, gather_costs
+from researcher.study.costs.arms import ArmCost
 from researcher.study.log import JUDGED, StudyLog, analysis_from_json, charter_from_json
 from researcher.study.scores import read_scores, read_sealed
-from researcher.types import (
-    Analysis,
-    ArmCost,
-    ArmSummary,
-    Charter,
-    Comparison,
-    JudgedContrast,
-    Relation,
-    SampleSize,
-    Verdict,
-)
 
 MAX_EVENTS = 10_000
 

@@ -13,9 +13,10 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from experiments_db import ExperimentStore
+from researcher.analysis import Analysis, Comparison
+from researcher.charter import Charter, JudgedBy
 from researcher.judge import compare_sealed, contradicts
 from researcher.study.scores import read_sealed
-from researcher.types import Analysis, Charter, Comparison, JudgedBy
 
 if TYPE_CHECKING:
     from researcher.report.numbers.facts import ArmFacts

@@ -10,9 +10,9 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from researcher.charter import Charter, SampleSizeGoal
 from researcher.judge import Runs
 from researcher.judge.power import MOST_SEEDS, finds_worse, measure_spread, power_of
-from researcher.types import Charter, SampleSizeGoal
 
 
 @dataclass(frozen=True, slots=True)

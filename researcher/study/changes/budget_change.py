@@ -37,8 +37,7 @@ def check_change(store: ExperimentStore, study: Study, limits: Mapping[str, floa
         kind, unit = _KINDS[name]
         if limit < spent[kind] / unit:
             raise TopicInvalid(
-                f"--{name.replace('_', '-')} {limit:g}: {spent[kind] / unit:.6g} are spent already, and a limit below "
-                "that undoes nothing: give more"
+                f"--{name.replace('_', '-')} {limit:g}: {spent[kind] / unit:.6g} are used already: give a higher limit"
             )
     if limits and study.status is StudyStatus.FINISHED:
         check_reopens(store, study)
@@ -80,5 +79,6 @@ def check_reopens(store: ExperimentStore, study: Study) -> None:
         )
     if not is_cut_short(store, study.id):
         raise TopicInvalid(
-            f"study {study.id} is {study.status}, and not for want of budget: there is nothing to go on with"
+            f"study {study.id} is {study.status}, for another reason than its budget: a larger budget does not"
+            " continue it"
         )

@@ -18,15 +18,17 @@ from pathlib import Path
 
 from experiments_db import Charter as StoredCharter
 from experiments_db import ExperimentStore, Study, StudyStatus
+from researcher.charter import Charter
 from researcher.errors import AlphaSpent, NothingToExtend
 from researcher.judge.judgement import share_of_alpha
+from researcher.plan import Plan
+from researcher.planner.base import History
 from researcher.study.budget import present_budget
 from researcher.study.changes.budget_change import change_budget
 from researcher.study.ending import is_over, reopen
 from researcher.study.log import EXTENDED, StudyLog
 from researcher.study.requests import resume_command
-from researcher.study.settings import read_settings, rules_brain
-from researcher.types import Charter, History, Plan
+from researcher.study.settings import build_rules_planner, read_settings
 
 FORKED = "study.forked"
 
@@ -159,4 +161,4 @@ def next_plan_of(study: Study) -> NextPlan | None:
     Raises ResearchError for settings that cannot be read.
     """
     settings = read_settings(study.settings)
-    return rules_brain(settings).plan if settings.brain == "rules" else None
+    return build_rules_planner(settings).plan if settings.planner == "rules" else None

@@ -29,11 +29,14 @@ from experiments_db import (
     Study,
     open_store,
 )
+from researcher.analysis import Analysis
 from researcher.base_scores import MEASURED_ON
+from researcher.charter import Charter
 from researcher.errors import NothingToExtend, TopicInvalid
 from researcher.evaluator import CHECKPOINTS, PRUNED, SEALED
 from researcher.execution.runs import run_key, trial_key
 from researcher.judge.judgement import share_of_alpha
+from researcher.planner.base import History
 from researcher.study.changes.continuation import (
     FORKED,
     Continuation,
@@ -48,12 +51,11 @@ from researcher.study.log import DIAGNOSED, StudyLog, analysis_from_json, to_jso
 from researcher.study.settings import (
     ForkOrigin,
     StudySettings,
+    build_rules_planner,
     complete_from_topic,
     read_settings,
-    rules_brain,
     without_question,
 )
-from researcher.types import Analysis, Charter, History
 
 COPIED_FROM = "copied_from"
 """Key in a run's external ids: the id of the run that it is a copy of."""
@@ -123,8 +125,8 @@ def prepare_fork(store: ExperimentStore, parent: Study, decision: int, changes: 
     request = ContinuationRequest(seeds=changes.seeds)
     wanted = Continuation(decision, request)
     check_alpha(charter, parent.id, wanted)
-    if settings.brain == "rules":
-        check_plan(charter, history, parent.id, wanted, rules_brain(settings).plan)
+    if settings.planner == "rules":
+        check_plan(charter, history, parent.id, wanted, build_rules_planner(settings).plan)
     return Fork(parent, decision - 1, settings, charter, request)
 
 
@@ -133,7 +135,9 @@ def carry_out_fork(store: ExperimentStore, location: str, fork: Fork) -> Study:
 
     `location` is that of the store, which is opened a second time to write rows with their original times.
     """
-    study = store.create_study(fork.topic, brain=fork.settings.brain, settings=fork.settings.model_dump(mode="json"))
+    study = store.create_study(
+        fork.topic, planner=fork.settings.planner, settings=fork.settings.model_dump(mode="json")
+    )
     store.freeze_charter(study.id, to_json(fork.charter))
     clock = _Clock(study.created_at)
     with closing(open_store(location, clock=clock)) as target:
@@ -178,13 +182,13 @@ def _charter(
     charter = replace(known, budget=settings.budget(), assumptions=(*known.assumptions, said))
     if changes.topic is None:
         return charter
-    if settings.brain != "rules":
+    if settings.planner != "rules":
         raise TopicInvalid(
             "--topic: a language model frames a question only as a study begins: begin one of its own for that "
             "(researcher start)"
         )
     before = tuple(share_of_alpha(known.rule, iteration) for iteration in range(decision))
-    planner = rules_brain(settings)
+    planner = build_rules_planner(settings)
     framed = planner.frame(settings.request(changes.topic))
     _check_same_ground(
         store, parent, known, framed, {arm.name: arm.job for arm in planner.plan(framed, History()).arms}

@@ -7,11 +7,11 @@ module judges nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from experiments_db import ExperimentStore
 from researcher.execution.runs import list_all_trials
-from researcher.study.costs.attempts import COST, cost_from_json
-from researcher.types import ArmCost, AttemptCost
+from researcher.study.costs.attempts import COST, AttemptCost, cost_from_json
 
 NOT_FROM_MODEL_BELOW = 0.5
 """The share of the characters of its replies that the model must have written, or they are not the model's."""
@@ -23,6 +23,14 @@ OTHER_PROFILE = 1.5
 """Training and evaluation differ if an attempt of one has so many times the calls or tokens of the other."""
 FEW_ATTEMPTS = 20
 """Below this number of attempts, mean lengths vary more by chance, so twice the ratio is needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArmCost:
+    """The cost of one arm's attempts in training and in final evaluation; None if it is not on record."""
+
+    training: AttemptCost | None = None
+    evaluation: AttemptCost | None = None
 
 
 def gather_costs(store: ExperimentStore, study_id: str) -> Mapping[str, ArmCost]:

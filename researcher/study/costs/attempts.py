@@ -7,13 +7,13 @@ the cost of a training from the server's usage record for the job. This module k
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
 from pydantic import TypeAdapter
 
 from experiments_db import Run
-from researcher.types import AttemptCost
 from swarm import SwarmClient, errors
 from swarm.schemas import EndEpisodeResponse
 from swarm.types import EpisodeType
@@ -24,6 +24,33 @@ COST = "cost"
 _CLIENT_ERROR = "client_error:"
 _SILENT = frozenset({"idle_timeout", "deadline", "no_result"})
 _INTERRUPTIONS = frozenset({"KeyboardInterrupt", "SystemExit", "GeneratorExit", "CancelledError"})
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptCost:
+    """The inference cost of one arm, per attempt.
+
+    The numbers come from the ledgers of the arm's servers, never from its program. `calls`, `prompt_tokens`,
+    `sampled_tokens` and `seconds` are means over `attempts`. `temperatures` are the distinct sampling temperatures in
+    rising order. `other_sampling` are further settings that restrict sampling, such as `top_k=1`. `model_share` is the
+    mean share, from 0 to 1, of the characters of the graded replies that the model wrote; None if it was not measured.
+    `broken` counts attempts that the program broke. `repeated` counts attempts that the system broke and that were made
+    again. `bounded` counts attempts that met a limit on calls or tokens.
+    """
+
+    attempts: int
+    calls: float
+    prompt_tokens: float
+    sampled_tokens: float
+    seconds: float
+    temperatures: tuple[float, ...] = ()
+    other_sampling: tuple[str, ...] = ()
+    model_share: float | None = None
+    broken: int = 0
+    repeated: int = 0
+    bounded: int = 0
+
+
 _ADAPTER = TypeAdapter(AttemptCost)
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from swarm.backends.local.decoding.batching import Sampled
-from swarm.backends.local.wire import Message, pack_error
+from swarm.backends.process.wire import Message, pack_error
 from swarm.types import FinishReason, TokenLogprobs
 
 LONGEST_HOLD_S = 0.05

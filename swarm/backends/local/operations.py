@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import torch
 
+from swarm.backends.grammar.compiler import GrammarCompiler
 from swarm.backends.local.decoding.batching import BatchingLimits, BatchSampler
 from swarm.backends.local.decoding.gathering import Gathering
-from swarm.backends.local.decoding.grammar import GrammarCompiler
 from swarm.backends.local.delivery import TokenDelivery
 from swarm.backends.local.model.loading import LoadedModel, load_model
 from swarm.backends.local.model.precision import computing_with
-from swarm.backends.local.wire import Message, pack_error, unpack_batch
-from swarm.backends.pipes import Inbox
+from swarm.backends.process.pipes import Inbox
+from swarm.backends.process.wire import Message, pack_error, unpack_batch
 from swarm.backends.threads import choose_threads, choose_training_threads
 from swarm.errors import EngineFailure, SwarmError
 from swarm.job import TrainJob
@@ -238,7 +238,7 @@ class Worker:
 
     def _write_weights(self, call_id: int, args: Any) -> str:
         """Write the current weights as a file for a sampler in another process, and return its path."""
-        from swarm.backends.vllm.weight_file import gather, path_of_version, write_weights
+        from swarm.backends.replicas.weight_file import gather, path_of_version, write_weights
 
         session = self._require_session()
         module: Any = session.model.module

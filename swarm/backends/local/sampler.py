@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from swarm.backends.local.worker_process import WorkerProcess
+from swarm.backends.process.worker_process import WorkerProcess
 from swarm.errors import ContextLengthExceeded, EngineFailure
 from swarm.job import TrainJob
 from swarm.model_path import resolve_model

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from swarm.backends.local.sampler import LocalEngine, LocalLimits
-from swarm.backends.local.wire import pack_batch
-from swarm.backends.local.worker_process import WorkerProcess
+from swarm.backends.process.wire import pack_batch
+from swarm.backends.process.worker_process import WorkerProcess
 from swarm.config import ServerConfig
 from swarm.job import TrainJob
 from swarm.types import StepReport, TrainBatch, WeightVersion

@@ -11,7 +11,7 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
-from swarm.backends.pipes import open_pipes
+from swarm.backends.process.pipes import open_pipes
 from swarm.processes.imports import collector_paused, kept_out, plain_httpx
 
 

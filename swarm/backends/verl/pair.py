@@ -7,7 +7,6 @@ the other, so the server sees one engine. This module knows nothing of HTTP, Ray
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,14 +14,13 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from swarm.backends.local.worker_process import WorkerProcess
 from swarm.backends.pairing import first_death, start_in_turns, start_together
+from swarm.backends.process.worker_process import WorkerProcess
+from swarm.backends.replicas.layout import SamplerLimits, SamplerSettings
+from swarm.backends.replicas.sampler import VllmEngine
 from swarm.backends.verl.settings.configuration import VerlSettings, merge_settings
 from swarm.backends.verl.settings.sampler_settings import sampler_settings
 from swarm.backends.verl.trainer import VerlLimits, VerlTrainer, build_driver
-from swarm.backends.vllm.layout import SamplerSettings
-from swarm.backends.vllm.replicas.sampler_plan import SamplerLimits
-from swarm.backends.vllm.sampler import VllmEngine
 from swarm.config import ServerConfig
 from swarm.errors import JobInvalid
 from swarm.job import TrainJob
@@ -83,7 +81,7 @@ def build_verl(
     boot_timeout_s = config.boot_limit_s("verl")
     sampler = VllmEngine(
         settings,
-        python=config.vllm_python or Path(sys.executable),
+        python=config.python_of(settings.sampler),
         log_directory=log_directory,
         limits=SamplerLimits(boot_timeout_s=boot_timeout_s, threads=config.torch_threads or 1),
         sampling_seed=sampling_seed,

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from swarm.backends.local.wire import pack_batch
-from swarm.backends.local.worker_process import WorkerProcess
-from swarm.backends.vllm.handover import PUBLISH_TIMEOUT_S, Handover, Publish, Step, nothing, shared_memory_of
-from swarm.backends.vllm.layout import WeightBroadcast, WeightFile
+from swarm.backends.process.wire import pack_batch
+from swarm.backends.process.worker_process import WorkerProcess
+from swarm.backends.replicas.handover import PUBLISH_TIMEOUT_S, Handover, Publish, Step, nothing, shared_memory_of
+from swarm.backends.replicas.layout import WeightBroadcast, WeightFile
 from swarm.config import ServerConfig
 from swarm.errors import EngineFailure
 from swarm.job import TrainJob

@@ -115,5 +115,5 @@ def read_line(prompt: str) -> str | None:
         sys.stdout.write("\n")
         return None
     except UnicodeDecodeError as error:
-        raise BadRequest(f"the input is no text: {error.reason}") from error
+        raise BadRequest(f"the input is not text: {error.reason}") from error
     return line.rstrip("\r\n") if line else None

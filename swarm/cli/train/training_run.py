@@ -60,7 +60,7 @@ def start_run(
         _launch(client, record.key, job)
     elif launched.outcome == "replaced":
         raise folder.refusal(
-            f"the server at {client.url} has begun another run since it trained what {folder.directory} is about"
+            f"the server at {client.url} has begun another run since the training in {folder.directory}"
         )
     with _without_advice():
         status = client.auto_sync_train_config_and_start_engine(job)
@@ -86,7 +86,7 @@ def _end_former(client: SwarmClient, folder: TrainingFolder, key: str, *, fresh:
     if launched is None or launched.outcome == "replaced":
         return
     if launched.step and not fresh:
-        raise folder.refusal(f"others have trained {launched.step} steps of what {folder.directory} began")
+        raise folder.refusal(f"other clients have trained {launched.step} steps of the training in {folder.directory}")
     if launched.outcome in UNDER_WAY:
         client.stop_engine()
 

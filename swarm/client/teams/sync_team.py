@@ -2,7 +2,7 @@
 """Teams of clients: one episode on several servers, each with its own model, that counts on all of them or on none.
 
 Place in the flow: a program with several models uses one team instead of one client. plans/team_calls.py decides the
-order of the calls. If the program dies, the servers keep the promise by themselves (docs/transactions.md).
+order of the calls. If the program dies, the servers keep the promise by themselves (docs/architecture.md).
 scripts/generate_sync_client.py writes sync_team.py from async_team.py. Neither knows how agents work together.
 """
 

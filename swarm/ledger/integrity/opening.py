@@ -91,7 +91,7 @@ def open_ledger(path: Path, require: Callable[[], object] = lambda: None) -> Ope
             raise
     except (sqlite3.Error, OSError) as error:
         raise LedgerError(
-            f"{path} cannot be opened ({error}): can its directory be written, is there space?"
+            f"{path} cannot be opened ({error}): check that its directory can be written and has free space"
         ) from error
 
 

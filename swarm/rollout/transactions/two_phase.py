@@ -104,7 +104,7 @@ class Transactions:
         await self._resolve(episode)
         if episode.is_prepared and episode.episode_id in self.running:
             raise Conflict(
-                f"episode {episode.episode_id} is prepared: abort it on its coordinator, whose word it waits for"
+                f"episode {episode.episode_id} is prepared: abort it on its coordinator, which decides about it"
             )
 
     async def expire(self, episode: RunningEpisode, reason: str) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import uvloop
 
-from swarm.backends.local.worker_process import WorkerProcess
+from swarm.backends.process.worker_process import WorkerProcess
 from swarm.errors import SwarmError
 
 SCRIPT = "import time; time.sleep(60)"

@@ -13,10 +13,10 @@ import torch
 from plain_sampling import plain_logprobs
 from transformers import AutoModelForCausalLM, Gemma3TextConfig, GPTNeoXConfig, LlamaConfig, MistralConfig, Qwen3Config
 
+from swarm.backends.grammar.compiler import GrammarCompiler
 from swarm.backends.local.decoding import batching
 from swarm.backends.local.decoding.batching import BatchingLimits, BatchSampler
 from swarm.backends.local.decoding.forward import SHORTEST_MATCH, SlotForward, verify_model
-from swarm.backends.local.decoding.grammar import GrammarCompiler
 from swarm.errors import BadRequest, ContextLengthExceeded, EngineFailure
 from swarm.model_path import BUNDLED_DIRECTORY, read_tokenizer
 from swarm.types import FinishReason, Grammar, GrammarKind, SamplingParams

@@ -10,7 +10,7 @@ from tests_support import examples
 
 from swarm.backends.local.decoding.batching import Sampled
 from swarm.backends.local.delivery import BEGINNING_HOLD_S, COMPANY, LONGEST_HOLD_S, TokenDelivery
-from swarm.backends.local.wire import Message, Unpacker, pack, unpack_delta
+from swarm.backends.process.wire import Message, Unpacker, pack, unpack_delta
 from swarm.errors import EngineFailure
 from swarm.types import FinishReason, TokenDelta, TokenLogprobs
 

@@ -21,8 +21,9 @@ from tokenizers import Tokenizer, decoders, normalizers
 from tokenizers.models import BPE
 from transformers import AutoModelForCausalLM, Qwen3Config
 
+from swarm.backends.grammar.compiler import GrammarCompiler
+from swarm.backends.grammar.schema import LARGEST_TEXT
 from swarm.backends.local.decoding.batching import BatchingLimits, BatchSampler
-from swarm.backends.local.decoding.grammar import LARGEST_TEXT, GrammarCompiler
 from swarm.errors import BadRequest
 from swarm.model_path import BUNDLED_DIRECTORY, read_tokenizer
 from swarm.types import FinishReason, Grammar, GrammarKind, SamplingParams

@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.backends.local.wire import (
+from swarm.backends.process.wire import (
     Unpacker,
     join_deltas,
     pack,

@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from swarm.backends.grammar.compiler import GrammarCompiler
 from swarm.backends.local.decoding.batching import BatchingLimits, BatchSampler
-from swarm.backends.local.decoding.grammar import GrammarCompiler
 from swarm.job import TrainJob
 from swarm.micro.recipe.score import PARTS, mean_score, score
 from swarm.micro.recipe.vocabulary import make_tokenizer

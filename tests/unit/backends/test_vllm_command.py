@@ -9,16 +9,25 @@ from typing import Any
 
 import pytest
 
-from swarm.backends.vllm.layout import SamplerLayout, SamplerSettings
-from swarm.backends.vllm.replicas.command import build_command, build_environment, own_directory
+from swarm.backends.replicas.layout import ReplicaOrder, SamplerLayout, SamplerSettings
+from swarm.backends.replicas.processes.command import complete_environment, guarded_command, own_directory
+from swarm.backends.replicas.vllm.adapter import VllmAdapter
 from swarm.errors import JobInvalid
 
-SETTINGS = SamplerSettings(Path("/models/m"), SamplerLayout(), "bfloat16", max_num_seqs=8)
+SETTINGS = SamplerSettings(Path("/models/m"), SamplerLayout(), "bfloat16", max_num_seqs=8, sampler="vllm")
+
+
+def order(settings: SamplerSettings, *, index: int = 0, threads: int = 1) -> ReplicaOrder:
+    return ReplicaOrder(None, Path("/venv/bin/python"), settings, index, seed=5, threads=threads, key="secret")
+
+
+def command(settings: SamplerSettings, *cores: int, threads: int = 1) -> list[str]:
+    return guarded_command(VllmAdapter(), order(settings, threads=threads), port=1234, cores=cores)
 
 
 def arguments(settings: SamplerSettings) -> dict[str, str | bool]:
     """Options by name; True where no value follows."""
-    words = build_command(Path("/venv/bin/python"), settings, port=1234, seed=5, cores=(0, 1, 2))
+    words = command(settings, 0, 1, 2)
     found: dict[str, str | bool] = {}
     for word, following in zip(words, [*words[1:], "--"], strict=True):
         if word.startswith("--"):
@@ -27,13 +36,13 @@ def arguments(settings: SamplerSettings) -> dict[str, str | bool]:
 
 
 def environment(settings: SamplerSettings, index: int = 0, **inherited: str) -> dict[str, str]:
-    return build_environment(inherited, settings, index=index, key="secret", threads=2, directory=Path("/tmp/own"))
+    return complete_environment(VllmAdapter(), order(settings, index=index, threads=2), inherited, Path("/tmp/own"))
 
 
 def test_command_runs_vllm_under_the_guard_with_what_the_engine_relies_on() -> None:
-    words = build_command(Path("/venv/bin/python"), SETTINGS, port=1234, seed=5, cores=(0, 1, 2))
+    words = command(SETTINGS, 0, 1, 2)
     assert words[0] == "/venv/bin/python"
-    assert words[1].endswith("swarm_guard.py")
+    assert words[1].endswith("guard.py")
     assert words[4:9] == ["/venv/bin/python", "-m", "vllm.entrypoints.cli.main", "serve", "/models/m"]
     options = arguments(SETTINGS)
     assert (options["host"], options["port"], options["seed"]) == ("127.0.0.1", "1234", "5")
@@ -47,7 +56,7 @@ def test_command_runs_vllm_under_the_guard_with_what_the_engine_relies_on() -> N
 
 def test_one_core_is_left_to_the_server_on_a_cpu() -> None:
     def cores(settings: SamplerSettings, *present: int, threads: int = 1) -> str:
-        return build_command(Path("python"), settings, port=1, seed=1, cores=present, threads=threads)[3]
+        return command(settings, *present, threads=threads)[3]
 
     assert cores(SETTINGS, 4, 2, 7) == "4,7"
     assert cores(SETTINGS, 0) == "all"
@@ -124,9 +133,8 @@ def test_plugins_that_the_user_allows_do_not_shut_ours_out() -> None:
 def test_replicas_follow_grammars_with_the_servers_own_library() -> None:
     directory = own_directory()
     assert (directory / "shared" / "llguidance" / "__init__.py").is_file()
-    assert str(directory / "shared") in build_environment(
-        {}, SETTINGS, index=0, key="k", threads=1, directory=directory
-    )["PYTHONPATH"].split(":")
+    found = complete_environment(VllmAdapter(), order(SETTINGS), {}, directory)
+    assert str(directory / "shared") in found["PYTHONPATH"].split(":")
     (directory / "shared" / "llguidance").unlink()
     (directory / "shared").rmdir()
     directory.rmdir()

@@ -14,9 +14,9 @@ import httpx
 import pytest
 from vllm_stand_in import LIMIT_S, LIMITS, StandIns, complete, expected_tokens, port_of, until
 
-from swarm.backends.vllm.layout import WeightBroadcast
-from swarm.backends.vllm.replicas.replica import ReplicaState
-from swarm.backends.vllm.sampler import VllmEngine
+from swarm.backends.replicas.layout import WeightBroadcast
+from swarm.backends.replicas.replica import ReplicaState
+from swarm.backends.replicas.sampler import VllmEngine
 from swarm.errors import BadRequest, ContextLengthExceeded, EngineFailure, UnknownParameter
 from swarm.sampler import EngineLost
 from swarm.types import FinishReason, Grammar, GrammarKind, SamplingParams
@@ -444,9 +444,9 @@ async def test_sampler_that_dies_asleep_starts_again_only_when_the_devices_are_f
 
 async def test_replica_found_paused_or_asleep_is_told_to_go_on(stand_ins: StandIns, engine: VllmEngine) -> None:
     replica = engine.replicas[0]
-    await replica._post("/pause", query={"mode": "keep"})  # pyright: ignore[reportPrivateUsage]
+    await replica._reached().pause()  # pyright: ignore[reportPrivateUsage]
     assert (await complete(engine, PROMPT)).token_ids == expected_tokens(PROMPT, 12)
-    await replica._post("/sleep")  # pyright: ignore[reportPrivateUsage]
+    await replica._reached().sleep()  # pyright: ignore[reportPrivateUsage]
     await until(lambda: stand_ins.notes("/wake_up"))
 
 

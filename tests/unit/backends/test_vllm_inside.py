@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 from vllm_stand_in import PACKAGE
 
-from swarm.backends.vllm.replicas.command import INSIDE
+from swarm.backends.replicas.vllm.command import INSIDE
 from swarm.model_path import BUNDLED_DIRECTORY
 
 START_TOKEN, END_TOKEN, TOOL_CALL = 1, 2, 378

@@ -17,10 +17,10 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 from vllm_stand_in import StandIns, complete, expected_tokens
 
+from swarm.backends.local.pair import LocalPair, PublishingTrainer, build_pair, sampler_settings
 from swarm.backends.local.trainer import build_local, build_worker
-from swarm.backends.vllm.handover import Handover, shared_memory_of
-from swarm.backends.vllm.layout import WeightFile
-from swarm.backends.vllm.pair import PublishingTrainer, VllmPair, build_pair, sampler_settings
+from swarm.backends.replicas.handover import Handover, shared_memory_of
+from swarm.backends.replicas.layout import WeightFile
 from swarm.config import ServerConfig
 from swarm.errors import JobInvalid
 from swarm.job import TrainJob, build_job
@@ -59,11 +59,11 @@ def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIns:
 
 
 @pytest.fixture
-async def pair(stand_ins: StandIns, tmp_path: Path) -> AsyncIterator[VllmPair]:
-    config = ServerConfig(home=tmp_path / "home", vllm_python=Path(sys.executable))
+async def pair(stand_ins: StandIns, tmp_path: Path) -> AsyncIterator[LocalPair]:
+    config = ServerConfig(home=tmp_path / "home", sampler_pythons={"vllm": Path(sys.executable)})
     worker = build_worker(config, tmp_path / "worker.log")
     job = TrainJob(sampler="vllm", lr=1e-3).resolve()
-    made = build_pair(job, BUNDLED_DIRECTORY, config, worker, tmp_path / "logs", lambda: [0])
+    made = build_pair(job, "vllm", BUNDLED_DIRECTORY, config, worker, tmp_path / "logs", lambda: [0])
     async with asyncio.timeout(LIMIT_S):
         await made.start()
     yield made
@@ -72,12 +72,12 @@ async def pair(stand_ins: StandIns, tmp_path: Path) -> AsyncIterator[VllmPair]:
     assert not made.trainer.directory.exists()
 
 
-def published(pair: VllmPair) -> list[Path]:
+def published(pair: LocalPair) -> list[Path]:
     return sorted(pair.trainer.directory.glob("*"))
 
 
 @pytest.mark.slow
-async def test_each_version_is_a_file_in_shared_memory_that_the_next_one_replaces(pair: VllmPair) -> None:
+async def test_each_version_is_a_file_in_shared_memory_that_the_next_one_replaces(pair: LocalPair) -> None:
     model: Any = AutoModelForCausalLM.from_pretrained(BUNDLED_DIRECTORY, dtype=torch.float32)
     assert published(pair) == []
     report = await pair.trainer.train(await make_batch(pair, step=1))
@@ -110,7 +110,7 @@ async def test_a_server_that_is_killed_leaves_no_weights_in_shared_memory(tmp_pa
 
 
 @pytest.mark.slow
-async def test_a_checkpoint_brings_both_back_to_its_version(pair: VllmPair, tmp_path: Path) -> None:
+async def test_a_checkpoint_brings_both_back_to_its_version(pair: LocalPair, tmp_path: Path) -> None:
     await pair.trainer.train(await make_batch(pair, step=1))
     before = load_file(published(pair)[0])
     await pair.trainer.save(tmp_path / "step-1")
@@ -122,7 +122,7 @@ async def test_a_checkpoint_brings_both_back_to_its_version(pair: VllmPair, tmp_
     assert set((await complete(pair.sampler, PROMPT)).versions) == {1}
 
 
-async def test_the_pair_is_dead_when_the_worker_is(pair: VllmPair) -> None:
+async def test_the_pair_is_dead_when_the_worker_is(pair: LocalPair) -> None:
     assert pair.worker.pid is not None
     os.kill(pair.worker.pid, signal.SIGKILL)
     async with asyncio.timeout(LIMIT_S):
@@ -131,7 +131,7 @@ async def test_the_pair_is_dead_when_the_worker_is(pair: VllmPair) -> None:
 
 @pytest.mark.slow
 async def test_a_sampler_that_does_not_take_a_version_is_started_again_with_it(
-    pair: VllmPair, stand_ins: StandIns
+    pair: LocalPair, stand_ins: StandIns
 ) -> None:
     batch = await make_batch(pair, step=1)
     stand_ins.tell(refuses="/update_weights")
@@ -162,7 +162,7 @@ async def test_on_one_device_vllm_sleeps_while_the_worker_loads_and_trains(stand
     loaded, local = build_local(TrainJob(lr=1e-3).resolve(), config, worker)
     handover = Handover(sampler.publish, suspend=sampler.suspend, resume=sampler.resume)
     trainer = PublishingTrainer(local, worker, handover, shared_memory_of(config.home))
-    pair = VllmPair(sampler, trainer, worker, loaded, colocated=True)
+    pair = LocalPair(sampler, trainer, worker, loaded, colocated=True)
     async with asyncio.timeout(LIMIT_S):
         await pair.start()
         await pair.trainer.train(await make_batch(pair, step=1))
@@ -174,11 +174,11 @@ async def test_on_one_device_vllm_sleeps_while_the_worker_loads_and_trains(stand
 
 def test_a_gpu_is_shared_and_the_job_may_say_how() -> None:
     job = TrainJob(sampler="vllm", n_gpu=1, dtype="bfloat16", vllm={"max-num-batched-tokens": 4096}).resolve()
-    settings = sampler_settings(job, BUNDLED_DIRECTORY, max_running=64)
+    settings = sampler_settings(job, "vllm", BUNDLED_DIRECTORY, max_running=64)
     assert settings.layout.colocated and settings.layout.device == "cuda"
     assert settings.flags == {"gpu_memory_utilization": 0.4, "max-num-batched-tokens": 4096}
     own = sampler_settings(
-        job.model_copy(update={"vllm": {"gpu_memory_utilization": 0.6}}), BUNDLED_DIRECTORY, max_running=64
+        job.model_copy(update={"vllm": {"gpu_memory_utilization": 0.6}}), "vllm", BUNDLED_DIRECTORY, max_running=64
     )
     assert own.flags == {"gpu_memory_utilization": 0.6}
 

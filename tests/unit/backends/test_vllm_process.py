@@ -14,8 +14,8 @@ import pytest
 from process_support import is_running
 from vllm_stand_in import PACKAGE, StandIns, until
 
-from swarm.backends.vllm.replicas.command import INSIDE
-from swarm.backends.vllm.replicas.replica_processes import GuardedProcess, last_words, start_process
+from swarm.backends.replicas.processes.command import GUARD
+from swarm.backends.replicas.processes.guarded_process import GuardedProcess, last_words, start_process
 from swarm.errors import EngineFailure
 
 pytestmark = pytest.mark.anyio
@@ -37,7 +37,7 @@ time.sleep(600)
 async def run(code: str, *arguments: str, log_path: Path, grace_s: float = 0.3) -> GuardedProcess:
     command = [
         sys.executable,
-        str(INSIDE / "swarm_guard.py"),
+        str(GUARD),
         str(grace_s),
         "all",
         sys.executable,
@@ -110,7 +110,7 @@ async def test_only_what_this_run_wrote_is_quoted(tmp_path: Path) -> None:
 async def test_command_that_cannot_be_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(EngineFailure, match="cannot be run"):
         await start_process([str(tmp_path / "nothing")], os.environ, tmp_path / "log", grace_s=1)
-    command = [sys.executable, str(INSIDE / "swarm_guard.py"), "1", "all", str(tmp_path / "nothing")]
+    command = [sys.executable, str(GUARD), "1", "all", str(tmp_path / "nothing")]
     with pytest.raises(EngineFailure, match="No such file"):
         await start_process(command, os.environ, tmp_path / "log", grace_s=1)
 
@@ -118,7 +118,7 @@ async def test_command_that_cannot_be_run_is_named(tmp_path: Path) -> None:
 async def test_command_keeps_to_its_cores(tmp_path: Path) -> None:
     core = max(os.sched_getaffinity(0))
     code = "import os, sys; sys.exit(len(os.sched_getaffinity(0)) * 10 + 1)"
-    command = [sys.executable, str(INSIDE / "swarm_guard.py"), "1", str(core), sys.executable, "-c", code]
+    command = [sys.executable, str(GUARD), "1", str(core), sys.executable, "-c", code]
     process = await start_process(command, os.environ, tmp_path / "log", grace_s=1)
     await until(process.exited.is_set)
     assert process.exit_status == 11
@@ -128,7 +128,7 @@ async def test_temporary_files_of_a_run_go_with_it(tmp_path: Path) -> None:
     own = tmp_path / "own"
     own.mkdir()
     (own / "left").write_text("behind")
-    command = [sys.executable, str(INSIDE / "swarm_guard.py"), "1", "all", sys.executable, "-c", "pass"]
+    command = [sys.executable, str(GUARD), "1", "all", sys.executable, "-c", "pass"]
     process = await start_process(command, {**os.environ, "TMPDIR": str(own)}, tmp_path / "log", grace_s=1)
     await until(process.exited.is_set)
     assert not own.exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,12 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llguidance import LLMatcher, grammar_from
 
-from swarm.backends.local.decoding.grammar import GrammarCompiler
-from swarm.backends.vllm.replicas.model_facts import ModelFacts, read_facts
-from swarm.backends.vllm.requests.generation import Generation
-from swarm.backends.vllm.requests.grammars import structured_outputs
-from swarm.backends.vllm.requests.routing import BLOCK_TOKENS, PrefixRouter
-from swarm.backends.vllm.requests.wire import StreamPiece, check_params, completion_body, error_of, read_event
+from swarm.backends.grammar.compiler import GrammarCompiler
+from swarm.backends.grammar.lark import write_lark
+from swarm.backends.replicas.adapter import SamplerRequest, StreamPiece
+from swarm.backends.replicas.generation import Generation
+from swarm.backends.replicas.model_facts import ModelFacts, read_facts
+from swarm.backends.replicas.openai_wire import error_of, read_event
+from swarm.backends.replicas.routing import BLOCK_TOKENS, PrefixRouter
+from swarm.backends.replicas.sampler import check_request
+from swarm.backends.replicas.vllm.wire import check_params, completion_body
 from swarm.errors import BadRequest, ContextLengthExceeded, EngineFailure, UnknownParameter
 from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.sampler import EngineLost
@@ -32,8 +36,10 @@ def facts() -> ModelFacts:
 
 
 def body_of(params: SamplingParams, **options: Any) -> dict[str, Any]:
-    settings = {"limit": params.max_tokens, "end_ids": {2}, "eos_id": 2, "seed": params.seed, **options}
-    return completion_body("id", PROMPT, params, **settings)
+    request = SamplerRequest(
+        "id", list(PROMPT), params, params.max_tokens, params.min_tokens, frozenset({2}), eos_id=2, seed=params.seed
+    )
+    return completion_body(replace(request, **options))
 
 
 def event(token_ids: Sequence[int], finish: str | None = None, **options: Any) -> bytes:
@@ -53,7 +59,7 @@ def test_every_parameter_reaches_vllm_and_ends_are_plain_stop_tokens() -> None:
         frequency_penalty=0.3, repetition_penalty=1.1, logit_bias=((3, -1.5),), min_tokens=4, top_logprobs=5,
         stop=("never told",),
     )  # fmt: skip
-    body = body_of(params, end_ids={2, 7})
+    body = body_of(params, end_ids=frozenset({2, 7}))
     assert body["prompt"] == list(PROMPT)
     assert body["seed"] == 5
     assert body["logit_bias"] == {"3": -1.5}
@@ -79,25 +85,26 @@ def test_every_parameter_reaches_vllm_and_ends_are_plain_stop_tokens() -> None:
 )
 def test_parameter_that_vllm_would_change_is_refused_by_name(params: SamplingParams, name: str) -> None:
     with pytest.raises(BadRequest) as refused:
-        check_params(params, vocabulary=384)
+        check_params(params)
+        check_request(PROMPT, params, vocabulary=384, context_length=100)
     assert refused.value.param == name
     assert isinstance(refused.value, UnknownParameter) or name in {"logit_bias", "ignore_eos"}
 
 
 def test_event_becomes_tokens_with_their_probabilities() -> None:
     top = [{"token_id:9": -3.0, "token_id:4": -0.1, "token_id:5": -2.0, "token_id:6": -9999.0}]
-    piece = read_event(event([9], "stop", values=[-3.0], top=top), top_logprobs=2)
+    piece = read_event(event([9], "stop", values=[-3.0], top=top), "vLLM", top_logprobs=2)
     assert piece == StreamPiece((9,), (-3.0,), (((4, -0.1), (5, -2.0)),), "stop")
-    assert read_event(b'{"choices": []}', top_logprobs=0) is None
-    assert read_event(event([]), top_logprobs=0) is None
+    assert read_event(b'{"choices": []}', "vLLM", top_logprobs=0) is None
+    assert read_event(event([]), "vLLM", top_logprobs=0) is None
 
 
 def test_event_without_numbers_says_so() -> None:
-    piece = read_event(event([9], values=[None]), top_logprobs=0)
+    piece = read_event(event([9], values=[None]), "vLLM", top_logprobs=0)
     assert piece is not None
     assert math.isnan(piece.logprobs_T[0])
     with pytest.raises(EngineFailure, match="too old"):
-        read_event(b'{"choices": [{"text": "hello", "token_ids": [1]}]}', top_logprobs=0)
+        read_event(b'{"choices": [{"text": "hello", "token_ids": [1]}]}', "vLLM", top_logprobs=0)
 
 
 @pytest.mark.parametrize(
@@ -112,9 +119,9 @@ def test_event_without_numbers_says_so() -> None:
     ],
 )
 def test_refusals_are_told_apart(status: int, answer: object, kind: type[Exception]) -> None:
-    assert type(error_of(status, answer)) is kind
+    assert type(error_of(status, answer, "vLLM")) is kind
     with pytest.raises(kind):
-        read_event(json.dumps({"error": {"message": str(answer), "code": status}}).encode(), top_logprobs=0)
+        read_event(json.dumps({"error": {"message": str(answer), "code": status}}).encode(), "vLLM", top_logprobs=0)
 
 
 @given(
@@ -153,15 +160,15 @@ def _feed(generation: Generation, pieces: list[StreamPiece]) -> tuple[list[int],
 def test_rest_of_a_completion_asks_for_what_is_missing(facts: ModelFacts) -> None:
     params = SamplingParams(max_tokens=10, min_tokens=6, seed=1, repetition_penalty=1.2)
     generation = Generation("r", PROMPT, params, facts, room=8)
-    first = generation.next_body()
-    assert (first["max_tokens"], first["min_tokens"], first["seed"]) == (8, 6, 1)
+    first = generation.next_request()
+    assert (first.max_tokens, first.min_tokens, first.seed) == (8, 6, 1)
     generation.accept([(StreamPiece((60, 61), (-0.1, -0.2), (), None), 3)])
     assert generation.can_move
-    rest = generation.next_body()
-    assert rest["prompt"] == [*PROMPT, 60, 61]
-    assert (rest["max_tokens"], rest["min_tokens"]) == (6, 4)
-    assert rest["seed"] not in {1, None}
-    assert rest["request_id"] != first["request_id"]
+    rest = generation.next_request()
+    assert rest.prompt_ids == [*PROMPT, 60, 61]
+    assert (rest.max_tokens, rest.min_tokens) == (6, 4)
+    assert rest.seed not in {1, None}
+    assert rest.request_id != first.request_id
 
 
 def test_what_another_replica_cannot_know_does_not_move(facts: ModelFacts) -> None:
@@ -207,7 +214,7 @@ def test_sentence_of_a_model_without_end_tokens_ends_where_it_is_complete(facts:
 )
 @pytest.mark.parametrize("end_ids", [{2}, {2, 7}, {7}])
 def test_grammars_are_well_formed_in_vllms_notation(grammar: Grammar, end_ids: set[int]) -> None:
-    told = structured_outputs(grammar, end_ids, eos_id=2)["grammar"]
+    told = write_lark(grammar, end_ids, eos_id=2)
     assert LLMatcher.validate_grammar(grammar_from("grammar", told), None) == ""
     assert ("<[7]>" in told) == (7 in end_ids)
     if grammar.kind in {GrammarKind.JSON_SCHEMA, GrammarKind.JSON_OBJECT}:
@@ -218,7 +225,7 @@ def test_grammars_are_well_formed_in_vllms_notation(grammar: Grammar, end_ids: s
 def test_grammar_that_is_no_schema_or_too_large_is_refused() -> None:
     for text in ("[1]", "{", "{" * 100_000):
         with pytest.raises(BadRequest):
-            structured_outputs(Grammar(GrammarKind.JSON_SCHEMA, text), {2}, eos_id=2)
+            write_lark(Grammar(GrammarKind.JSON_SCHEMA, text), {2}, eos_id=2)
 
 
 def test_facts_are_those_of_the_files(facts: ModelFacts) -> None:

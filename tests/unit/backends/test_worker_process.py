@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from swarm.backends.local.worker_process import WorkerProcess
+from swarm.backends.process.worker_process import WorkerProcess
 from swarm.errors import CheckpointError, EngineFailure
 from swarm.types import FinishReason
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 
 SCRIPT = """
 import os, sys, time
-from swarm.backends.local.wire import Unpacker, pack
+from swarm.backends.process.wire import Unpacker, pack
 out = os.dup(1)
 os.dup2(2, 1)
 def send(message):

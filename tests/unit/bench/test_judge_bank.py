@@ -14,9 +14,9 @@ from bench.judge.bank import Case, cases, draw, judge_one, play, play_real
 from bench.judge.many_studies import decide
 from bench.judge.policies import fixed_seeds
 from bench.judge.shapes import beta
+from researcher.analysis import Verdict
 from researcher.judge.power import Spread, power_of
 from researcher.judge.samples import SHRINKAGE
-from researcher.types import Verdict
 
 BANK = {case.name: case for case in cases()}
 HOLDING = [(case.name, seeds) for case in BANK.values() if not case.is_better for seeds in case.holding_with]

@@ -420,4 +420,4 @@ def test_without_a_sandbox_nothing_is_run(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SandboxUnavailable, match="install the package 'bubblewrap'") as refused:
         load_environment(f"{tmp_path / 'tasks.jsonl'}?answer=tests&split=part&grader=python_tests")
-    assert "unsafe" not in refused.value.message and "--brain" not in refused.value.message
+    assert "unsafe" not in refused.value.message and "--planner" not in refused.value.message

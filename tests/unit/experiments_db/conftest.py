@@ -55,7 +55,7 @@ def store(location: str, clock: Clock, migrated: Path) -> Iterator[ExperimentSto
 
 @pytest.fixture
 def study(store: ExperimentStore) -> Study:
-    return store.create_study("Which learning rate trains word reversal best?", brain="rules")
+    return store.create_study("Which learning rate trains word reversal best?", planner="rules")
 
 
 @pytest.fixture

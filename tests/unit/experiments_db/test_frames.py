@@ -126,7 +126,7 @@ def test_evaluations_and_findings_name_their_arms(store: ExperimentStore, full: 
 
 
 def test_studies_frame_counts_runs_by_status(store: ExperimentStore, full: Study) -> None:
-    store.create_study("empty", brain="rules")
+    store.create_study("empty", planner="rules")
     frame = studies_frame(store)
     assert frame["topic"].tolist() == ["empty", full.topic]
     assert frame["runs"].tolist() == [0, 2]

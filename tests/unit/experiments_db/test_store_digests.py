@@ -109,7 +109,7 @@ def test_what_the_process_of_a_study_writes_after_its_end_is_no_change(
 
 
 def test_another_study_has_a_digest_of_its_own(store: ExperimentStore, ended: Study, location: str) -> None:
-    other = store.create_study("another", brain="rules")
+    other = store.create_study("another", planner="rules")
     store.set_study_status(other.id, StudyStatus.FINISHED)
     _execute(location, f"UPDATE studies SET topic = 'changed' WHERE id = '{other.id}'")
     assert _differences(store, ended) == {}

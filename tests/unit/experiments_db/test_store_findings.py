@@ -69,7 +69,7 @@ def test_finding_on_an_unknown_record_is_refused(store: ExperimentStore, study: 
 def test_negative_findings_of_all_studies_can_be_asked_for(
     store: ExperimentStore, study: Study, experiment: Experiment
 ) -> None:
-    elsewhere = store.create_study("elsewhere", brain="rules")
+    elsewhere = store.create_study("elsewhere", planner="rules")
     arm = store.create_experiment(elsewhere.id, "arm", factors={}, job={})
     hypothesis = store.create_hypothesis(elsewhere.id, "h", "s")
     find(store, study, experiment)

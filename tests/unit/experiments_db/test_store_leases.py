@@ -50,7 +50,7 @@ def test_fenced_store_still_reads_after_its_lease_is_lost(store: ExperimentStore
     store.release_lease(lease)
     assert store.under(lease).get_study(study.id) == study
     with pytest.raises(StoreLeaseLost, match="released"):
-        store.under(lease).create_study("t", brain="rules")
+        store.under(lease).create_study("t", planner="rules")
 
 
 def test_released_lease_is_free_at_once_and_its_token_never_returns(store: ExperimentStore, study: Study) -> None:

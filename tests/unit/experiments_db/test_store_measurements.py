@@ -135,7 +135,7 @@ def test_evaluations_are_filtered_by_study_phase_and_split(
     store: ExperimentStore, study: Study, experiment: Experiment, run: Run
 ) -> None:
     second = store.claim_run(experiment.id, 2, "key-2")
-    elsewhere = store.create_study("elsewhere", brain="rules")
+    elsewhere = store.create_study("elsewhere", planner="rules")
     wanted = evaluate(store, run)
     evaluate(store, second, phase="base")
     evaluate(store, second, split="search")

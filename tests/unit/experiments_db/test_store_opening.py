@@ -52,7 +52,7 @@ def pragma(path: Path, name: str) -> object:
 def test_store_is_made_with_its_folders_and_opened_again(tmp_path: Path) -> None:
     path = tmp_path / "a folder" / "50% & ünïcode?#" / "research.db"
     with open_store(path) as store:
-        study = store.create_study("t", brain="rules")
+        study = store.create_study("t", planner="rules")
     with open_store(str(path)) as store:
         assert store.get_study(study.id) == study
     assert path.is_file()
@@ -168,11 +168,11 @@ def test_damaged_database_is_reported(path: Path) -> None:
 
 def test_read_only_store_reads_and_never_writes(path: Path) -> None:
     with open_store(path) as store:
-        study = store.create_study("t", brain="rules")
+        study = store.create_study("t", planner="rules")
     with open_store(path, read_only=True) as store:
         assert store.get_study(study.id) == study
         with pytest.raises(ReadOnlyStore, match="opened for reading"):
-            store.create_study("t", brain="rules")
+            store.create_study("t", planner="rules")
     database = connect(path, read_only=True)
     with pytest.raises(ReadOnlyStore), database.read() as session:
         session.execute(sa.text("DELETE FROM studies"))
@@ -181,7 +181,7 @@ def test_read_only_store_reads_and_never_writes(path: Path) -> None:
 
 def test_reader_sees_what_a_writer_commits_meanwhile(path: Path) -> None:
     with open_store(path) as writer, open_store(path, read_only=True) as reader:
-        study = writer.create_study("t", brain="rules")
+        study = writer.create_study("t", planner="rules")
         assert reader.get_study(study.id) == study
 
 
@@ -230,7 +230,7 @@ def test_unreachable_postgresql_is_reported_without_its_password() -> None:
 
 def test_url_of_a_sqlite_file_is_the_same_as_its_path(path: Path) -> None:
     with open_store(f"sqlite:///{path}") as store:
-        study = store.create_study("t", brain="rules")
+        study = store.create_study("t", planner="rules")
     with open_store(path, read_only=True) as store:
         assert store.get_study(study.id) == study
 
@@ -252,7 +252,7 @@ def test_full_disk_is_reported_and_stores_nothing_of_the_write(path: Path) -> No
     # SQLite answers a file that may grow no further as it does a full disk.
     sa.event.listen(database.engine, "connect", lambda connection, _: connection.execute("PRAGMA max_page_count=80"))
     with ExperimentStore(database) as store:
-        study = store.create_study("t", brain="rules")
+        study = store.create_study("t", planner="rules")
         with pytest.raises(StoreUnavailable, match="full"):
             store.append_event(study.id, "x", "y" * 1_000_000)
         assert store.list_events(study.id) == []

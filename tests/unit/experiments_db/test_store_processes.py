@@ -39,7 +39,7 @@ CREATE = """
 import sys
 from experiments_db import open_store
 with open_store(sys.argv[1]) as store:
-    store.create_study("t", brain="rules")
+    store.create_study("t", planner="rules")
 """
 
 HOLD_LOCK = """
@@ -112,7 +112,7 @@ def test_killed_writer_leaves_whole_transactions_and_all_it_acknowledged(
 def test_writer_that_waits_too_long_is_told_so(tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(tmp_path / "research.db")
     with open_store(path) as store:
-        study = store.create_study("t", brain="rules")
+        study = store.create_study("t", planner="rules")
         holder = start(HOLD_LOCK, path)
         assert holder.stdout is not None and holder.stdout.readline() == "locked\n"
         monkeypatch.setattr(engine, "BUSY_TIMEOUT_S", 0.2)

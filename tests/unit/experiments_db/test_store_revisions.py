@@ -47,7 +47,7 @@ def test_run_is_new_again_with_each_move_step_and_score(store: ExperimentStore, 
 
 
 def test_studies_have_revisions_of_their_own(store: ExperimentStore, study: Study, run: Run) -> None:
-    other = store.create_study("another", brain="rules")
+    other = store.create_study("another", planner="rules")
     assert store.find_revision(other.id) == 0
     assert store.list_changes(other.id).runs == ()
     seen = store.find_revision(study.id)

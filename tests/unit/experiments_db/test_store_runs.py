@@ -105,7 +105,7 @@ def test_table_of_moves_names_every_status() -> None:
 
 def test_runs_are_filtered_sorted_and_paged(store: ExperimentStore, study: Study, experiment: Experiment) -> None:
     other = store.create_experiment(study.id, "other", factors={}, job={})
-    elsewhere = store.create_study("elsewhere", brain="rules")
+    elsewhere = store.create_study("elsewhere", planner="rules")
     runs = [store.claim_run(experiment.id, seed, f"a{seed}") for seed in (3, 1, 2)]
     runs.append(store.claim_run(other.id, 9, "b9"))
     store.update_run(runs[1].id, status=RunStatus.LAUNCHING)

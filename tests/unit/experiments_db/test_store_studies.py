@@ -21,7 +21,7 @@ CHARTER = {"question": "Which rate is best?", "metric": "accuracy", "splits": {"
 
 
 def test_new_study_is_running_and_read_back_as_it_was_written(store: ExperimentStore) -> None:
-    study = store.create_study("Größe 字 🧪", brain="rules", settings={"servers": ["http://a"], "runs": 9})
+    study = store.create_study("Größe 字 🧪", planner="rules", settings={"servers": ["http://a"], "runs": 9})
     assert study.status is StudyStatus.RUNNING
     assert study.settings == {"servers": ["http://a"], "runs": 9}
     assert store.get_study(study.id) == study
@@ -35,22 +35,22 @@ def test_records_are_frozen(study: Study) -> None:
 @pytest.mark.parametrize("topic", ["", "  \n"])
 def test_blank_topic_is_refused(store: ExperimentStore, topic: str) -> None:
     with pytest.raises(InvalidRecord, match="topic must not be empty"):
-        store.create_study(topic, brain="rules")
+        store.create_study(topic, planner="rules")
     assert store.list_studies() == []
 
 
 def test_settings_that_are_not_json_are_refused(store: ExperimentStore) -> None:
     with pytest.raises(InvalidRecord, match="cannot be stored"):
-        store.create_study("t", brain="rules", settings={"x": object()})
+        store.create_study("t", planner="rules", settings={"x": object()})
     with pytest.raises(InvalidRecord, match="cannot be stored"):
-        store.create_study("t", brain="rules", settings={"x": float("nan")})
+        store.create_study("t", planner="rules", settings={"x": float("nan")})
 
 
 def test_text_that_is_no_unicode_is_refused(store: ExperimentStore) -> None:
     with pytest.raises(InvalidRecord, match="cannot be stored"):
-        store.create_study("half a pair: \ud83d", brain="rules")
+        store.create_study("half a pair: \ud83d", planner="rules")
     with pytest.raises(InvalidRecord, match="cannot be stored"):
-        store.create_study("t", brain="rules", settings={"x": "\ud83d"})
+        store.create_study("t", planner="rules", settings={"x": "\ud83d"})
 
 
 def test_unknown_study_is_not_found(store: ExperimentStore) -> None:
@@ -59,7 +59,7 @@ def test_unknown_study_is_not_found(store: ExperimentStore) -> None:
 
 
 def test_studies_are_listed_newest_first_by_status_and_page(store: ExperimentStore) -> None:
-    studies = [store.create_study(f"topic {i}", brain="rules") for i in range(5)]
+    studies = [store.create_study(f"topic {i}", planner="rules") for i in range(5)]
     store.set_study_status(studies[2].id, StudyStatus.FAILED, "no server")
     assert [s.topic for s in store.list_studies()] == [f"topic {i}" for i in (4, 3, 2, 1, 0)]
     assert [s.topic for s in store.list_studies(limit=2, offset=1)] == ["topic 3", "topic 2"]
@@ -67,7 +67,7 @@ def test_studies_are_listed_newest_first_by_status_and_page(store: ExperimentSto
 
 
 def test_ids_are_short_unique_and_sort_by_age(store: ExperimentStore) -> None:
-    ids = [store.create_study("t", brain="rules").id for _ in range(50)]
+    ids = [store.create_study("t", planner="rules").id for _ in range(50)]
     assert ids == sorted(set(ids))
     assert all(study_id.startswith("st-") and len(study_id) == 16 for study_id in ids)
 

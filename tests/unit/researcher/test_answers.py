@@ -14,6 +14,7 @@ from numpy.random import default_rng
 
 from bench.judge.simulation import Truth, play_study
 from experiments_db import open_store
+from researcher.charter import Asked, Charter, Design
 from researcher.planner.rules import RulesPlanner
 from researcher.question.wording import describe_question
 from researcher.report.asked import answer_relation
@@ -21,7 +22,6 @@ from researcher.report.headline import answer
 from researcher.report.numbers.facts import StudyFacts, gather
 from researcher.report.overview import recommendation
 from researcher.study.settings import StudySettings
-from researcher.types import Asked, Charter, Design
 
 LR = "lr=0.001,0.003"
 GROUPS = "num_repeat=4,8"

@@ -11,11 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 from researcher import cli
+from researcher.charter import Charter
 from researcher.errors import TopicInvalid, TopicNotUnderstood
+from researcher.planner.base import History
 from researcher.planner.rules import RulesPlanner
 from researcher.question.factors import SPECS
 from researcher.study.settings import StudySettings, read_request
-from researcher.types import Charter, History
 
 TOPICS = Path(__file__).parents[2] / "topics"
 

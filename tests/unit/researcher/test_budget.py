@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from experiments_db import BudgetKind, ExperimentStore, StudyStatus, open_store
+from researcher.charter import Budget
 from researcher.errors import BudgetExceeded, TopicInvalid
 from researcher.loop.session import work_on
 from researcher.study.budget import BudgetLedger
 from researcher.study.changes.budget_change import change_budget
 from researcher.study.ending import REPORTED, WORKING, is_over
 from researcher.study.settings import StudySettings
-from researcher.types import Budget
 
 
 class Clock:
@@ -32,7 +32,7 @@ def store(tmp_path: Path):
 
 @pytest.fixture
 def study_id(store: ExperimentStore) -> str:
-    return store.create_study("topic", brain="rules").id
+    return store.create_study("topic", planner="rules").id
 
 
 def test_without_limits_everything_is_allowed(store, study_id):
@@ -155,7 +155,7 @@ def test_clock_that_runs_backwards_costs_nothing(store, study_id):
 
 def test_another_budget_is_recorded_with_the_old_one_and_never_below_what_is_spent(store):
     settings = StudySettings(max_runs=2).model_dump(mode="json")
-    study = store.create_study("topic", brain="rules", settings=settings)
+    study = store.create_study("topic", planner="rules", settings=settings)
     store.charge_budget(study.id, BudgetKind.WALL_CLOCK_S, 5400, "session")
     with pytest.raises(TopicInvalid, match=r"--max-hours 1: 1\.5 are spent already"):
         change_budget(store, study, {"max_hours": 1.0})
@@ -172,14 +172,14 @@ def test_another_budget_is_recorded_with_the_old_one_and_never_below_what_is_spe
 
 def test_finished_study_that_no_budget_ended_takes_no_other_budget(store):
     settings = StudySettings().model_dump(mode="json")
-    study = store.create_study("topic", brain="rules", settings=settings)
+    study = store.create_study("topic", planner="rules", settings=settings)
     finished = store.set_study_status(study.id, StudyStatus.FINISHED)
     with pytest.raises(TopicInvalid, match="not for want of budget"):
         change_budget(store, finished, {"max_runs": 5})
 
 
 def test_study_that_failed_at_its_end_and_not_for_want_of_budget_is_left_as_it_is(store, tmp_path):
-    study = store.create_study("topic", brain="rules", settings=StudySettings().model_dump(mode="json")).id
+    study = store.create_study("topic", planner="rules", settings=StudySettings().model_dump(mode="json")).id
     for kind in (WORKING, REPORTED):
         store.append_event(study, kind, kind)
     failed = store.set_study_status(study, StudyStatus.FAILED, "no arm has a score")

@@ -11,6 +11,7 @@ import pytest
 
 import researcher.execution.preflight
 from experiments_db import ExperimentStatus, open_store
+from researcher.charter import Budget
 from researcher.errors import EnvironmentBroken, ResearchError
 from researcher.execution.background import BackgroundTasks
 from researcher.execution.preflight import check_program
@@ -19,12 +20,12 @@ from researcher.loop.nodes import check as check_node
 from researcher.loop.nodes.plan import plan
 from researcher.loop.nodes.write_program import write_program
 from researcher.loop.state import first_state
+from researcher.plan import ArmProgram
 from researcher.planner.rules import RulesPlanner
 from researcher.servers.server_pool import ServerPool, Slot
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog, to_json
 from researcher.study.settings import StudySettings, read_request
-from researcher.types import ArmProgram, Budget
 from swarm.sandbox.sandbox import choose_sandbox
 
 JOB = {"project_name": "research", "model": "nano", "batch_size": 16, "num_repeat": 8, "total_steps": 30}
@@ -187,7 +188,7 @@ def test_arm_whose_environment_fails_costs_itself_and_not_the_study(
         take=lambda: Slot(0, "http://one"), give_back=print, token_of=print, take_changes=tuple, slots=()
     )
     with open_store(tmp_path / "research.db") as store:
-        study, planner = store.create_study("t", brain="rules").id, RulesPlanner()
+        study, planner = store.create_study("t", planner="rules").id, RulesPlanner()
         charter = planner.frame(read_request("batch size 2, 3 or 4 on reversal", StudySettings(seeds=1)))
         store.freeze_charter(study, to_json(replace(charter, environment="reverse")))
         deps = Deps(

@@ -8,10 +8,12 @@ from dataclasses import replace
 import pytest
 from numpy.random import default_rng
 
+from researcher.analysis import Outcome
+from researcher.charter import Budget, Charter, DecisionRule
 from researcher.judge import Family, judge
 from researcher.judge.contrasts import ARMS_OF_RELATION, is_complete, judge_contrast
-from researcher.judge.samples import ArmSample, sample_of
-from researcher.types import Budget, Charter, Contrast, DecisionRule, Outcome, Relation, ScoredRun
+from researcher.judge.samples import ArmSample, ScoredRun, sample_of
+from researcher.plan import Contrast, Relation
 
 ALPHA = 0.05
 SUPPORTED, REFUTED, UNDECIDED = Outcome.SUPPORTED, Outcome.REFUTED, Outcome.UNDECIDED
@@ -27,7 +29,7 @@ CHARTER = Charter(
     eval_episodes=400,
     rule=DecisionRule(shares=()),
     budget=Budget(),
-    brain="rules",
+    planner="rules",
     metric_range=(0.0, 1.0),
 )
 ARMS = ("base", "a", "b", "c")

@@ -19,7 +19,8 @@ from researcher.study.costs import (
     gather_costs,
     read_training_cost,
 )
-from researcher.types import ArmCost, AttemptCost
+from researcher.study.costs.arms import ArmCost
+from researcher.study.costs.attempts import AttemptCost
 from swarm import SwarmClient, Task, TrainJob, WorkflowOutput
 from swarm.schemas import EndEpisodeResponse, EpisodeState, EpisodeUsage
 
@@ -54,7 +55,7 @@ def store(tmp_path: Path) -> Iterator[ExperimentStore]:
 
 
 def test_costs_are_those_of_the_runs_that_count_weighted_by_their_attempts(store: ExperimentStore) -> None:
-    study = store.create_study("t", brain="rules").id
+    study = store.create_study("t", planner="rules").id
 
     def add(arm: str, seed: int, attempt: int, status: RunStatus, cost: AttemptCost, training: AttemptCost) -> None:
         experiment = store.find_experiment(study, arm)
@@ -127,7 +128,7 @@ def test_the_cost_of_a_training_is_what_its_server_says(start_server: Any, store
 
     name = "study/arm/seed-0/attempt-1"
     server = start_server(TrainJob(engine="fake", batch_size=8, num_repeat=2, experiment_name=name, temperature=0.5))
-    study = store.create_study("t", brain="rules").id
+    study = store.create_study("t", planner="rules").id
     experiment = store.create_experiment(study, "arm", factors={}, job={"total_steps": 1})
     run = store.claim_run(experiment.id, 0, "key", job={"experiment_name": name})
     with SwarmClient(server.url) as client, httpx.Client(timeout=60) as http:

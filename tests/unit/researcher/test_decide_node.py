@@ -10,11 +10,16 @@ import pytest
 
 from experiments_db import ExperimentStatus, ExperimentStore, RunStatus, Severity, open_store
 from experiments_db import Verdict as FoundVerdict
+from researcher.analysis import Analysis, Outcome, Verdict
+from researcher.charter import Budget, Charter
 from researcher.execution.background import BackgroundTasks
 from researcher.loop.deps import Deps
 from researcher.loop.nodes.analyze import analyze, hypothesis_key
 from researcher.loop.nodes.decide import decide
 from researcher.loop.state import first_state
+from researcher.plan import Contrast, Hypothesis, Plan, Relation
+from researcher.planner.base import Action, Decision, History
+from researcher.planner.claims import Claim, ClaimKind
 from researcher.planner.rules import RulesPlanner
 from researcher.planner.scripted import Script, ScriptedPlanner
 from researcher.report.claims import check_claims
@@ -26,22 +31,6 @@ from researcher.study.changes.continuation import ContinuationRequest
 from researcher.study.changes.fork import Fork, carry_out_fork
 from researcher.study.log import AUTOMATIC, StudyLog, to_json
 from researcher.study.settings import StudySettings, read_request
-from researcher.types import (
-    Action,
-    Analysis,
-    Budget,
-    Charter,
-    Claim,
-    ClaimKind,
-    Contrast,
-    Decision,
-    History,
-    Hypothesis,
-    Outcome,
-    Plan,
-    Relation,
-    Verdict,
-)
 from researcher.verification.score_checks import check_analyses
 
 
@@ -80,7 +69,7 @@ def store_run(store: ExperimentStore, experiment: str, seed: int, score: float) 
 
 def compare_three(store: ExperimentStore) -> tuple[str, Charter, Plan, str, str]:
     """A study whose plan has been run: its id, charter and plan, the best arm and the second."""
-    study, rules = store.create_study("t", brain="scripted").id, RulesPlanner()
+    study, rules = store.create_study("t", planner="scripted").id, RulesPlanner()
     charter = rules.frame(read_request("batch size 2, 3 or 4 on reversal", StudySettings(seeds=3)))
     store.freeze_charter(study, to_json(charter))
     plan = replace(rules.plan(charter, History()), seeds=(0, 1, 2))
@@ -181,8 +170,10 @@ def test_what_a_planner_said_as_it_disqualified_an_arm_is_checked_against_what_i
     assert not any(claim.sentence for claim in check_claims(claims, facts))
 
 
-def test_a_brain_without_an_answer_ends_the_study_and_why_is_on_record(store: ExperimentStore, tmp_path: Path) -> None:
-    study = store.create_study("t", brain="scripted")
+def test_a_planner_without_an_answer_ends_the_study_and_why_is_on_record(
+    store: ExperimentStore, tmp_path: Path
+) -> None:
+    study = store.create_study("t", planner="scripted")
     log, rules = StudyLog(store, study.id), RulesPlanner()
     charter = rules.frame(read_request("batch size 2 or 3 on reversal", StudySettings()))
     store.freeze_charter(study.id, to_json(charter))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from experiments_db import ExperimentStatus, ExperimentStore, RunStatus, open_store
+from researcher.charter import Charter, JudgedBy, SampleSizeGoal
 from researcher.errors import Underpowered
 from researcher.execution.background import BackgroundTasks
 from researcher.judge.power import Spread, assume_spread, choose_size, power_of
@@ -25,7 +26,6 @@ from researcher.servers.server_pool import ServerPool
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog, to_json
 from researcher.study.settings import StudySettings, read_request, read_settings
-from researcher.types import Charter, JudgedBy, SampleSizeGoal
 
 TOPIC = "learning rate 1e-4, 1e-3 or 1e-2 for word reversal"
 CALM, WILD = (0.50, 0.51, 0.52), (0.1, 0.5, 0.9)
@@ -44,7 +44,7 @@ def begin(
     planner = RulesPlanner()
     charter = planner.frame(read_request(TOPIC, read_settings(flags)))
     charter = replace(charter, metric_range=(0.0, 1.0), environment_digest="d", **measured)
-    study = store.create_study(TOPIC, brain="rules").id
+    study = store.create_study(TOPIC, planner="rules").id
     store.freeze_charter(study, to_json(charter))
     deps = Deps(
         study_id=study,
@@ -116,7 +116,7 @@ def test_study_that_would_find_little_stops_and_says_what_it_needs(store: Experi
 
 
 def test_acceptance_of_little_power_reaches_the_charter_and_its_refusal_has_an_exit_code() -> None:
-    settings = read_settings({"brain": "rules", "underpowered": True})
+    settings = read_settings({"planner": "rules", "underpowered": True})
     charter = RulesPlanner().frame(read_request(TOPIC, settings))
 
     assert charter.sample_size is not None and charter.sample_size.is_underpowered

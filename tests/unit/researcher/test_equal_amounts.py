@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from researcher.charter import Charter
 from researcher.errors import TopicInvalid
+from researcher.plan import Plan
+from researcher.planner.base import History
 from researcher.planner.equal_amounts import count_episodes
 from researcher.planner.rules import RulesPlanner
 from researcher.study.settings import check_study, read_request, read_settings
-from researcher.types import Charter, History, Plan
 
 
 def _begin(topic: str, **flags: object) -> tuple[Charter, Plan]:

@@ -8,8 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from researcher.analysis import Outcome, Verdict
+from researcher.charter import Budget, Charter, DecisionRule
 from researcher.judge import Family, adjust_holm, compare_sealed, contradicts, evaluation_noise, judge, summarize_arm
-from researcher.types import Budget, Charter, Contrast, DecisionRule, Outcome, Relation, ScoredRun, Verdict
+from researcher.judge.samples import ScoredRun
+from researcher.plan import Contrast, Relation
 
 SEEDS = (0, 1, 2, 3)
 BASELINE = dict(zip(SEEDS, (0.30, 0.34, 0.36, 0.31), strict=True))
@@ -31,7 +34,7 @@ def charter() -> Charter:
         eval_episodes=64,
         rule=DecisionRule(shares=()),
         budget=Budget(),
-        brain="rules",
+        planner="rules",
         metric_range=(0.0, 1.0),
     )
 

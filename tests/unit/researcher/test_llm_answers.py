@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from researcher.planner.claims import ClaimKind
 from researcher.planner.language_model.answers import (
     DecideAnswer,
     PlanAnswer,
@@ -17,7 +18,6 @@ from researcher.planner.language_model.answers import (
     parse_claims,
     parse_program,
 )
-from researcher.types import ClaimKind
 
 STOP = '{"action": "stop", "reason": "done"}'
 

@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
+from researcher.charter import Charter, ComparedAt, Design, FrameRequest, StudyKind
 from researcher.errors import TopicInvalid
+from researcher.plan import Plan
+from researcher.planner.base import History
 from researcher.planner.language_model.answers import FrameAnswer, Unusable
 from researcher.planner.language_model.framing import check_request, parse_frame
 from researcher.planner.language_model.planning import parse_plan
@@ -15,7 +18,6 @@ from researcher.planner.rules import RulesPlanner
 from researcher.question.wording import describe_question
 from researcher.study.log import charter_from_json, to_json
 from researcher.study.settings import StudySettings, read_settings
-from researcher.types import Charter, ComparedAt, Design, FrameRequest, History, Plan, StudyKind
 
 TOPIC = "Does it help?"
 LR = ["lr=1e-3,3e-3"]
@@ -23,7 +25,7 @@ PROGRAMS = ["plain", "second try"]
 
 
 def ask(**flags: Any) -> FrameRequest:
-    return read_settings({"brain": "llm", "engine": "fake", **flags}).request(TOPIC)
+    return read_settings({"planner": "llm", "engine": "fake", **flags}).request(TOPIC)
 
 
 def frame(request: FrameRequest | None = None, **answer: Any) -> Charter:
@@ -204,4 +206,4 @@ def test_flags_without_factors_are_honoured_or_refused_with_a_language_model(
     flags: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(TopicInvalid, match=message):
-        StudySettings(brain="llm", **flags).request(TOPIC)
+        StudySettings(planner="llm", **flags).request(TOPIC)

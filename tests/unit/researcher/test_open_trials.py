@@ -15,8 +15,8 @@ from researcher.execution.early_stopping import KL, StoppingLimits
 from researcher.execution.runs import Trial, TrialState, list_trials, run_key
 from researcher.loop.learned_limits import LearnedLimits
 from researcher.loop.open_trials import OpenTrials
+from researcher.plan import Arm, Plan
 from researcher.study.overview import SnapshotReader, take_snapshot
-from researcher.types import Arm, Plan
 
 NAMES = ("a", "b", "c")
 
@@ -29,7 +29,7 @@ def store(tmp_path: Path) -> Iterator[ExperimentStore]:
 
 @pytest.fixture
 def study_id(store: ExperimentStore) -> str:
-    return store.create_study("t", brain="rules").id
+    return store.create_study("t", planner="rules").id
 
 
 def add_arms(store: ExperimentStore, study_id: str, *names: str) -> list[Experiment]:
@@ -101,7 +101,7 @@ def test_an_arm_that_passes_its_check_later_and_a_note_on_a_finished_run_are_see
 
 def test_a_look_costs_the_same_after_many_runs(tmp_path: Path) -> None:
     with metered() as meter, open_store(tmp_path / "research.db") as store:
-        study_id = store.create_study("t", brain="rules").id
+        study_id = store.create_study("t", planner="rules").id
         add_arms(store, study_id, *NAMES)
         plan, kept, reader = plan_of(*NAMES, seeds=14), OpenTrials(store, study_id), SnapshotReader(store, study_id)
 

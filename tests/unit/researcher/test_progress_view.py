@@ -13,11 +13,11 @@ from rich.console import Console
 from simulated_study import Simulation
 
 from experiments_db import ExperimentStore, RunStatus, open_store
+from researcher.charter import Budget
 from researcher.execution.early_stopping import REWARD
 from researcher.planner.language_model.briefing import show_budget
 from researcher.study.overview import take_snapshot
 from researcher.study.progress import Follower, render
-from researcher.types import Budget
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def store(tmp_path: Path) -> Iterator[ExperimentStore]:
 @pytest.fixture
 def study_id(store: ExperimentStore) -> str:
     """A study with one run in training."""
-    study = store.create_study("Does [bold]markup[/bold] matter?", brain="rules")
+    study = store.create_study("Does [bold]markup[/bold] matter?", planner="rules")
     arm = store.create_experiment(study.id, "lr=0.001", factors={"lr": 0.001}, job={"total_steps": 30})
     run = store.claim_run(arm.id, 2, "key", job={"total_steps": 30})
     store.update_run(run.id, status=RunStatus.LAUNCHING)

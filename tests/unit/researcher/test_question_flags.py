@@ -13,25 +13,16 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
+from researcher.charter import Charter, ComparedAt, Design, FrameRequest, Level, Question, StudiedEnvironment
 from researcher.errors import TopicInvalid
+from researcher.plan import Arm, Plan
+from researcher.planner.base import History
 from researcher.planner.equal_amounts import MOST_STEPS_IN_TIME
 from researcher.planner.rules import RulesPlanner
 from researcher.question.factors import SPECS, FactorSpec
 from researcher.question.flags import read_factors, read_fixed, value_as_text
 from researcher.study.log import charter_from_json, to_json
 from researcher.study.settings import StudySettings, read_request, read_settings
-from researcher.types import (
-    Arm,
-    Charter,
-    ComparedAt,
-    Design,
-    FrameRequest,
-    History,
-    Level,
-    Plan,
-    Question,
-    StudiedEnvironment,
-)
 from swarm.job import build_job
 
 OPTIONS = {"grader": "exact", "max_tokens": "9"}

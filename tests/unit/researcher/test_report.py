@@ -15,11 +15,13 @@ from markdown_it import MarkdownIt
 from scipy import stats
 
 from experiments_db import BudgetKind, ExperimentStatus, ExperimentStore, RunStatus, Severity, Verdict, open_store
+from researcher.charter import Budget, Charter, DecisionRule
 from researcher.errors import StudyNotFound
 from researcher.judge import Family, judge
+from researcher.judge.samples import ScoredRun
+from researcher.planner.claims import Claim, ClaimKind
 from researcher.report import ReportPaths, build_report
 from researcher.study.log import StudyLog, to_json
-from researcher.types import Budget, Charter, Claim, ClaimKind, DecisionRule, ScoredRun
 
 SCORES = {
     "lr=0.001": {0: 0.52, 1: 0.575, 2: 0.535},
@@ -50,7 +52,7 @@ CHARTER = Charter(
     eval_episodes=200,
     rule=DecisionRule(),
     budget=Budget(max_runs=20),
-    brain="llm:some-model",
+    planner="llm:some-model",
     assumptions=("lr: the topic gives no values",),
 )
 
@@ -69,7 +71,7 @@ def store(database: Path) -> Iterator[ExperimentStore]:
 @pytest.fixture(scope="module")
 def study_id(store: ExperimentStore) -> str:
     """A study with three arms of three seeds, a failed run, a rejected arm and a sealed score."""
-    study = store.create_study(CHARTER.topic, brain=CHARTER.brain).id
+    study = store.create_study(CHARTER.topic, planner=CHARTER.planner).id
     store.freeze_charter(study, json.loads(json.dumps(asdict(CHARTER))))
     hypothesis = store.create_hypothesis(study, "h0", f"lr matters {HOSTILE}", rationale="0.003 wins")
     run_ids: dict[str, dict[int, str]] = {}
@@ -375,7 +377,7 @@ def test_budget_and_calls_are_reported(page):
 
 
 def test_a_study_without_runs_has_a_report_that_says_so(store, tmp_path):
-    study = store.create_study("t", brain="rules").id
+    study = store.create_study("t", planner="rules").id
     store.freeze_charter(study, json.loads(json.dumps(asdict(CHARTER))))
     store.create_experiment(study, BASELINE, factors={"lr": 1}, job={"lr": 1.0}, is_baseline=True)
     paths = build_report(store, study, tmp_path / "empty")
@@ -386,7 +388,7 @@ def test_a_study_without_runs_has_a_report_that_says_so(store, tmp_path):
 
 
 def test_one_seed_has_no_interval(store, tmp_path):
-    study = store.create_study("t", brain="rules").id
+    study = store.create_study("t", planner="rules").id
     store.freeze_charter(study, json.loads(json.dumps(asdict(CHARTER))))
     experiment = store.create_experiment(study, BASELINE, factors={"lr": 1}, job={"lr": 1.0}, is_baseline=True)
     finish_run(store, experiment.id, 0, 0.5)
@@ -397,7 +399,7 @@ def test_one_seed_has_no_interval(store, tmp_path):
 
 
 def test_a_study_that_was_never_framed_has_no_report(store, tmp_path):
-    study = store.create_study("t", brain="rules").id
+    study = store.create_study("t", planner="rules").id
     with pytest.raises(StudyNotFound, match="no charter"):
         build_report(store, study, tmp_path / "none")
     assert not (tmp_path / "none").exists()

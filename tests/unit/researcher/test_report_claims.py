@@ -11,10 +11,11 @@ import pytest
 from simulated_study import BASELINE, SimulatedStudy, Simulation
 
 from researcher.judge.judgement import summarize_arm
+from researcher.judge.samples import ScoredRun
+from researcher.planner.claims import Claim, ClaimKind, Measured
 from researcher.report.claims import check_claim
 from researcher.report.numbers.facts import StudyFacts, gather
 from researcher.study.log import StudyLog
-from researcher.types import Claim, ClaimKind, Measured, ScoredRun
 
 HIGH, LOW, EQUAL = "lr=0.003", "lr=0.0003", "lr=0.002"
 EXACT = {

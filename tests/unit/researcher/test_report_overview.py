@@ -10,23 +10,18 @@ from typing import Any
 import pytest
 from simulated_study import BASELINE, Simulation
 
+from researcher.analysis import GainPart, JudgedContrast, Outcome
+from researcher.charter import JudgedBy
 from researcher.judge import summarize_arm
+from researcher.judge.samples import ScoredRun
+from researcher.plan import Contrast, Relation
 from researcher.report.figures import draw_all
 from researcher.report.headline import answer
 from researcher.report.numbers.facts import StudyFacts, gather
 from researcher.report.overview import limitations, recommendation
 from researcher.study.costs import cost_flags
-from researcher.types import (
-    ArmCost,
-    AttemptCost,
-    Contrast,
-    GainPart,
-    JudgedBy,
-    JudgedContrast,
-    Outcome,
-    Relation,
-    ScoredRun,
-)
+from researcher.study.costs.arms import ArmCost
+from researcher.study.costs.attempts import AttemptCost
 from swarm import TrainJob
 
 BEST = "lr=0.003"

@@ -14,9 +14,9 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, StateGraph
 
 from experiments_db import StoreLeaseLost, StoreUnavailable
+from researcher.charter import FrameRequest
 from researcher.errors import PlannerError
 from researcher.loop.graph import KEPT_CHECKPOINTS, build_graph, is_transient, prune
-from researcher.types import FrameRequest
 
 
 class Count(TypedDict):

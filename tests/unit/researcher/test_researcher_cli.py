@@ -32,7 +32,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["--topic", ""], 2, "the topic is empty"),
         (["--topic", "lr 1e-3 or 3e-3", "--env", "juggle"], 2, "there is no environment 'juggle'"),
         (["--topic", "learning rate -1 or 1"], 2, "lr"),
-        (["--topic", TOPIC, "--brain", "oracle"], 2, "--brain"),
+        (["--topic", TOPIC, "--planner", "oracle"], 2, "--planner"),
         (["--topic", TOPIC, "--max-hours", "-1"], 2, "--max-hours"),
         (["--topic", TOPIC, "--engine", "abacus"], 2, "--engine"),
         (["--topic", TOPIC, "--seeds", "0"], 2, "--seeds"),
@@ -115,10 +115,10 @@ def test_two_programs_that_are_the_same_are_refused(home: Path, tmp_path: Path) 
     assert result.exit_code == 2 and "plain and two_agents are the same program" in result.stderr
 
 
-def test_start_says_which_brain_and_why(home: Path) -> None:
+def test_start_says_which_planner_and_why(home: Path) -> None:
     result = CliRunner().invoke(app, ["start", "--topic", ""])
 
-    assert "brain: rules, because OPENAI_API_KEY is not set" in result.stderr
+    assert "planner: rules, because OPENAI_API_KEY is not set" in result.stderr
 
 
 @pytest.mark.parametrize("command", ["resume", "status", "report", "verify", "stop", "pause", "watch"])
@@ -132,7 +132,7 @@ def test_unknown_study_exits_3_and_makes_no_database(home: Path, command: str) -
 
 def test_list_and_status_print_json(home: Path) -> None:
     with open_store(home / "research.db") as store:
-        study = store.create_study(TOPIC, brain="rules")
+        study = store.create_study(TOPIC, planner="rules")
 
     listed = CliRunner().invoke(app, ["list", "--json"])
     shown = CliRunner().invoke(app, ["status", "--json"])
@@ -145,7 +145,7 @@ def test_list_and_status_print_json(home: Path) -> None:
 @pytest.mark.parametrize(("command", "status"), [("pause", StudyStatus.PAUSED), ("stop", StudyStatus.STOPPED)])
 def test_request_to_end_is_stored_where_the_worker_looks(home: Path, command: str, status: StudyStatus) -> None:
     with open_store(home / "research.db") as store:
-        study = store.create_study(TOPIC, brain="rules")
+        study = store.create_study(TOPIC, planner="rules")
 
     assert CliRunner().invoke(app, [command, study.id]).exit_code == 0
 
@@ -157,7 +157,7 @@ def test_request_to_end_is_stored_where_the_worker_looks(home: Path, command: st
 
 def test_export_writes_the_tables(home: Path, tmp_path: Path) -> None:
     with open_store(home / "research.db") as store:
-        study = store.create_study(TOPIC, brain="rules")
+        study = store.create_study(TOPIC, planner="rules")
 
     good = CliRunner().invoke(app, ["export", study.id, str(tmp_path / "out")])
     as_json = CliRunner().invoke(app, ["export", study.id, str(tmp_path / "out"), "--json"])
@@ -172,7 +172,7 @@ def test_failure_that_nobody_foresaw_is_one_line_with_the_traceback_in_a_log(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with open_store(home / "research.db") as store:
-        study = store.create_study("t", brain="rules")
+        study = store.create_study("t", planner="rules")
 
     def fail(*_: object) -> object:
         raise ZeroDivisionError("the moon\nis full")
@@ -207,7 +207,7 @@ def test_work_that_ends_in_an_unforeseen_failure_names_the_studys_log(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with open_store(home / "research.db") as store:
-        study = store.create_study("t", brain="rules")
+        study = store.create_study("t", planner="rules")
 
     def fail(*_: object, **__: object) -> object:
         raise ZeroDivisionError("the moon\nis full")

@@ -6,26 +6,15 @@ import math
 
 import pytest
 
+from researcher.analysis import Analysis, ArmSummary, Comparison, Verdict
+from researcher.charter import Asked, Charter, FrameRequest, StudiedEnvironment
 from researcher.errors import PlannerError, TopicInvalid
 from researcher.judge.contrasts import is_complete
+from researcher.plan import Plan, ProgramProblem, Relation
+from researcher.planner.base import Action, History
+from researcher.planner.claims import ClaimKind
 from researcher.planner.rules import RulesPlanner
 from researcher.study.settings import read_request, read_settings
-from researcher.types import (
-    Action,
-    Analysis,
-    ArmSummary,
-    Asked,
-    Charter,
-    ClaimKind,
-    Comparison,
-    FrameRequest,
-    History,
-    Plan,
-    ProgramProblem,
-    Relation,
-    StudiedEnvironment,
-    Verdict,
-)
 from swarm import TrainJob
 from swarm.program import is_program
 
@@ -35,9 +24,9 @@ def _request(topic: str, **flags: object) -> FrameRequest:
 
 
 def _begin(topic: str, **flags: object) -> tuple[RulesPlanner, Charter, Plan]:
-    brain = RulesPlanner()
-    charter = brain.frame(_request(topic, **flags))
-    return brain, charter, brain.plan(charter, History())
+    planner = RulesPlanner()
+    charter = planner.frame(_request(topic, **flags))
+    return planner, charter, planner.plan(charter, History())
 
 
 def _analysis(charter: Charter, gains: dict[str, tuple[float, Verdict]]) -> Analysis:
@@ -159,7 +148,7 @@ def test_unknown_task_lists_the_known_ones() -> None:
 
 
 def test_default_design_combines_what_was_kept_then_confirms_the_best() -> None:
-    brain, charter, first = _begin(SEARCH)
+    planner, charter, first = _begin(SEARCH)
     kept = _analysis(
         charter,
         {
@@ -171,35 +160,35 @@ def test_default_design_combines_what_was_kept_then_confirms_the_best() -> None:
     )
     history = History(plans=(first,), analyses=(kept,))
 
-    assert brain.decide(charter, kept, history).action is Action.REFINE
-    second = brain.plan(charter, history)
+    assert planner.decide(charter, kept, history).action is Action.REFINE
+    second = planner.plan(charter, history)
     assert [arm.name for arm in second.arms] == ["baseline", "lr=0.003+num_repeat=16"]
     assert second.arms[1].job["lr"] == 0.003 and second.arms[1].job["num_repeat"] == 16
 
     best = _analysis(charter, {"lr=0.003+num_repeat=16": (0.3, Verdict.KEEP)})
     history = History(plans=(first, second), analyses=(kept, best))
-    assert brain.decide(charter, best, history).action is Action.REFINE
-    third = brain.plan(charter, history)
+    assert planner.decide(charter, best, history).action is Action.REFINE
+    third = planner.plan(charter, history)
     assert [arm.name for arm in third.arms] == ["baseline", "lr=0.003+num_repeat=16"]
     assert (second.seeds, third.seeds, third.pools_runs) == ((3, 4, 5), (6, 7, 8), False)
 
     history = History(plans=(first, second, third), analyses=(kept, best, best))
-    decision = brain.decide(charter, best, history)
+    decision = planner.decide(charter, best, history)
     assert (decision.action, "was confirmed" in decision.reason) == (Action.STOP, True)
     lost = _analysis(charter, {"lr=0.003+num_repeat=16": (0.0, Verdict.NO_BETTER)})
-    assert "was not confirmed" in brain.decide(charter, lost, History(history.plans, (kept, best, lost))).reason
+    assert "was not confirmed" in planner.decide(charter, lost, History(history.plans, (kept, best, lost))).reason
 
 
 def test_a_kept_option_of_the_environment_is_combined_with_a_kept_setting() -> None:
-    brain, reference = RulesPlanner(), "tasks.jsonl?max_tokens=9"
+    planner, reference = RulesPlanner(), "tasks.jsonl?max_tokens=9"
     asked = {"kind": "optimize", "vary": ["env.max_tokens=9,30", "lr=1e-3,3e-3"], "env": reference}
     environment = StudiedEnvironment(reference, "tasks", "Questions.", "digest")
     question = read_settings(asked).question()
-    charter = brain.frame(FrameRequest("A title", environment=environment, question=question))
-    first = brain.plan(charter, History())
+    charter = planner.frame(FrameRequest("A title", environment=environment, question=question))
+    first = planner.plan(charter, History())
     kept = _analysis(charter, {"env.max_tokens=30": (0.2, Verdict.KEEP), "lr=0.003": (0.1, Verdict.KEEP)})
 
-    second = brain.plan(charter, History((first,), (kept,)))
+    second = planner.plan(charter, History((first,), (kept,)))
 
     trained = {arm.name: (arm.job["lr"], arm.environment) for arm in (*first.arms, *second.arms)}
     assert trained == {
@@ -211,36 +200,36 @@ def test_a_kept_option_of_the_environment_is_combined_with_a_kept_setting() -> N
 
 
 def test_default_design_skips_combining_a_single_kept_change() -> None:
-    brain, charter, first = _begin(SEARCH)
+    planner, charter, first = _begin(SEARCH)
     kept = _analysis(charter, {"lr=0.003": (0.2, Verdict.KEEP), "use_kl_loss=true": (0.0, Verdict.WORSE)})
     history = History(plans=(first,), analyses=(kept,))
 
-    assert brain.decide(charter, kept, history).action is Action.REFINE
-    second = brain.plan(charter, history)
+    assert planner.decide(charter, kept, history).action is Action.REFINE
+    second = planner.plan(charter, history)
 
     assert [arm.name for arm in second.arms] == ["baseline", "lr=0.003"]
     assert second.seeds == (3, 4, 5)
-    confirmed = brain.decide(charter, kept, History((first, second), (kept, kept)))
+    confirmed = planner.decide(charter, kept, History((first, second), (kept, kept)))
     assert (confirmed.action, confirmed.reason) == (Action.STOP, "lr=0.003 was confirmed on fresh seeds.")
 
 
 def test_default_design_stops_where_nothing_was_kept() -> None:
-    brain, charter, first = _begin(SEARCH)
+    planner, charter, first = _begin(SEARCH)
     nothing = _analysis(charter, {"use_kl_loss=true": (0.0, Verdict.WORSE)})
 
-    assert brain.decide(charter, nothing, History((first,), (nothing,))).action is Action.STOP
+    assert planner.decide(charter, nothing, History((first,), (nothing,))).action is Action.STOP
 
 
 @pytest.mark.parametrize(("max_runs", "action"), [(None, Action.STOP), (11, Action.STOP), (12, Action.REFINE)])
 def test_open_comparison_gets_more_seeds_only_if_the_budget_has_room(max_runs: int | None, action: Action) -> None:
-    brain, charter, first = _begin("KL or no KL for tool use?", max_runs=max_runs)
+    planner, charter, first = _begin("KL or no KL for tool use?", max_runs=max_runs)
     open_result = _analysis(charter, {"use_kl_loss=true": (0.05, Verdict.INCONCLUSIVE)})
     history = History((first,), (open_result,))
 
-    assert brain.decide(charter, open_result, history).action is action
-    again = brain.plan(charter, history)
+    assert planner.decide(charter, open_result, history).action is action
+    again = planner.plan(charter, history)
     assert (again.seeds, again.pools_runs) == ((3, 4, 5), True)
-    assert brain.decide(charter, open_result, History((first, again), (open_result,) * 2)).action is Action.STOP
+    assert planner.decide(charter, open_result, History((first, again), (open_result,) * 2)).action is Action.STOP
 
 
 def test_alpha_is_shared_among_the_plans_that_there_may_be() -> None:
@@ -296,10 +285,10 @@ def test_interaction_is_of_arms_without_with_one_and_with_both_changes() -> None
 
 
 def test_interpretation_claims_the_best_arm_and_each_difference() -> None:
-    brain, charter, first = _begin("learning rate 1e-4, 1e-3 or 1e-2 for reversal")
+    planner, charter, first = _begin("learning rate 1e-4, 1e-3 or 1e-2 for reversal")
     result = _analysis(charter, {"lr=0.0001": (-0.2, Verdict.WORSE), "lr=0.01": (0.1, Verdict.KEEP)})
 
-    best, worse, better = brain.interpret(charter, result, History((first,), (result,)))
+    best, worse, better = planner.interpret(charter, result, History((first,), (result,)))
 
     assert (best.kind, best.arm) == (ClaimKind.BEST, "lr=0.01")
     assert (worse.kind, worse.arm, worse.other, worse.number) == (ClaimKind.WORSE, "lr=0.0001", "lr=0.001", 0.2)
@@ -307,11 +296,11 @@ def test_interpretation_claims_the_best_arm_and_each_difference() -> None:
 
 
 def test_program_is_the_plain_one_unless_others_are_named() -> None:
-    brain, charter, plan = _begin("KL or no KL for tool use?")
+    planner, charter, plan = _begin("KL or no KL for tool use?")
 
-    program = brain.write_program(charter, plan.arms[0], None)
+    program = planner.write_program(charter, plan.arms[0], None)
 
     assert program.trusted and is_program(program.code)
     compile(program.code, "program.py", "exec")
     with pytest.raises(PlannerError, match="rejected"):
-        brain.repair_program(charter, plan.arms[0], program, (ProgramProblem("lint", "x is undefined"),))
+        planner.repair_program(charter, plan.arms[0], program, (ProgramProblem("lint", "x is undefined"),))

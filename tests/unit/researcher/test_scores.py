@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from experiments_db import ExperimentStatus, ExperimentStore, RunStatus, open_store
+from researcher.charter import Charter
+from researcher.judge.samples import ScoredRun
+from researcher.planner.base import History
 from researcher.planner.rules import RulesPlanner
 from researcher.study.scores import choose_for_plan, read_scores, read_sealed
 from researcher.study.settings import StudySettings, read_request
-from researcher.types import Charter, History, ScoredRun
 
 CHARTER = replace(
     RulesPlanner().frame(read_request("KL or no KL for sorting?", StudySettings(seeds=2))), metric_range=(0.0, 1.0)
@@ -27,7 +29,7 @@ def store(tmp_path: Path) -> Iterator[ExperimentStore]:
 
 @pytest.fixture
 def study(store: ExperimentStore) -> str:
-    study = store.create_study("t", brain="rules").id
+    study = store.create_study("t", planner="rules").id
     for arm in ("no-kl", "kl"):
         experiment = store.create_experiment(study, arm, factors={}, job={"total_steps": 1})
         store.revise_experiment(experiment.id, status=ExperimentStatus.READY)

@@ -1,31 +1,20 @@
-"""The scripted brain gives the answer that the history calls for, in any process."""
+"""The scripted planner gives the answer that the history calls for, in any process."""
 
 from __future__ import annotations
 
 import pytest
 
+from researcher.analysis import Analysis
+from researcher.charter import Budget, Charter, DecisionRule, FrameRequest
 from researcher.errors import PlannerError
-from researcher.planner.base import Planner
+from researcher.plan import Arm, Plan, ProgramProblem
+from researcher.planner.base import Action, Decision, History, Planner
+from researcher.planner.claims import Claim, ClaimKind
 from researcher.planner.scripted import Script, ScriptedPlanner
-from researcher.types import (
-    Action,
-    Analysis,
-    Arm,
-    Budget,
-    Charter,
-    Claim,
-    ClaimKind,
-    Decision,
-    DecisionRule,
-    FrameRequest,
-    History,
-    Plan,
-    ProgramProblem,
-)
 
 CHARTER = Charter(
     topic="t", question="q?", task="reverse", metric="m", direction="maximize", baseline="a", search_split="validation",
-    sealed_split="test", eval_episodes=8, rule=DecisionRule(), budget=Budget(), brain="scripted",
+    sealed_split="test", eval_episodes=8, rule=DecisionRule(), budget=Budget(), planner="scripted",
 )  # fmt: skip
 ARM = Arm("a", {}, {}, "r", is_baseline=True)
 PLANS = tuple(Plan(number, (), (ARM,), (0,), "r") for number in range(2))
@@ -35,7 +24,7 @@ FIRST, SECOND = (Claim(ClaimKind.BEST, arm="a"),), (Claim(ClaimKind.OPINION, tex
 
 
 @pytest.fixture
-def brain() -> Planner:
+def planner() -> Planner:
     return ScriptedPlanner(
         Script(
             charter=CHARTER,
@@ -48,27 +37,27 @@ def brain() -> Planner:
     )
 
 
-def test_answers_follow_the_history(brain):
-    assert brain.frame(FrameRequest(topic="anything")) == CHARTER
+def test_answers_follow_the_history(planner):
+    assert planner.frame(FrameRequest(topic="anything")) == CHARTER
     first, second = History(analyses=(ANALYSIS,)), History(plans=PLANS[:1], analyses=(ANALYSIS,) * 2)
-    assert brain.plan(CHARTER, History()) == PLANS[0]
-    assert brain.plan(CHARTER, second) == PLANS[1]
-    assert [brain.interpret(CHARTER, ANALYSIS, history) for history in (first, second)] == [FIRST, SECOND]
-    assert [brain.decide(CHARTER, ANALYSIS, history).action for history in (first, second)] == ["refine", "stop"]
+    assert planner.plan(CHARTER, History()) == PLANS[0]
+    assert planner.plan(CHARTER, second) == PLANS[1]
+    assert [planner.interpret(CHARTER, ANALYSIS, history) for history in (first, second)] == [FIRST, SECOND]
+    assert [planner.decide(CHARTER, ANALYSIS, history).action for history in (first, second)] == ["refine", "stop"]
 
 
-def test_repairs_follow_the_program_they_replace(brain):
-    script = brain.write_program(CHARTER, ARM, None)
+def test_repairs_follow_the_program_they_replace(planner):
+    script = planner.write_program(CHARTER, ARM, None)
     assert (script.code, script.trusted) == ("first", False)
     for expected in ("second", "third"):
-        script = brain.repair_program(CHARTER, ARM, script, PROBLEMS)
+        script = planner.repair_program(CHARTER, ARM, script, PROBLEMS)
         assert script.code == expected
     with pytest.raises(PlannerError, match="no repair of arm a, number 4"):
-        brain.repair_program(CHARTER, ARM, script, PROBLEMS)
+        planner.repair_program(CHARTER, ARM, script, PROBLEMS)
 
 
-def test_where_the_script_ends_the_brain_says_so(brain):
+def test_where_the_script_ends_the_planner_says_so(planner):
     with pytest.raises(PlannerError, match="no plan number 3"):
-        brain.plan(CHARTER, History(plans=PLANS))
+        planner.plan(CHARTER, History(plans=PLANS))
     with pytest.raises(PlannerError, match="no program for arm b"):
-        brain.write_program(CHARTER, Arm("b", {}, {}, "r"), None)
+        planner.write_program(CHARTER, Arm("b", {}, {}, "r"), None)

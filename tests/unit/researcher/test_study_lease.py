@@ -37,7 +37,7 @@ def test_living_owner_keeps_others_out(store: ExperimentStore) -> None:
 
 
 def test_second_researcher_is_told_who_works_on_the_study(store: ExperimentStore, tmp_path: Path) -> None:
-    study = store.create_study("batch size 2 or 3", brain="rules")
+    study = store.create_study("batch size 2 or 3", planner="rules")
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as living:
         owner = f"{socket.gethostname()}:{living.pid}:{process_start(living.pid)}"
         store.acquire_lease(f"study:{study.id}", owner, TTL_S)
@@ -49,7 +49,7 @@ def test_second_researcher_is_told_who_works_on_the_study(store: ExperimentStore
 
 
 def test_dead_owner_is_replaced_at_once_and_locked_out(store: ExperimentStore) -> None:
-    study = store.create_study("t", brain="rules")
+    study = store.create_study("t", planner="rules")
     # No process has the number 0.
     dead = store.acquire_lease(f"study:{study.id}", f"{socket.gethostname()}:0:1", TTL_S)
 

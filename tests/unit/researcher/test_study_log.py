@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from experiments_db import ExperimentStore, StudyStatus, open_store
+from researcher.analysis import Analysis, ArmSummary, Comparison, Verdict
 from researcher.errors import ResearchError
+from researcher.planner.base import History
 from researcher.planner.rules import RulesPlanner
 from researcher.study.ending import REPORTED, WORKING, is_over
 from researcher.study.log import (
@@ -23,11 +25,10 @@ from researcher.study.log import (
     to_json,
 )
 from researcher.study.settings import StudySettings, read_request
-from researcher.types import Analysis, ArmSummary, Comparison, History, Verdict
 
-BRAIN = RulesPlanner()
-CHARTER = BRAIN.frame(read_request("Which settings train agents best?", StudySettings(max_runs=7)))
-PLAN = BRAIN.plan(CHARTER, History())
+PLANNER = RulesPlanner()
+CHARTER = PLANNER.frame(read_request("Which settings train agents best?", StudySettings(max_runs=7)))
+PLAN = PLANNER.plan(CHARTER, History())
 ANALYSIS = Analysis(
     arms=(ArmSummary("a", {0: 0.5, 3: 0.6}, {0: 0.1}, 0.55, math.nan, 0.7, ("run-1",)),),
     comparisons=(
@@ -56,7 +57,7 @@ def test_analysis_comes_back_with_its_missing_numbers() -> None:
 
 
 def test_history_has_plans_analyses_and_diagnoses_in_order(store: ExperimentStore) -> None:
-    study = store.create_study("t", brain="rules")
+    study = store.create_study("t", planner="rules")
     log = StudyLog(store, study.id)
     log.write_plan(PLAN, "plan")
     for number in range(600):
@@ -73,14 +74,14 @@ def test_history_has_plans_analyses_and_diagnoses_in_order(store: ExperimentStor
 
 
 def test_study_without_charter_says_so(store: ExperimentStore) -> None:
-    study = store.create_study("t", brain="rules")
+    study = store.create_study("t", planner="rules")
 
     with pytest.raises(ResearchError, match="no charter"):
         StudyLog(store, study.id).charter()
 
 
 def test_study_that_fails_before_it_works_again_after_it_was_extended_is_not_over(store: ExperimentStore) -> None:
-    study = store.create_study("t", brain="rules").id
+    study = store.create_study("t", planner="rules").id
     log = StudyLog(store, study)
     for kind in (WORKING, REPORTED):
         log.note(kind, kind)

@@ -67,7 +67,7 @@ def store(home: Path) -> Iterator[ExperimentStore]:
 def test_status_list_and_watch_say_that_a_killed_study_has_no_process_and_what_goes_on(
     store: ExperimentStore, home: Path
 ) -> None:
-    study = store.create_study("batch size 2 or 3", brain="rules")
+    study = store.create_study("batch size 2 or 3", planner="rules")
     store.acquire_lease(lease_name(study.id), DEAD, TTL_S)
     command = f"researcher resume {study.id} --home '{home}'"
 
@@ -84,7 +84,7 @@ def test_status_list_and_watch_say_that_a_killed_study_has_no_process_and_what_g
 
 
 def test_the_command_that_goes_on_names_a_database_that_lies_elsewhere(store: ExperimentStore, home: Path) -> None:
-    study = store.create_study("batch size 2 or 3", brain="rules")
+    study = store.create_study("batch size 2 or 3", planner="rules")
     store.set_study_status(study.id, StudyStatus.PAUSED)
 
     done = CliRunner().invoke(app, ["status", "--db", str(home / "research.db"), "--home", "other"])
@@ -93,7 +93,7 @@ def test_the_command_that_goes_on_names_a_database_that_lies_elsewhere(store: Ex
 
 
 def test_why_a_study_failed_stands_above_its_runs(store: ExperimentStore) -> None:
-    study = store.create_study("batch size 2 or 3", brain="rules")
+    study = store.create_study("batch size 2 or 3", planner="rules")
     store.set_study_status(study.id, StudyStatus.FAILED, "no arm has a score")
     console = Console(file=io.StringIO(), width=160, no_color=True)
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from experiments_db import open_store
+from researcher.charter import Asked, ComparedAt, JudgedBy, StudyKind
 from researcher.errors import TopicInvalid, TopicNotUnderstood
 from researcher.study import settings as study_settings
 from researcher.study.requests import create_study
 from researcher.study.settings import StudySettings, check_study, complete_from_topic, read_settings
-from researcher.types import Asked, ComparedAt, JudgedBy, StudyKind
 
 ELSEWHERE = ("http://127.0.0.1:9",)
 
@@ -61,7 +61,7 @@ def test_environment_of_the_topic_is_that_of_the_study(tmp_path: Path, monkeypat
 
 
 def test_language_model_reads_its_topic_itself() -> None:
-    settings = StudySettings(brain="llm", model="any")
+    settings = StudySettings(planner="llm", model="any")
 
     assert complete_from_topic("lr on sorting within 2 hours", settings) == settings
 
@@ -164,7 +164,7 @@ def test_metric_that_is_none_is_refused(text: str) -> None:
 def test_metric_that_cannot_be_measured_or_does_not_answer_is_refused_before_the_study(
     values: dict[str, object], said: str
 ) -> None:
-    settings = read_settings({"brain": "rules", "vary": ["lr=1e-3,3e-3"], **values})
+    settings = read_settings({"planner": "rules", "vary": ["lr=1e-3,3e-3"], **values})
     with pytest.raises(TopicInvalid, match=said):
         check_study("A title", settings)
 

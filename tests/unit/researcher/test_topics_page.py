@@ -1,4 +1,4 @@
-"""docs/topics.md says what can be asked: its tables are those of the code, and its words are read so."""
+"""docs/research.md says what can be asked: its tables are those of the code, and its words are read so."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from researcher.question.flags import make_factor
 from researcher.question.reader import read_topic
 from swarm import TrainJob
 
-PAGE = (Path(__file__).parents[3] / "docs" / "topics.md").read_text(encoding="utf-8")
+PAGE = (
+    (Path(__file__).parents[3] / "docs" / "research.md").read_text(encoding="utf-8").partition("\n## The factors\n")[2]
+)
 ROWS = {
     cells[0].strip("`"): cells[1:]
     for line in PAGE.splitlines()

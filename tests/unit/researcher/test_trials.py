@@ -27,9 +27,9 @@ from researcher.execution.runs import (
 from researcher.loop.budget_stop import stop_over_budget
 from researcher.loop.deps import ActiveRun, ActiveRuns, Deps, Phase
 from researcher.loop.outages import lose
+from researcher.plan import Arm, Plan
 from researcher.servers.server_pool import Slot
 from researcher.study.log import StudyLog
-from researcher.types import Arm, Plan
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def store(tmp_path: Path) -> Iterator[ExperimentStore]:
 
 @pytest.fixture
 def arm(store: ExperimentStore) -> Experiment:
-    study = store.create_study("t", brain="rules")
+    study = store.create_study("t", planner="rules")
     created = store.create_experiment(study.id, "lr=0.1", factors={"lr": 0.1}, job={"lr": 0.1, "total_steps": 3})
     return store.revise_experiment(created.id, status=ExperimentStatus.READY)
 

@@ -244,7 +244,7 @@ def test_command_prints_a_line_per_kind_and_names_what_is_wrong(study: Simulated
 
 def test_study_without_a_charter_cannot_be_verified(tmp_path: Path) -> None:
     with open_store(tmp_path / "research.db") as store:
-        study = store.create_study("t", brain="rules")
+        study = store.create_study("t", planner="rules")
         with pytest.raises(StudyNotFound, match="no charter"):
             verify_study(store, study.id)
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from swarm.backends.base import Backend, Backends
+from swarm.backends.local.pair import LocalPair
 from swarm.backends.local.sampler import LocalEngine
-from swarm.backends.vllm.pair import VllmPair
 from swarm.config import ServerConfig
 from swarm.errors import EngineFailure, JobInvalid
 from swarm.job import TrainJob, build_job
@@ -63,7 +63,7 @@ def test_auto_is_local_up_to_one_gpu_and_verl_beyond(tmp_path: Path) -> None:
     ("given", "has_vllm", "samples"),
     [
         ({}, True, LocalEngine),
-        ({"n_gpu": 1}, True, VllmPair),
+        ({"n_gpu": 1}, True, LocalPair),
         ({"n_gpu": 1}, False, LocalEngine),
         ({"n_gpu": 1, "lora_rank": 4}, True, LocalEngine),
         ({"n_gpu": 1, "model": "nano"}, True, LocalEngine),
@@ -75,7 +75,7 @@ def test_auto_samples_with_vllm_on_a_gpu_where_the_server_has_it(
 ) -> None:
     model = tmp_path / "model"
     shutil.copytree(BUNDLED_DIRECTORY, model)
-    config = ServerConfig(home=tmp_path / "home", vllm_python=Path(sys.executable) if has_vllm else None)
+    config = ServerConfig(home=tmp_path / "home", sampler_pythons={"vllm": Path(sys.executable)} if has_vllm else {})
     backends = Backends(config, tmp_path / "worker.log", gpu_drivers=(tmp_path,))
     backend = backends.build(TrainJob(**{"model": str(model), **given}).resolve(), is_fresh=True)
     assert type(backend.engine) is samples

@@ -148,7 +148,7 @@ def test_a_damaged_record_costs_no_file(versions: tuple[Skill, Skill], place: Pa
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["install"], 2, "for whom? --claude, --codex, or --dir DIRECTORY"),
+        (["install"], 2, "no target: give --claude, --codex or --dir DIRECTORY"),
         (["install", "--dir", "x", "--user"], 2, "leave --user out"),
         (["install", "nosuch", "--claude"], 3, "there is no skill 'nosuch': name one of explore-results"),
         (["install", "--dir", "file"], 2, "cannot be written"),

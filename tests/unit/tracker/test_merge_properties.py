@@ -1,4 +1,4 @@
-"""The properties of docs/merging.md, on random token trees."""
+"""The properties of docs/algorithms.md, on random token trees."""
 
 from __future__ import annotations
 

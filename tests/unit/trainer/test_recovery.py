@@ -15,7 +15,7 @@ import torch
 
 from swarm.backends.local.sampler import LocalEngine
 from swarm.backends.local.trainer import LocalTrainer, build_local, build_worker
-from swarm.backends.local.worker_process import WorkerProcess
+from swarm.backends.process.worker_process import WorkerProcess
 from swarm.config import ServerConfig
 from swarm.job import TrainJob
 from swarm.ledger import BatchRow, Ledger

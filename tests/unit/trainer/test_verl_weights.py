@@ -17,12 +17,12 @@ import torch
 from process_support import descendants, is_running
 from safetensors.torch import load_file
 
-from swarm.backends.local.worker_process import WorkerProcess
+from swarm.backends.process.worker_process import WorkerProcess
+from swarm.backends.replicas.handover import shared_memory_of
+from swarm.backends.replicas.layout import WeightBroadcast, WeightFile, WeightSource
+from swarm.backends.replicas.weight_file import ShmFull, write_weights
 from swarm.backends.verl.ranks.weights import WEIGHTS_PATH, ShmFileEngine
 from swarm.backends.verl.trainer import VerlLimits, VerlTrainer
-from swarm.backends.vllm.handover import shared_memory_of
-from swarm.backends.vllm.layout import WeightBroadcast, WeightFile, WeightSource
-from swarm.backends.vllm.weight_file import ShmFull, write_weights
 from swarm.config import ServerConfig
 from swarm.errors import EngineFailure
 from swarm.job import TrainJob
@@ -85,7 +85,7 @@ async def test_weights_that_do_not_fit_are_refused_with_what_to_do(tmp_path: Pat
 
 DRIVER = """
 import os, sys
-from swarm.backends.local.wire import Unpacker, pack
+from swarm.backends.process.wire import Unpacker, pack
 answers = {answers}
 unpacker = Unpacker()
 while data := os.read(0, 65536):

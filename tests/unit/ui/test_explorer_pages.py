@@ -112,9 +112,9 @@ def test_compare_page_shows_each_section_for_arms_and_for_runs(open_page: OpenPa
 
 def test_studies_without_a_process_and_failed_ones_say_so(open_page: OpenPage, tmp_path: Path) -> None:
     with open_store(tmp_path / "research.db") as store:
-        killed = store.create_study("killed", brain="rules")
+        killed = store.create_study("killed", planner="rules")
         store.acquire_lease(lease_name(killed.id), "elsewhere:1:1", 1e-9)
-        failed = store.create_study("failed", brain="rules")
+        failed = store.create_study("failed", planner="rules")
         store.set_study_status(failed.id, StudyStatus.FAILED, "no arm has a score")
 
     for page in ("studies", "study"):
@@ -130,7 +130,7 @@ def test_studies_without_a_process_and_failed_ones_say_so(open_page: OpenPage, t
 def test_only_the_words_of_a_planner_are_said_to_be_a_planners(open_page: OpenPage, tmp_path: Path) -> None:
     def decide(store: ExperimentStore, home: Path) -> None:
         for author in ("llm", "study"):
-            study = store.create_study(author, brain="llm")
+            study = store.create_study(author, planner="llm")
             store.record_decision(study.id, 0, action="stop", reason="Enough.", details={"author": author})
 
     database = create_database(tmp_path, decide)

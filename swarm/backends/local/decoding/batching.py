@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from swarm.backends.grammar.compiler import Constraint, GrammarCompiler
 from swarm.backends.local.decoding.forward import (
     SHORTEST_MATCH,
     Prefix,
@@ -25,7 +26,6 @@ from swarm.backends.local.decoding.forward import (
     SlotForward,
     shared_length,
 )
-from swarm.backends.local.decoding.grammar import Constraint, GrammarCompiler
 from swarm.backends.local.decoding.sampling import Draw, LogitEdits, sample
 from swarm.backends.stopping import Decode, StopRule
 from swarm.errors import BadRequest, ContextLengthExceeded, EngineFailure, SwarmError

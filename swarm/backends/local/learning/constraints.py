@@ -18,7 +18,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from swarm.backends.local.decoding.grammar import GrammarCompiler
+from swarm.backends.grammar.compiler import GrammarCompiler
 from swarm.errors import BadRequest, SwarmError
 from swarm.trainer.token_rows import TokenMask, TurnMasks
 from swarm.types import ConstrainedTurn, FinishedEpisode, Sample, TrainBatch

@@ -24,8 +24,8 @@ import ray
 from ray._private import state as ray_state
 from ray._private import worker as ray_worker
 
+from swarm.backends.replicas.processes.address import check_address
 from swarm.backends.verl.driver.reaper import end_others
-from swarm.backends.vllm.replicas.address import check_address
 from swarm.errors import EngineFailure
 
 LOOPBACK: Final = "127.0.0.2"

@@ -14,8 +14,8 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from swarm.backends.local.wire import Message, pack_error
-from swarm.backends.pipes import Inbox, open_pipes
+from swarm.backends.process.pipes import Inbox, open_pipes
+from swarm.backends.process.wire import Message, pack_error
 from swarm.backends.verl.driver.reaper import start_reaper
 from swarm.errors import EngineFailure, SwarmError
 from swarm.sampler import EngineLost

@@ -24,7 +24,7 @@ import torch
 import transfer_queue as tq
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
-from swarm.backends.local.wire import unpack_batch
+from swarm.backends.process.wire import unpack_batch
 from swarm.backends.verl.driver.checkpoint import CheckpointOrigin, read_checkpoint, write_checkpoint
 from swarm.backends.verl.driver.cluster import RayCluster
 from swarm.backends.verl.driver.learner import OUTSIDE_SAMPLER, MiniBatch, SteppedTrainer, StepPlan

@@ -18,7 +18,7 @@ from typing import Any, Final
 import torch
 from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
 
-from swarm.backends.vllm.weight_file import gather, path_of_version, write_weights
+from swarm.backends.replicas.weight_file import gather, path_of_version, write_weights
 
 WEIGHTS_PATH: Final = "weights/path"
 

@@ -21,10 +21,10 @@ from verl.utils.device import get_device_name
 from verl.utils.distributed import initialize_global_process_group_ray
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
+from swarm.backends.replicas.weight_file import gather, write_weights
 from swarm.backends.verl.ranks import broadcast as _broadcast  # noqa: F401  registers
 from swarm.backends.verl.ranks.losses import policy_loss
 from swarm.backends.verl.ranks.policy_engine import PolicyEngine, ValueEngine
-from swarm.backends.vllm.weight_file import gather, write_weights
 
 COLLECTIVE_TIMEOUT_S = 600
 """Longest wait of a rank for the others. A dead rank is noticed at once; this limit is for one that hangs."""

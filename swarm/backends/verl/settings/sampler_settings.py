@@ -13,8 +13,8 @@ from typing import Any, Final, cast
 
 from omegaconf import OmegaConf
 
+from swarm.backends.replicas.layout import SamplerLayout, SamplerSettings
 from swarm.backends.verl.settings.configuration import VerlSettings
-from swarm.backends.vllm.layout import SamplerLayout, SamplerSettings
 
 COMMON_FLAGS: Final = ("max_num_batched_tokens", "enforce_eager", "enable_prefix_caching", "enable_chunked_prefill")
 GPU_FLAGS: Final = ("gpu_memory_utilization", "enable_sleep_mode", "quantization")
@@ -40,6 +40,7 @@ def sampler_settings(settings: VerlSettings) -> SamplerSettings:
         ),
         dtype=str(rollout.dtype),
         max_num_seqs=int(rollout.max_num_seqs),
+        sampler="vllm",
         max_model_len=settings.job.max_model_len,
         seed=settings.job.seed,
         flags={**flags, **own},

@@ -1,0 +1,141 @@
+"""The plan of one iteration of a study: its arms, their programs, and the hypotheses about them.
+
+Place in the flow: planners make plans, nodes carry them out, and the judge reads the contrasts. This module knows
+nothing of scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class Relation(StrEnum):
+    """The claim that a contrast makes about its arms.
+
+    `Contrast` lists the arms that each relation takes.
+    """
+
+    BETTER = "better"
+    WORSE = "worse"
+    EQUIVALENT = "equivalent"
+    INTERACTION = "interaction"
+    BEST = "best"
+    MATTERS_MORE = "matters_more"
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One treatment of a study.
+
+    `name` is short and unique. `factors` is what the study compares. `job` is a complete set of TrainJob settings,
+    except `seed` and `experiment_name`, which the evaluator sets per run. `environment` is the training environment if
+    it differs from the charter's. All arms are judged on the charter's environment.
+    """
+
+    name: str
+    factors: Mapping[str, Any]
+    job: Mapping[str, Any]
+    rationale: str
+    is_baseline: bool = False
+    parent: str | None = None
+    environment: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Contrast:
+    """The prediction of a hypothesis in a form that code can judge.
+
+    better, worse: at least one of `arms` is better (worse) than the one arm of `against` by more than `margin`.
+    equivalent: each of `arms` is within `margin` of the one arm of `against`.
+    interaction: `arms` are four: neither change, the first, the second, both. The two changes together do more or
+    less than the sum of each. The contrast is refuted if that excess is within `margin`.
+    best: one of `arms` is better than all others. With `against`, `arms` has one arm, and it beats all of `against`.
+    matters_more: some arm of `arms` is further from the baseline, in either direction, than every arm of `against`.
+    """
+
+    relation: Relation
+    arms: tuple[str, ...]
+    against: tuple[str, ...] = ()
+    margin: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """A statement that the named arms can support or refute.
+
+    Without a `contrast`, the statement stays undecided.
+    """
+
+    statement: str
+    prediction: str
+    arms: tuple[str, ...]
+    contrast: Contrast | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SampleSize:
+    """The number of runs per arm, with the power it gives.
+
+    `seed_variance` is the variance between runs of one arm beyond evaluation noise. `noise_variance` is evaluation
+    noise: the variance of a score from its finite number of episodes. `basis` names the source of both. `wanted` is the
+    number of runs that the goal needs. `power` is the probability that the chosen number gives. `seconds` is the
+    expected time of the whole plan; None if no run has been timed. `finds_worse` is true if no arm can be better than
+    the baseline by the target. The power is then that of finding a worse arm.
+    """
+
+    seeds: int
+    wanted: int
+    power: float
+    comparisons: int
+    seed_variance: float
+    noise_variance: float
+    basis: str
+    runs: int
+    seconds: float | None = None
+    finds_worse: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One iteration of a study: every arm is run once per seed.
+
+    Seeds are repetitions, never tunables. An arm that has run before is judged by the runs of this plan alone. If
+    `pools_runs` is true, it is judged by all its runs; the number of seeds must then not depend on any score.
+    `sample_size` is set once the seeds are chosen. `author` is the planner that made the plan; the plan node fills it
+    in.
+    """
+
+    iteration: int
+    hypotheses: tuple[Hypothesis, ...]
+    arms: tuple[Arm, ...]
+    seeds: tuple[int, ...]
+    rationale: str
+    pools_runs: bool = False
+    sample_size: SampleSize | None = None
+    author: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ArmProgram:
+    """The program of an arm as one file: an agent, a training reward or an order of tasks.
+
+    Code that is `trusted` runs without a sandbox.
+    """
+
+    arm: str
+    code: str
+    trusted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramProblem:
+    """One reason why `check` rejects a program.
+
+    `stage` is parse, lint, imports, job, functions, preflight, twin, promise or environment.
+    """
+
+    stage: str
+    message: str

@@ -1,0 +1,188 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""Grammars: the tokens that may come next, so that a completion is a sentence of the requested language.
+
+Place in the flow: a sampler starts a `Constraint` for each request with a grammar, asks it for a mask before each
+token, and passes it the sampled token. The local trainer does the same with recorded tokens. llguidance does the
+parsing. This module knows nothing of HTTP: the gateway turns a `response_format` or a forced tool call into a grammar.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Collection
+from typing import Any, cast
+
+import numpy as np
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+from tokenizers import Tokenizer
+
+from swarm.backends.grammar.schema import check_size, json_options, name_of, read_schema
+from swarm.errors import BadRequest
+from swarm.types import Grammar, GrammarKind
+
+LARGEST_STEP = 10_000
+"""Parser items of one mask, far beyond any JSON. A more ambiguous grammar would delay every request in the batch."""
+KEPT_GRAMMARS = 256
+LONGEST_REASON = 300
+WORD_BITS = 32
+
+
+class GrammarCompiler:
+    """Compiler of grammars for one tokenizer, which caches the most recent. Used from one thread."""
+
+    def __init__(self, tokenizer: Tokenizer, vocabulary: int, end_ids: Collection[int]) -> None:
+        """Set the tokenizer. `vocabulary` is the width of the logits; `end_ids` are the model's own end tokens."""
+        self._text_tokenizer = tokenizer
+        self._vocabulary = vocabulary
+        self._end_id = min(end_ids, default=None)
+        # This takes up to a second for a large vocabulary, so it is built with the first grammar.
+        self._tokenizer: LLTokenizer | None = None
+        self._kept: OrderedDict[Grammar, LLMatcher] = OrderedDict()
+
+    def start(self, grammar: Grammar, end_ids: Collection[int]) -> Constraint:
+        """Return a constraint before the first token. `end_ids` end this completion.
+
+        Raise BadRequest with the reason if the grammar is malformed, too large, or not enforceable.
+        """
+        if self._tokenizer is None:
+            self._tokenizer = self._build_tokenizer()
+        matcher = self._kept.get(grammar)
+        if matcher is None:
+            matcher = self._kept[grammar] = _compile(grammar, self._tokenizer)
+            if len(self._kept) > KEPT_GRAMMARS:
+                self._kept.popitem(last=False)
+        else:
+            self._kept.move_to_end(grammar)
+        constraint = Constraint(matcher.deep_copy(), end_ids, self._tokenizer.eos_token, self._vocabulary)
+        if constraint.allowed() is None:
+            del self._kept[grammar]
+            raise BadRequest(f"{name_of(grammar)} allows no completion at all: {constraint.error}")
+        return constraint
+
+    def _build_tokenizer(self) -> LLTokenizer:
+        plain = Tokenizer.from_str(self._text_tokenizer.to_str())
+        plain.no_padding()
+        plain.no_truncation()
+        try:
+            base = LLTokenizer(plain.to_str(), n_vocab=self._vocabulary, eos_token=self._end_id)
+            texts = TokenizerWrapper(_TokenTexts(plain, base))
+            return LLTokenizer(texts, n_vocab=self._vocabulary, eos_token=base.eos_token)
+        except ValueError as error:
+            raise BadRequest(f"this model's tokenizer cannot follow grammars: {_one_line(str(error))}") from error
+
+
+class _TokenTexts:
+    """The bytes of every token and a canonical tokenization, in the interface of `llguidance.TokenizerWrapper`.
+
+    By default llguidance treats every added token that looks like a tag as special, so that no text contains it. The
+    tokenizer may call such a token plain, for example <tool_call> of Hermes. Models then write text with it, and
+    grammars must allow it.
+    """
+
+    bos_token_id: int | None = None
+
+    def __init__(self, tokenizer: Tokenizer, base: LLTokenizer) -> None:
+        plain = {
+            token_id: added.content.encode()
+            for token_id, added in tokenizer.get_added_tokens_decoder().items()
+            if not added.special and token_id != base.eos_token
+        }
+        ids = range(base.vocab_size)
+        self.eos_token_id = base.eos_token
+        self.tokens = [plain[each] if each in plain else base.decode_bytes([each]) for each in ids]
+        self.special_token_ids = [each for each in ids if base.is_special_token(each) and each not in plain]
+        self._base = base
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        data = text.encode() if isinstance(text, str) else text
+        token_ids = self._base.tokenize_bytes(data)
+        # A tokenizer that normalizes, or begins a text with a blank, does not return the text it received.
+        if b"".join(self.tokens[each] for each in token_ids) == data:
+            return token_ids
+        return self._base.greedy_tokenize(data.decode(errors="replace"))
+
+
+class Constraint:
+    """State of one completion in its grammar."""
+
+    def __init__(self, matcher: LLMatcher, end_ids: Collection[int], known_end_id: int, vocabulary: int) -> None:
+        """Start at the beginning of the grammar.
+
+        `end_ids` are allowed where the grammar may end. The matcher by itself allows only `known_end_id` there.
+        """
+        self.error: BadRequest | None = None
+        self._matcher = matcher
+        self._words = np.zeros(-(-vocabulary // WORD_BITS), dtype=np.uint32)
+        self._ends_by_token = bool(end_ids)
+        self._more_ends = [_place(each) for each in end_ids if each != known_end_id]
+        self._no_end = None if known_end_id in end_ids else _place(known_end_id)
+
+    @property
+    def is_over(self) -> bool:
+        """True if the sentence is complete and cannot continue, and no end token exists to mark this."""
+        return not self._ends_by_token and self._matcher.is_stopped() and not self._matcher.is_error()
+
+    def allowed(self) -> np.ndarray | None:
+        """Return the tokens that may come next, one bit each, lowest bit first, in words of 32.
+
+        Return None, with the reason in `error`, if no token may come or the parser reached its limits. The result is
+        valid until the next call.
+        """
+        words = self._words
+        self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+        if self._no_end is not None:
+            word, bit = self._no_end
+            words[word] &= ~bit
+        if self._more_ends and self._matcher.is_accepting():
+            for word, bit in self._more_ends:
+                words[word] |= bit
+        if self._matcher.is_error():
+            self.error = BadRequest(f"the grammar cannot be followed any further: {_reason(self._matcher)}")
+        elif not words.any():
+            self.error = BadRequest("the grammar cannot be followed any further: no token fits")
+        return None if self.error else words
+
+    def take(self, token_id: int) -> None:
+        """Advance by a sampled token, unless it has ended the completion."""
+        self._matcher.consume_token(token_id)
+
+
+def _compile(grammar: Grammar, tokenizer: LLTokenizer) -> LLMatcher:
+    check_size(grammar)
+    try:
+        source = _source(grammar)
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(f"{name_of(grammar)} is malformed: {_one_line(str(error))}") from error
+    matcher = LLMatcher(
+        tokenizer, source, log_level=0, limits=LLParserLimits(step_max_items=LARGEST_STEP, verbose_errors=False)
+    )
+    if matcher.is_error():
+        raise BadRequest(f"{name_of(grammar)} cannot be enforced: {_reason(matcher)}")
+    return matcher
+
+
+def _source(grammar: Grammar) -> str:
+    """Return the grammar in llguidance's own notation. Raise ValueError if it is malformed."""
+    match grammar.kind:
+        case GrammarKind.REGEX:
+            return LLMatcher.grammar_from_regex(grammar.text)
+        case GrammarKind.LARK:
+            return LLMatcher.grammar_from_lark(grammar.text)
+        case GrammarKind.JSON_OBJECT | GrammarKind.JSON_SCHEMA:
+            schema = read_schema(grammar)
+            return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=cast(Any, json_options(schema)))
+
+
+def _place(token_id: int) -> tuple[int, np.uint32]:
+    return token_id // WORD_BITS, np.uint32(1 << token_id % WORD_BITS)
+
+
+def _reason(matcher: LLMatcher) -> str:
+    if "coerce_one_of" in (reason := matcher.get_error()):
+        return "oneOf whose branches may both match is not supported, use anyOf"
+    return _one_line(reason)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:LONGEST_REASON]

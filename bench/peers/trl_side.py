@@ -123,7 +123,7 @@ def train(plan: RunPlan) -> tuple[RunReport, list[int]]:
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, case.dtype))
     tokenizer = AutoTokenizer.from_pretrained(directory)
     rewards: list[float] = []
-    clock = StepRecorder(plan, rewards)
+    recorder = StepRecorder(plan, rewards)
     given: dict[str, Any] = {}
     if plan.case == "calc":
         tokenizer.response_template = RESPONSE_TEMPLATE
@@ -138,12 +138,12 @@ def train(plan: RunPlan) -> tuple[RunReport, list[int]]:
             reward_funcs=score_by(plan, tasks, rewards),
             args=settings(plan, output),
             train_dataset=dataset_of(tasks),
-            callbacks=[clock],
+            callbacks=[recorder],
             **given,
         )
-        clock.trainer = trainer
+        recorder.trainer = trainer
         trainer.train()
-    return RunReport(clock.steps, {"trl": peak_mb()}), trainer.first_prompt or []
+    return RunReport(recorder.steps, {"trl": peak_mb()}), trainer.first_prompt or []
 
 
 def settings(plan: RunPlan, directory: str) -> GRPOConfig:

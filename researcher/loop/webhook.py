@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from io import StringIO
 from types import MappingProxyType
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -220,6 +221,7 @@ def _notify(url: str, body: Mapping[str, Any]) -> None:
     service = Apprise(asset=AppriseAsset(app_id="swarm-researcher", http_redirects=False))
     lines = (body["topic"], body["message"], body["answer"], *body["verdicts"], body["report"])
     with LogCapture(level=logging.WARNING, fmt="%(message)s") as captured:
+        assert isinstance(captured, StringIO), "it captures into a file only if one is named"
         if not service.add(url) or not service.notify(
             title=f"{body['study']}: {body['event'].replace('_', ' ')}",
             body="\n".join(line for line in lines if line),

@@ -84,8 +84,7 @@ class Sandbox:
 
         In that case, a failed start is not the fault of the program.
         """
-        # Twice, because one start may exceed its time limit on a busy machine.
-        if reason := probe(self) and probe(self):
+        if reason := _probe_twice(self):
             raise SandboxUnavailable(f"the sandbox no longer starts ({reason}): check bubblewrap, {self.bwrap}")
 
     def command(
@@ -164,7 +163,7 @@ def find_sandbox(*, otherwise: str) -> Sandbox:
         )
     reason = ""
     for sandbox in candidates(bwrap):
-        reason = probe(sandbox)
+        reason = _probe_twice(sandbox)
         if not reason:
             return sandbox
     raise SandboxUnavailable(
@@ -256,6 +255,11 @@ def probe(sandbox: Sandbox) -> str:
     if done.returncode == 0:
         return ""
     return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+
+
+def _probe_twice(sandbox: Sandbox) -> str:
+    """Probe again after a failure: one start may take too long on a busy machine, or be killed."""
+    return probe(sandbox) and probe(sandbox)
 
 
 def _clean_up(link: Path | None, cgroup: Path | None) -> None:

@@ -46,6 +46,8 @@ MAX_INCOMPLETE = 2
 DISK_EVERY_S = 30.0
 MAX_KILLS = 3
 """A program that is killed so often without a step in between uses up something, such as memory."""
+RESTART_S = 5.0
+"""Seconds for which an engine may be stopped while its job is restarted."""
 
 
 def monitor(deps: Deps, state: ResearchState) -> ResearchState:
@@ -111,7 +113,7 @@ def _look_at(deps: Deps, active: ActiveRun) -> None:
         fail(deps, active, f"the server runs {status.experiment_name} instead")
     elif status.step >= active.steps:
         active.phase = Phase.TRAINED
-    elif status.state in ("FAILED", "OFFLINE"):
+    elif _is_engine_gone(active, status.state):
         fail(deps, active, f"the engine is {status.state} at step {status.step}: {status.reason or 'stopped'}")
     elif code == 0 and ends_at_a_share(deps.log.charter()):
         # The program ends by itself with the step that reaches the share, and only then.
@@ -136,6 +138,14 @@ def _attributed(diagnosis: Diagnosis | None, state: str) -> Diagnosis | None:
         return diagnosis
     sentence = f"{diagnosis.sentence} Its server waits for episodes that its program does not bring."
     return Diagnosis(PROGRAM, sentence, is_scored=False, is_retried=False)
+
+
+def _is_engine_gone(active: ActiveRun, state: str) -> bool:
+    """Return whether the engine has failed, or is stopped for longer than a restart with another job takes."""
+    if state != "OFFLINE":
+        return state == "FAILED"
+    active.offline_since = active.offline_since or time.monotonic()
+    return time.monotonic() - active.offline_since >= RESTART_S
 
 
 def _notice_restart(active: ActiveRun, started_at: float) -> None:

@@ -52,7 +52,7 @@ class RolloutRefused(Exception):
         self.status = status
 
 
-class Source:
+class _NumberedTasks:
     """The tasks of one taskset by number, made as far as requested."""
 
     def __init__(self, taskset: Any) -> None:
@@ -74,7 +74,7 @@ class Rollouts:
         self._config = config
         self._seat = seat
         self._rollout_seconds = rollout_seconds
-        self._sources: dict[str | None, Source] = {}
+        self._sources: dict[str | None, _NumberedTasks] = {}
         self._keys = count()
 
     def describe(self) -> dict[str, Any]:
@@ -127,7 +127,7 @@ class Rollouts:
             config: Any = self._config.taskset
             if name is not None:
                 config = self._vf.taskset_config_type(self._id).model_validate({**config.model_dump(), "split": name})
-            self._sources[name] = Source(self._vf.load_taskset(config))
+            self._sources[name] = _NumberedTasks(self._vf.load_taskset(config))
         return self._sources[name]
 
 

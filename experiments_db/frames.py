@@ -21,7 +21,7 @@ import pandas as pd
 
 from experiments_db.errors import StoreUnavailable
 from experiments_db.records import (
-    Evaluation,
+    DetailedEvaluation,
     Event,
     Experiment,
     Finding,
@@ -134,7 +134,7 @@ def evaluations_frame(store: ExperimentStore, study_id: str) -> pd.DataFrame:
         run = runs[evaluation.run_id]
         arm = {"experiment_id": run.experiment_id, "experiment": names[run.experiment_id], "seed": run.seed}
         rows.append(_values(evaluation) | arm)
-    return pd.DataFrame(rows, columns=["experiment_id", "experiment", "seed", *_names(Evaluation)])
+    return pd.DataFrame(rows, columns=["experiment_id", "experiment", "seed", *_names(DetailedEvaluation)])
 
 
 def findings_frame(store: ExperimentStore, study_id: str) -> pd.DataFrame:
@@ -171,7 +171,7 @@ def export_study(
     """Write every table of a study to `directory`, one file each, and return their paths.
 
     Nested values become JSON text. A file is complete or absent: it is written beside its place and moved there.
-    Raises NotFound for an unknown study, StoreUnavailable if the files cannot be written.
+    Raises RecordNotFound for an unknown study, StoreUnavailable if the files cannot be written.
     """
     study = store.get_study(study_id)
     run_ids = [run.id for run in store.list_runs(study_id=study_id)]

@@ -246,7 +246,7 @@ class MetricPointRow(Base):
     recorded_at: Mapped[float]
 
 
-class EvaluationRow(Base):
+class RunEvaluationRow(Base):
     __tablename__ = "evaluations"
     __table_args__ = (UniqueConstraint("run_id", "phase", "split"),)
 
@@ -344,7 +344,7 @@ class LLMCallRow(Base):
     created_at: Mapped[float]
 
 
-class EventRow(Base):
+class StudyEventRow(Base):
     __tablename__ = "events"
     __table_args__ = (Index(None, "study_id", "id"),)
 
@@ -385,7 +385,7 @@ class ArtifactRow(Base):
     created_at: Mapped[float]
 
 
-class LeaseRow(Base):
+class ResourceLeaseRow(Base):
     __tablename__ = "leases"
 
     resource: Mapped[str] = mapped_column(primary_key=True)

@@ -291,7 +291,7 @@ class EvaluationSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation(EvaluationSummary):
+class DetailedEvaluation(EvaluationSummary):
     """An `EvaluationSummary` with its `details`, such as the reward of each episode."""
 
     details: JsonObject

@@ -13,7 +13,7 @@ from typing import Literal
 
 import streamlit as st
 
-from experiments_db import NotFound, Outcome, RunStatus, SchemaMismatch, StoreError, StudyStatus, Verdict
+from experiments_db import Outcome, RecordNotFound, RunStatus, SchemaMismatch, StoreError, StudyStatus, Verdict
 from ui import formats, queries
 from ui.contents import ArmScore, StudyContents, best_arm, rank_arms
 
@@ -53,7 +53,7 @@ def store_errors() -> Generator[None]:
     """Show an error of the store in one line instead of a traceback."""
     try:
         yield
-    except NotFound as error:
+    except RecordNotFound as error:
         st.warning(f"{formats.plain(error.message)}. The address may be of another database.", icon=":material/search:")
     except SchemaMismatch as error:
         st.error(formats.plain(error.message), icon=":material/database_off:")
@@ -120,7 +120,7 @@ def choose_study(*, label: str = "Study") -> StudyContents | None:
     wanted = st.query_params.get("study") or st.session_state.get("study")
     if wanted not in topics:
         if "study" in st.query_params:
-            raise NotFound(f"there is no study {wanted!r}")
+            raise RecordNotFound(f"there is no study {wanted!r}")
         wanted = studies[0].id
     remember_study(wanted)
     if len(studies) > 1:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from experiments_db import Verdict
 from researcher.analysis import Analysis
 from researcher.charter import Budget, Charter, DecisionRule, FrameRequest
-from researcher.plan import Arm, ArmProgram, Plan, Problem
+from researcher.plan import Arm, ArmProgram, Plan, ProgramProblem
 from researcher.planner.base import Action, Decision, History, Planner
 from researcher.planner.claims import Claim
 from researcher.planner.rules import RulesPlanner
@@ -56,7 +56,7 @@ class OneMoreTry:
         raise NotImplementedError("a simulated run has no program")
 
     def repair_program(
-        self, charter: Charter, arm: Arm, program: ArmProgram, problems: tuple[Problem, ...]
+        self, charter: Charter, arm: Arm, program: ArmProgram, problems: tuple[ProgramProblem, ...]
     ) -> ArmProgram:
         raise NotImplementedError("a simulated run has no program")
 

@@ -51,11 +51,14 @@ ITERATION = ("study_id", "iteration")
 
 class FindingStore(StoreBase):
     def record_plan(self, study_id: str, iteration: int, document: JsonObject) -> None:
-        """Store the plan of an iteration; a later version of the same iteration replaces it. Raises NotFound."""
+        """Store the plan of an iteration; a later version of the same iteration replaces it. Raises RecordNotFound."""
         self._record_iteration(PlanRow, study_id, iteration, document)
 
     def record_analysis(self, study_id: str, iteration: int, document: JsonObject) -> None:
-        """Store the analysis of the runs so far; a later version of the same iteration replaces it. Raises NotFound."""
+        """Store the analysis of the runs so far; a later version of the same iteration replaces it.
+
+        Raises RecordNotFound.
+        """
         self._record_iteration(AnalysisRow, study_id, iteration, document)
 
     def find_plan(self, study_id: str, iteration: int) -> IterationDocument | None:
@@ -100,7 +103,7 @@ class FindingStore(StoreBase):
         """Store a comparison; the same one of the same iteration (arms, metric, split) is replaced and keeps its id.
 
         Replacing serves the correction over a study's comparisons, which changes as they grow in number. Raises
-        InvalidRecord for numbers that cannot be, NotFound.
+        InvalidRecord for numbers that cannot be, RecordNotFound.
         """
         _check_outcome(metric, split, outcome)
         now = self._clock()
@@ -155,7 +158,7 @@ class FindingStore(StoreBase):
         details: JsonObject | None = None,
         replace: bool = False,
     ) -> StoredDecision:
-        """Store how an iteration ends. Raises NotFound.
+        """Store how an iteration ends. Raises RecordNotFound.
 
         The first decision of an iteration stands and is returned, unless `replace` is set.
         """

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import select
 
-from experiments_db.errors import Conflict, FrozenCharter, InvalidRecord, TestSplitOpened
+from experiments_db.errors import FrozenCharter, InvalidRecord, StoreConflict, TestSplitOpened
 from experiments_db.models import CharterRow, ExperimentRow, HypothesisRow, RunRow, StudyRow
 from experiments_db.records import (
     Author,
@@ -59,7 +59,7 @@ class StudyStore(StoreBase):
             return add(session, row, Study)
 
     def get_study(self, study_id: str) -> Study:
-        """Return one study. Raises NotFound."""
+        """Return one study. Raises RecordNotFound."""
         with self._read() as session:
             return to_record(Study, require(session, StudyRow, study_id, "study"))
 
@@ -73,7 +73,7 @@ class StudyStore(StoreBase):
         return self._list(statement.limit(limit).offset(offset), Study)
 
     def set_study_status(self, study_id: str, status: StudyStatus, reason: str | None = None) -> Study:
-        """Set any status after any other, because a stopped or failed study can be resumed. Raises NotFound.
+        """Set any status after any other, because a stopped or failed study can be resumed. Raises RecordNotFound.
 
         A status that ends the study also stores the digest of its rows. Any other status removes the digest.
         """
@@ -91,7 +91,7 @@ class StudyStore(StoreBase):
             return digest_to_json(take_digest(session, study_id))
 
     def revise_settings(self, study_id: str, settings: JsonObject) -> Study:
-        """Replace the settings that `resume` needs to carry out the study. Raises NotFound."""
+        """Replace the settings that `resume` needs to carry out the study. Raises RecordNotFound."""
         with self._write() as session:
             row = require(session, StudyRow, study_id, "study", lock=True)
             row.settings, row.updated_at = dict(settings), self._clock()
@@ -127,7 +127,7 @@ class StudyStore(StoreBase):
         """Note that the test split is scored now, for `purpose` (such as "confirm run-...").
 
         The same purpose again is accepted, so that a crash between this and the score does not lock the study out.
-        Raises TestSplitOpened for another purpose, NotFound for a study without charter.
+        Raises TestSplitOpened for another purpose, RecordNotFound for a study without charter.
         """
         check_text(purpose=purpose)
         with self._write() as session:
@@ -150,7 +150,7 @@ class StudyStore(StoreBase):
         iteration: int = 0,
         parent_id: str | None = None,
     ) -> StoredHypothesis:
-        """Store a hypothesis; a repeat of `key` returns the stored one, unchanged. Raises NotFound."""
+        """Store a hypothesis; a repeat of `key` returns the stored one, unchanged. Raises RecordNotFound."""
         check_text(key=key, statement=statement)
         now = self._clock()
         values = {
@@ -171,7 +171,7 @@ class StudyStore(StoreBase):
             return to_record(StoredHypothesis, get_by(session, HypothesisRow, study_id=study_id, key=key))
 
     def judge_hypothesis(self, hypothesis_id: str, verdict: Outcome, reason: str) -> StoredHypothesis:
-        """Set the verdict; a later one, on more runs, replaces it. Raises NotFound."""
+        """Set the verdict; a later one, on more runs, replaces it. Raises RecordNotFound."""
         with self._write() as session:
             row = require(session, HypothesisRow, hypothesis_id, "hypothesis", lock=True)
             row.verdict, row.verdict_reason = verdict, reason
@@ -198,7 +198,10 @@ class StudyStore(StoreBase):
         is_baseline: bool = False,
         note: str | None = None,
     ) -> Experiment:
-        """Store a new arm in status `draft`; a repeat of `name` returns the stored arm, unchanged. Raises NotFound."""
+        """Store a new arm in status `draft`; a repeat of `name` returns the stored arm, unchanged.
+
+        Raises RecordNotFound.
+        """
         check_text(name=name)
         now = self._clock()
         values: dict[str, Any] = {
@@ -242,7 +245,7 @@ class StudyStore(StoreBase):
     ) -> Experiment:
         """Change the fields that are given. New code comes with its author; without one, nobody vouches for it.
 
-        Job and code are fixed once a run has been claimed: Conflict. Raises NotFound.
+        Job and code are fixed once a run has been claimed: StoreConflict. Raises RecordNotFound.
         """
         with self._write() as session:
             row = require(session, ExperimentRow, experiment_id, "experiment", lock=True)
@@ -251,7 +254,7 @@ class StudyStore(StoreBase):
             if (new_job, new_code) != (row.job, row.program_code):
                 used = session.scalars(select(RunRow.id).where(RunRow.experiment_id == experiment_id).limit(1)).first()
                 if used is not None:
-                    raise Conflict(
+                    raise StoreConflict(
                         f"experiment {row.name!r} has runs; its job and code are fixed, make a new arm of it"
                     )
             row.job, row.program_code, row.updated_at = new_job, new_code, self._clock()

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from recipes.micro.score import PARTS, mean_score, score
-from recipes.micro.warmup import Recipe, warm_up
+from recipes.micro.warmup import MicroRecipe, warm_up
 from recipes.nano.output import ProgressPrinter, digest_line, save, save_record
 from recipes.nano.score import evaluate
 from swarm.tasks import TASK_FAMILIES
@@ -28,7 +28,7 @@ BUNDLED_TASKS = 100
 """Validation tasks of each bundled family."""
 
 
-def build(out: Path, recipe: Recipe, questions: int = QUESTIONS) -> dict[str, Any]:
+def build(out: Path, recipe: MicroRecipe, questions: int = QUESTIONS) -> dict[str, Any]:
     """Write the model to `out`, and return the record that is written to `build.json` beside it.
 
     All accuracies are at temperature 1, from which reinforcement learning begins. This limits torch to one thread in
@@ -52,13 +52,13 @@ def build(out: Path, recipe: Recipe, questions: int = QUESTIONS) -> dict[str, An
 
 
 def main() -> None:
-    standard = Recipe()
+    standard = MicroRecipe()
     parser = argparse.ArgumentParser(description="Rebuild the bundled base model micro.")
     parser.add_argument("--out", type=Path, required=True, help="directory to write the model to")
     parser.add_argument("--steps", type=int, default=standard.steps, help="optimizer steps")
     parser.add_argument("--seed", type=int, default=standard.seed, help="seed of weights and demonstrations")
     options = parser.parse_args()
-    record = build(options.out, Recipe(steps=options.steps, seed=options.seed))
+    record = build(options.out, MicroRecipe(steps=options.steps, seed=options.seed))
     for part, mean in record["means"].items():
         print(f"{part:16} {mean:.3f}")
     print(digest_line(options.out))

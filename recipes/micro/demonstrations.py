@@ -12,7 +12,7 @@ from random import Random
 from recipes.micro.kinds import BASIC_KINDS, KINDS
 from recipes.micro.kinds.base import Kind
 from recipes.micro.tool_use import demonstrate_tool
-from recipes.micro.wording import Question, ask, ask_again, instruct
+from recipes.micro.wording import WordedQuestion, ask, ask_again, instruct
 from recipes.nano.demos import Demo, stream_demos
 from swarm.tasks import TASK_FAMILIES
 from swarm.types import Message
@@ -68,8 +68,8 @@ def converse(kinds: Sequence[Kind], rng: Random, around: float = 1.0) -> Demo:
 
 
 def _go_on(
-    messages: list[Message], kinds: Sequence[Kind], kind: Kind, question: Question, rng: Random, around: float
-) -> tuple[Kind, Question]:
+    messages: list[Message], kinds: Sequence[Kind], kind: Kind, question: WordedQuestion, rng: Random, around: float
+) -> tuple[Kind, WordedQuestion]:
     """Add one more question: mostly the same one about another item, else another wording or another kind."""
     luck = rng.random()
     if luck < 0.6:

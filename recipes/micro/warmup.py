@@ -17,14 +17,14 @@ from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from recipes.micro.demonstrations import stream_conversations
 from recipes.micro.vocabulary import make_tokenizer
-from recipes.nano.learning import Progress, Rates, batch_demos, learn
+from recipes.nano.learning import LearningRates, Progress, batch_demos, learn
 from recipes.nano.network import Shape, make_network
 
 SHAPE = Shape(hidden_size=128, intermediate_size=384, layers=4, heads=4)
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class MicroRecipe:
     """The settings of a build.
 
     `tokens_per_step` counts padding. Over the first `bare_share` of the steps, the text around questions grows from
@@ -44,13 +44,15 @@ class Recipe:
     adamw_lr: float = 3e-3
 
 
-def warm_up(recipe: Recipe, report: Callable[[Progress], None]) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
+def warm_up(
+    recipe: MicroRecipe, report: Callable[[Progress], None]
+) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
     """Train and return the model and its tokenizer, and call `report` after each step."""
     rng = Random(recipe.seed)
     torch.manual_seed(recipe.seed)
     tokenizer = make_tokenizer()
     model = make_network(tokenizer, SHAPE)
-    rates = Rates(recipe.muon_lr, recipe.adamw_lr, recipe.lr_warmup_steps, recipe.decay_share)
+    rates = LearningRates(recipe.muon_lr, recipe.adamw_lr, recipe.lr_warmup_steps, recipe.decay_share)
     steps_done = 0
 
     def around() -> float:

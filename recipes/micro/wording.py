@@ -40,7 +40,7 @@ class Wording:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class WordedQuestion:
     text: str
     wording: Wording
     form: Form
@@ -57,16 +57,16 @@ def draw_wording(kind: Kind, rng: Random, part: str = "trained") -> Wording:
     return Wording(_choose(rng.choice(wordings()[kind.name][part]), rng))
 
 
-def ask(kind: Kind, item: Item, rng: Random, part: str = "trained", around: float = 1.0) -> Question:
+def ask(kind: Kind, item: Item, rng: Random, part: str = "trained", around: float = 1.0) -> WordedQuestion:
     """Draw a whole question, which may have text around it with probability `around`."""
     wording = draw_wording(kind, rng, part)
     if rng.random() >= around:
-        return Question(_place(kind, wording, item, rng), wording, usual_form(item, wording.line))
+        return WordedQuestion(_place(kind, wording, item, rng), wording, usual_form(item, wording.line))
     form = draw_form(item, wording.line, rng)
-    return Question(_surround(kind, wording, item, form, rng), wording, form)
+    return WordedQuestion(_surround(kind, wording, item, form, rng), wording, form)
 
 
-def ask_again(kind: Kind, question: Question, item: Item, rng: Random) -> str:
+def ask_again(kind: Kind, question: WordedQuestion, item: Item, rng: Random) -> str:
     """Draw a short question that follows `question`, about another item of the same kind."""
     if question.wording.needs_only_subject and kind.nouns[0] not in _STORIES and rng.random() < 0.8:
         return rng.choice(("{}", "{}", "Now {}", "Next: {}", "And {}?", "The same for {}")).format(item.subject)

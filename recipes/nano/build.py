@@ -16,13 +16,13 @@ import torch
 
 from recipes.nano.output import ProgressPrinter, digest_line, save, save_record
 from recipes.nano.score import evaluate
-from recipes.nano.warmup import Recipe, warm_up
+from recipes.nano.warmup import NanoRecipe, warm_up
 from swarm.tasks import TASK_FAMILIES
 
 EVALUATED_TASKS = 200
 
 
-def build(out: Path, recipe: Recipe) -> dict[str, dict[str, float]]:
+def build(out: Path, recipe: NanoRecipe) -> dict[str, dict[str, float]]:
     """Write the model to `out`, and return each family's accuracy on validation tasks.
 
     `sampled` is at temperature 1 and `greedy` at 0. Both are also written to `build.json` beside the model. This limits
@@ -43,13 +43,13 @@ def build(out: Path, recipe: Recipe) -> dict[str, dict[str, float]]:
 
 
 def main() -> None:
-    standard = Recipe()
+    standard = NanoRecipe()
     parser = argparse.ArgumentParser(description="Rebuild the bundled base model nano.")
     parser.add_argument("--out", type=Path, required=True, help="directory to write the model to")
     parser.add_argument("--steps", type=int, default=standard.steps, help="optimizer steps")
     parser.add_argument("--seed", type=int, default=standard.seed, help="seed of weights and demonstrations")
     options = parser.parse_args()
-    accuracies = build(options.out, Recipe(steps=options.steps, seed=options.seed))
+    accuracies = build(options.out, NanoRecipe(steps=options.steps, seed=options.seed))
     for name, accuracy in accuracies.items():
         print(f"{name:8} T=1 {accuracy['sampled']:.3f}  T=0 {accuracy['greedy']:.3f}")
     print(digest_line(options.out))

@@ -28,7 +28,7 @@ Encoded = tuple[list[int], list[bool]]
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
+class LearningRates:
     """Peak learning rates, which rise over `warmup_steps` and fall to 0 over the last `decay_share` of all steps."""
 
     muon: float
@@ -50,7 +50,7 @@ def learn(
     model: Qwen3ForCausalLM,
     batches: Iterator[list[Encoded]],
     steps: int,
-    rates: Rates,
+    rates: LearningRates,
     report: Callable[[Progress], None],
     prompt_weight: Callable[[], float] = lambda: 0.0,
 ) -> None:
@@ -88,7 +88,7 @@ def batch_demos(
         yield from batches
 
 
-def _make_optimizers(model: Qwen3ForCausalLM, rates: Rates) -> list[torch.optim.Optimizer]:
+def _make_optimizers(model: Qwen3ForCausalLM, rates: LearningRates) -> list[torch.optim.Optimizer]:
     named = list(model.named_parameters())
     matrices = [p for name, p in named if p.ndim == 2 and "embed" not in name]
     others = [p for name, p in named if p.ndim != 2 or "embed" in name]
@@ -98,7 +98,7 @@ def _make_optimizers(model: Qwen3ForCausalLM, rates: Rates) -> list[torch.optim.
     ]
 
 
-def _rate_factor(step: int, steps: int, rates: Rates) -> float:
+def _rate_factor(step: int, steps: int, rates: LearningRates) -> float:
     rise = (step + 1) / rates.warmup_steps
     fall = (steps - step) / (steps * rates.decay_share)
     return min(1.0, rise, fall)

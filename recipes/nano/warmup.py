@@ -18,7 +18,7 @@ import torch
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from recipes.nano.demos import demonstrate, stream_demos
-from recipes.nano.learning import Progress, Rates, batch_demos, learn
+from recipes.nano.learning import LearningRates, Progress, batch_demos, learn
 from recipes.nano.network import Shape, make_network
 from recipes.nano.vocabulary import train_tokenizer
 from swarm.tasks import TASK_FAMILIES, Split
@@ -50,7 +50,7 @@ SHARES: Mapping[str, float] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class NanoRecipe:
     """The settings of a build.
 
     The first `clean_share` of the steps see right demonstrations only. Over the last `decay_share` of the steps, the
@@ -66,13 +66,13 @@ class Recipe:
     adamw_lr: float = 3e-3
 
 
-def warm_up(recipe: Recipe, report: Callable[[Progress], None]) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
+def warm_up(recipe: NanoRecipe, report: Callable[[Progress], None]) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
     """Train and return the model and its tokenizer, and call `report` after each step."""
     rng = Random(recipe.seed)
     torch.manual_seed(recipe.seed)
     tokenizer = make_tokenizer()
     model = make_network(tokenizer, SHAPE)
-    rates = Rates(recipe.muon_lr, recipe.adamw_lr, recipe.lr_warmup_steps, recipe.decay_share)
+    rates = LearningRates(recipe.muon_lr, recipe.adamw_lr, recipe.lr_warmup_steps, recipe.decay_share)
     steps_done = 0
 
     def quality(family: str) -> float:

@@ -32,7 +32,7 @@ from researcher.charter import (
 from researcher.errors import PlannerError, TopicInvalid
 from researcher.execution.environments import name_environments
 from researcher.execution.job_check import why_not_carried_out
-from researcher.plan import Arm, ArmProgram, Plan, Problem
+from researcher.plan import Arm, ArmProgram, Plan, ProgramProblem
 from researcher.planner.base import Action, Decision, History
 from researcher.planner.claims import Claim, ClaimKind
 from researcher.planner.designs import (
@@ -167,7 +167,7 @@ class RulesPlanner:
         return ArmProgram(arm=arm.name, code=code, trusted=True)
 
     def repair_program(
-        self, charter: Charter, arm: Arm, program: ArmProgram, problems: tuple[Problem, ...]
+        self, charter: Charter, arm: Arm, program: ArmProgram, problems: tuple[ProgramProblem, ...]
     ) -> ArmProgram:
         """Raise PlannerError, because no rule repairs a program."""
         first = problems[0].message if problems else "no reason given"

@@ -9,7 +9,7 @@ import shlex
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from experiments_db import ExperimentStore, NotFound, Study, StudyStatus, StudyWork, find_work
+from experiments_db import ExperimentStore, RecordNotFound, Study, StudyStatus, StudyWork, find_work
 from researcher.errors import ResearchError, StudyNotFound
 from researcher.home import DATABASE, DEFAULT_HOME, home_option
 from researcher.study.settings import StudySettings
@@ -28,7 +28,7 @@ def find_study(store: ExperimentStore, study_id: str) -> Study:
     """Return a study by its id. Raises StudyNotFound."""
     try:
         return store.get_study(study_id)
-    except NotFound as error:
+    except RecordNotFound as error:
         shown = "" if _is_in(store, DEFAULT_HOME) else database_option(store.location)
         raise StudyNotFound(f"there is no study {study_id}: `researcher list{shown}` shows them all") from error
 

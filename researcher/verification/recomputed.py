@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from experiments_db import (
-    Evaluation,
+    DetailedEvaluation,
     Event,
     Experiment,
     ExperimentStore,
@@ -59,7 +59,7 @@ class RecomputedStore(ExperimentStore):
         super().__init__(*arguments, **options)
         self.written = Written()
 
-    def list_evaluations(self, **conditions: Any) -> list[Evaluation]:
+    def list_evaluations(self, **conditions: Any) -> list[DetailedEvaluation]:
         found = super().list_evaluations(**conditions)
         return [recompute(item) for item in found if self.moment is None or item.created_at <= self.moment.at]
 
@@ -112,7 +112,7 @@ class RecomputedStore(ExperimentStore):
         return self.moment is None or iteration <= self.moment.iteration
 
 
-def recompute(evaluation: Evaluation) -> Evaluation:
+def recompute(evaluation: DetailedEvaluation) -> DetailedEvaluation:
     """Return the score with mean, error, successes and episodes from its rewards."""
     rewards: list[float] = evaluation.details["rewards"]
     by_task: dict[str, list[float]] = {}

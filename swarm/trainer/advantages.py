@@ -16,7 +16,7 @@ import torch
 
 from swarm.estimators import ESTIMATORS
 from swarm.job import TrainJob
-from swarm.trainer.estimators.inputs import Estimate, EstimatorInputs, PolicyStatistics
+from swarm.trainer.estimators.inputs import AdvantageEstimate, EstimatorInputs, PolicyStatistics
 from swarm.trainer.token_rows import Row
 
 
@@ -43,9 +43,9 @@ def _mask(rows: Sequence[Row]) -> torch.Tensor:
     return (torch.arange(int(tokens_E.max()))[None] < tokens_E[:, None]).float()
 
 
-def _estimate(inputs: EstimatorInputs) -> Estimate:
+def _estimate(inputs: EstimatorInputs) -> AdvantageEstimate:
     module = import_module(f"swarm.trainer.estimators.{ESTIMATORS[inputs.job.algorithm].module}")
-    estimated = cast(Callable[[EstimatorInputs], Estimate], module.estimate)(inputs)
+    estimated = cast(Callable[[EstimatorInputs], AdvantageEstimate], module.estimate)(inputs)
     advantages_EL = estimated.advantages_EL * inputs.mask_EL
     advantages_EL[~torch.isfinite(advantages_EL).all(dim=1)] = 0.0
-    return Estimate(advantages_EL, estimated.returns_EL)
+    return AdvantageEstimate(advantages_EL, estimated.returns_EL)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import email
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -170,3 +171,12 @@ def docstrings(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield ast.get_docstring(node) or ""
+
+
+def test_a_public_class_name_that_is_defined_twice_is_reported_with_both_places(tmp_path: Path) -> None:
+    repeated = runpy.run_path(str(ROOT / "scripts" / "check_names.py"))["repeated"]
+    for path in ("swarm/runs.py", "ui/pages/run.py"):
+        (tmp_path / path).parent.mkdir(parents=True)
+        (tmp_path / path).write_text("class _Own: ...\nclass Run: ...\n")
+    [line] = repeated(tmp_path)
+    assert all(word in line for word in ("Run", "swarm/runs.py:2", "ui/pages/run.py:2"))

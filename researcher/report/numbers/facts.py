@@ -228,7 +228,7 @@ class StudyFacts:
 def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
     """Return the facts of a study.
 
-    Raises StudyNotFound for a study without a charter, which has nothing to report yet, and NotFound for no study.
+    Raises StudyNotFound for a study without a charter and RecordNotFound for no study.
     """
     study = store.get_study(study_id)
     stored = store.find_charter(study_id)

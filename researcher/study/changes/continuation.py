@@ -36,7 +36,7 @@ NextPlan = Callable[[Charter, History], Plan]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ContinuationRequest:
     """The request of a person for more plans.
 
     It asks for at most `iterations` more plans, each with `seeds` runs per arm, under a budget of `max_runs` for the
@@ -53,7 +53,7 @@ class Continuation:
     """A request that takes effect with the plan of `iteration`; `at` is its time in seconds since the epoch."""
 
     iteration: int
-    request: Request = Request()
+    request: ContinuationRequest = ContinuationRequest()
     at: float = 0.0
 
     @property
@@ -67,11 +67,13 @@ def find_continuation(store: ExperimentStore, study_id: str) -> Continuation | N
     if not events:
         return None
     newest = max(events, key=lambda event: event.id)
-    return Continuation(newest.payload["iteration"], Request(**newest.payload["request"]), newest.created_at)
+    return Continuation(
+        newest.payload["iteration"], ContinuationRequest(**newest.payload["request"]), newest.created_at
+    )
 
 
 def extend(
-    store: ExperimentStore, study: Study, request: Request, next_plan: NextPlan | None, home: Path
+    store: ExperimentStore, study: Study, request: ContinuationRequest, next_plan: NextPlan | None, home: Path
 ) -> Continuation:
     """Set a finished study running again, though no process works on it yet, and return its continuation.
 
@@ -103,7 +105,7 @@ def record(store: ExperimentStore, study_id: str, kind: str, message: str, wante
     )
 
 
-def runs_per_arm(request: Request) -> str:
+def runs_per_arm(request: ContinuationRequest) -> str:
     return "as many runs per arm as the plan says" if request.seeds is None else f"{request.seeds} runs per arm"
 
 

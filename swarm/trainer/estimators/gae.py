@@ -11,10 +11,10 @@ from __future__ import annotations
 import torch
 from verl.trainer.ppo.core_algos import compute_gae_advantage_return
 
-from swarm.trainer.estimators.inputs import Estimate, EstimatorInputs
+from swarm.trainer.estimators.inputs import AdvantageEstimate, EstimatorInputs
 
 
-def estimate(inputs: EstimatorInputs) -> Estimate:
+def estimate(inputs: EstimatorInputs) -> AdvantageEstimate:
     """Return the advantages and returns of rows with a critic's values. The job must be resolved."""
     assert inputs.values_EL is not None, "the estimator needs the values of a critic"
     advantages_EL, returns_EL = compute_gae_advantage_return(
@@ -24,4 +24,4 @@ def estimate(inputs: EstimatorInputs) -> Estimate:
         gamma=torch.tensor(inputs.job.gamma),
         lam=torch.tensor(inputs.job.lam),
     )
-    return Estimate(advantages_EL, returns_EL * inputs.mask_EL)
+    return AdvantageEstimate(advantages_EL, returns_EL * inputs.mask_EL)

@@ -13,10 +13,10 @@ import torch
 from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 
-from swarm.trainer.estimators.inputs import Estimate, EstimatorInputs, are_in_constant_groups
+from swarm.trainer.estimators.inputs import AdvantageEstimate, EstimatorInputs, are_in_constant_groups
 
 
-def estimate(inputs: EstimatorInputs) -> Estimate:
+def estimate(inputs: EstimatorInputs) -> AdvantageEstimate:
     """Return the advantages from the named rewards of whole episodes."""
     rows, job, mask_EL, groups_E = inputs.rows, inputs.job, inputs.mask_EL, inputs.groups_E
     keys = job.gdpo_reward_keys or []
@@ -48,4 +48,4 @@ def estimate(inputs: EstimatorInputs) -> Estimate:
         )
         advantages_EL[kept] = found_KL.float()
     advantages_EL[is_constant_E] = 0.0
-    return Estimate(advantages_EL)
+    return AdvantageEstimate(advantages_EL)

@@ -68,7 +68,7 @@ class EstimatorInputs:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class AdvantageEstimate:
     """The advantages [E, L]. `returns_EL` are what a critic is trained towards, None without a critic."""
 
     advantages_EL: torch.Tensor

@@ -24,11 +24,11 @@ from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 
 from swarm.estimators import ESTIMATORS
 from swarm.job import TrainJob
-from swarm.trainer.estimators.inputs import Estimate, EstimatorInputs, are_in_constant_groups
+from swarm.trainer.estimators.inputs import AdvantageEstimate, EstimatorInputs, are_in_constant_groups
 from swarm.trainer.token_rows import Row
 
 
-def estimate(inputs: EstimatorInputs) -> Estimate:
+def estimate(inputs: EstimatorInputs) -> AdvantageEstimate:
     """Return the advantages of each turn's tokens, by the returns of all episodes from that turn on (`Row.returns`).
 
     An episode that ended before a turn takes part in it with its reward.
@@ -46,7 +46,7 @@ def estimate(inputs: EstimatorInputs) -> Estimate:
     for kind, returns_E in enumerate(returns_DE):
         concerned_EL = kind_EL == kind
         advantages_EL[concerned_EL] = _by_outcome(returns_E, mask_EL, groups_E, job, statistics)[concerned_EL]
-    return Estimate(advantages_EL)
+    return AdvantageEstimate(advantages_EL)
 
 
 def _distinct_returns(rows: Sequence[Row]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -18,7 +18,7 @@ from tests_support import examples
 from recipes.nano.demos import demonstrate, stream_demos
 from recipes.nano.muon import Muon, orthogonalize
 from recipes.nano.vocabulary import encode, render
-from recipes.nano.warmup import Recipe, make_tokenizer, warm_up
+from recipes.nano.warmup import NanoRecipe, make_tokenizer, warm_up
 from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.tasks import TASK_FAMILIES, Split, split_of, task_family
 
@@ -101,7 +101,7 @@ def test_muon_lowers_a_quadratic_loss():
 
 
 def test_the_same_seed_gives_the_same_weights():
-    trained = [warm_up(Recipe(steps=3, seed=1), lambda progress: None)[0].state_dict() for _ in range(2)]
+    trained = [warm_up(NanoRecipe(steps=3, seed=1), lambda progress: None)[0].state_dict() for _ in range(2)]
     assert all(torch.equal(trained[0][name], trained[1][name]) for name in trained[0])
 
 

@@ -26,7 +26,7 @@ from researcher.report.numbers.facts import gather
 from researcher.servers.leases import LeaseHolder
 from researcher.servers.server_pool import ServerPool
 from researcher.study.budget import BudgetLedger
-from researcher.study.changes.continuation import Request
+from researcher.study.changes.continuation import ContinuationRequest
 from researcher.study.changes.fork import Fork, carry_out_fork
 from researcher.study.log import AUTOMATIC, StudyLog, to_json
 from researcher.study.settings import StudySettings
@@ -146,7 +146,9 @@ def test_fork_of_the_decision_before_has_the_verdicts_of_then(store: ExperimentS
     study, charter, cheat, honest = disqualify_later(store, tmp_path)
     parent, settings = store.get_study(study), StudySettings()
 
-    forked = carry_out_fork(store, str(tmp_path / "research.db"), Fork(parent, 0, settings, charter, Request())).id
+    forked = carry_out_fork(
+        store, str(tmp_path / "research.db"), Fork(parent, 0, settings, charter, ContinuationRequest())
+    ).id
 
     assert kept_in(store, forked) == {cheat, honest}
     assert [item.verdict for item in store.list_hypotheses(forked)] == [Outcome.SUPPORTED]

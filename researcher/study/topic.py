@@ -27,12 +27,12 @@ def complete_from_topic(topic: str, settings: StudySettings) -> StudySettings:
     """
     if settings.planner != "rules" or not topic.strip():
         return settings
-    reading = read_topic(topic, has_environment=settings.task is not None or settings.env is not None)
+    reading = read_topic(topic, has_environment=settings.family is not None or settings.env is not None)
     given = settings.model_dump(exclude_defaults=True)
     if settings.is_asked:
-        check_title(reading, settings.question(), settings.fix, settings.task or settings.env)
+        check_title(reading, settings.question(), settings.fix, settings.family or settings.env)
         return settings
-    check_environment(reading, settings.task or settings.env)
+    check_environment(reading, settings.family or settings.env)
     unread = reading.unread + _too_many_gpus(reading, settings)
     if unread and not settings.assume:
         raise refuse(replace(reading, unread=unread), given)

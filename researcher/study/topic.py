@@ -37,8 +37,8 @@ def complete_from_topic(topic: str, settings: StudySettings) -> StudySettings:
     if unread and not settings.assume:
         raise refuse(replace(reading, unread=unread), given)
     said = flags_of(reading)
-    if "task" in given or "env" in given:
-        said = {name: value for name, value in said.items() if name not in ("task", "env")}
+    if "family" in given or "env" in given:
+        said = {name: value for name, value in said.items() if name not in ("family", "env")}
     if "env" in said:
         source, mark, options = str(said["env"]).partition("?")
         path = Path(source).expanduser()

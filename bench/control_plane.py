@@ -177,8 +177,8 @@ def _read_announcement(server: subprocess.Popen[str], log: Path) -> dict[str, An
     finally:
         limit.cancel()
     if not line:
-        said = log.read_text(encoding="utf-8").strip().splitlines()
-        raise EngineFailure(f"the server did not start: {said[-1] if said else 'it said nothing'}")
+        lines = log.read_text(encoding="utf-8").strip().splitlines()
+        raise EngineFailure(f"the server did not start: {lines[-1] if lines else 'it lines nothing'}")
     return json.loads(line)
 
 

@@ -1,4 +1,4 @@
-"""Sampling speed of the local engine: tokens per second of the bundled model through `LocalEngine.generate`.
+"""Sampling speed of the local engine: tokens per second of the bundled model through `LocalSampler.generate`.
 
 Place in the flow: a benchmark. The worker is a process of its own, as in a server, so what it sends and what this
 process reads is part of the figure; HTTP and chat templates are not.
@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 
 from bench.results import Result, latency_results
-from swarm.backends.local.sampler import LocalEngine
+from swarm.backends.local.sampler import LocalSampler
 from swarm.backends.local.trainer import build_local, build_worker
 from swarm.config import ServerConfig
 from swarm.job import TrainJob
@@ -35,7 +35,7 @@ CASE_LIMIT_S = 30.0
 
 
 @dataclass(slots=True)
-class Tally:
+class CaseOutput:
     """The output of one case until its deadline."""
 
     tokens: int = 0
@@ -52,48 +52,50 @@ def run(seconds: float) -> list[Result]:
 
 async def _measure(seconds: float) -> list[Result]:
     results: list[Result] = []
-    async with bare_engine() as engine:
+    async with bare_sampler() as sampler:
         for concurrency in CONCURRENCY:
             async with asyncio.timeout(seconds * (1 + WARM_UP) + CASE_LIMIT_S):
-                await drive(engine, concurrency, seconds * WARM_UP)
-                results += _summarize(concurrency, seconds, await drive(engine, concurrency, seconds))
+                await drive(sampler, concurrency, seconds * WARM_UP)
+                results += _summarize(concurrency, seconds, await drive(sampler, concurrency, seconds))
     return results
 
 
 @asynccontextmanager
-async def bare_engine() -> AsyncGenerator[LocalEngine]:
+async def bare_sampler() -> AsyncGenerator[LocalSampler]:
     """Start the local engine with the bundled model; its worker ends with the block."""
     with tempfile.TemporaryDirectory(prefix="bench-engine-") as directory:
         config = ServerConfig()
         worker = build_worker(config, Path(directory) / "worker.log")
-        engine, _ = build_local(TrainJob(), config, worker)
+        sampler, _ = build_local(TrainJob(), config, worker)
         try:
             async with asyncio.timeout(START_LIMIT_S):
-                await engine.start()
-            yield engine
+                await sampler.start()
+            yield sampler
         finally:
             await worker.stop()
 
 
-async def drive(engine: LocalEngine, concurrency: int, seconds: float) -> Tally:
+async def drive(sampler: LocalSampler, concurrency: int, seconds: float) -> CaseOutput:
     """Keep `concurrency` requests going for `seconds`; those under way at the end are aborted, their tokens count."""
-    tally, prompts = Tally(), _prompts()
+    tally, prompts = CaseOutput(), _prompts()
     deadline = time.perf_counter() + seconds
     try:
         async with asyncio.TaskGroup() as group:
             for _ in range(concurrency):
-                group.create_task(_keep_sampling(engine, prompts, deadline, tally))
+                group.create_task(_keep_sampling(sampler, prompts, deadline, tally))
     except ExceptionGroup as failures:
         # A worker that dies fails every request with the same reason.
         raise failures.exceptions[0] from failures
     return tally
 
 
-async def _keep_sampling(engine: LocalEngine, prompts: Iterator[list[int]], deadline: float, tally: Tally) -> None:
+async def _keep_sampling(
+    sampler: LocalSampler, prompts: Iterator[list[int]], deadline: float, tally: CaseOutput
+) -> None:
     params = SamplingParams(max_tokens=COMPLETION_TOKENS, ignore_eos=True)
     while (began := time.perf_counter()) < deadline:
         is_first = True
-        async with aclosing(engine.generate("bench", next(prompts), params)) as deltas:
+        async with aclosing(sampler.generate("bench", next(prompts), params)) as deltas:
             async for delta in deltas:
                 now = time.perf_counter()
                 if now >= deadline:
@@ -104,7 +106,7 @@ async def _keep_sampling(engine: LocalEngine, prompts: Iterator[list[int]], dead
                 tally.tokens += len(delta.token_ids_T)
 
 
-def _summarize(concurrency: int, seconds: float, tally: Tally) -> list[Result]:
+def _summarize(concurrency: int, seconds: float, tally: CaseOutput) -> list[Result]:
     case = f"{concurrency} at a time"
     return [
         Result(BENCHMARK, case, "tokens_per_second", tally.tokens / seconds, "tokens/s"),

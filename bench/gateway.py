@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 
 from bench.control_plane import start_server
-from bench.engine import CASE_LIMIT_S, COMPLETION_TOKENS, WARM_UP, Tally, bare_engine, drive, questions
+from bench.engine import CASE_LIMIT_S, COMPLETION_TOKENS, WARM_UP, CaseOutput, bare_sampler, drive, questions
 from bench.results import Result, latency_results
 from swarm import AsyncConnectionStack, EpisodeType, SwarmClient, TrainJob
 
@@ -49,9 +49,9 @@ def run(seconds: float) -> list[Result]:
 
 
 async def _measure(seconds: float) -> list[Result]:
-    async with bare_engine() as engine, asyncio.timeout(seconds * (1 + WARM_UP) + CASE_LIMIT_S):
-        await drive(engine, CLIENTS, seconds * WARM_UP)
-        bare = (await drive(engine, CLIENTS, seconds)).tokens / seconds
+    async with bare_sampler() as sampler, asyncio.timeout(seconds * (1 + WARM_UP) + CASE_LIMIT_S):
+        await drive(sampler, CLIENTS, seconds * WARM_UP)
+        bare = (await drive(sampler, CLIENTS, seconds)).tokens / seconds
     async with (
         _server() as endpoint,
         httpx.AsyncClient(timeout=CALL_LIMIT_S, transport=AsyncConnectionStack()) as http,
@@ -70,12 +70,12 @@ async def _measure(seconds: float) -> list[Result]:
     ]
 
 
-Send = Callable[[httpx.AsyncClient, str, dict[str, str], dict[str, Any], Tally], Awaitable[None]]
+Send = Callable[[httpx.AsyncClient, str, dict[str, str], dict[str, Any], CaseOutput], Awaitable[None]]
 
 
-async def _drive(http: httpx.AsyncClient, endpoint: _Endpoint, clients: int, seconds: float, send: Send) -> Tally:
+async def _drive(http: httpx.AsyncClient, endpoint: _Endpoint, clients: int, seconds: float, send: Send) -> CaseOutput:
     """Send calls one after the other in each client; calls still open at the end do not count."""
-    tally, asked = Tally(), questions()
+    tally, asked = CaseOutput(), questions()
     deadline = time.perf_counter() + seconds
     async with asyncio.TaskGroup() as group:
         for _ in range(clients):
@@ -84,7 +84,7 @@ async def _drive(http: httpx.AsyncClient, endpoint: _Endpoint, clients: int, sec
 
 
 async def _keep_calling(
-    http: httpx.AsyncClient, endpoint: _Endpoint, asked: Iterator[str], deadline: float, send: Send, tally: Tally
+    http: httpx.AsyncClient, endpoint: _Endpoint, asked: Iterator[str], deadline: float, send: Send, tally: CaseOutput
 ) -> None:
     headers: dict[str, str] = {}
     for number in itertools.count():
@@ -99,7 +99,7 @@ async def _keep_calling(
             "ignore_eos": True,
             "temperature": 1.0,
         }
-        done = Tally()
+        done = CaseOutput()
         await send(http, f"{endpoint.url}/chat/completions", headers, body, done)
         if time.perf_counter() < deadline:
             tally.tokens += done.tokens
@@ -107,7 +107,7 @@ async def _keep_calling(
 
 
 async def _complete(
-    http: httpx.AsyncClient, url: str, headers: dict[str, str], body: dict[str, Any], done: Tally
+    http: httpx.AsyncClient, url: str, headers: dict[str, str], body: dict[str, Any], done: CaseOutput
 ) -> None:
     response = await http.post(url, headers=headers, json=body)
     response.raise_for_status()
@@ -115,7 +115,7 @@ async def _complete(
 
 
 async def _stream(
-    http: httpx.AsyncClient, url: str, headers: dict[str, str], body: dict[str, Any], done: Tally
+    http: httpx.AsyncClient, url: str, headers: dict[str, str], body: dict[str, Any], done: CaseOutput
 ) -> None:
     began = time.perf_counter()
     streaming = {**body, "stream": True, "stream_options": {"include_usage": True}}

@@ -24,7 +24,7 @@ import psutil
 from bench.control_plane import CALL_LIMIT_S, START_LIMIT_S, start_server
 from bench.results import Result
 from bench.scale import case_of, results_of
-from bench.scale.setup import Batching, Cluster, Outcome, Setup, Workload
+from bench.scale.setup import Batching, Cluster, Setup, SteadyState, Workload
 from bench.scale.simulation import simulate
 from swarm import AsyncConnectionStack, AsyncSwarmClient, EngineFailure, Task, WorkflowOutput
 from swarm.client.episode import Credentials
@@ -54,24 +54,24 @@ LEAST_SLOWING = 2.0
 """What clients and server on two shared cores take with little queueing, and tokens no faster than 30 ms each."""
 LOOK_S = 0.2
 STEP_LIMIT_S = 120.0
-HOLD_S = 600.0
+WAIT_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class LiveMeasurement:
     """`cpu_s_per_call` is what the server's process worked per model call, its share of begins and ends included."""
 
-    outcome: Outcome
+    outcome: SteadyState
     cpu_s_per_call: float
 
 
 @dataclass(frozen=True, slots=True)
 class _Sighting:
-    """The totals up to a time. `call_s` and `spent_s` sum over calls and ended episodes."""
+    """The totals up to a time. `call_s` and `episode_s` sum over calls and ended episodes."""
 
     calls: int = 0
     call_s: float = 0.0
-    spent_s: float = 0.0
+    episode_s: float = 0.0
     cpu_s: float = 0.0
 
 
@@ -90,13 +90,13 @@ class _Load:
         sigma = self.setup.workload.length_sigma
         while True:
             episode_id, credentials = await self.client.begin_episode(
-                discard_episode_timeout=HOLD_S, wait_timeout=HOLD_S
+                discard_episode_timeout=WAIT_S, wait_timeout=WAIT_S
             )
             began, number = time.perf_counter(), next(self._numbers)
             await self._run_turns(credentials, self.chance.lognormvariate(-(sigma**2) / 2, sigma))
             task = Task("Reverse: ABC", f"task-{number // self.setup.batching.num_repeat}")
             await self.client.end_episode(task, episode_id, WorkflowOutput(reward=float(number % 2)))
-            self._add(spent_s=time.perf_counter() - began)
+            self._add(episode_s=time.perf_counter() - began)
 
     async def _run_turns(self, credentials: Credentials, length: float) -> None:
         workload = self.setup.workload
@@ -116,10 +116,10 @@ class _Load:
             answer.raise_for_status()
             self._add(calls=1, call_s=time.perf_counter() - called)
 
-    def _add(self, *, calls: int = 0, call_s: float = 0.0, spent_s: float = 0.0) -> None:
+    def _add(self, *, calls: int = 0, call_s: float = 0.0, episode_s: float = 0.0) -> None:
         past = self.so_far
         self.so_far = replace(
-            past, calls=past.calls + calls, call_s=past.call_s + call_s, spent_s=past.spent_s + spent_s
+            past, calls=past.calls + calls, call_s=past.call_s + call_s, episode_s=past.episode_s + episode_s
         )
 
 
@@ -134,7 +134,7 @@ def run(seconds: float) -> list[Result]:
             setup = _build(clients, staleness)
             steps = max(STEPS, math.ceil(seconds / simulate(setup).step_s))
             live = measure(setup, steps=steps, warm_up=WARM_UP)
-            case, simulated = case_of(setup), simulate(told(setup, live))
+            case, simulated = case_of(setup), simulate(calibrated(setup, live))
             results += results_of(BENCHMARK, case, live.outcome)
             results += results_of(BENCHMARK, f"{case}, simulated", simulated)
             error = 100 * (simulated.step_s / live.outcome.step_s - 1)
@@ -142,7 +142,7 @@ def run(seconds: float) -> list[Result]:
     return results
 
 
-def told(setup: Setup, live: Measured) -> Setup:
+def calibrated(setup: Setup, live: LiveMeasurement) -> Setup:
     """Return the case with the measured time of the server's process for a call."""
     return replace(setup, cluster=replace(setup.cluster, gateway_call_s=live.cpu_s_per_call))
 
@@ -173,7 +173,7 @@ def _slow_down(setup: Setup, factor: float) -> Setup:
     )
 
 
-def measure(setup: Setup, *, steps: int, warm_up: int, seed: int = 0) -> Measured:
+def measure(setup: Setup, *, steps: int, warm_up: int, seed: int = 0) -> LiveMeasurement:
     """Measure a setup and return the outcome over `steps` batches after `warm_up` ones.
 
     Raises EngineFailure if the server does not start or a step takes too long, and what a failing call raises.
@@ -181,13 +181,13 @@ def measure(setup: Setup, *, steps: int, warm_up: int, seed: int = 0) -> Measure
     return asyncio.run(_measure(setup, steps, warm_up, seed))
 
 
-async def _measure(setup: Setup, steps: int, warm_up: int, seed: int) -> Measured:
+async def _measure(setup: Setup, steps: int, warm_up: int, seed: int) -> LiveMeasurement:
     async with AsyncExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-scale-"))
         program = ("bench.scale.server", json.dumps(asdict(_on_sampled_tokens(setup))))
         url, pid = stack.enter_context(start_server(Path(directory), program))
         client = await stack.enter_async_context(AsyncSwarmClient(url, client_id="bench", timeout=CALL_LIMIT_S))
-        http = await stack.enter_async_context(httpx.AsyncClient(timeout=HOLD_S, transport=AsyncConnectionStack()))
+        http = await stack.enter_async_context(httpx.AsyncClient(timeout=WAIT_S, transport=AsyncConnectionStack()))
         await client.auto_sync_train_config_and_start_engine(setup.batching.job(), boot_timeout=START_LIMIT_S)
         load = _Load(setup, client, http, random.Random(seed))
         clients = [asyncio.create_task(load.keep_running()) for _ in range(setup.clients)]
@@ -212,14 +212,14 @@ async def _watch(
     server: psutil.Process,
     steps: int,
     warm_up: int,
-) -> Measured:
+) -> LiveMeasurement:
     await _until_step(load.client, warm_up, clients)
     before = _sight(load, server)
     await _until_step(load.client, warm_up + steps, clients)
     after = _sight(load, server)
     points = await load.client.metrics()
     outcome = _outcome(setup, points[warm_up - 1 : warm_up + steps], before, after)
-    return Measured(outcome, (after.cpu_s - before.cpu_s) / (after.calls - before.calls))
+    return LiveMeasurement(outcome, (after.cpu_s - before.cpu_s) / (after.calls - before.calls))
 
 
 async def _until_step(client: AsyncSwarmClient, step: int, clients: Sequence[asyncio.Task[None]]) -> None:
@@ -242,7 +242,7 @@ def _sight(load: _Load, server: psutil.Process) -> _Sighting:
     return replace(load.so_far, cpu_s=used.user + used.system)
 
 
-def _outcome(setup: Setup, points: Sequence[MetricPointView], before: _Sighting, after: _Sighting) -> Outcome:
+def _outcome(setup: Setup, points: Sequence[MetricPointView], before: _Sighting, after: _Sighting) -> SteadyState:
     """Return the means over the steps after the first point, which ends the warm-up."""
     first, last, measured = points[0], points[-1], points[1:]
     seconds, steps = last.at - first.at, len(measured)
@@ -254,12 +254,12 @@ def _outcome(setup: Setup, points: Sequence[MetricPointView], before: _Sighting,
         return last.metrics[name] - first.metrics[name]
 
     episodes, dropped = total("batch/episodes"), total("batch/dropped_episodes")
-    spent_s = after.spent_s - before.spent_s
+    episode_s = after.episode_s - before.episode_s
     rolling_s = seconds - total("scale/train_s") - steps * setup.cluster.publish_s
-    lost_s = max(0.0, rolling_s - spent_s / min(setup.clients, setup.batching.episodes))
+    lost_s = max(0.0, rolling_s - episode_s / min(setup.clients, setup.batching.episodes))
     stale = sum(point.metrics["scale/staleness_mean"] * point.metrics["batch/episodes"] for point in measured)
     call_s = (after.call_s - before.call_s) / (after.calls - before.calls)
-    return Outcome(
+    return SteadyState(
         step_s=seconds / steps,
         episodes_per_s=episodes / seconds,
         batch_episodes=episodes / steps,
@@ -270,5 +270,5 @@ def _outcome(setup: Setup, points: Sequence[MetricPointView], before: _Sighting,
         straggler_share=0.0 if setup.batching.max_staleness else lost_s / seconds,
         dropped_share=dropped / (dropped + episodes),
         gateway_s=max(0.0, call_s - grown("scale/busy_s") / grown("scale/calls")),
-        running=spent_s / seconds,
+        running=episode_s / seconds,
     )

@@ -232,11 +232,11 @@ class Question:
 class Charter:
     """The question and the rules of a study, frozen before its first run.
 
-    What is studied: `asks` is the question as data, and `question` is the same in words. `task` is the name of the
-    environment. `environment` is the reference that opens it. `environment_digest` changes with its tasks and its
-    grader. Both are empty until the frame node has opened the environment. `assumptions` lists what the topic left open
-    and the planner filled in, one sentence each. `not_studied` are parts of the topic that cannot be studied and that a
-    person dropped with `--assume`. `job` are the settings that all arms share before their levels are set.
+    What is studied: `asks` is the question as data, and `question` is the same in words. `environment_name` is the name
+    of the environment. `environment` is the reference that opens it. `environment_digest` changes with its tasks and
+    its grader. Both are empty until the frame node has opened the environment. `assumptions` lists what the topic left
+    open and the planner filled in, one sentence each. `not_studied` are parts of the topic that cannot be studied and
+    that a person dropped with `--assume`. `job` are the settings that all arms share before their levels are set.
 
     How runs are measured: `metric` is always the mean reward of eval episodes that the evaluator runs itself. Held-out
     scores are taken every `eval_every` steps of training; 0 means only at the end. `judged_by` is the number of a run
@@ -253,12 +253,12 @@ class Charter:
 
     topic: str
     question: str
-    task: str
+    environment_name: str
     metric: str
     direction: str
     baseline: str
     search_split: str
-    sealed_split: str
+    test_split: str
     eval_episodes: int
     rule: DecisionRule
     budget: Budget
@@ -287,7 +287,7 @@ class Charter:
 
     @property
     def of_scores(self) -> Charter:
-        """The same charter judged by final scores, which is how base scores and the sealed split are compared."""
+        """The same charter judged by final scores, which is how base scores and the test split are compared."""
         return replace(self, judged_by=JudgedBy.FINAL)
 
     @property
@@ -300,7 +300,7 @@ class Charter:
         return self.metric_range
 
     @property
-    def room_range(self) -> tuple[float, float] | None:
+    def headroom_range(self) -> tuple[float, float] | None:
         """The range near whose ends the judged number varies less; None if there are no such ends, as for distances."""
         return None if self.judged_by is JudgedBy.SPREAD else self.judged_range
 
@@ -331,7 +331,7 @@ class FrameRequest:
     """
 
     topic: str
-    task: str | None = None
+    family: str | None = None
     environment: StudiedEnvironment | None = None
     seeds: int | None = None
     steps: int | None = None

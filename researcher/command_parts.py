@@ -17,7 +17,7 @@ from rich.console import Console
 
 from researcher.home import DATABASE, home_option
 from researcher.terminal import log_to
-from swarm.processes.imports import collector_paused
+from swarm.processes import collector_paused
 
 EXAMPLE = "learning rate 1e-3 or 3e-3 for copying words"
 """A topic that works in any home."""
@@ -129,8 +129,8 @@ def work(
         return
     if detach:
         given = {**(budget or {}), **({} if min_free_gb is None else {"min_free_gb": min_free_gb})}
-        told = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", f"{value:.15g}")]
-        _detach(store, study, home, db, as_json, told)
+        options = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", f"{value:.15g}")]
+        _detach(store, study, home, db, as_json, options)
         return
     with collector_paused("langgraph"):
         from researcher.loop.session import work_on
@@ -163,15 +163,15 @@ def _detach(store: Any, study: Any, home: Path, db: str | None, as_json: bool, o
     from researcher.study.requests import database_option
 
     begun = work_detached(store, study, home, db, options)
-    told = f" {study.id}{home_option(home)}{database_option(db)}"
+    place = f" {study.id}{home_option(home)}{database_option(db)}"
     values: dict[str, Any] = {
         "study": study.id,
         "status": store.get_study(study.id).status.value,
         "pid": begun.pid,
         "log": str(begun.log),
-        "watch": f"researcher watch{told}",
-        "pause": f"researcher pause{told}",
-        "resume": f"researcher resume{told}",
+        "watch": f"researcher watch{place}",
+        "pause": f"researcher pause{place}",
+        "resume": f"researcher resume{place}",
     }
     print_values(values, as_json)
 
@@ -188,7 +188,7 @@ def print_result(store: Any, study: Any, home: Path, db: str | None, as_json: bo
         found = summarize(store, study.id)
         explorer = f"researcher ui{home_option(home)}{database_option(db)}"
         left_out = {"not_studied": found.not_studied} if found.not_studied else {}
-        said = {"answer": found.answer, "recommendation": list(found.recommendation)}
-        said |= {"verdicts": list(found.verdicts), "runs": found.runs}
-        values = left_out | said | values | {"explorer": explorer}
+        shown = {"answer": found.answer, "recommendation": list(found.recommendation)}
+        shown |= {"verdicts": list(found.verdicts), "runs": found.runs}
+        values = left_out | shown | values | {"explorer": explorer}
     print_values(values, as_json)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from experiments_db import ExperimentStore, Study, lease_name
 from researcher.errors import NotDetached
-from swarm.processes.child import tail
+from swarm.processes import tail
 
 START_LIMIT_S = 120.0
 """The longest start, in seconds: far above the time of the imports on a busy laptop."""
@@ -86,5 +86,5 @@ def _failure(log: Path, begins: int) -> str:
     """
     if log.stat().st_size <= begins:
         return ""
-    said = [line for line in tail(log).splitlines() if line.startswith(FAILURE)]
-    return said[-1].removeprefix(FAILURE) if said else ""
+    failures = [line for line in tail(log).splitlines() if line.startswith(FAILURE)]
+    return failures[-1].removeprefix(FAILURE) if failures else ""

@@ -1,7 +1,7 @@
 """The errors of the researcher, each with the exit code that the CLI returns for it.
 
 ResearchError            1
-├── TopicInvalid         2   empty topic, unknown task, contradicting flags
+├── TopicInvalid         2   empty topic, unknown environment, contradicting flags
 │   └── TopicNotUnderstood   2   parts of the topic match no setting, environment or option
 ├── StudyNotFound        3
 ├── ServerProblem        5   a swarm server cannot be reached or started

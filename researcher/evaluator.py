@@ -31,22 +31,19 @@ from researcher.execution.early_stopping import TIME_LIMITS
 from researcher.execution.environments import StudyEnvironments, trained_on
 from researcher.execution.run_record import ENDED_AT, RunMark, RunRejected, check_record, held_out_of, mark_begin
 from researcher.execution.runs import engine_of, job_of, total_steps
-from researcher.execution.shares import share_options
 from researcher.execution.training_process import bound_options, start_training
+from researcher.execution.training_quota import quota_options
 from researcher.servers.launching import await_serving, is_replaced, launch_once, refuse_own_successor
 from researcher.servers.server_pool import PROJECT
-from researcher.study.costs import COST, cost_of_attempts, cost_to_json, read_training_cost
+from researcher.study.costs.attempts import COST, cost_of_attempts, cost_to_json, read_training_cost
 from swarm import Credentials, Evaluation, SwarmClient, Task, TrainJob
 from swarm.environments import Environment
-from swarm.processes.child import Child, end_stale
-from swarm.program import Program, measure
-from swarm.program.base import PLAIN
-from swarm.program.hosted.process import MAX_HUNG, ProgramProcess, place_program
-from swarm.program.training import EVAL_TEMPERATURE
-from swarm.sandbox.sandbox import Sandbox
+from swarm.processes import Child, end_stale
+from swarm.program import EVAL_TEMPERATURE, MAX_HUNG, PLAIN, Program, ProgramProcess, measure, place_program
+from swarm.sandbox import Sandbox
 from swarm.tasks import Split
 
-BASE, FINAL, SEALED = "base", "final", "sealed"
+BASE, FINAL, TEST = "base", "final", "test"
 AT_STEP = "step-"
 """The prefix of the phase of a score in mid-training; the number of steps follows."""
 CHECKPOINTS = "checkpoints"
@@ -225,12 +222,12 @@ class Evaluator:
     def _final_version(self, run: Run) -> int:
         return self.store.get_run(run.id).final_weight_version or 0
 
-    def measure_sealed(self, run: Run, url: str) -> None:
-        """Score a finished run's checkpoint on the sealed split.
+    def measure_test(self, run: Run, url: str) -> None:
+        """Score a finished run's checkpoint on the test split.
 
         Raises RunBroken if the run has no checkpoint.
         """
-        self._measure_checkpoint(run, url, run.external_ids.get("checkpoint"), SEALED, self.charter.sealed_split)
+        self._measure_checkpoint(run, url, run.external_ids.get("checkpoint"), TEST, self.charter.test_split)
 
     def measure_at_step(self, run: Run, url: str, step: int) -> None:
         """Score a finished run's checkpoint of a step on the search split.
@@ -423,7 +420,7 @@ class Evaluator:
         environment = self._environment()
         held_out = [
             item.task
-            for split in (self.charter.search_split, self.charter.sealed_split)
+            for split in (self.charter.search_split, self.charter.test_split)
             for item in islice(environment.tasks(Split(split)), self.charter.eval_episodes)
         ]
         check_record(
@@ -463,7 +460,7 @@ class Evaluator:
             url=url,
             token=self.token_of(url),
             is_sandboxed=not is_trusted and self.sandbox is not None,
-            until=share_options(self.charter, self.store, run.id),
+            until=quota_options(self.charter, self.store, run.id),
             bounds=bound_options(self.charter),
         )
 
@@ -513,7 +510,7 @@ def evaluator_hash(charter: Charter, environment: Environment, split: str) -> st
     limits = {"attempt_calls": charter.attempt_calls, "attempt_tokens": charter.attempt_tokens}
     return hash_json(
         {
-            "task": environment.name,
+            "environment_name": environment.name,
             "environment": environment.digest,
             "split": split,
             "tasks": sha256("\n".join(item.task.task_id for item in tasks).encode()).hexdigest(),

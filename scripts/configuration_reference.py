@@ -31,7 +31,7 @@ What a client syncs: `TrainJob` in Python, `{{"job": ...}}` over HTTP, a `job.ya
 not listed here is refused by name. `GET /v1/swarm/job` shows a job as it was given and with every default filled in.
 
 Most settings can [change while the job runs](http-api.md#change-the-job-that-runs), on every engine or on all but verl.
-Column "live" says when a change can hold at the earliest: from the next *seal*, for what is read when a batch is
+Column "live" says when a change can hold at the earliest: from the next *step*, for what is read when a batch is
 trained or after that; or from the next *batch*, for what is read from the first episode of a batch on and never changes
 within one.
 
@@ -44,7 +44,7 @@ within one.
 ## A server
 
 `host` and `port` are flags of `swarm start`. Each other setting can be an environment variable: its name in capitals
-behind `SWARM_`, as in `SWARM_HOLD_S=30`; `SWARM_HOME` is the directory above the server's, `SWARM_PEERS` and
+behind `SWARM_`, as in `SWARM_MAX_WAIT_S=30`; `SWARM_HOME` is the directory above the server's, `SWARM_PEERS` and
 `SWARM_EVAL_ENVS` are separated by commas. Directory, peers and environments (`--home`, `--peer`, `--eval-env`) are
 flags as well; a flag wins over a variable.
 
@@ -73,7 +73,7 @@ def _live(name: str) -> str:
     """Return the note on when a change of the setting in a running job takes effect."""
     if name not in LIVE:
         return ""
-    first = {Reader.STEP: "seal", Reader.BATCH: "batch"}[LIVE[name].reader]
+    first = {Reader.STEP: "step", Reader.BATCH: "batch"}[LIVE[name].reader]
     return first if LIVE[name].on_verl else f"{first}, not on verl"
 
 

@@ -55,7 +55,7 @@ class ServerConfig(DescribedModel):
     max_torch_threads: int | None = Field(default=None, ge=1)
     """See `torch_threads`. Set it if several servers share a machine, as threads that wait for a core slow each other
     down. Default: no limit."""
-    hold_s: float = Field(default=100.0, gt=0, le=600)
+    max_wait_s: float = Field(default=100.0, gt=0, le=600)
     """Seconds that a model call waits while weights change, before it is refused with `Retry-After`."""
     boot_timeout_s: float | None = Field(default=None, gt=0)
     """Seconds that an engine may take to start. Default: 120, and 1800 for verl."""

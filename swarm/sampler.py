@@ -1,7 +1,7 @@
-"""The protocol of an engine, which samples: token ids in, token ids and logprobs out.
+"""The protocol of a sampler: token ids in, token ids and logprobs out.
 
-Place in the flow: rollout calls `generate`, and swarm/server/run.py starts and stops the engine. The backends implement
-the protocol. An engine knows nothing of messages, episodes or rewards.
+Place in the flow: rollout calls `generate`, and swarm/server/run.py starts and stops the sampler. The backends
+implement the protocol. A sampler knows nothing of messages, episodes or rewards.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from swarm.types import SamplingParams, TokenDelta
 
 
 class EngineLost(EngineFailure):
-    """The process of engine and trainer died. Its weights and all requests in progress are lost.
+    """The process of sampler and trainer died. Its weights and all requests in progress are lost.
 
-    The same request succeeds after the engine has been restarted and its weights restored.
+    The same request succeeds after the sampler has been restarted and its weights restored.
     """
 
 
 @dataclass(frozen=True, slots=True)
-class EngineInfo:
-    """Facts about a started engine. `context_length` limits prompt plus completion, in tokens."""
+class SamplerInfo:
+    """Facts about a started sampler. `context_length` limits prompt plus completion, in tokens."""
 
     model: str
     tokenizer_path: str
@@ -32,10 +32,10 @@ class EngineInfo:
     device: str
 
 
-class Engine(Protocol):
-    """An engine with one model. It is used from one asyncio event loop."""
+class Sampler(Protocol):
+    """A sampler with one model. It is used from one asyncio event loop."""
 
-    async def start(self) -> EngineInfo:
+    async def start(self) -> SamplerInfo:
         """Load the model at weight version 0. A previously loaded model is dropped, and its completions are aborted.
 
         Raise EngineFailure with the reason, such as a wrong path or an unsupported model. Raise EngineLost if the
@@ -53,6 +53,6 @@ class Engine(Protocol):
         """Sample one completion. Closing the generator early aborts the request within one decoding step.
 
         While weights change, the generator pauses; it continues with the new version. Raise ContextLengthExceeded if
-        not even one token fits after the prompt, EngineLost if the engine dies.
+        not even one token fits after the prompt, EngineLost if the sampler dies.
         """
         ...

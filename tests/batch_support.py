@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from swarm.batch import BatchPolicy, BatchPool, DropReason, Place, SealedBatch
+from swarm.batch import BatchPolicy, BatchPool, ClosedBatch, DropReason, Place
 from swarm.job import TrainJob
 from swarm.types import FinishedEpisode, Sample
 
@@ -83,5 +83,5 @@ def fill(pool: BatchPool, sizes: dict[str, int]) -> None:
             pool.add(make_episode(f"{task_id}-{repeat}", task_id))
 
 
-def reasons(sealed: SealedBatch) -> dict[str, DropReason]:
-    return {drop.episode_id: drop.reason for drop in sealed.dropped}
+def reasons(closed: ClosedBatch) -> dict[str, DropReason]:
+    return {drop.episode_id: drop.reason for drop in closed.dropped}

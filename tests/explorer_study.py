@@ -15,6 +15,7 @@ from experiments_db import (
     Experiment,
     ExperimentStatus,
     ExperimentStore,
+    Outcome,
     Run,
     RunStatus,
     Severity,
@@ -72,7 +73,7 @@ def add_study(store: ExperimentStore, home: Path, *, seeds: int = 3, is_finished
     _add_failed_run(store, arms[0])
     means = {arm.name: [_add_run(store, home, arm, seed) for seed in range(seeds)] for arm in arms}
     _add_analysis(store, study.id, arms, means)
-    store.judge_hypothesis(hypothesis.id, Verdict.KEEP, "lr=0.0001: worse")
+    store.judge_hypothesis(hypothesis.id, Outcome.REFUTED, "lr=0.0001: worse")
     store.charge_budget(study.id, BudgetKind.RUNS, 3 * seeds, "runs")
     store.charge_budget(study.id, BudgetKind.WALL_CLOCK_S, 312.4, "session:1")
     store.record_decision(
@@ -82,7 +83,7 @@ def add_study(store: ExperimentStore, home: Path, *, seeds: int = 3, is_finished
         reason=f"All arms are decided. {HOSTILE}",
         details={"interpretation": f"On reverse, lr=0.001 has the highest mean. {HOSTILE} :red[no] [x](javascript:1)"},
     )
-    store.append_event(study.id, "budget.spent", "No further run.", severity=Severity.WARNING)
+    store.append_event(study.id, "budget.used_up", "No further run.", severity=Severity.WARNING)
     if is_finished:
         store.set_study_status(study.id, StudyStatus.FINISHED, "the report is written")
     return study.id
@@ -115,12 +116,12 @@ def _charter(seeds: int) -> dict[str, object]:
     return {
         "topic": TOPIC,
         "question": f"How does lr change what is learned on reverse? {HOSTILE}",
-        "task": "reverse",
+        "environment_name": "reverse",
         "metric": METRIC,
         "direction": "maximize",
         "baseline": "lr=0.001",
         "search_split": "validation",
-        "sealed_split": "test",
+        "test_split": "test",
         "eval_episodes": 200,
         "rule": {"alpha": 0.05, "min_effect": 0.02, "min_seeds": seeds, "correction": "holm"},
         "budget": {"max_runs": 12, "max_wall_s": None, "max_llm_tokens": None, "max_llm_usd": None},
@@ -178,7 +179,7 @@ def _add_run(store: ExperimentStore, home: Path, arm: Experiment, seed: int) -> 
     final = round(goal + chance.uniform(-0.02, 0.02), 3)
     _score(store, run, "final", final)
     if arm.is_baseline:
-        _score(store, run, "sealed", final - 0.01, split="test")
+        _score(store, run, "test", final - 0.01, split="test")
     store.record_artifact(arm.study_id, "log", str(log), sha256="0" * 64, size_bytes=log.stat().st_size, run_id=run.id)
     store.record_episodes(run.id, [_episode(run, index) for index in range(2)])
     store.update_run(

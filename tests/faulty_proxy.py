@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 START_TIMEOUT_S = 20
 EXCHANGE_TIMEOUT_S = 60
-HOLD_S = 4.0
+WAIT_S = 4.0
 """How long a delayed reply is held; longer than its client waits."""
 
 
@@ -133,7 +133,7 @@ class FaultyProxy:
                         await self._ask(request)
             case Fault.DELAY:
                 reply = await self._ask(request)
-                await asyncio.sleep(HOLD_S)
+                await asyncio.sleep(WAIT_S)
                 writer.write(reply)
             case Fault.TWICE | Fault.LOSE_REPLY_OF_TWO:
                 first, second = await asyncio.gather(self._ask(request), self._ask(request))

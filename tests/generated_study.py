@@ -1,7 +1,7 @@
 """Random but legal studies in a real store: what happens to a run is drawn, all else is done by the loop's own nodes.
 
 A run finishes, ends early, fails, is trained again, loses its score to the system or to the budget, or has not ended.
-The rows are those that the evaluator and the monitor store; the judge, the decisions and the choice for the sealed
+The rows are those that the evaluator and the monitor store; the judge, the decisions and the choice for the test
 split are the real ones.
 """
 
@@ -22,7 +22,7 @@ from experiments_db import Author, BudgetKind, ExperimentStatus, ExperimentStore
 from prompts import load
 from researcher.base_scores import MEASURED_ON
 from researcher.charter import Budget, Charter, DecisionRule
-from researcher.evaluator import BASE, FINAL, SEALED
+from researcher.evaluator import BASE, FINAL, TEST
 from researcher.execution.background import BackgroundTasks
 from researcher.execution.runs import BUDGET, MAX_ON_ONE_SERVER, run_key
 from researcher.loop.deps import Deps
@@ -37,8 +37,7 @@ from researcher.planner.claims import Claim, ClaimKind, Measured
 from researcher.planner.scripted import Script, ScriptedPlanner
 from researcher.servers.server_pool import ServerPool
 from researcher.study.budget import BudgetLedger
-from researcher.study.costs import COST, cost_to_json
-from researcher.study.costs.attempts import AttemptCost
+from researcher.study.costs.attempts import COST, AttemptCost, cost_to_json
 from researcher.study.ending import judge_ending
 from researcher.study.log import StudyLog, to_json
 
@@ -74,14 +73,14 @@ class Specification:
     rule: DecisionRule = field(default_factory=DecisionRule)
     relations: tuple[Relation, ...] = ()
     has_same_base: bool = True
-    is_sealed: bool = True
+    is_tested: bool = True
     disqualified: int | None = None
     calls: Sequence[float] = ()
     shares: Sequence[float | None] = ()
     is_equal: bool = False
 
     @property
-    def is_spent(self) -> bool:
+    def is_budget_used_up(self) -> bool:
         return STOPPED in self.fates.values()
 
 
@@ -120,7 +119,7 @@ def draw(seed: int) -> Specification:
         ),
         relations=tuple(relations),
         has_same_base=chance.random() < 0.5,
-        is_sealed=chance.random() < 0.7,
+        is_tested=chance.random() < 0.7,
         disqualified=chance.randrange(1, arms) if arms > 1 and chance.random() < 0.15 else None,
         calls=[chance.choice((1.0, 1.0, 8.0)) for _ in range(arms)] if chance.random() < 0.6 else (),
         shares=[chance.choice((1.0, 0.97, 0.12, None)) for _ in range(arms)],
@@ -153,15 +152,15 @@ def generate(store: ExperimentStore, home: Path, wanted: Specification) -> Gener
     )
     chance = random.Random(wanted.seed)
     for iteration in range(wanted.rounds):
-        is_spent = wanted.is_spent and iteration == wanted.rounds - 1
-        state: Any = {**first_state(study.id), "iteration": iteration, "is_spent": is_spent}
+        is_budget_used_up = wanted.is_budget_used_up and iteration == wanted.rounds - 1
+        state: Any = {**first_state(study.id), "iteration": iteration, "is_budget_used_up": is_budget_used_up}
         plan(deps, state)
         _train(deps, charter, wanted, iteration, chance)
         analyze(deps, state)
         decide(deps, state)
-    if wanted.is_sealed and not wanted.is_spent:
-        _score_sealed(deps, charter, chance)
-    ending = judge_ending(store, study.id, is_spent=wanted.is_spent)
+    if wanted.is_tested and not wanted.is_budget_used_up:
+        _score_test(deps, charter, chance)
+    ending = judge_ending(store, study.id, is_budget_used_up=wanted.is_budget_used_up)
     store.set_study_status(study.id, ending.status, ending.reason)
     return GeneratedStudy(store, study.id, wanted)
 
@@ -170,12 +169,12 @@ def _charter(wanted: Specification, topic: str) -> Charter:
     return Charter(
         topic=topic,
         question="How do the arms differ on reverse?",
-        task="reverse",
+        environment_name="reverse",
         metric="mean reward of held-out episodes",
         direction=wanted.direction,
         baseline=BASELINE,
         search_split="validation",
-        sealed_split="test",
+        test_split="test",
         eval_episodes=wanted.episodes,
         rule=wanted.rule,
         budget=Budget(),
@@ -285,7 +284,7 @@ class _Rows:
         charter, episodes = self._charter, self._charter.eval_episodes
         solved = min(episodes, max(0, round(mean * episodes)))
         share = solved / episodes
-        split = charter.sealed_split if phase == SEALED else charter.search_split
+        split = charter.test_split if phase == TEST else charter.search_split
         self._scores.append(
             (
                 *(run, phase, split, charter.metric, 0, episodes, solved, share),
@@ -361,7 +360,7 @@ def _cost(wanted: Specification, index: int, attempts: int) -> AttemptCost:
     return AttemptCost(attempts, calls, 20 * calls, 5 * calls, 0.5, (1.0,), model_share=wanted.shares[index])
 
 
-def _score_sealed(deps: Deps, charter: Charter, chance: random.Random) -> None:
+def _score_test(deps: Deps, charter: Charter, chance: random.Random) -> None:
     arms = choose_finalists(deps.log, charter)
     if len(arms) < 2:
         return
@@ -373,12 +372,12 @@ def _score_sealed(deps: Deps, charter: Charter, chance: random.Random) -> None:
         for run in deps.store.list_runs(experiment_id=experiment.id):
             final = deps.store.find_evaluation(run.id, FINAL, charter.search_split)
             if run.status is RunStatus.FINISHED and final is not None:
-                rows.add_score(run.id, SEALED, final.mean - 0.2 * (chance.random() < 0.2), {})
+                rows.add_score(run.id, TEST, final.mean - 0.2 * (chance.random() < 0.2), {})
     rows.write()
 
 
 def rich() -> Specification:
-    """Return a study in which everything happens: a kept arm that spends more, every end of a run, a sealed score."""
+    """Return a study in which everything happens: a kept arm that spends more, every end of a run, a test score."""
     fates = {(arm, number): FINISHED for arm in range(4) for number in range(8)}
     fates |= {(1, 0): RETRIED, (1, 1): NO_SIGNAL, (2, 0): COLLAPSED, (2, 1): DIVERGED, (2, 2): LOST}
     return replace(
@@ -396,7 +395,7 @@ def rich() -> Specification:
         rule=DecisionRule(),
         relations=(Relation.BETTER, Relation.BEST, Relation.MATTERS_MORE),
         has_same_base=True,
-        is_sealed=True,
+        is_tested=True,
         disqualified=None,
         calls=(1.0, 1.0, 1.0, 8.0),
         shares=(1.0, 1.0, 1.0, 0.97),

@@ -1,4 +1,4 @@
-"""Engine and trainer of one job on a worker process of their own, and trained checkpoints where a server keeps them.
+"""Sampler and trainer of one job on a worker process of their own, and trained checkpoints where a server keeps them.
 
 Place in the flow: tests of what the local backend leaves on disk.
 """
@@ -15,7 +15,7 @@ import torch
 from contract.test_trainer_contract import make_batch, sample
 from transformers import AutoModelForCausalLM
 
-from swarm.backends.local.sampler import LocalEngine
+from swarm.backends.local.sampler import LocalSampler
 from swarm.backends.local.trainer import LocalTrainer, build_local, build_worker
 from swarm.backends.process.worker_process import WorkerProcess
 from swarm.config import ServerConfig
@@ -35,13 +35,13 @@ class Drawn:
 
 @dataclass(frozen=True)
 class LocalRun:
-    engine: LocalEngine
+    sampler: LocalSampler
     trainer: LocalTrainer
     job: TrainJob
 
     async def train(self, first: int, last: int) -> list[dict[str, float]]:
         """Steps `first` to `last`, each on a batch sampled just before; the metrics of each."""
-        return [dict((await self.trainer.train(await make_batch(self.engine, step))).metrics)
+        return [dict((await self.trainer.train(await make_batch(self.sampler, step))).metrics)
                 for step in range(first, last + 1)]  # fmt: skip
 
     async def save(self, home: Path, step: int, *, number: int = 1) -> Path:
@@ -54,7 +54,7 @@ class LocalRun:
         """A few completions of the present weights, each with a seed of its own."""
         drawn: list[Drawn] = []
         for seed in range(4):
-            deltas = await sample(self.engine, max_tokens=12, seed=seed)
+            deltas = await sample(self.sampler, max_tokens=12, seed=seed)
             tokens = tuple(token for delta in deltas for token in delta.token_ids_T)
             drawn.append(Drawn(tokens, tuple(value for delta in deltas for value in delta.logprobs_T)))
         return drawn
@@ -62,13 +62,13 @@ class LocalRun:
 
 @asynccontextmanager
 async def local_run(directory: Path, shared: WorkerProcess | None = None, **settings: Any) -> AsyncIterator[LocalRun]:
-    """A started engine of the bundled model with its trainer; a worker that is not shared ends with the context."""
+    """A started sampler of the bundled model with its trainer; a worker that is not shared ends with the context."""
     job = TrainJob(**{"lr": 3e-3, **settings}).resolve()
     worker = shared or build_worker(ServerConfig(), directory / "worker.log")
-    engine, trainer = build_local(job, ServerConfig(), worker)
+    sampler, trainer = build_local(job, ServerConfig(), worker)
     try:
-        await engine.start()
-        yield LocalRun(engine, trainer, job)
+        await sampler.start()
+        yield LocalRun(sampler, trainer, job)
     finally:
         if shared is None:
             await worker.stop()

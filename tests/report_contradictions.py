@@ -449,22 +449,22 @@ def _check_tested(report: Report) -> Iterator[str]:
             yield f"{more} runs in place of {has}"
 
 
-def _check_sealed(report: Report) -> Iterator[str]:
-    rows = report["Sealed test"].table("mean")
+def _check_test(report: Report) -> Iterator[str]:
+    rows = report["Test split"].table("mean")
     names = {row["arm"] for row in rows}
     has_weights = {row["arm"] for row in report.trainings if row["status"] == "finished"}
     baseline = {name for name in has_weights if report.arms[name].verdict == "baseline"}
     if rows and (len(rows) < 2 or not baseline <= names):
-        yield f"the sealed test has {names}"
+        yield f"the test split has {names}"
     if out := [name for name in names if report.arms[name].verdict == "disqualified"]:
-        yield f"the sealed test has {out}"
+        yield f"the test split has {out}"
     said = re.search(r"took no part in any choice: (.*?)\.(?: |$)", report["Abstract"].text)
     means = {tuple(each.split(" ")) for each in said[1].split(", ")} if said else set()
     if means != {(row["arm"], row["mean"]) for row in rows}:
-        yield f"the abstract has {means}, the sealed test {rows}"
-    contradicted = re.findall(r"(\S+) against \S+ on it: .*?contradicts an improvement", report["Sealed test"].text)
+        yield f"the abstract has {means}, the test split {rows}"
+    contradicted = re.findall(r"(\S+) against \S+ on it: .*?contradicts an improvement", report["Test split"].text)
     if bool(contradicted) != ("No improvement is shown" in report.answer):
-        yield f"the sealed test contradicts {contradicted}, the answer says {report.answer!r}"
+        yield f"the test split contradicts {contradicted}, the answer says {report.answer!r}"
     if contradicted and re.search(rf"\bUse {contradicted[0]}:", report["Recommendation"].text):
         yield f"{contradicted} is recommended"
 
@@ -526,7 +526,7 @@ CHECKS: Sequence[Callable[[Report], Iterator[str]]] = (
     _check_advice,
     _check_precision,
     _check_tested,
-    _check_sealed,
+    _check_test,
     _check_costs,
     _check_profiles,
     _check_typical,

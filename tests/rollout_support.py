@@ -18,11 +18,11 @@ from swarm.live_settings import JobTimeline
 from swarm.rollout.episodes import BegunEpisode, Episodes
 from swarm.run.lifecycle import EngineLifecycle
 from swarm.run.running_job import RunningJob
-from swarm.sampler import EngineInfo
+from swarm.sampler import SamplerInfo
 from swarm.schemas import BeginEpisodeRequest, EndEpisodeRequest, EngineState
 from swarm.types import FinishReason, ForkReason, SamplingParams, Turn
 
-INFO = EngineInfo(model="fake", tokenizer_path="", context_length=64, parameters=0, device="none")
+INFO = SamplerInfo(model="fake", tokenizer_path="", context_length=64, parameters=0, device="none")
 
 
 @dataclass
@@ -37,12 +37,12 @@ class Stage:
     async def begin(self, **request: Any) -> BegunEpisode:
         return await self.episodes.begin(BeginEpisodeRequest.model_validate({"wait_s": 0, **request}))
 
-    async def begin_held(self, **request: Any) -> asyncio.Task[BegunEpisode]:
+    async def begin_waiting(self, **request: Any) -> asyncio.Task[BegunEpisode]:
         """A begin that waits: it has taken its place when this returns."""
-        held = asyncio.create_task(self.begin(wait_s=20, **request))
+        waiting = asyncio.create_task(self.begin(wait_s=20, **request))
         await asyncio.sleep(0.02)
-        assert not held.done(), "it was let in"
-        return held
+        assert not waiting.done(), "it was let in"
+        return waiting
 
     async def call(self, episode: BegunEpisode, **changes: Any) -> Turn:
         """One model call of an episode, as the gateway records it."""
@@ -63,17 +63,17 @@ class Stage:
         await self.end(episode.episode_id, reward=reward, task_id=task_id)
         return episode.episode_id
 
-    async def seal(self) -> list[str]:
+    async def close_batch(self) -> list[str]:
         """What the training loop does between two batches, without the training. Returns the members."""
         await self.lifecycle.move(EngineState.DRAINING)
         step = self.lifecycle.weights.step + 1
-        sealed = self.episodes.seal(batch_id=f"batch-{step}-{time.time()}", step=step)
-        groups = [[episode.episode_id for episode in group.members] for group in sealed.batch.groups]
-        dropped = [(drop.episode_id, drop.reason) for drop in sealed.dropped]
-        await self.ledger.seal_batch(sealed.batch.batch_id, step, groups, dropped)
-        self.episodes.confirm(sealed.batch)
+        closed = self.episodes.close_batch(batch_id=f"batch-{step}-{time.time()}", step=step)
+        groups = [[episode.episode_id for episode in group.members] for group in closed.batch.groups]
+        dropped = [(drop.episode_id, drop.reason) for drop in closed.dropped]
+        await self.ledger.close_batch(closed.batch.batch_id, step, groups, dropped)
+        self.episodes.confirm(closed.batch)
         await self.lifecycle.move(EngineState.ROLLING)
-        return [episode.episode_id for episode in sealed.batch.members]
+        return [episode.episode_id for episode in closed.batch.members]
 
 
 def sampled_turn(episode_id: str, index: int, **changes: Any) -> Turn:

@@ -23,7 +23,7 @@ import swarm
 from experiments_db import Author, BudgetKind, Experiment, ExperimentStatus, ExperimentStore, Run, RunStatus, open_store
 from prompts import load
 from researcher.charter import Budget, Charter, DecisionRule, JudgedBy
-from researcher.evaluator import BASE, FINAL, SEALED, keep_file
+from researcher.evaluator import BASE, FINAL, TEST, keep_file
 from researcher.execution.background import BackgroundTasks
 from researcher.execution.early_stopping import REWARD, SUCCESS
 from researcher.execution.runs import Trial, job_of, run_key
@@ -88,7 +88,7 @@ class SimulatedStudy:
 @dataclass
 class Simulation:
     """What is to be simulated. `rounds` is the number of plans, each of which adds `seeds` seeds; `interpretations` is
-    what the planner claims after each. `sealed_means` are those of arms that do otherwise on the sealed split."""
+    what the planner claims after each. `test_means` are those of arms that do otherwise on the test split."""
 
     means: Mapping[str, float] = field(default_factory=lambda: dict(MEANS))
     seeds: int = 3
@@ -97,7 +97,7 @@ class Simulation:
     interpretations: Sequence[tuple[Claim, ...]] = ((),)
     chance: int = 0
     exact: Mapping[str, Sequence[float]] = field(default_factory=dict[str, Sequence[float]])
-    sealed_means: Mapping[str, float] = field(default_factory=dict[str, float])
+    test_means: Mapping[str, float] = field(default_factory=dict[str, float])
     judged_by: JudgedBy = JudgedBy.FINAL
     has_images: bool = False
     """Whether the figures of the report are drawn, which takes as long as all else."""
@@ -175,8 +175,8 @@ class Simulation:
         for name in dict.fromkeys((best, BASELINE)):
             for run in study.runs(name):
                 if run.status is RunStatus.FINISHED:
-                    result = play(self.sealed_means.get(name, self.means[name]), chance, "test", 0)
-                    study.deps.evaluator().record_score(run, SEALED, "test", result, version=0)
+                    result = play(self.test_means.get(name, self.means[name]), chance, "test", 0)
+                    study.deps.evaluator().record_score(run, TEST, "test", result, version=0)
 
 
 def play(mean: float, chance: random.Random, split: str, version: int, *, is_exact: bool = False) -> Evaluation:
@@ -206,12 +206,12 @@ def _charter(planner: str) -> Charter:
     return Charter(
         topic="Which learning rate is best for reversal?",
         question="How does lr change what is learned on reverse?",
-        task="reverse",
+        environment_name="reverse",
         metric="mean reward of held-out episodes",
         direction="maximize",
         baseline=BASELINE,
         search_split="validation",
-        sealed_split="test",
+        test_split="test",
         eval_episodes=EPISODES,
         rule=DecisionRule(),
         budget=Budget(max_runs=100),

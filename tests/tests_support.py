@@ -80,8 +80,8 @@ def wait_for_step(http: httpx.Client, step: int, timeout_s: float = WAIT_S) -> d
     )
 
 
-def wait_for_held_begins(http: httpx.Client, number: int, timeout_s: float = WAIT_S) -> dict[str, Any]:
-    return _wait(http, lambda status: status["pool"]["held_begins"] == number, f"{number} held begins", timeout_s)
+def wait_for_waiting_begins(http: httpx.Client, number: int, timeout_s: float = WAIT_S) -> dict[str, Any]:
+    return _wait(http, lambda status: status["pool"]["waiting_begins"] == number, f"{number} waiting begins", timeout_s)
 
 
 def _wait(http: httpx.Client, reached: Any, what: str, timeout_s: float) -> dict[str, Any]:

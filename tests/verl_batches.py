@@ -1,4 +1,4 @@
-"""Sealed batches of the bundled model, with the logprobs that it would record, for the tests of the verl trainer."""
+"""Closed batches of the bundled model, with the logprobs that it would record, for the tests of the verl trainer."""
 
 from __future__ import annotations
 

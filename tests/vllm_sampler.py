@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM
 from swarm.backends.grammar.compiler import GrammarCompiler
 from swarm.backends.local.decoding.sampling import Draw, LogitEdits, sample
 from swarm.backends.replicas.layout import SamplerLayout, SamplerLimits, SamplerSettings, WeightFile
-from swarm.backends.replicas.sampler import ReplicatedSampler
+from swarm.backends.replicas.sampler import ReplicaSampler
 from swarm.model_path import BUNDLED_DIRECTORY, read_stop_ids, read_tokenizer
 from swarm.types import SamplingParams
 
@@ -34,9 +34,9 @@ def vllm_python() -> Path:
     return Path(named)
 
 
-def vllm_engine(
+def start_vllm_sampler(
     log_directory: Path, model: Path = BUNDLED_DIRECTORY, *, replicas: int = 1, limits: SamplerLimits = LIMITS
-) -> ReplicatedSampler:
+) -> ReplicaSampler:
     settings = SamplerSettings(
         model,
         SamplerLayout(replicas=replicas),
@@ -45,7 +45,7 @@ def vllm_engine(
         sampler="vllm",
         flags={"enforce_eager": True},
     )
-    return ReplicatedSampler(settings, python=vllm_python(), log_directory=log_directory, limits=limits)
+    return ReplicaSampler(settings, python=vllm_python(), log_directory=log_directory, limits=limits)
 
 
 def load_reference() -> Any:

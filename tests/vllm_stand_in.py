@@ -19,7 +19,7 @@ from typing import Any
 from process_support import is_running
 
 from swarm.backends.replicas.layout import SamplerLayout, SamplerLimits, SamplerSettings, WeightFile
-from swarm.backends.replicas.sampler import ReplicatedSampler
+from swarm.backends.replicas.sampler import ReplicaSampler
 from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.types import FinishReason, SamplingParams, TokenDelta
 
@@ -87,17 +87,17 @@ class StandIns:
         pids = [note["pid"] for note in self.notes() if "pid" in note]
         return [pid for pid in pids if is_running(pid)]
 
-    def engine(
+    def sampler(
         self,
         replicas: int = 1,
         limits: SamplerLimits = LIMITS,
         ray_address: str | None = None,
         python: Path = Path(sys.executable),
         **options: Any,
-    ) -> ReplicatedSampler:
+    ) -> ReplicaSampler:
         layout = SamplerLayout(replicas=replicas, **options.pop("layout", {}))
         settings = SamplerSettings(BUNDLED_DIRECTORY, layout, "float32", max_num_seqs=16, sampler="vllm", **options)
-        return ReplicatedSampler(
+        return ReplicaSampler(
             settings,
             python=python,
             log_directory=self.directory / "logs",
@@ -111,8 +111,8 @@ class StandIns:
         return WeightFile(path, version)
 
 
-def port_of(engine: ReplicatedSampler, replica: int) -> int:
-    url = engine.replicas[replica].base_url
+def port_of(sampler: ReplicaSampler, replica: int) -> int:
+    url = sampler.replicas[replica].base_url
     assert url is not None
     return int(url.rsplit(":", 1)[1])
 
@@ -135,7 +135,7 @@ class Completion:
 
 
 async def complete(
-    engine: ReplicatedSampler,
+    sampler: ReplicaSampler,
     prompt: Sequence[int],
     name: str = "request",
     saw: Callable[[int], None] | None = None,
@@ -147,7 +147,7 @@ async def complete(
     settings = SamplingParams(**{"max_tokens": 12, **params})
     deltas: list[TokenDelta] = []
     async with asyncio.timeout(limit_s):
-        async for delta in engine.generate(name, prompt, settings):
+        async for delta in sampler.generate(name, prompt, settings):
             deltas.append(delta)
             if saw is not None:
                 saw(sum(len(each.token_ids_T) for each in deltas))

@@ -16,22 +16,22 @@ from typing import Any
 
 from experiments_db import (
     BudgetKind,
-    Charter,
-    Decision,
     EvaluationSummary,
     Experiment,
     Finding,
-    Hypothesis,
     JsonObject,
     LLMUsage,
     Run,
     RunStatus,
+    StoredCharter,
+    StoredDecision,
+    StoredHypothesis,
     Study,
     StudyStatus,
     StudyWork,
 )
 
-BASE, FINAL, SEALED = "base", "final", "sealed"
+BASE, FINAL, TEST = "base", "final", "test"
 MINIMIZED = frozenset({"steps-to", "spread"})
 """Numbers of a run of which the smaller one is better, whatever scores do."""
 AUTOMATIC = "study"
@@ -40,13 +40,13 @@ AUTOMATIC = "study"
 
 @dataclass(frozen=True, slots=True)
 class SeedScore:
-    """The final score of the run that counts for a seed; `base` and `sealed` are None where not measured."""
+    """The final score of the run that counts for a seed; `base` and `test` are None where not measured."""
 
     seed: int
     run_id: str
     final: float
     base: float | None
-    sealed: float | None
+    test: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,8 @@ class ArmScore:
         return _mean(item.base for item in self.seeds)
 
     @property
-    def sealed_mean(self) -> float | None:
-        return _mean(item.sealed for item in self.seeds)
+    def test_mean(self) -> float | None:
+        return _mean(item.test for item in self.seeds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +80,15 @@ class StudyContents:
     """
 
     study: Study
-    charter: Charter | None
-    hypotheses: tuple[Hypothesis, ...]
+    charter: StoredCharter | None
+    hypotheses: tuple[StoredHypothesis, ...]
     experiments: tuple[Experiment, ...]
     runs: tuple[Run, ...]
     evaluations: tuple[EvaluationSummary, ...]
     findings: tuple[Finding, ...]
-    decisions: tuple[Decision, ...]
+    decisions: tuple[StoredDecision, ...]
     analysis: JsonObject
-    spent: Mapping[BudgetKind, float]
+    used: Mapping[BudgetKind, float]
     usage: LLMUsage
     work: StudyWork = field(default_factory=lambda: StudyWork(is_at_work=True))
 
@@ -172,7 +172,7 @@ def best_arm(contents: StudyContents) -> ArmScore | None:
 
 
 def _seeds_by_arm(contents: StudyContents) -> list[tuple[Experiment, tuple[SeedScore, ...]]]:
-    split, sealed_split = contents.search_split, str(contents.document.get("sealed_split", "test"))
+    split, test_split = contents.search_split, str(contents.document.get("test_split", "test"))
     means = {(item.run_id, item.phase, item.split): item.mean for item in contents.evaluations}
     found: dict[str, dict[int, SeedScore]] = {}
     # A seed counts once: with its first attempt that finished and was scored.
@@ -180,8 +180,8 @@ def _seeds_by_arm(contents: StudyContents) -> list[tuple[Experiment, tuple[SeedS
         final = means.get((run.id, FINAL, split))
         if run.status is not RunStatus.FINISHED or final is None or not contents.is_judged_by_final_score:
             continue
-        base, sealed = means.get((run.id, BASE, split)), means.get((run.id, SEALED, sealed_split))
-        score = SeedScore(run.seed, run.id, final, base, sealed)
+        base, test = means.get((run.id, BASE, split)), means.get((run.id, TEST, test_split))
+        score = SeedScore(run.seed, run.id, final, base, test)
         found.setdefault(run.experiment_id, {}).setdefault(run.seed, score)
     for arm in contents.experiments:
         for score in _judged_seeds(contents, arm):

@@ -28,7 +28,7 @@ class StudyReader:
         self._scores: dict[str, list[EvaluationSummary]] = {}
 
     def read(self) -> StudyContents:
-        """Return the study as it stands. Raises what the store raises, including NotFound for an unknown study."""
+        """Return the study as it stands. Raises RecordNotFound for an unknown study, and other StoreErrors."""
         store, study_id = self._store, self._study_id
         study = store.get_study(study_id)
         with self._lock:
@@ -46,7 +46,7 @@ class StudyReader:
             findings=tuple(store.list_findings(study_id=study_id)),
             decisions=tuple(store.list_decisions(study_id)),
             analysis={} if analysis is None else analysis.document,
-            spent=store.sum_budget(study_id),
+            used=store.sum_budget(study_id),
             usage=store.sum_llm_usage(study_id),
             work=find_work(store, study),
         )

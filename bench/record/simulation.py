@@ -26,9 +26,9 @@ from langgraph.runtime import RunControl
 from experiments_db import Author, Experiment, ExperimentStatus, ExperimentStore, Run, RunStatus, open_store
 from prompts import load
 from researcher.charter import Budget, Charter, DecisionRule, FrameRequest
-from researcher.evaluator import BASE, FINAL, SEALED, Evaluator
+from researcher.evaluator import BASE, FINAL, TEST, Evaluator
 from researcher.execution.background import BackgroundTasks
-from researcher.execution.early_stopping import REWARD, Limits
+from researcher.execution.early_stopping import REWARD, StoppingLimits
 from researcher.execution.orphaned_runs import reconcile
 from researcher.execution.runs import job_of
 from researcher.loop.deps import Deps
@@ -196,8 +196,8 @@ class _Evaluator(Evaluator):
         self._score_by_chance(run, FINAL, self.charter.search_split, mean, version=version)
         return version
 
-    def measure_sealed(self, run: Run, url: str) -> None:
-        self._score_by_chance(run, SEALED, self.charter.sealed_split, 0.5, version=1)
+    def measure_test(self, run: Run, url: str) -> None:
+        self._score_by_chance(run, TEST, self.charter.test_split, 0.5, version=1)
 
     def _score_by_chance(self, run: Run, phase: str, split: str, mean: float, *, version: int) -> None:
         chance = random.Random(f"{run.idempotency_key}/{phase}")
@@ -300,7 +300,7 @@ class LongStudy:
             ledger=BudgetLedger(store, self.study_id, charter.budget),
             sandbox=None,
             home=folder,
-            limits=Limits(dead_steps=10**6, silent_steps=10**6, kl_limit=10.0, collapse_fraction=0.0),
+            limits=StoppingLimits(dead_steps=10**6, silent_steps=10**6, kl_limit=10.0, collapse_fraction=0.0),
         )
         return deps
 
@@ -353,12 +353,12 @@ def _charter(size: Size) -> Charter:
     return Charter(
         topic=TOPIC,
         question="How does lr change what is learned on reverse?",
-        task="reverse",
+        environment_name="reverse",
         metric="mean reward of held-out episodes",
         direction="maximize",
         baseline=_arms(size)[0].name,
         search_split="validation",
-        sealed_split="test",
+        test_split="test",
         eval_episodes=size.episodes,
         rule=DecisionRule(),
         budget=Budget(max_runs=size.runs),

@@ -1,7 +1,7 @@
 """A real server whose sampler and trainer are simulated: they take the time that a `Cluster` says, and learn nothing.
 
 Place in the flow: a process that bench/scale_live.py starts. Gateway, ledger, pool, training loop and HTTP are those of
-`swarm start`; engine and trainer are the fake ones with a clock. What they measure leaves as metrics of each step.
+`swarm start`; sampler and trainer are the fake ones with a clock. What they measure leaves as metrics of each step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import typer
 
 from bench.scale.setup import Cluster
 from swarm.backends.base import Backend, Backends
-from swarm.backends.fake.sampler import FakeEngine
+from swarm.backends.fake.sampler import FakeSampler
 from swarm.backends.fake.trainer import FakeTrainer
 from swarm.batch.eligibility import version_span
 from swarm.config import ServerConfig
@@ -36,8 +36,8 @@ LONGEST_REPLY = 2_000
 """Tokens: every reply goes on until `max_tokens`, which the client sets, ends it."""
 
 
-class PacedEngine(FakeEngine):
-    """An engine that gives tokens as fast as the evenly loaded replicas of a cluster would.
+class PacedSampler(FakeSampler):
+    """A sampler that gives tokens as fast as the evenly loaded replicas of a cluster would.
 
     `tokens`, `calls` and `busy_s` (the time of all calls from here to their last token) only grow.
     """
@@ -75,9 +75,9 @@ class PacedEngine(FakeEngine):
 class PacedTrainer(FakeTrainer):
     """A trainer that works beside the samplers, which stand still only while weights are published."""
 
-    def __init__(self, engine: PacedEngine, cluster: Cluster) -> None:
-        super().__init__(engine, step_delay_s=cluster.publish_s)
-        self._sampler, self._cluster = engine, cluster
+    def __init__(self, sampler: PacedSampler, cluster: Cluster) -> None:
+        super().__init__(sampler, step_delay_s=cluster.publish_s)
+        self._sampler, self._cluster = sampler, cluster
 
     async def train(self, batch: TrainBatch) -> StepReport:
         train_s = self._cluster.train_s(sum(episode.trained_tokens for episode in batch.episodes))
@@ -102,9 +102,9 @@ class PacedBackends(Backends):
         self._cluster = cluster
 
     def build(self, job: TrainJob, *, is_fresh: bool) -> Backend:
-        engine = PacedEngine(self._cluster)
+        sampler = PacedSampler(self._cluster)
         backend = super().build(job, is_fresh=is_fresh)
-        return replace(backend, engine=engine, trainer=PacedTrainer(engine, self._cluster))
+        return replace(backend, engine=sampler, trainer=PacedTrainer(sampler, self._cluster))
 
 
 def main(

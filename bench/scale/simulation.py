@@ -1,7 +1,7 @@
 """Utilisation and staleness by simulation: the service's own admission, pool and states in simulated time.
 
-Place in the flow: takes a `Setup`, gives an `Outcome` in seconds. Real are who may begin (rollout/admission.py), what a
-batch holds, keeps and drops (batch/), and the engine's states; the order of a training step is that of trainer/loop.py.
+Place in the flow: takes a `Setup`, gives a `SteadyState` in seconds. Real are who may begin (rollout/admission.py),
+what a batch holds, keeps and drops (batch/), and the engine's states; a training step has the order of trainer/loop.py.
 Simulated are clients, tools, gateway, samplers and the trainer's time.
 """
 
@@ -12,9 +12,9 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from bench.scale.setup import Outcome, Setup
-from bench.scale.stations import Gateway, Replica, run_simulated
-from swarm.batch import BatchPolicy, BatchPool, Place, SealedBatch
+from bench.scale.setup import Setup, SteadyState
+from bench.scale.stations import Gateway, SimulatedReplica, run_simulated
+from swarm.batch import BatchPolicy, BatchPool, ClosedBatch, Place
 from swarm.rollout.admission import Admission
 from swarm.run.lifecycle import EngineLifecycle
 from swarm.schemas import EngineState
@@ -29,7 +29,7 @@ MOST_RUNNING = 1_000_000
 class Tally:
     """Counters that only grow.
 
-    `spent_s` sums the durations of the episodes that left the pool. `lost_s` sums the time that batches waited for
+    `episode_s` sums the durations of the episodes that left the pool. `lost_s` sums the time that batches waited for
     stragglers, and `gateway_s` the time of calls at the gateway. `staleness` has an entry per trained episode.
     """
 
@@ -40,7 +40,7 @@ class Tally:
     dropped: int = 0
     train_s: float = 0.0
     lost_s: float = 0.0
-    spent_s: float = 0.0
+    episode_s: float = 0.0
     tokens: float = 0.0
     calls: int = 0
     gateway_s: float = 0.0
@@ -67,7 +67,7 @@ class Simulation:
         self._lifecycle = EngineLifecycle(_keep_no_record)
         self._admission = Admission(lambda _: job.total_steps, self._lifecycle, self._pool, MOST_RUNNING)
         self._lifecycle.subscribe(self._admission.release)
-        self._replicas = [Replica(setup.cluster, self._loop) for _ in range(setup.cluster.replicas)]
+        self._replicas = [SimulatedReplica(setup.cluster, self._loop) for _ in range(setup.cluster.replicas)]
         self._gateway = Gateway()
         self._ready = asyncio.Event()
         self._version = 0
@@ -85,7 +85,7 @@ class Simulation:
         """The number of episodes in the pool."""
         return len(self._pool)
 
-    async def run(self, warm_up: int, steps: int) -> Outcome:
+    async def run(self, warm_up: int, steps: int) -> SteadyState:
         """Return the outcome over `steps` batches after `warm_up` ones."""
         await self._lifecycle.move(EngineState.BOOTING)
         await self._lifecycle.move(EngineState.ROLLING)
@@ -110,7 +110,7 @@ class Simulation:
             at=self._loop.time(),
             tokens=sum(replica.tokens for replica in self._replicas),
             calls=self._gateway.calls,
-            gateway_s=self._gateway.spent_s,
+            gateway_s=self._gateway.busy_s,
             staleness=list(self._tally.staleness),
         )
 
@@ -160,26 +160,26 @@ class Simulation:
             await self._lifecycle.move(EngineState.DRAINING)
             if not self._pool.policy.max_staleness:
                 await self._admission.drained(self._pool.policy.drain_timeout_s)
-            sealed = self._seal()
-            if sealed.batch.groups:
+            closed = self._close_batch()
+            if closed.batch.groups:
                 break
             await self._lifecycle.move(EngineState.ROLLING)
         await self._lifecycle.move(EngineState.TRAINING)
-        await self._train(sealed)
+        await self._train(closed)
         self._rolling_since = self._loop.time()
         await self._lifecycle.move(EngineState.ROLLING)
 
-    def _seal(self) -> SealedBatch:
-        sealed = self._pool.seal(f"batch-{self._version}", self._version + 1)
+    def _close_batch(self) -> ClosedBatch:
+        closed = self._pool.close_batch(f"batch-{self._version}", self._version + 1)
         self._admission.release()
-        self._tally.dropped += len(sealed.dropped)
-        self._forget(drop.episode_id for drop in sealed.dropped)
+        self._tally.dropped += len(closed.dropped)
+        self._forget(drop.episode_id for drop in closed.dropped)
         if not self._pool.policy.max_staleness:
-            self._count_stragglers(sealed)
-        return sealed
+            self._count_stragglers(closed)
+        return closed
 
-    async def _train(self, sealed: SealedBatch) -> None:
-        episodes = sealed.batch.episodes
+    async def _train(self, closed: ClosedBatch) -> None:
+        episodes = closed.batch.episodes
         train_s = self._setup.cluster.train_s(sum(self._costs[each.episode_id].trained_tokens for each in episodes))
         await asyncio.sleep(train_s)
         self._pause(True)
@@ -200,29 +200,29 @@ class Simulation:
 
     def _forget(self, episode_ids: Iterable[str]) -> None:
         for episode_id in episode_ids:
-            self._tally.spent_s += self._costs.pop(episode_id).duration_s
+            self._tally.episode_s += self._costs.pop(episode_id).duration_s
 
-    def _count_stragglers(self, sealed: SealedBatch) -> None:
+    def _count_stragglers(self, closed: ClosedBatch) -> None:
         """Return the extra time of the rollout over the same load spread evenly over its clients."""
-        spent_s = [self._costs[episode.episode_id].duration_s for episode in sealed.batch.episodes]
-        even_s = sum(spent_s) / max(1, min(len(spent_s), self._setup.clients))
+        durations_s = [self._costs[episode.episode_id].duration_s for episode in closed.batch.episodes]
+        even_s = sum(durations_s) / max(1, min(len(durations_s), self._setup.clients))
         self._tally.lost_s += max(0.0, self._loop.time() - self._rolling_since - even_s)
 
 
-def simulate(setup: Setup, *, steps: int = 12, warm_up: int = 4, seed: int = 0) -> Outcome:
+def simulate(setup: Setup, *, steps: int = 12, warm_up: int = 4, seed: int = 0) -> SteadyState:
     """Return the outcome over `steps` batches after `warm_up` ones; the same for the same seed."""
 
-    async def work() -> Outcome:
+    async def work() -> SteadyState:
         return await Simulation(setup, seed).run(warm_up, steps)
 
     return run_simulated(work())
 
 
-def _outcome(setup: Setup, before: Tally, after: Tally, steps: int) -> Outcome:
+def _outcome(setup: Setup, before: Tally, after: Tally, steps: int) -> SteadyState:
     seconds = after.at - before.at
     trained, dropped = after.trained - before.trained, after.dropped - before.dropped
     staleness = after.staleness[len(before.staleness) :]
-    return Outcome(
+    return SteadyState(
         step_s=seconds / steps,
         episodes_per_s=trained / seconds,
         batch_episodes=trained / steps,
@@ -233,7 +233,7 @@ def _outcome(setup: Setup, before: Tally, after: Tally, steps: int) -> Outcome:
         straggler_share=(after.lost_s - before.lost_s) / seconds,
         dropped_share=dropped / (dropped + trained),
         gateway_s=(after.gateway_s - before.gateway_s) / max(1, after.calls - before.calls),
-        running=(after.spent_s - before.spent_s) / seconds,
+        running=(after.episode_s - before.episode_s) / seconds,
     )
 
 

@@ -39,7 +39,7 @@ MAX_STALENESS = 4
 """Also the default of SkyRL and ART; AReaL names 2 to 8, verl and prime-rl take 8."""
 RUNNING_BATCHES = 1.5
 """How many batches of episodes run at once. Up to 1.9 would; the rest of the batches that may be begun is in training,
-waits for its groups or for the seal."""
+waits for its groups or for its batch to close."""
 PACE = 0.85
 """Of the trainer's time, how much is to be used: at 1, finished episodes wait for it and are staler than need be."""
 SLOWDOWN = 2.0

@@ -63,7 +63,7 @@ def run_simulated(work: Coroutine[Any, Any, T]) -> T:
 
 
 @dataclass(slots=True)
-class Replica:
+class SimulatedReplica:
     """Requests that share one sampler evenly. Work is in tokens that each open request has been given so far."""
 
     cluster: Cluster
@@ -129,15 +129,15 @@ class Replica:
 
 @dataclass(slots=True)
 class Gateway:
-    """A gateway that serves one call after the other. `spent_s` sums the waiting and the work of its calls."""
+    """A gateway that serves one call after the other. `busy_s` sums the waiting and the work of its calls."""
 
     calls: int = 0
-    spent_s: float = 0.0
+    busy_s: float = 0.0
     _free_at: float = 0.0
 
     def enter(self, now: float, work_s: float) -> float:
         """Return the seconds until a call that comes now leaves towards the samplers."""
         self._free_at = max(self._free_at, now) + work_s
         self.calls += 1
-        self.spent_s += self._free_at - now
+        self.busy_s += self._free_at - now
         return self._free_at - now

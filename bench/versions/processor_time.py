@@ -115,12 +115,12 @@ class _Steps:
 
     def take(self, pool: ThreadPoolExecutor) -> StepCost:
         self._step += 1
-        began = self._read_spent()
+        began = self._read_processor_time()
         opened = list(pool.map(self._sample, self._draw_tasks()))
-        sampled = self._read_spent()
+        sampled = self._read_processor_time()
         list(pool.map(self._end, opened))
         self._client.wait_until_step(self._step, CALL_LIMIT_S)
-        ended = self._read_spent()
+        ended = self._read_processor_time()
         return StepCost(sampled[0] - began[0], ended[0] - sampled[0], ended[1] - began[1], ended[2] - began[2])
 
     def _draw_tasks(self) -> list[tuple[Task, WorkflowOutput]]:
@@ -151,7 +151,7 @@ class _Steps:
     def _end(self, opened: tuple[Task, str, WorkflowOutput]) -> None:
         self._client.end_episode(*opened)
 
-    def _read_spent(self) -> tuple[float, float, float]:
+    def _read_processor_time(self) -> tuple[float, float, float]:
         """Return the processor time of the worker, the server and this process so far."""
         times = [each.cpu_times() for each in (self._process, *self._process.children(recursive=True))]
         server, *below = (each.user + each.system for each in times)

@@ -33,8 +33,8 @@ def read_tasks(path: Path) -> list[Task]:
 
 def is_right(reply: str, answer: str) -> bool:
     """Whether the last number behind the mark is the answer."""
-    said = NUMBER.findall(reply.rpartition("####")[2]) if "####" in reply else []
-    return bool(said) and float(said[-1].replace(",", "")) == float(answer.replace(",", ""))
+    numbers = NUMBER.findall(reply.rpartition("####")[2]) if "####" in reply else []
+    return bool(numbers) and float(numbers[-1].replace(",", "")) == float(answer.replace(",", ""))
 
 
 def main() -> None:

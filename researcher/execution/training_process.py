@@ -16,8 +16,8 @@ import yaml
 
 from prompts import load
 from researcher.charter import Charter
-from swarm.processes.child import Child
-from swarm.sandbox.sandbox import plain_command
+from swarm.processes import Child
+from swarm.sandbox import plain_command
 
 
 def bound_options(charter: Charter) -> tuple[str, ...]:
@@ -42,7 +42,7 @@ def start_training(
     """Start the process that trains `code` by a job on the server at `url`, and return it.
 
     `folder` is an absolute path of the run's own, and `environment` is a reference. The program's functions run in the
-    sandbox if `is_sandboxed`. `until` are options that end the training before the job's last step (shares.py).
+    sandbox if `is_sandboxed`. `until` are options that end the training before the job's last step (training_quota.py).
     `bounds` are options that limit each attempt.
     """
     # The program may write where it runs, so the log and the recorded files lie outside. Otherwise a link planted in

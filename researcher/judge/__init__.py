@@ -10,7 +10,7 @@ contrasts.py judges the predictions of hypotheses. power.py chooses the number o
 
 from researcher.judge.judgement import Family as Family
 from researcher.judge.judgement import adjust_holm as adjust_holm
-from researcher.judge.judgement import compare_sealed as compare_sealed
+from researcher.judge.judgement import compare_on_test as compare_on_test
 from researcher.judge.judgement import contradicts as contradicts
 from researcher.judge.judgement import judge as judge
 from researcher.judge.judgement import summarize_arm as summarize_arm

@@ -22,7 +22,8 @@ from statistics import fmean
 
 from scipy import special
 
-from researcher.analysis import Analysis, ArmSummary, Comparison, JudgedContrast, Outcome, Verdict
+from experiments_db import Outcome, Verdict
+from researcher.analysis import Analysis, ArmSummary, Comparison, JudgedContrast
 from researcher.charter import Charter, DecisionRule
 from researcher.judge.contrasts import judge_contrast, rule_out_contrast
 from researcher.judge.gains import divide_gain
@@ -232,7 +233,7 @@ def _correct(rule: DecisionRule, p_values: Sequence[float], family: Family) -> l
 def _compare(charter: Charter, arm: str, family: Family) -> _Compared:
     runs, baseline = family.runs[arm], family.runs.get(charter.baseline, {})
     samples = {
-        name: sample_of(list(each.values()), charter.room_range)
+        name: sample_of(list(each.values()), charter.headroom_range)
         for name, each in ((arm, runs), (charter.baseline, baseline))
     }
     weights = {arm: 1.0, charter.baseline: -1.0}
@@ -363,12 +364,12 @@ def _outlier_against(charter: Charter, item: _Compared) -> tuple[str, int] | Non
 
 
 def _limits(charter: Charter, family: Family, item: _Compared) -> list[str]:
-    said: list[str] = []
+    remarks: list[str] = []
     if item.basis == "evaluation":
-        said.append("one run of an arm: the interval covers evaluation noise alone, not how runs differ")
+        remarks.append("one run of an arm: the interval covers evaluation noise alone, not how runs differ")
     if share_of_alpha(charter.rule, family.iteration) == 0.0:
-        said.append("the earlier plans have spent all of alpha, so this one decides nothing")
-    return said
+        remarks.append("the earlier plans have spent all of alpha, so this one decides nothing")
+    return remarks
 
 
 def rule_out(comparison: Comparison, ruled_out: Mapping[str, str]) -> Comparison:
@@ -390,7 +391,7 @@ def _judge_contrasts(
     if not family.contrasts:
         return ()
     of_plan = {**runs, **family.runs}
-    samples = {arm: sample_of(list(of_plan[arm].values()), charter.room_range) for arm in of_plan}
+    samples = {arm: sample_of(list(of_plan[arm].values()), charter.headroom_range) for arm in of_plan}
     troubles = {arm: _share_of_troubles(by_seed, family.missing.get(arm, {})) for arm, by_seed in of_plan.items()}
     alpha = charter.rule.alpha * share_of_alpha(charter.rule, family.iteration) / len(family.contrasts)
     judged = (
@@ -420,8 +421,8 @@ def _share_of_troubles(runs: Runs, missing: Mapping[int, str]) -> float:
     return (troubled + len(missing)) / max(len(runs) + len(missing), 1)
 
 
-def compare_sealed(charter: Charter, arm: str, runs: Mapping[str, Runs]) -> Comparison:
-    """Return the comparison of the chosen arm with the baseline on the sealed split.
+def compare_on_test(charter: Charter, arm: str, runs: Mapping[str, Runs]) -> Comparison:
+    """Return the comparison of the chosen arm with the baseline on the test split.
 
     It is one comparison, planned as such, so it uses all of alpha.
     """
@@ -432,13 +433,13 @@ def compare_sealed(charter: Charter, arm: str, runs: Mapping[str, Runs]) -> Comp
     return comparison
 
 
-def contradicts(charter: Charter, sealed: Comparison) -> bool:
-    """Return whether the sealed split speaks against an arm that was kept.
+def contradicts(charter: Charter, tested: Comparison) -> bool:
+    """Return whether the test split speaks against an arm that was kept.
 
     It does if there is no gain, or if the interval excludes a gain that matters. Too few scores contradict nothing.
     """
-    gain = charter.sign * sealed.difference
-    most = sealed.ci_high if charter.sign > 0 else -sealed.ci_low
+    gain = charter.sign * tested.difference
+    most = tested.ci_high if charter.sign > 0 else -tested.ci_low
     return gain <= 0 or most < charter.rule.min_effect
 
 

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
-from researcher.analysis import GainPart, Verdict
+from experiments_db import Verdict
+from researcher.analysis import GainPart
 from researcher.charter import Charter
 from researcher.judge.worst_case import Runs, largest_share
 
@@ -43,16 +44,16 @@ def count_failures(runs: Runs) -> int:
 
 
 def describe(charter: Charter, item: Weighed) -> list[str]:
-    said = [*_failures(charter, item), *_unknown(item), *_outlier(charter, item), *_training(charter, item)]
+    notes = [*_failures(charter, item), *_unknown(item), *_outlier(charter, item), *_training(charter, item)]
     if item.verdict is Verdict.KEEP:
         failures, runs = count_failures(item.runs), len(item.runs)
         share = largest_share(failures, runs, charter.rule.alpha)
         seen = f"none of {runs} runs" if not failures else f"{failures} of {runs} runs"
-        said.append(
+        notes.append(
             f"this is about a typical run: {seen} failed or collapsed, which leaves it possible that up to "
             f"{100 * share:.0f} % of all runs do"
         )
-    return said
+    return notes
 
 
 def _failures(charter: Charter, item: Weighed) -> list[str]:
@@ -60,32 +61,32 @@ def _failures(charter: Charter, item: Weighed) -> list[str]:
     if not failures:
         return []
     kinds = ", ".join(sorted({run.failure for run in item.runs.values() if run.failure}))
-    said = [
+    notes = [
         f"{failures} of {len(item.runs)} runs failed ({kinds}), {against} of {len(item.baseline)} of {charter.baseline}"
     ]
     trained = [run.score for run in item.runs.values() if not run.failure]
     if trained and against < len(item.baseline):
         difference = fmean(trained) - fmean(run.score for run in item.baseline.values() if not run.failure)
         is_better = charter.sign * difference > 0
-        said.append(f"{'better' if is_better else 'not better'} where it trained ({difference:+.3f})")
-    return said
+        notes.append(f"{'better' if is_better else 'not better'} where it trained ({difference:+.3f})")
+    return notes
 
 
 def _unknown(item: Weighed) -> list[str]:
-    said: list[str] = []
+    notes: list[str] = []
     if item.missing:
         planned = len(item.runs) + len(item.missing)
-        said.append(f"{len(item.missing)} of {planned} seeds have no score ({_list(item.missing.items())})")
+        notes.append(f"{len(item.missing)} of {planned} seeds have no score ({_list(item.missing.items())})")
     retried = {seed: run.retries[-1] for seed, run in item.runs.items() if run.retries}
     if retried:
-        said.append(f"{len(retried)} of {len(item.runs)} runs were trained again ({_list(retried.items())})")
-    if said and item.by_test is Verdict.KEEP:
+        notes.append(f"{len(retried)} of {len(item.runs)} runs were trained again ({_list(retried.items())})")
+    if notes and item.by_test is Verdict.KEEP:
         at_worst = " and ".join(
             (["missing seeds at the worst value"] if item.missing else [])
             + (["as many failed trainings as these retries leave possible"] if retried else [])
         )
-        said.append(f"{'kept also' if item.is_kept_at_worst else 'not kept'} with {at_worst}")
-    return said
+        notes.append(f"{'kept also' if item.is_kept_at_worst else 'not kept'} with {at_worst}")
+    return notes
 
 
 def _list(reasons: Iterable[tuple[int, str]]) -> str:

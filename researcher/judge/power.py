@@ -12,7 +12,7 @@ follow the scaled inverse chi-squared distribution: seed variance times its degr
 variable. A size that reaches the goal on this average is safer than one that trusts the estimate (assurance: O'Hagan,
 Stevens & Campbell 2005, Pharmaceutical Statistics 4:187-201).
 
-Scores vary less near an end of the range. The variance between seeds follows the room of a mean as in the rule, and
+Scores vary less near an end of the range. The variance between seeds follows the headroom of a mean as in the rule, and
 evaluation noise follows it as a proportion's does. The rule then gives the arm nearer to an end the variance of the
 other arm. If no arm can be better than the baseline by the effect, the power is that of finding a worse one.
 """
@@ -29,14 +29,14 @@ from scipy import special
 
 from researcher.charter import Charter, SampleSizeGoal
 from researcher.judge.judgement import share_of_alpha
-from researcher.judge.samples import OUTLIER_LEVEL, SHRINKAGE, TOLERANCE, ScoredRun, inflation, room_at
+from researcher.judge.samples import OUTLIER_LEVEL, SHRINKAGE, TOLERANCE, ScoredRun, headroom_at, inflation
 from researcher.plan import SampleSize
 
 ASSUMED_SEED_SD = 0.04
 """The standard deviation between runs of one arm if nothing was measured, for scores in the middle of 0 to 1.
 
 It is twice that of the bundled model."""
-MIDDLE_ROOM = 0.25
+MIDDLE_HEADROOM = 0.25
 ASSUMED_DF = 2.0
 """The weight of the assumption beside measured runs: that of three runs."""
 QUANTILES = 20
@@ -75,8 +75,8 @@ def measure_spread(charter: Charter, arms: Sequence[Sequence[ScoredRun]], basis:
     if not groups:
         return Spread(assumed.seed_variance, assumed.df, assumed.noise_variance, basis)
     mean = fmean(run.score for runs in groups for run in runs)
-    # If the range is unknown, all means have the same room.
-    share = 1.0 if charter.room_range is None else room_at(mean, charter.room_range) / MIDDLE_ROOM
+    # If the range is unknown, all means have the same headroom.
+    share = 1.0 if charter.headroom_range is None else headroom_at(mean, charter.headroom_range) / MIDDLE_HEADROOM
     df = float(sum(len(runs) - 1 for runs in groups))
     squares = sum(
         (len(runs) - 1) * max(0.0, variance([run.score for run in runs]) - fmean(run.noise for run in runs))
@@ -86,7 +86,7 @@ def measure_spread(charter: Charter, arms: Sequence[Sequence[ScoredRun]], basis:
     return Spread(
         seed_variance=(assumed.df * assumed.seed_variance * share**SHRINKAGE + squares) / (assumed.df + df),
         df=assumed.df + df,
-        noise_variance=fmean(noise) if charter.room_range is None else max(assumed.noise_variance * share, *noise),
+        noise_variance=fmean(noise) if charter.headroom_range is None else max(assumed.noise_variance * share, *noise),
         basis=basis,
         mean=mean,
     )
@@ -144,11 +144,12 @@ def power_of(charter: Charter, spread: Spread, comparisons: int, seeds: int, eff
     level = rule.alpha * share_of_alpha(rule, 0) / (comparisons if rule.correction == "holm" else 1)
     chances = (np.arange(QUANTILES) + 0.5) / QUANTILES
     seed_variances = spread.seed_variance * spread.df / special.chdtri(spread.df, 1 - chances)
-    measured, *places = _rooms(charter, spread, effect)
+    measured, *places = _headrooms(charter, spread, effect)
     true = [
-        seed_variances * (room / measured) ** SHRINKAGE + spread.noise_variance * room / measured for room in places
+        seed_variances * (headroom / measured) ** SHRINKAGE + spread.noise_variance * headroom / measured
+        for headroom in places
     ]
-    judged = [each * inflation(room, max(places)) for each, room in zip(true, places, strict=True)]
+    judged = [each * inflation(headroom, max(places)) for each, headroom in zip(true, places, strict=True)]
     total, squares = np.maximum(sum(true), TOLERANCE), np.maximum(sum(each**2 for each in judged), TOLERANCE**2)
     df = np.maximum(sum(judged), TOLERANCE) ** 2 / squares * (seeds - 1)
     # The rule estimates its degrees of freedom, which come out about one lower.
@@ -168,15 +169,15 @@ def finds_worse(charter: Charter, spread: Spread, effect: float) -> bool:
     return not low <= spread.mean + charter.sign * effect <= high
 
 
-def _rooms(charter: Charter, spread: Spread, effect: float) -> tuple[float, float, float]:
-    """Return the room at the measured mean, at the baseline's mean (the same), and at the other arm's mean."""
-    if charter.room_range is None:
+def _headrooms(charter: Charter, spread: Spread, effect: float) -> tuple[float, float, float]:
+    """Return the headroom at the measured mean, at the baseline's mean (the same), and at the other arm's mean."""
+    if charter.headroom_range is None:
         return 1.0, 1.0, 1.0
-    low, high = charter.room_range
+    low, high = charter.headroom_range
     mean = (low + high) / 2 if spread.mean is None else spread.mean
     step = charter.sign * effect * (-1 if finds_worse(charter, spread, effect) else 1)
-    here = room_at(mean, charter.room_range)
-    return here, here, room_at(mean + step, charter.room_range)
+    here = headroom_at(mean, charter.headroom_range)
+    return here, here, headroom_at(mean + step, charter.headroom_range)
 
 
 def _scale(charter: Charter) -> float:

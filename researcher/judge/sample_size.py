@@ -20,15 +20,15 @@ def describe(goal: SampleSizeGoal, size: SampleSize) -> str:
     """Return the number of runs with its power, in one or two sentences."""
     cost = "" if size.seconds is None else f", about {size.seconds / 60:.0f} min of training"
     target = describe_target(goal.target_effect, is_worse=size.finds_worse)
-    said = (
+    sentence = (
         f"{size.seeds} runs per arm, {size.runs} in all{cost}: {target} is "
         f"found with probability {size.power:.2f} among {size.comparisons} comparisons (variance from {size.basis})."
     )
     if size.power < goal.target_power:
-        said += f" {size.wanted} runs per arm would be needed for {goal.target_power:g}."
+        sentence += f" {size.wanted} runs per arm would be needed for {goal.target_power:g}."
         if size.noise_variance > size.seed_variance:
-            said += " Most of the variance is evaluation noise: more --eval-episodes lower it."
-    return said
+            sentence += " Most of the variance is evaluation noise: more --eval-episodes lower it."
+    return sentence
 
 
 def refuse(goal: SampleSizeGoal, size: SampleSize) -> str:

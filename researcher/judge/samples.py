@@ -9,7 +9,8 @@ is never taken to be smaller than its evaluation noise: the variance from its fi
 
 A score near an end of its range has little room to vary. The few runs of an arm that happen to be good also happen to
 be alike, and Welch's test keeps such an arm too often. As in a score test, the variance is therefore computed as if the
-arms were equal. An arm nearer to an end gets the variance that it would have at the mean of the arm with the most room.
+arms were equal. An arm nearer to an end gets the variance that it would have at the mean of the arm with the most
+headroom.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Range = tuple[float, float] | None
 TOLERANCE = 1e-12
 
 SHRINKAGE = 1.5
-"""The power with which the variance of a score follows its room, share * (1 - share) of the range.
+"""The power with which the variance of a score follows its headroom, share * (1 - share) of the range.
 
 It lies between that of a beta distribution of constant precision (1) and that of constant variance of the log odds (2).
 docs/statistics.md has the error rates by which it was chosen."""
@@ -74,28 +75,28 @@ def evaluation_noise(mean: float, stderr: float, episodes: int, metric_range: Ra
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class ArmSample:
     """The runs of one arm: their number, their mean, and the variance of one run's score; NaN if there are too few.
 
-    `noise` is the part of the variance that comes from evaluation. `room` is share * (1 - share), where share is the
-    place of the mean in the range from 0 to 1. It is 1 for every mean if the range is unknown.
+    `noise` is the part of the variance that comes from evaluation. `headroom` is share * (1 - share), where share is
+    the place of the mean in the range from 0 to 1. It is 1 for every mean if the range is unknown.
     """
 
     n: int
     mean: float
     variance: float
     noise: float
-    room: float = 1.0
+    headroom: float = 1.0
 
 
-def sample_of(runs: Sequence[ScoredRun], metric_range: Range = None) -> Sample:
+def sample_of(runs: Sequence[ScoredRun], metric_range: Range = None) -> ArmSample:
     if not runs:
-        return Sample(0, math.nan, math.nan, math.nan)
+        return ArmSample(0, math.nan, math.nan, math.nan)
     noise = fmean(run.noise for run in runs)
     scores = [run.score for run in runs]
     mean = fmean(scores)
     spread = max(variance(scores), noise) if len(runs) > 1 else math.nan
-    return Sample(len(runs), mean, spread, noise, room_at(mean, metric_range))
+    return ArmSample(len(runs), mean, spread, noise, headroom_at(mean, metric_range))
 
 
 def variance(values: Sequence[float]) -> float:
@@ -107,8 +108,8 @@ def variance(values: Sequence[float]) -> float:
     return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
 
 
-def room_at(mean: float, metric_range: Range) -> float:
-    """Return the room of a mean, at least that of a score at `LEAST_SHARE` from an end."""
+def headroom_at(mean: float, metric_range: Range) -> float:
+    """Return the headroom of a mean, at least that of a score at `LEAST_SHARE` from an end."""
     if metric_range is None:
         return 1.0
     low, high = metric_range
@@ -116,9 +117,9 @@ def room_at(mean: float, metric_range: Range) -> float:
     return share * (1 - share)
 
 
-def inflation(room: float, widest: float) -> float:
-    """Return the factor by which the variance grows from a mean with this room to one with the widest."""
-    return max(1.0, widest / room) ** SHRINKAGE
+def inflation(headroom: float, widest: float) -> float:
+    """Return the factor by which the variance grows from a mean with this headroom to one with the widest."""
+    return max(1.0, widest / headroom) ** SHRINKAGE
 
 
 def find_outlier(scores: Mapping[int, float], noise: float, sign: float) -> int | None:
@@ -168,18 +169,18 @@ class Estimate:
 NOT_ESTIMATED = Estimate(math.nan, math.nan, math.nan)
 
 
-def contrast_of(weights: Mapping[str, float], samples: Mapping[str, Sample]) -> Estimate:
+def contrast_of(weights: Mapping[str, float], samples: Mapping[str, ArmSample]) -> Estimate:
     """Return the weighted sum of the arms' means, with the variance that the arms have if they are equal.
 
     Its standard error is NaN if an arm has fewer than two runs.
     """
     value, total, below = 0.0, 0.0, 0.0
-    widest = max(samples[arm].room for arm in weights)
+    widest = max(samples[arm].headroom for arm in weights)
     for arm, weight in weights.items():
         sample = samples[arm]
         if sample.n == 0:
             return NOT_ESTIMATED
-        part = weight**2 * sample.variance * inflation(sample.room, widest) / sample.n
+        part = weight**2 * sample.variance * inflation(sample.headroom, widest) / sample.n
         value += weight * sample.mean
         total += part
         below += part**2 / (sample.n - 1) if sample.n > 1 else math.nan
@@ -188,7 +189,7 @@ def contrast_of(weights: Mapping[str, float], samples: Mapping[str, Sample]) -> 
     return Estimate(value, math.sqrt(total), total**2 / below)
 
 
-def noise_of(weights: Mapping[str, float], samples: Mapping[str, Sample]) -> Estimate:
+def noise_of(weights: Mapping[str, float], samples: Mapping[str, ArmSample]) -> Estimate:
     """Return the weighted sum of the arms' means, with evaluation noise as the only uncertainty.
 
     This is all that a single run per arm can show.

@@ -21,5 +21,5 @@ def stop_over_budget(deps: Deps) -> bool:
     for active in deps.active_runs:
         if active.phase is Phase.TRAINING or active.is_waiting or active.away_since is not None:
             sentence = f"stopped by the budget at step {active.copied_step} of {active.steps}: {reason}"
-            stop(deps, active, BUDGET, sentence, event="run.stopped", said=f"is {sentence}")
+            stop(deps, active, BUDGET, sentence, event="run.stopped", note=f"is {sentence}")
     return True

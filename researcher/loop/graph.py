@@ -155,7 +155,7 @@ def carry_out(deps: Deps, request: FrameRequest, control: RunControl) -> None:
 
 def _is_cut_short(deps: Deps, snapshot: StateSnapshot) -> bool:
     """Return whether the budget ended the work on the present plan, so that a new process may go on with it."""
-    if not snapshot.values or not snapshot.values["is_spent"]:
+    if not snapshot.values or not snapshot.values["is_budget_used_up"]:
         return False
     charter = deps.store.find_charter(deps.study_id)
     return charter is not None and charter.test_opened_at is None
@@ -164,7 +164,7 @@ def _is_cut_short(deps: Deps, snapshot: StateSnapshot) -> bool:
 def _reopen(graph: Graph, config: RunnableConfig, deps: Deps, snapshot: StateSnapshot) -> None:
     """Go back to the launches of the present plan, or to planning if there is no plan yet."""
     is_planned = deps.log.find_plan(snapshot.values["iteration"]) is not None
-    values = {**snapshot.values, "is_spent": False, "is_halted": False}
+    values = {**snapshot.values, "is_budget_used_up": False, "is_halted": False}
     graph.update_state(config, values, as_node="design" if is_planned else "decide")
 
 

@@ -12,7 +12,7 @@ from experiments_db import RunStatus
 from researcher.execution.failure_reason import in_one_line
 from researcher.execution.runs import OWN_DOING, SERVER_LOST
 from researcher.loop.deps import ActiveRun, Deps
-from swarm.processes.child import Child
+from swarm.processes import Child
 
 OUTAGE_WAIT_S = 30.0
 """The length of a round while no server answers; it ends as soon as one comes back."""
@@ -70,10 +70,10 @@ def set_back(deps: Deps, active: ActiveRun, error: BaseException) -> None:
 def lose(deps: Deps, active: ActiveRun, reason: str) -> None:
     """Give up a run together with its server, which says nothing about the arm; another attempt follows."""
     reason = in_one_line(reason)
-    stop(deps, active, SERVER_LOST, reason, event="run.lost", said=f"is begun anew: {reason}")
+    stop(deps, active, SERVER_LOST, reason, event="run.lost", note=f"is begun anew: {reason}")
 
 
-def stop(deps: Deps, active: ActiveRun, kind: str, reason: str, *, event: str, said: str) -> None:
+def stop(deps: Deps, active: ActiveRun, kind: str, reason: str, *, event: str, note: str) -> None:
     """End a run for a reason that is no failure of its arm, and record an event.
 
     A run that was being ended by the arm's own doing counts as failed: another attempt would let the arm choose among
@@ -82,9 +82,9 @@ def stop(deps: Deps, active: ActiveRun, kind: str, reason: str, *, event: str, s
     found, status = {"kind": kind, "sentence": reason, "is_retried": True}, RunStatus.STOPPED
     if active.diagnosis is not None and active.diagnosis.kind in OWN_DOING:
         found, status = active.diagnosis.as_recorded(), RunStatus.FAILED
-        event, said = "run.failed", f"failed: {active.diagnosis.sentence}"
+        event, note = "run.failed", f"failed: {active.diagnosis.sentence}"
     deps.store.update_run(active.run_id, status=status, exit_reason=found["sentence"], diagnosis=found)
-    deps.log.warn(event, f"{active.name} {said}", run_id=active.run_id)
+    deps.log.warn(event, f"{active.name} {note}", run_id=active.run_id)
     drop(deps, active)
 
 

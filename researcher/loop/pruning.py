@@ -12,16 +12,10 @@ import logging
 import time
 from pathlib import Path
 
-from experiments_db import Run, RunStatus
-from researcher.analysis import Verdict
-from researcher.evaluator import AT_STEP, CHECKPOINTS, PRUNED, SEALED
+from experiments_db import Run, RunStatus, Verdict
+from researcher.evaluator import AT_STEP, CHECKPOINTS, PRUNED, TEST
 from researcher.loop.deps import Deps
-from researcher.servers.server_files import (
-    Removed,
-    pack_ledgers,
-    remove_checkpoints,
-    remove_optimizer_state,
-)
+from researcher.servers.server_files import Removed, pack_ledgers, remove_checkpoints, remove_optimizer_state
 from researcher.study.settings import KeptCheckpoints
 
 logger = logging.getLogger(__name__)
@@ -100,7 +94,7 @@ def _kept_for_scores(deps: Deps) -> set[Path]:
         if run.status.is_over and run.status is not RunStatus.FINISHED:
             continue
         final = checkpoint_of(run)
-        if final is not None and (run.id, SEALED) not in scored and arms[run.experiment_id] not in worse:
+        if final is not None and (run.id, TEST) not in scored and arms[run.experiment_id] not in worse:
             needed.add(final)
         by_step = run.external_ids.get(CHECKPOINTS, {}) if charter.eval_every else {}
         needed |= {Path(path).resolve() for step, path in by_step.items() if (run.id, f"{AT_STEP}{step}") not in scored}
@@ -118,7 +112,7 @@ def _scores_from_checkpoints(deps: Deps, *, has_steps: bool) -> set[tuple[str, s
     if has_steps:
         found = deps.store.list_evaluations(study_id=deps.study_id)
     elif stored is not None and stored.test_opened_at is not None:
-        found = deps.store.list_evaluations(study_id=deps.study_id, phase=SEALED)
+        found = deps.store.list_evaluations(study_id=deps.study_id, phase=TEST)
     else:
         found = []
     return {(item.run_id, item.phase) for item in found}

@@ -12,16 +12,16 @@ from typing import TypedDict
 class ResearchState(TypedDict):
     """The position of a study in the graph.
 
-    `iteration` is the number of the present plan, from 0. `polls` counts rounds of monitoring. `is_spent` is set once
-    the budget forbids another launch, `is_halted` once no further plan is to be made.
+    `iteration` is the number of the present plan, from 0. `polls` counts rounds of monitoring. `is_budget_used_up` is
+    set once the budget forbids another launch, `is_halted` once no further plan is to be made.
     """
 
     study_id: str
     iteration: int
     polls: int
-    is_spent: bool
+    is_budget_used_up: bool
     is_halted: bool
 
 
 def first_state(study_id: str) -> ResearchState:
-    return ResearchState(study_id=study_id, iteration=0, polls=0, is_spent=False, is_halted=False)
+    return ResearchState(study_id=study_id, iteration=0, polls=0, is_budget_used_up=False, is_halted=False)

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from researcher.analysis import Analysis
 from researcher.charter import Charter, FrameRequest
-from researcher.plan import Arm, ArmProgram, Plan, Problem
+from researcher.plan import Arm, ArmProgram, Plan, ProgramProblem
 from researcher.planner.claims import Claim
 
 
@@ -30,15 +30,15 @@ class Action(StrEnum):
 class Decision:
     """The next action of a study, with the reason that people see.
 
-    `author` is who decided, if it is not the study's planner. `is_budget_spent` means that nothing was left to choose,
-    so a raised budget reopens the matter. `disqualified` maps the arms that the planner rules out to its reasons. An
-    arm stays disqualified: no later decision reverses it.
+    `author` is who decided, if it is not the study's planner. `is_budget_used_up` means that nothing was left to
+    choose, so a raised budget reopens the matter. `disqualified` maps the arms that the planner rules out to its
+    reasons. An arm stays disqualified: no later decision reverses it.
     """
 
     action: Action
     reason: str
     author: str = ""
-    is_budget_spent: bool = False
+    is_budget_used_up: bool = False
     disqualified: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
@@ -90,7 +90,7 @@ class Planner(Protocol):
         ...
 
     def repair_program(
-        self, charter: Charter, arm: Arm, program: ArmProgram, problems: tuple[Problem, ...]
+        self, charter: Charter, arm: Arm, program: ArmProgram, problems: tuple[ProgramProblem, ...]
     ) -> ArmProgram:
         """Return a corrected program after `check` rejected one."""
         ...

@@ -17,9 +17,11 @@ from researcher.planner.language_model.backoff import Backoff
 from researcher.planner.language_model.chat import Chat, Price
 from researcher.planner.language_model.planning import PLAIN_PROGRAM
 from researcher.planner.llm import LLMPlanner
+from researcher.planner.rules import build_rules_planner
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog
-from researcher.study.settings import StudySettings, build_rules_planner, read_request
+from researcher.study.settings import StudySettings
+from researcher.study.topic import read_request
 
 
 def build_language_planner(
@@ -39,7 +41,7 @@ def build_language_planner(
         study_id=log.study_id,
         ledger=ledger,
         price=None if price is None else Price(*price),
-        backoff=Backoff(model, patience_s=60 * settings.llm_patience, sleep=background.sleep, say=log.warn),
+        backoff=Backoff(model, patience_s=60 * settings.llm_patience, sleep=background.sleep, report=log.warn),
         carry=background.carry,
     )
     planner = LLMPlanner(
@@ -57,7 +59,7 @@ def build_language_planner(
         lambda topic: read_request(topic, as_rules),
         failures=failures,
         plain=PLAIN_PROGRAM,
-        say=log.warn,
+        report=log.warn,
     )
 
 

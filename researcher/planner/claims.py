@@ -30,7 +30,7 @@ class ClaimKind(StrEnum):
 class Measured(StrEnum):
     """The score of an arm that a claim is about.
 
-    BEFORE and AFTER are the scores on the search split before and after training. TEST is the score on the sealed
+    BEFORE and AFTER are the scores on the search split before and after training. TEST is the score on the test
     split.
     """
 

@@ -54,12 +54,12 @@ def usual_amount(compared_at: ComparedAt, job: Mapping[str, Any], max_tokens: in
             return 0.0
 
 
-def say_what_is_equal(compared_at: ComparedAt, amount: float) -> str:
+def describe_equal_amount(compared_at: ComparedAt, amount: float) -> str:
     """Return one sentence for the charter about the equal quantity."""
     if compared_at in HELD:
         return f"{HELD[compared_at]}."
-    share = f"{amount:,.0f} tokens" if compared_at is ComparedAt.TOKENS else f"{amount:,.0f} seconds of training"
-    return f"Every run ends with the step that reaches {share}; the report shows what each arm had."
+    quota = f"{amount:,.0f} tokens" if compared_at is ComparedAt.TOKENS else f"{amount:,.0f} seconds of training"
+    return f"Every run ends with the step that reaches {quota}; the report shows what each arm had."
 
 
 def hold_equal(arms: Sequence[Arm], compared_at: ComparedAt, amount: float = 0.0) -> tuple[Arm, ...]:
@@ -79,7 +79,7 @@ def hold_equal(arms: Sequence[Arm], compared_at: ComparedAt, amount: float = 0.0
     return tuple(replace(arm, job=give_episodes_of(baseline.job, arm.job)) for arm in arms)
 
 
-def say_inequality(arms: Sequence[Arm], compared_at: ComparedAt) -> tuple[str, ...]:
+def describe_inequality(arms: Sequence[Arm], compared_at: ComparedAt) -> tuple[str, ...]:
     """Return one sentence if whole steps let the arms' numbers of episodes differ by more than `TOLERATED`."""
     if compared_at is not ComparedAt.EPISODES:
         return ()

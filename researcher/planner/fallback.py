@@ -18,7 +18,7 @@ from researcher.analysis import Analysis
 from researcher.charter import Charter, FrameRequest
 from researcher.errors import PlannerError, ResearchError, TopicInvalid
 from researcher.execution.job_check import contradict_name
-from researcher.plan import Arm, ArmProgram, Plan, Problem
+from researcher.plan import Arm, ArmProgram, Plan, ProgramProblem
 from researcher.planner.base import Decision, History, Planner
 from researcher.planner.claims import Claim
 from researcher.planner.designs import default_space
@@ -44,7 +44,7 @@ class FallbackPlanner:
     _: KW_ONLY
     failures: tuple[type[ResearchError], ...]
     plain: str
-    say: Callable[[str, str], object]
+    report: Callable[[str, str], object]
 
     @property
     def name(self) -> str:
@@ -70,7 +70,7 @@ class FallbackPlanner:
         )
 
     def repair_program(
-        self, charter: Charter, arm: Arm, program: ArmProgram, problems: tuple[Problem, ...]
+        self, charter: Charter, arm: Arm, program: ArmProgram, problems: tuple[ProgramProblem, ...]
     ) -> ArmProgram:
         return self._ask(
             f"mend the program of {arm.name}",
@@ -100,9 +100,9 @@ class FallbackPlanner:
                 answer = of_rules()
             except (TopicInvalid, PlannerError) as unable:
                 first = " ".join(str(unable).split("\n")[0].split())
-                self.say("rules.unable", f"The rules planner cannot {what} in its place: {first}")
+                self.report("rules.unable", f"The rules planner cannot {what} in its place: {first}")
                 raise failure from None
-            self.say("rules.answered", f"The rules planner takes over to {what}: {failure}")
+            self.report("rules.answered", f"The rules planner takes over to {what}: {failure}")
             return answer
 
     def _plan_by_rules(self, charter: Charter, history: History) -> Plan:

@@ -14,7 +14,7 @@ from functools import partial
 from prompts import load
 from researcher.analysis import Analysis
 from researcher.charter import Charter, FrameRequest, SampleSizeGoal, StudiedEnvironment
-from researcher.plan import Arm, ArmProgram, Plan, Problem
+from researcher.plan import Arm, ArmProgram, Plan, ProgramProblem
 from researcher.planner.base import Action, Decision, History
 from researcher.planner.claims import Claim
 from researcher.planner.language_model.answers import (
@@ -106,7 +106,7 @@ class LLMPlanner:
         question = load(
             "plan",
             question=charter.question,
-            task=charter.task,
+            task=charter.environment_name,
             description=self._describe(charter),
             baseline=charter.baseline,
             iteration=str(len(history.plans) + 1),
@@ -128,7 +128,7 @@ class LLMPlanner:
         question = load(
             "write_program",
             arm=arm.name,
-            task=charter.task,
+            task=charter.environment_name,
             description=self._describe(charter),
             program=program_of(arm),
             job=show_job(arm.job),
@@ -138,13 +138,13 @@ class LLMPlanner:
         return ArmProgram(arm.name, self._chat.ask("write_program", question, parse_program), trusted=False)
 
     def repair_program(
-        self, charter: Charter, arm: Arm, program: ArmProgram, problems: tuple[Problem, ...]
+        self, charter: Charter, arm: Arm, program: ArmProgram, problems: tuple[ProgramProblem, ...]
     ) -> ArmProgram:
         if program.code not in self._mended:
             question = load(
                 "repair_program",
                 arm=arm.name,
-                task=charter.task,
+                task=charter.environment_name,
                 problems=quote_text("\n".join(f"{problem.stage}: {problem.message}" for problem in problems)),
                 code=quote_text(program.code),
                 contract=self._contract,
@@ -177,7 +177,8 @@ class LLMPlanner:
         )
 
     def _describe(self, charter: Charter) -> str:
-        return task_family(charter.task).description if self._environment is None else self._environment.description
+        described = task_family(charter.environment_name) if self._environment is None else self._environment
+        return described.description
 
 
 def _has_program_of(arm: Arm, parent: ArmProgram, charter: Charter) -> bool:

@@ -49,8 +49,9 @@ def _by_change(arms: Sequence[Arm], baseline: Arm) -> dict[tuple[str, ...], list
 
 def _is_better(changed: tuple[str, ...], names: list[str], baseline: Arm, charter: Charter) -> Hypothesis:
     titles = " and ".join(map(title_of, changed))
+    place = title_of_environment(charter.environment_name)
     return Hypothesis(
-        statement=f"Another {titles} than that of {baseline.name} trains {title_of_environment(charter.task)} better.",
+        statement=f"Another {titles} than that of {baseline.name} trains {place} better.",
         prediction=f"{' or '.join(names)} beats {baseline.name} on held-out episodes.",
         arms=tuple(names),
         contrast=Contrast(Relation.BETTER, tuple(names), (baseline.name,)),
@@ -60,7 +61,7 @@ def _is_better(changed: tuple[str, ...], names: list[str], baseline: Arm, charte
 def _one_is_best(arms: Sequence[Arm], charter: Charter) -> Hypothesis:
     names = tuple(arm.name for arm in arms)
     return Hypothesis(
-        statement=f"One of these settings is the best for {title_of_environment(charter.task)}.",
+        statement=f"One of these settings is the best for {title_of_environment(charter.environment_name)}.",
         prediction="The arm that leads the ranking is clear of every other one.",
         arms=names,
         contrast=Contrast(Relation.BEST, names),
@@ -69,7 +70,7 @@ def _one_is_best(arms: Sequence[Arm], charter: Charter) -> Hypothesis:
 
 def _is_equal(arms: Sequence[Arm], baseline: Arm, charter: Charter) -> Hypothesis:
     names = tuple(arm.name for arm in arms if arm is not baseline)
-    place = title_of_environment(charter.task)
+    place = title_of_environment(charter.environment_name)
     return Hypothesis(
         statement=f"{' and '.join(names)} and {baseline.name} are equally good for {place}.",
         prediction="No arm is further from the baseline than the smallest effect that matters.",
@@ -88,7 +89,7 @@ def _is_needed(arms: Sequence[Arm], charter: Charter) -> Hypothesis:
     subject = title_of(factor.name) if without.factors[factor.name] == off else f"More than {without.name}"
     names = tuple(arm.name for arm in arms if arm is not without)
     return Hypothesis(
-        statement=f"{subject} is needed for {title_of_environment(charter.task)}.",
+        statement=f"{subject} is needed for {title_of_environment(charter.environment_name)}.",
         prediction=f"{' or '.join(names)} beats {without.name} on held-out episodes.",
         arms=names,
         contrast=Contrast(Relation.BETTER, names, (without.name,)),

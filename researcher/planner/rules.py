@@ -15,8 +15,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from experiments_db import Verdict
 from prompts import load
-from researcher.analysis import Analysis, Verdict
+from researcher.analysis import Analysis
 from researcher.charter import (
     Budget,
     Charter,
@@ -29,8 +30,9 @@ from researcher.charter import (
     StudyKind,
 )
 from researcher.errors import PlannerError, TopicInvalid
+from researcher.execution.environments import name_environments
 from researcher.execution.job_check import why_not_carried_out
-from researcher.plan import Arm, ArmProgram, Plan, Problem
+from researcher.plan import Arm, ArmProgram, Plan, ProgramProblem
 from researcher.planner.base import Action, Decision, History
 from researcher.planner.claims import Claim, ClaimKind
 from researcher.planner.designs import (
@@ -43,17 +45,18 @@ from researcher.planner.designs import (
     repeat_inconclusive,
 )
 from researcher.planner.equal_amounts import (
+    describe_equal_amount,
+    describe_inequality,
     hold_equal,
-    say_inequality,
-    say_what_is_equal,
     usual_amount,
     usual_comparison,
 )
 from researcher.planner.predictions import predict
 from researcher.question.factors import PROGRAM, RESPONSE_LENGTH, TRAIN_ENV
 from researcher.question.wording import state_question, title_of, title_of_environment
+from researcher.study.settings import StudySettings
 from swarm import TrainJob
-from swarm.environments.registry import is_bundled, options_of, with_options
+from swarm.environments import is_bundled, options_of, with_options
 from swarm.tasks import TASK_FAMILIES
 
 DEFAULT_TASK = "reverse"
@@ -85,21 +88,21 @@ class RulesPlanner:
     train_envs: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def frame(self, request: FrameRequest) -> Charter:
-        task = request.environment.name if request.environment else _choose_task(request.task)
-        question = self._fill(request.question, task, request.steps)
-        job = default_job(task, steps=request.steps, base=question.fixed)
+        name = request.environment.name if request.environment else _choose_family(request.family)
+        question = self._fill(request.question, name, request.steps)
+        job = default_job(name, steps=request.steps, base=question.fixed)
         compared_at = request.equal or usual_comparison(question.varied)
-        usual = usual_amount(compared_at, job, longest_reply(task))
+        usual = usual_amount(compared_at, job, longest_reply(name))
         amount = (request.amount or usual) if usual else 0.0
         charter = Charter(
             topic=request.topic,
-            question=state_question(question, task),
-            task=task,
+            question=state_question(question, name),
+            environment_name=name,
             metric="mean reward of held-out episodes",
             direction="maximize",
             baseline="",
             search_split="validation",
-            sealed_split="test",
+            test_split="test",
             eval_episodes=request.eval_episodes or EVAL_EPISODES,
             rule=DecisionRule(shares=_shares(question, request.budget)),
             budget=request.budget,
@@ -110,14 +113,14 @@ class RulesPlanner:
             amount=amount,
             asks=question,
             job=job,
-            environment=request.environment.reference if request.environment else task,
+            environment=request.environment.reference if request.environment else name,
         )
         arms = self._first_arms(charter)
         for arm in arms:
             _check_job(arm)
         _check_metric(request, arms)
         baseline = next(arm.name for arm in arms if arm.is_baseline)
-        assumptions = (*_assumptions(charter, request), *say_inequality(arms, compared_at))
+        assumptions = (*_assumptions(charter, request), *describe_inequality(arms, compared_at))
         return replace(charter, baseline=baseline, assumptions=assumptions)
 
     def plan(self, charter: Charter, history: History) -> Plan:
@@ -164,7 +167,7 @@ class RulesPlanner:
         return ArmProgram(arm=arm.name, code=code, trusted=True)
 
     def repair_program(
-        self, charter: Charter, arm: Arm, program: ArmProgram, problems: tuple[Problem, ...]
+        self, charter: Charter, arm: Arm, program: ArmProgram, problems: tuple[ProgramProblem, ...]
     ) -> ArmProgram:
         """Raise PlannerError, because no rule repairs a program."""
         first = problems[0].message if problems else "no reason given"
@@ -205,7 +208,7 @@ class RulesPlanner:
         best = next(arm for arm in analysis.ranking if arm in kept)
         return Decision(Action.REFINE, f"{best} is the best that was kept: it is confirmed on fresh seeds.")
 
-    def _fill(self, question: Question, task: str, steps: int | None) -> Question:
+    def _fill(self, question: Question, name: str, steps: int | None) -> Question:
         """Return the question, with the default search space if it is a search without factors.
 
         Raises TopicInvalid if nothing is compared, or if programs of a person make the response length ineffective.
@@ -219,7 +222,7 @@ class RulesPlanner:
             )
         if question.factors:
             return question
-        return replace(question, factors=default_space(default_job(task, steps=steps, base=question.fixed)))
+        return replace(question, factors=default_space(default_job(name, steps=steps, base=question.fixed)))
 
     def _first_arms(self, charter: Charter) -> tuple[Arm, ...]:
         laid_out = lay_out(charter.asks, charter.job, options_of(self._only_train_env or charter.environment))
@@ -243,30 +246,30 @@ class RulesPlanner:
         return with_options(trained or charter.environment, options) if options else trained
 
 
-def _choose_task(fixed: str | None) -> str:
+def _choose_family(fixed: str | None) -> str:
     if fixed is not None and fixed not in TASK_FAMILIES:
-        raise TopicInvalid(f"unknown task {fixed!r}; choose one of: {', '.join(TASK_FAMILIES)}")
+        raise TopicInvalid(f"unknown environment {fixed!r}; choose one of: {', '.join(TASK_FAMILIES)}")
     return fixed or DEFAULT_TASK
 
 
 def _assumptions(charter: Charter, request: FrameRequest) -> tuple[str, ...]:
-    said: list[str] = []
-    if request.task is None and request.environment is None:
-        place = title_of_environment(charter.task)
-        said.append(f"No environment is named: {place} is used (others: {', '.join(TASK_FAMILIES)}).")
+    sentences: list[str] = []
+    if request.family is None and request.environment is None:
+        place = title_of_environment(charter.environment_name)
+        sentences.append(f"No environment is named: {place} is used (others: {', '.join(TASK_FAMILIES)}).")
     for factor in charter.asks.factors:
         if not factor.explicit:
             names = ", ".join(level.name for level in factor.levels)
-            said.append(f"{title_of(factor.name)}: no values are given, so these are compared: {names}.")
+            sentences.append(f"{title_of(factor.name)}: no values are given, so these are compared: {names}.")
         if factor.needs:
             needs = ", ".join(f"{name}={charter.job.get(name)}" for name in factor.needs)
-            said.append(f"{title_of(factor.name)}: every arm has {needs}, without which it has no effect.")
-    said.append(say_what_is_equal(ComparedAt(charter.compared_at), charter.amount))
+            sentences.append(f"{title_of(factor.name)}: every arm has {needs}, without which it has no effect.")
+    sentences.append(describe_equal_amount(ComparedAt(charter.compared_at), charter.amount))
     if request.seeds is not None and request.seeds < DecisionRule().min_seeds:
-        said.append(f"With {request.seeds} seed(s) every verdict is inconclusive: the rule asks for 3.")
+        sentences.append(f"With {request.seeds} seed(s) every verdict is inconclusive: the rule asks for 3.")
     if charter.asks.kind is StudyKind.COMPARE and request.budget.max_runs is None:
-        said.append("One iteration: inconclusive arms get more seeds only where --max-runs leaves room for them.")
-    return tuple(said)
+        sentences.append("One iteration: inconclusive arms get more seeds only where --max-runs leaves room for them.")
+    return tuple(sentences)
 
 
 def _decide_named(charter: Charter, analysis: Analysis, history: History) -> Decision:
@@ -274,22 +277,22 @@ def _decide_named(charter: Charter, analysis: Analysis, history: History) -> Dec
     open_arms = [item.arm for item in analysis.comparisons if item.verdict is Verdict.INCONCLUSIVE]
     if not open_arms or len(history.plans) > 1:
         return Decision(Action.STOP, "The arms that the question names have been compared.")
-    spent = history.planned_runs
+    planned = history.planned_runs
     more = len(_fresh_seeds(history))
     wanted = (len(open_arms) + 1) * more
-    if not _has_room(charter.budget, spent + wanted):
+    if not _is_within_budget(charter.budget, planned + wanted):
         why = f"Another plan takes {wanted} runs, for which --max-runs leaves no room."
         return Decision(Action.STOP, f"Not decided: {', '.join(open_arms)}. {why}")
     return Decision(Action.REFINE, f"Not decided: {', '.join(open_arms)}. They get {more} more seeds.")
 
 
-def _has_room(budget: Budget, runs: int) -> bool:
+def _is_within_budget(budget: Budget, runs: int) -> bool:
     return budget.max_runs is not None and runs <= budget.max_runs
 
 
-def longest_reply(task: str) -> int:
+def longest_reply(name: str) -> int:
     """Return the largest number of tokens in a reply on an environment, as far as it is known before opening it."""
-    return TASK_FAMILIES[task].max_tokens if task in TASK_FAMILIES else DEFAULT_MAX_TOKENS
+    return TASK_FAMILIES[name].max_tokens if name in TASK_FAMILIES else DEFAULT_MAX_TOKENS
 
 
 def _rationale(question: Question) -> str:
@@ -319,7 +322,7 @@ def _check_metric(request: FrameRequest, arms: Sequence[Arm]) -> None:
             f"--metric steps-to: arms train for {' and '.join(map(str, steps))} steps, so steps are not comparable: "
             "add --equal steps, or use --metric area"
         )
-    reference = request.environment.reference if request.environment else request.task or DEFAULT_TASK
+    reference = request.environment.reference if request.environment else request.family or DEFAULT_TASK
     level = request.judged_level
     # Scores of a grader that a person wrote may lie anywhere.
     if level is not None and is_bundled(reference) and not 0 < level <= 1:
@@ -329,8 +332,8 @@ def _check_metric(request: FrameRequest, arms: Sequence[Arm]) -> None:
 def _check_steps(charter: Charter, laid_out: Sequence[Arm], arms: Sequence[Arm]) -> None:
     """Raise TopicInvalid if a level sets a number of steps and the equal quantity requires another."""
     for asked, held in zip(laid_out, arms, strict=True):
-        says_steps = any("total_steps" in level.settings for level in charter.asks.levels_of(asked.factors))
-        if says_steps and held.job != asked.job:
+        fixes_steps = any("total_steps" in level.settings for level in charter.asks.levels_of(asked.factors))
+        if fixes_steps and held.job != asked.job:
             raise TopicInvalid(
                 f"arm {asked.name}: at equal {charter.compared_at} its total_steps is {held.job['total_steps']}, not "
                 f"{asked.job['total_steps']}: say --equal steps, or vary no number of steps"
@@ -349,3 +352,9 @@ def _check_job(arm: Arm) -> None:
         reason = first["msg"].removeprefix("Value error, ")
         value = f" (got {first['input']!r})" if first["loc"] else ""
         raise TopicInvalid(f"arm {arm.name}: {where} {reason[:1].lower()}{reason[1:]}{value}") from error
+
+
+def build_rules_planner(settings: StudySettings) -> RulesPlanner:
+    """Return the planner with the programs and the environments of a study."""
+    programs = {program.name: program.code for program in settings.programs}
+    return RulesPlanner(programs=programs, train_envs=name_environments(settings.train_envs))

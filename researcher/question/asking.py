@@ -140,7 +140,7 @@ def flags_of(reading: Reading) -> dict[str, Any]:
     """Return a topic as the equivalent flags, by the names of the settings of a study."""
     factors = tuple(_fit_to_replies(factor, reading.environment) for factor in reading.factors)
     vary = [f"{factor.name}={','.join(_values(factor))}" for factor in factors]
-    said: dict[str, Any] = {
+    flags: dict[str, Any] = {
         "kind": reading.kind,
         "asked": reading.asked,
         "vary": vary,
@@ -150,24 +150,24 @@ def flags_of(reading: Reading) -> dict[str, Any]:
         **{name: _count(name, value) for name, value in reading.counts.items()},
     }
     if reading.environment in TASK_FAMILIES:
-        said["task"] = reading.environment
+        flags["family"] = reading.environment
     elif reading.environment is not None:
-        said["env"] = reading.environment
+        flags["env"] = reading.environment
     if reading.asked is Asked.SOONER:
-        said["eval_every"] = MID_TRAINING_SCORES
+        flags["eval_every"] = MID_TRAINING_SCORES
     if len(vary) > 1 and not any(factor.explicit for factor in reading.factors) and reading.asked is Asked.MATTERS_MORE:
-        said["design"] = Design.ONE_AT_A_TIME
-    return {name: value for name, value in said.items() if value not in (None, [], {})}
+        flags["design"] = Design.ONE_AT_A_TIME
+    return {name: value for name, value in flags.items() if value not in (None, [], {})}
 
 
-def _fit_to_replies(factor: Factor, task: str | None) -> Factor:
+def _fit_to_replies(factor: Factor, family: str | None) -> Factor:
     """Return the factor with limits on a reply that suit the environment, if the topic gives none.
 
     The limits are half of what the environment allows, that, and twice that.
     """
-    if factor.name != RESPONSE_LENGTH or factor.explicit or task is None or task not in TASK_FAMILIES:
+    if factor.name != RESPONSE_LENGTH or factor.explicit or family is None or family not in TASK_FAMILIES:
         return factor
-    usual = TASK_FAMILIES[task].max_tokens
+    usual = TASK_FAMILIES[family].max_tokens
     spec = SPECS[RESPONSE_LENGTH]
     fitted = make_factor(spec, [max(1, usual // 2), usual, 2 * usual], explicit=False)
     return replace(fitted, compared_with=make_level(spec, usual).name)
@@ -199,7 +199,7 @@ def refuse_by_name(parts: Sequence[tuple[str, str]], nearest: str, request: Fram
 
     `parts` are pairs of a part and the reason. `nearest` is a topic that can be studied.
     """
-    environment = request.environment.reference if request.environment else request.task
+    environment = request.environment.reference if request.environment else request.family
     words = ["researcher", "start", "--topic", nearest, *(["--env", environment] if environment else [])]
     named = list(dict(parts))
     return TopicNotUnderstood(
@@ -230,9 +230,9 @@ def _command(reading: Reading, given: Mapping[str, Any]) -> tuple[str, str]:
     The command has the settings that are known; a person completes its values. The example stands for a topic that
     names no setting with levels, and is empty otherwise.
     """
-    said = {**flags_of(reading), **given}
+    flags = {**flags_of(reading), **given}
     words = ["researcher", "start", "--topic", reading.text]
-    words += ["--env", str(said.get("env") or said.get("task") or "reverse")]
+    words += ["--env", str(flags.get("env") or flags.get("family") or "reverse")]
     if reading.kind is StudyKind.OPTIMIZE:
         words += ["--kind", str(StudyKind.OPTIMIZE)]
     proposed, example = dict(propose(reading.text)), ""
@@ -250,8 +250,8 @@ def _command(reading: Reading, given: Mapping[str, Any]) -> tuple[str, str]:
         for text in texts:
             words += [f"--{name}", text]
     for name in _COMMAND_FLAGS:
-        if said.get(name) is not None:
-            words += [f"--{name.replace('_', '-')}", str(said[name])]
+        if flags.get(name) is not None:
+            words += [f"--{name.replace('_', '-')}", str(flags[name])]
     return shlex.join(words), example
 
 

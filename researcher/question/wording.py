@@ -35,14 +35,14 @@ def title_of(factor: str) -> str:
     return _TITLES.get(factor) or (SPECS[factor].title if factor in SPECS else factor)
 
 
-def title_of_environment(task: str) -> str:
+def title_of_environment(name: str) -> str:
     """Return the common name of a bundled environment; any other environment keeps its name."""
-    return _ENVIRONMENTS.get(task, task)
+    return _ENVIRONMENTS.get(name, name)
 
 
-def state_question(question: Question, task: str) -> str:
+def state_question(question: Question, name: str) -> str:
     """Return the question of a charter as one sentence."""
-    place = title_of_environment(task)
+    place = title_of_environment(name)
     if question.kind is StudyKind.OPTIMIZE:
         space = f" of {_listed([title_of(factor.name) for factor in question.factors])}" if question.factors else ""
         return f"Which settings{space} train {place} best?"
@@ -77,7 +77,7 @@ def state_question(question: Question, task: str) -> str:
 def describe_question(charter: Charter) -> Iterator[str]:
     """Yield the question, line by line: the kind of study, its factors, fixed settings and equal amounts."""
     asks = charter.asks
-    yield f"{asks.kind} on {title_of_environment(charter.task)}: {charter.question}"
+    yield f"{asks.kind} on {title_of_environment(charter.environment_name)}: {charter.question}"
     for factor in asks.factors:
         source = "" if factor.explicit else " (usual values)"
         yield f"  {title_of(factor.name)}: {', '.join(_shown(factor))}{source}"

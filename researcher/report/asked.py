@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from researcher.analysis import JudgedContrast, Outcome, Verdict
+from experiments_db import Outcome, Verdict
+from researcher.analysis import JudgedContrast
 from researcher.charter import Asked
 from researcher.plan import Relation
 from researcher.question.factors import SPECS
@@ -47,7 +48,7 @@ def answer_relation(facts: StudyFacts) -> Iterator[str]:
 
 
 def _outcome(facts: StudyFacts, item: JudgedContrast) -> Outcome:
-    """Return the outcome of a hypothesis; undecided if the sealed split contradicts the arm that it rests on."""
+    """Return the outcome of a hypothesis; undecided if the test split contradicts the arm that it rests on."""
     is_contradicted = facts.contradicted in item.contrast.arms and item.contrast.relation is Relation.BETTER
     return Outcome.UNDECIDED if is_contradicted and item.outcome is Outcome.SUPPORTED else item.outcome
 
@@ -65,10 +66,10 @@ def _of_effects(facts: StudyFacts) -> Iterator[str]:
     baseline = facts.baseline
     if baseline is None:
         return
-    place = title_of_environment(facts.charter.task)
+    place = title_of_environment(facts.charter.environment_name)
     for factor in facts.charter.asks.factors:
         arms = [arm for arm in facts.compared if _changes(arm, baseline) == {factor.name}]
-        # A gain that the sealed split contradicts shows nothing.
+        # A gain that the test split contradicts shows nothing.
         verdicts = {Verdict.INCONCLUSIVE.value if arm.name == facts.contradicted else arm.verdict for arm in arms}
         if not arms:
             continue
@@ -109,7 +110,7 @@ class _Words:
 
 def _of_importance(facts: StudyFacts, item: JudgedContrast) -> _Words:
     first, second = (_changed_by(facts, arms) for arms in (item.contrast.arms, item.contrast.against))
-    place = title_of_environment(facts.charter.task)
+    place = title_of_environment(facts.charter.environment_name)
     return _Words(
         supported=_sentence(f"{first} matters more for {place} than {second}"),
         refuted=_sentence(f"{second} matters more for {place} than {first}"),
@@ -120,7 +121,7 @@ def _of_importance(facts: StudyFacts, item: JudgedContrast) -> _Words:
 def _of_interaction(facts: StudyFacts, item: JudgedContrast) -> _Words:
     neither, first, second, _ = item.contrast.arms
     names = join_names(_changed_by(facts, (arm,), neither) for arm in (first, second))
-    place = title_of_environment(facts.charter.task)
+    place = title_of_environment(facts.charter.environment_name)
     return _Words(
         supported=_sentence(f"{names} interact in {place}"),
         refuted=_sentence(f"{names} do not interact in {place} by {facts.charter.rule.min_effect:g} or more"),
@@ -139,7 +140,7 @@ def _of_equality(facts: StudyFacts, item: JudgedContrast) -> _Words:
 
 
 def _of_need(facts: StudyFacts, item: JudgedContrast) -> _Words:
-    factor, place = facts.charter.asks.factors[0].name, title_of_environment(facts.charter.task)
+    factor, place = facts.charter.asks.factors[0].name, title_of_environment(facts.charter.environment_name)
     (least,) = item.contrast.against
     arm = next(each for each in facts.arms if each.name == least)
     if arm.experiment.factors[factor] != SPECS[factor].off:

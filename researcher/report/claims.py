@@ -16,19 +16,20 @@ from decimal import Decimal
 from functools import partial
 from itertools import pairwise
 
-from researcher.analysis import ArmSummary, Comparison, Verdict
+from experiments_db import Verdict
+from researcher.analysis import ArmSummary, Comparison
 from researcher.planner.claims import Claim, ClaimKind, Measured
 from researcher.report.formats import (
     LEAST,
     count,
+    describe_p,
     format_difference,
     format_interval,
     format_score,
     is_known,
-    say_p,
 )
 from researcher.report.numbers.facts import ArmFacts, StudyFacts
-from researcher.report.overview import say_failures
+from researcher.report.overview import describe_failures
 
 ROUNDING = 0.5 + 1e-6
 """Half a unit of the last digit, plus a margin for the representation of decimals as floats."""
@@ -96,7 +97,7 @@ def _when(measured: Measured, facts: StudyFacts) -> str:
     return {
         Measured.BEFORE: "before training",
         Measured.AFTER: "after training",
-        Measured.TEST: f"on the {facts.charter.sealed_split} split",
+        Measured.TEST: f"on the {facts.charter.test_split} split",
     }[measured]
 
 
@@ -124,7 +125,7 @@ def _check_difference(claim: Claim, facts: StudyFacts, direction: float, word: s
     tested = "not tested" if found is None else _significance(found, facts)
     if claim.significant is not None and tested != ("significant" if claim.significant else "not significant"):
         raise _Untrue(f"the difference of {arm.name} and {other.name} is {tested}")
-    p = f", {say_p(found.p_adjusted)} corrected" if found is not None and is_known(found.p_adjusted) else ""
+    p = f", {describe_p(found.p_adjusted)} corrected" if found is not None and is_known(found.p_adjusted) else ""
     moment = _moment(claim, facts)
     return f"{arm.name} is {word} than {other.name} by {format_score(gain)}{moment} ({tested}{p})."
 
@@ -167,8 +168,8 @@ def _check_p_value(claim: Claim, facts: StudyFacts) -> str:
     if found is None or not is_known(found.p_adjusted):
         raise _Untrue(f"{arm.name} and {other.name} were not compared by a test")
     if not _is_same(_size(claim), found.p_adjusted):
-        raise _Untrue(f"{arm.name} against {other.name} has {say_p(found.p_adjusted)} corrected")
-    return f"{arm.name} against {other.name}: {say_p(found.p_adjusted)} corrected."
+        raise _Untrue(f"{arm.name} against {other.name} has {describe_p(found.p_adjusted)} corrected")
+    return f"{arm.name} against {other.name}: {describe_p(found.p_adjusted)} corrected."
 
 
 def _check_best(claim: Claim, facts: StudyFacts) -> str:
@@ -195,10 +196,10 @@ def _check_ranking(claim: Claim, facts: StudyFacts) -> str:
 
 def _check_failed(claim: Claim, facts: StudyFacts) -> str:
     counts = _arm(claim.arm, facts).counts if claim.arm else facts.counts
-    said = f"{f'of the runs of {claim.arm}, ' if claim.arm else ''}{say_failures(counts)}"
+    sentence = f"{f'of the runs of {claim.arm}, ' if claim.arm else ''}{describe_failures(counts)}"
     if claim.number != counts.failed or (claim.of is not None and claim.of != counts.counting):
-        raise _Untrue(said)
-    return f"{said[0].upper()}{said[1:]}."
+        raise _Untrue(sentence)
+    return f"{sentence[0].upper()}{sentence[1:]}."
 
 
 _CHECKS: Mapping[ClaimKind, Callable[[Claim, StudyFacts], str]] = {
@@ -229,7 +230,7 @@ def _pair(claim: Claim, facts: StudyFacts) -> tuple[ArmFacts, ArmFacts]:
 
 
 def _summary(arm: ArmFacts, measured: Measured) -> ArmSummary:
-    summary = {Measured.BEFORE: arm.base, Measured.AFTER: arm.search, Measured.TEST: arm.sealed}[measured]
+    summary = {Measured.BEFORE: arm.base, Measured.AFTER: arm.search, Measured.TEST: arm.test}[measured]
     if summary is None or not summary.scores:
         raise _Untrue(f"{arm.name} has no such score")
     return summary

@@ -140,7 +140,7 @@ def _draw_learning(facts: StudyFacts, measured: list[ArmFacts], themes: Sequence
         _draw(
             name,
             title,
-            f"{text} Averaged over seeds; the band spans the seeds.{_tell_ends(measured, curves_of)}",
+            f"{text} Averaged over seeds; the band spans the seeds.{_describe_ends(measured, curves_of)}",
             themes,
             3.9,
             lambda axes, theme, curves_of=curves_of, label=label: _draw_curves(axes, theme, measured, curves_of, label),
@@ -151,7 +151,7 @@ def _draw_learning(facts: StudyFacts, measured: list[ArmFacts], themes: Sequence
     ]
 
 
-def _tell_ends(arms: Sequence[ArmFacts], curves_of: CurvesOf) -> str:
+def _describe_ends(arms: Sequence[ArmFacts], curves_of: CurvesOf) -> str:
     early = sum(len(_early(arm) & curves_of(arm).keys()) for arm in arms)
     if not early:
         return ""

@@ -50,7 +50,7 @@ def format_p(value: float | None) -> str:
     return "<0.001" if value < 0.001 else f"{value:.{DIGITS}f}"
 
 
-def say_p(value: float | None) -> str:
+def describe_p(value: float | None) -> str:
     """Return a p value in a sentence, never as 0."""
     written = format_p(value)
     if written == MISSING:

@@ -9,19 +9,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from researcher.analysis import Comparison, JudgedContrast, Outcome, Verdict
+from experiments_db import Outcome, Verdict
+from researcher.analysis import Comparison, JudgedContrast
 from researcher.charter import Asked, JudgedBy
 from researcher.plan import Relation
 from researcher.report.asked import answer_relation, is_answered
 from researcher.report.formats import (
     LEAST,
     count_kinds,
+    describe_p,
     format_difference,
     format_interval,
     format_score,
     is_known,
     join_names,
-    say_p,
 )
 from researcher.report.numbers.facts import ArmFacts, StudyFacts
 from researcher.study.ending import headline
@@ -82,12 +83,12 @@ def _lead(facts: StudyFacts) -> str:
     if not asked:
         return f"{found}."
     among = join_names((*asked[-1].contrast.arms, *asked[-1].contrast.against))
-    said = {
+    sentence = {
         Outcome.SUPPORTED: f"of {among}, {asked[-1].winner} is found the best",
         Outcome.REFUTED: "the leading arms are alike",
         Outcome.UNDECIDED: "which is best is not decided",
     }[asked[-1].outcome]
-    return f"{found}; {said}{_grounds(facts, asked[-1])}."
+    return f"{found}; {sentence}{_grounds(facts, asked[-1])}."
 
 
 _BEST_WORDS: Mapping[Asked, str] = {
@@ -130,18 +131,18 @@ def _of_kept(facts: StudyFacts, baseline: ArmFacts, kept: list[ArmFacts]) -> Ite
     found = best.comparison
     assert found is not None, "a verdict is that of a comparison"
     if facts.contradicted == best.name:
-        sealed = facts.sealed[0]
+        tested = facts.test_comparisons[0]
         yield (
             f"No improvement is shown: {best.name} was better than {baseline.name} on the {charter.search_split} "
-            f"split, {effect_of(facts, found)}, and the sealed {charter.sealed_split} split contradicts it: "
-            f"{format_difference(sealed.difference)} ({format_interval(sealed.ci_low, sealed.ci_high, signed=True)})."
+            f"split, {effect_of(facts, found)}, and the {charter.test_split} split contradicts it: "
+            f"{format_difference(tested.difference)} ({format_interval(tested.ci_low, tested.ci_high, signed=True)})."
         )
         return
     name = "It" if _leading(facts) == [best.name] else best.name
-    said = f"{name} is better than {baseline.name}"
+    sentence = f"{name} is better than {baseline.name}"
     if abs(found.difference) < LEAST:
-        said = f"{name} is kept against {baseline.name}, though three digits do not show a difference"
-    yield f"{said}: {effect_of(facts, found)}{_means(best)}{_parts(found)}."
+        sentence = f"{name} is kept against {baseline.name}, though three digits do not show a difference"
+    yield f"{sentence}: {effect_of(facts, found)}{_means(best)}{_parts(found)}."
     if not is_better_trained(facts, found) and is_known(found.training_gain.value):
         yield f"{name} is not shown to be better trained."
     if len(kept) > 1:
@@ -155,12 +156,12 @@ def _of_single(facts: StudyFacts, baseline: ArmFacts, arm: ArmFacts) -> str:
     assert found is not None, "it is among those that were compared"
     if arm.disqualified:
         return f"No answer: {arm.name} was disqualified, and nothing else was compared with {baseline.name}."
-    said = f"Whether {arm.name} is better than {baseline.name} is not decided"
+    sentence = f"Whether {arm.name} is better than {baseline.name} is not decided"
     if found.verdict is Verdict.WORSE and abs(found.difference) >= LEAST:
-        said = f"{arm.name} is worse than {baseline.name}"
+        sentence = f"{arm.name} is worse than {baseline.name}"
     elif found.verdict is not Verdict.INCONCLUSIVE:
-        said = f"{arm.name} is not better than {baseline.name} by {facts.charter.rule.min_effect:g} or more"
-    return f"{said}: {effect_of(facts, found)}{_means(arm)}{_parts(found)}."
+        sentence = f"{arm.name} is not better than {baseline.name} by {facts.charter.rule.min_effect:g} or more"
+    return f"{sentence}: {effect_of(facts, found)}{_means(arm)}{_parts(found)}."
 
 
 def effect_of(facts: StudyFacts, found: Comparison) -> str:
@@ -173,7 +174,7 @@ def effect_of(facts: StudyFacts, found: Comparison) -> str:
         corrected += f"{' and' if corrected else ''} for the plan's share of alpha"
     return (
         f"{format_difference(found.difference)} ({100 * (1 - rule.alpha):g} % interval "
-        f"{format_interval(found.ci_low, found.ci_high, signed=True)}, {say_p(found.p_adjusted)}{corrected})"
+        f"{format_interval(found.ci_low, found.ci_high, signed=True)}, {describe_p(found.p_adjusted)}{corrected})"
     )
 
 
@@ -224,11 +225,11 @@ def _other_contrasts(facts: StudyFacts) -> Iterator[str]:
     last = {item.contrast: item for item in facts.contrasts}
     for item in last.values():
         if item.contrast.relation in _ASKED and not is_answered(facts, item.contrast.relation):
-            said = _ANSWERS[item.outcome]
+            sentence = _ANSWERS[item.outcome]
             if item.contrast.relation is Relation.MATTERS_MORE and item.outcome is Outcome.REFUTED:
-                said = "It is the other way round than this: {statement}"
+                sentence = "It is the other way round than this: {statement}"
             statement = statements.get(item.key, "the hypothesis").rstrip(".")
-            yield f"{said.format(statement=statement)}{_grounds(facts, item)}."
+            yield f"{sentence.format(statement=statement)}{_grounds(facts, item)}."
 
 
 def _grounds(facts: StudyFacts, item: JudgedContrast) -> str:

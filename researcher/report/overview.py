@@ -26,8 +26,8 @@ from researcher.report.formats import (
 from researcher.report.headline import is_better_trained, unseen
 from researcher.report.numbers.counts import RunCounts, RunEnd
 from researcher.report.numbers.facts import ArmFacts, StudyFacts
-from researcher.study.costs import NOT_FROM_MODEL_BELOW
-from researcher.study.log import BUDGET_SPENT
+from researcher.study.costs.arms import NOT_FROM_MODEL_BELOW
+from researcher.study.log import BUDGET_USED_UP
 
 USUAL_EPISODES = 100
 """The number of held-out episodes below which one episode is more than a hundredth of a score."""
@@ -48,19 +48,20 @@ def abstract(facts: StudyFacts, answer: str) -> list[str]:
     arms = len(facts.arms) - len(facts.rejected_arms)
     sentences = [
         f"This study asks: {charter.topic}",
-        f"{count(arms, 'arm')} on {title_of_environment(charter.task)}, over {count(facts.counts.seeds, 'seed')}. "
-        f"{say_runs(facts.counts, charter)}",
+        f"{count(arms, 'arm')} on {title_of_environment(charter.environment_name)},"
+        f" over {count(facts.counts.seeds, 'seed')}. "
+        f"{describe_runs(facts.counts, charter)}",
         f"A score is the mean of {charter.eval_episodes} held-out episodes.",
         answer,
     ]
-    sealed = [arm for arm in facts.arms if arm.sealed is not None]
-    if sealed:
-        means = ", ".join(f"{arm.name} {format_score(arm.sealed.mean)}" for arm in sealed if arm.sealed is not None)
-        sentences.append(f"On the {charter.sealed_split} split, which took no part in any choice: {means}.")
+    tested = [arm for arm in facts.arms if arm.test is not None]
+    if tested:
+        means = ", ".join(f"{arm.name} {format_score(arm.test.mean)}" for arm in tested if arm.test is not None)
+        sentences.append(f"On the {charter.test_split} split, which took no part in any choice: {means}.")
     return sentences
 
 
-def say_runs(counts: RunCounts, charter: Charter) -> str:
+def describe_runs(counts: RunCounts, charter: Charter) -> str:
     """Return how the runs ended, and how many of those that count failed."""
     if not counts.begun:
         return "No run was begun."
@@ -73,14 +74,14 @@ def say_runs(counts: RunCounts, charter: Charter) -> str:
         RunEnd.BUDGET: "without a score, stopped by the budget",
         RunEnd.OPEN: "not ended",
     }
-    said = [f"{number} {words[end]}" for end in RunEnd if (number := counts.ended(end))]
-    said.append(say_failures(counts))
+    sentences = [f"{number} {words[end]}" for end in RunEnd if (number := counts.ended(end))]
+    sentences.append(describe_failures(counts))
     if counts.retried:
-        said.append(f"{len(counts.retried)} trained again after the system had broken them")
-    return f"{count(counts.begun, 'run')} begun, one for each arm and seed: {'; '.join(said)}."
+        sentences.append(f"{len(counts.retried)} trained again after the system had broken them")
+    return f"{count(counts.begun, 'run')} begun, one for each arm and seed: {'; '.join(sentences)}."
 
 
-def say_failures(counts: RunCounts) -> str:
+def describe_failures(counts: RunCounts) -> str:
     """Return how many of the runs that count failed by their own doing, early or without a score."""
     kinds = f" ({count_kinds(counts.failures)})" if counts.failed else ""
     return f"{counts.failed} of the {counts.counting} that count failed by their own doing{kinds}"
@@ -104,7 +105,7 @@ def _what_to_use(facts: StudyFacts, baseline: ArmFacts) -> Iterator[str]:
     if kept and facts.contradicted == kept[0].name:
         yield (
             f"Stay with {baseline.name} unless {kept[0].name} is confirmed on fresh seeds: the "
-            f"{facts.charter.sealed_split} split contradicts its gain."
+            f"{facts.charter.test_split} split contradicts its gain."
         )
         return
     of_model = [arm for arm in kept if not is_not_from_model(arm)]
@@ -124,21 +125,23 @@ def _what_to_use(facts: StudyFacts, baseline: ArmFacts) -> Iterator[str]:
 def _use(facts: StudyFacts, baseline: ArmFacts, arm: ArmFacts) -> str:
     found = arm.comparison
     assert found is not None, "a verdict is that of a comparison"
-    said = [f"Use {arm.name}: {', '.join(list_changes(baseline, arm)) or 'its settings are those of the baseline'}."]
+    sentences = [
+        f"Use {arm.name}: {', '.join(list_changes(baseline, arm)) or 'its settings are those of the baseline'}."
+    ]
     part = found.training_gain
     if is_known(part.value) and not is_better_trained(facts, found):
-        said.append(
+        sentences.append(
             f"It is not shown to be better trained: of training, {format_difference(part.value)} "
             f"({format_interval(part.ci_low, part.ci_high, signed=True)})."
         )
     if is_known(found.unseen_failures):
-        said.append(f"That is about a typical run: {unseen(found)}.")
+        sentences.append(f"That is about a typical run: {unseen(found)}.")
     if facts.charter.judged_by is not JudgedBy.FINAL:
         finals = (format_score(each.final_mean) for each in (arm, baseline))
-        said.append(f"Its mean final score is {' and that of the baseline '.join(finals)}.")
+        sentences.append(f"Its mean final score is {' and that of the baseline '.join(finals)}.")
     if arm.flags:
-        said.append(f"To be known of it: {'; '.join(arm.flags)}.")
-    return " ".join(said)
+        sentences.append(f"To be known of it: {'; '.join(arm.flags)}.")
+    return " ".join(sentences)
 
 
 def is_not_from_model(arm: ArmFacts) -> bool:
@@ -163,12 +166,13 @@ def limitations(facts: StudyFacts) -> list[str]:
     models = sorted({str(arm.experiment.job.get("model")) for arm in facts.arms if arm.experiment.job.get("model")})
     of_model = f" with the model {join_names(models)}" if models else ""
     found = [
-        f"All of it is about {title_of_environment(charter.task)}{of_model}; other tasks and models were not looked at."
+        f"All of it is about {title_of_environment(charter.environment_name)}{of_model};"
+        " other tasks and models were not looked at."
     ]
     if facts.sample_size is not None and charter.sample_size is not None and facts.sample_size.power < POWER:
         target = describe_target(charter.sample_size.target_effect, is_worse=facts.sample_size.finds_worse)
         found.append(f"The first plan was to find {target} with a probability of {facts.sample_size.power:.2f} only.")
-    found += [*_of_precision(facts), *_of_runs(facts), *_of_untested(facts), *_of_sealed(facts)]
+    found += [*_of_precision(facts), *_of_runs(facts), *_of_untested(facts), *_of_test(facts)]
     if charter.assumptions:
         found.append(f"Assumed, because the topic did not say: {count(len(charter.assumptions), 'thing')}; see Method.")
     return found
@@ -192,8 +196,8 @@ def _of_precision(facts: StudyFacts) -> Iterator[str]:
 def _of_runs(facts: StudyFacts) -> Iterator[str]:
     counts = facts.counts
     if counts.begun:
-        yield f"Of the runs, {say_failures(counts)}; {len(counts.without_score)} have no score."
-    if facts.decisions and facts.decisions[-1].details.get(BUDGET_SPENT):
+        yield f"Of the runs, {describe_failures(counts)}; {len(counts.without_score)} have no score."
+    if facts.decisions and facts.decisions[-1].details.get(BUDGET_USED_UP):
         yield "The budget ended the study before its last plan was done; a raised one goes on with it."
     if facts.rejected_arms:
         yield f"{count(len(facts.rejected_arms), 'arm')} could not be run."
@@ -211,18 +215,18 @@ def _of_untested(facts: StudyFacts) -> Iterator[str]:
         yield f"Not tested: {len(untested)} of the {len(pairs)} differences between arms other than the baseline."
 
 
-def _of_sealed(facts: StudyFacts) -> Iterator[str]:
+def _of_test(facts: StudyFacts) -> Iterator[str]:
     charter = facts.charter
-    tested = [arm for arm in facts.arms if arm.sealed is not None]
+    tested = [arm for arm in facts.arms if arm.test is not None]
     if not tested:
-        yield f"The {charter.sealed_split} split was not scored, so the choice is not confirmed."
+        yield f"The {charter.test_split} split was not scored, so the choice is not confirmed."
     elif len(tested) == 1:
-        yield f"On the {charter.sealed_split} split one arm alone has scores, which confirms no difference."
+        yield f"On the {charter.test_split} split one arm alone has scores, which confirms no difference."
     elif charter.judged_by is not JudgedBy.FINAL:
         yield (
-            f"The {charter.sealed_split} split was scored at the end of training alone: it confirms no difference in "
+            f"The {charter.test_split} split was scored at the end of training alone: it confirms no difference in "
             f"{charter.judged}."
         )
-    lacking = [item for arm in tested for item in arm.runs if item.counts and item.sealed is None]
+    lacking = [item for arm in tested for item in arm.runs if item.counts and item.test is None]
     if lacking:
-        yield f"On the {charter.sealed_split} split {count(len(lacking), 'finished run')} of its arms lack a score."
+        yield f"On the {charter.test_split} split {count(len(lacking), 'finished run')} of its arms lack a score."

@@ -81,7 +81,7 @@ def render_html(facts: StudyFacts, pictures: Sequence[Picture]) -> str:
 
 
 _METHOD = "The runs of an arm and of the baseline are independent samples with variances of their own (Welch's t)"
-SAID_ELSEWHERE = frozenset({"run.failed", "study.no_result", "arm.disqualified"})
+SHOWN_ELSEWHERE = frozenset({"run.failed", "study.no_result", "arm.disqualified"})
 """Kinds of warnings that stand elsewhere: in the list of broken trainings, the answer or the decisions."""
 
 
@@ -135,11 +135,11 @@ def _page(facts: StudyFacts) -> dict[str, Any]:
             for phase, cost in (("training", arm.cost.training), ("evaluation", arm.cost.evaluation))
             if cost is not None
         ],
-        "warnings": [item for item in facts.warnings if item.kind not in SAID_ELSEWHERE],
+        "warnings": [item for item in facts.warnings if item.kind not in SHOWN_ELSEWHERE],
         "interpretations": _interpretations(facts),
         "decisions": [(item, item.details.get("author") == AUTOMATIC) for item in facts.decisions],
         "speed": compare_speed({arm.name: list(arm.held_out.values()) for arm in facts.arms}, charter.baseline),
-        "sealed": [arm for arm in facts.arms if arm.sealed is not None],
+        "tested": [arm for arm in facts.arms if arm.test is not None],
         "budget": _budget(facts),
         "programs": _programs(facts.arms),
         "common_job": _common_job([arm for arm in facts.arms if arm not in facts.rejected_arms]),
@@ -161,9 +161,9 @@ def _budget(facts: StudyFacts) -> list[tuple[str, str, str]]:
     lines: list[tuple[str, str, str]] = []
     for kind, label, limit_name in BUDGET_LINES:
         limit = getattr(limits, limit_name) if limit_name else None
-        spent = facts.spent.get(kind)
-        if spent or limit is not None:
-            lines.append((label, f"{spent or 0:,.4g}", "none" if limit is None else f"{limit:,g}"))
+        used = facts.used.get(kind)
+        if used or limit is not None:
+            lines.append((label, f"{used or 0:,.4g}", "none" if limit is None else f"{limit:,g}"))
     return lines
 
 

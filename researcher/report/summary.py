@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from experiments_db import ExperimentStore
-from researcher.report.formats import format_difference, format_interval, format_score, say_p
+from researcher.report.formats import describe_p, format_difference, format_interval, format_score
 from researcher.report.headline import answer, not_studied
 from researcher.report.numbers.facts import ArmFacts, gather
-from researcher.report.overview import recommendation, say_runs
+from researcher.report.overview import describe_runs, recommendation
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def summarize(store: ExperimentStore, study_id: str) -> Summary:
         not_studied(facts),
         answer(facts),
         tuple(_verdict(arm) for arm in facts.arms),
-        say_runs(facts.counts, facts.charter),
+        describe_runs(facts.counts, facts.charter),
         tuple(recommendation(facts)),
     )
 
@@ -53,4 +53,4 @@ def _verdict(arm: ArmFacts) -> str:
     if found is None:
         return f"{mean}, {arm.verdict or 'not compared'}"
     interval = format_interval(found.ci_low, found.ci_high, signed=True)
-    return f"{mean}, {arm.verdict} ({format_difference(found.difference)}, {interval}, {say_p(found.p_adjusted)})"
+    return f"{mean}, {arm.verdict} ({format_difference(found.difference)}, {interval}, {describe_p(found.p_adjusted)})"

@@ -33,14 +33,14 @@ class BudgetLine:
 
     name: str
     unit: str
-    spent: float
+    used: float
     limit: float | None
 
     @property
     def in_words(self) -> str:
         """The line as text, such as "3 of 8 runs"."""
         of_limit = "" if self.limit is None else f" of {self.limit:,g}"
-        return f"{self.spent:,.4g}{of_limit} {self.unit}"
+        return f"{self.used:,.4g}{of_limit} {self.unit}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,61 +107,61 @@ class BudgetLedger:
             for charge in self._uncharged():
                 self.charge(charge.kind, charge.amount, charge.key, run_id=charge.run_id)
 
-    def spent(self) -> dict[BudgetKind, float]:
+    def used(self) -> dict[BudgetKind, float]:
         """Return all amounts used up to now, by kind; a kind without a charge is 0."""
         with self._lock:
-            spent = {kind: self._total.get(kind, 0.0) for kind in BudgetKind}
+            used = {kind: self._total.get(kind, 0.0) for kind in BudgetKind}
             for charge in self._uncharged():
-                spent[charge.kind] += charge.amount - self._charged.get((charge.kind, charge.key), 0.0)
-            return spent
+                used[charge.kind] += charge.amount - self._charged.get((charge.kind, charge.key), 0.0)
+            return used
 
     def find_exhausted(self) -> str | None:
         """Return why no run may go on or begin, if the time or the GPU-hours are used up; else None."""
         try:
-            self._ensure_time(self.spent())
+            self._ensure_time(self.used())
         except BudgetExceeded as error:
             return str(error)
         return None
 
     def ensure_can_launch(self, runs: int = 1) -> None:
         """Raise BudgetExceeded if `runs` more runs, or any more time, would exceed the budget."""
-        spent = self.spent()
-        self._ensure_time(spent)
+        used = self.used()
+        self._ensure_time(used)
         limit = self.budget.max_runs
-        if limit is not None and spent[BudgetKind.RUNS] + runs > limit:
+        if limit is not None and used[BudgetKind.RUNS] + runs > limit:
             raise BudgetExceeded(
-                f"{runs} more run(s) would exceed the budget of {limit} runs ({spent[BudgetKind.RUNS]:g} used):"
+                f"{runs} more run(s) would exceed the budget of {limit} runs ({used[BudgetKind.RUNS]:g} used):"
                 " raise --max-runs to go on"
             )
 
     def ensure_can_call_llm(self, tokens: int = 0, usd: float = 0.0) -> None:
         """Raise BudgetExceeded if a call of up to `tokens` tokens and `usd` dollars would exceed the budget."""
-        spent = self.spent()
-        self._ensure_time(spent)
-        used, limit = spent[BudgetKind.LLM_TOKENS], self.budget.max_llm_tokens
-        if limit is not None and used + tokens > limit:
+        used = self.used()
+        self._ensure_time(used)
+        taken, limit = used[BudgetKind.LLM_TOKENS], self.budget.max_llm_tokens
+        if limit is not None and taken + tokens > limit:
             raise BudgetExceeded(
-                f"the next call may take {tokens} tokens and {used:g} of {limit} are used: raise --max-llm-tokens to"
+                f"the next call may take {tokens} tokens and {taken:g} of {limit} are used: raise --max-llm-tokens to"
                 " go on"
             )
-        cost, most = spent[BudgetKind.COST_USD], self.budget.max_llm_usd
+        cost, most = used[BudgetKind.COST_USD], self.budget.max_llm_usd
         if most is not None and cost + usd > most:
             raise BudgetExceeded(
                 f"the next call may cost ${usd:.4f} and ${cost:.4f} of ${most:.2f} are used: raise --max-llm-usd to"
                 " go on"
             )
 
-    def _ensure_time(self, spent: dict[BudgetKind, float]) -> None:
+    def _ensure_time(self, used: dict[BudgetKind, float]) -> None:
         limit = self.budget.max_wall_s
-        if limit is not None and spent[BudgetKind.WALL_CLOCK_S] >= limit:
+        if limit is not None and used[BudgetKind.WALL_CLOCK_S] >= limit:
             raise BudgetExceeded(
-                f"{spent[BudgetKind.WALL_CLOCK_S]:.0f} s of the {limit:g} s of wall clock are used: raise --max-hours"
+                f"{used[BudgetKind.WALL_CLOCK_S]:.0f} s of the {limit:g} s of wall clock are used: raise --max-hours"
                 " to go on"
             )
         most = self.budget.max_gpu_hours
-        if most is not None and spent[BudgetKind.GPU_HOURS] >= most:
+        if most is not None and used[BudgetKind.GPU_HOURS] >= most:
             raise BudgetExceeded(
-                f"{spent[BudgetKind.GPU_HOURS]:.4g} of {most:g} GPU-hours are used: raise --max-gpu-hours to go on"
+                f"{used[BudgetKind.GPU_HOURS]:.4g} of {most:g} GPU-hours are used: raise --max-gpu-hours to go on"
             )
 
     def _uncharged(self) -> Iterator[_Charge]:
@@ -195,13 +195,13 @@ def present_budget(settings: Mapping[str, Any], frozen: Budget) -> Budget:
     )
 
 
-def budget_lines(settings: Mapping[str, Any], spent: Mapping[BudgetKind, float]) -> tuple[BudgetLine, ...]:
+def budget_lines(settings: Mapping[str, Any], used: Mapping[BudgetKind, float]) -> tuple[BudgetLine, ...]:
     """Return every kind of spending that has a limit in a study's settings, or an amount."""
     lines = (
-        BudgetLine("runs", "runs", spent[BudgetKind.RUNS], settings.get("max_runs")),
-        BudgetLine("hours", "hours of work", spent[BudgetKind.WALL_CLOCK_S] / 3600, settings.get("max_hours")),
-        BudgetLine("gpu_hours", "GPU-hours", spent[BudgetKind.GPU_HOURS], settings.get("max_gpu_hours")),
-        BudgetLine("llm_tokens", "LLM tokens", spent[BudgetKind.LLM_TOKENS], settings.get("max_llm_tokens")),
-        BudgetLine("llm_usd", "US$ for the LLM", spent[BudgetKind.COST_USD], settings.get("max_llm_usd")),
+        BudgetLine("runs", "runs", used[BudgetKind.RUNS], settings.get("max_runs")),
+        BudgetLine("hours", "hours of work", used[BudgetKind.WALL_CLOCK_S] / 3600, settings.get("max_hours")),
+        BudgetLine("gpu_hours", "GPU-hours", used[BudgetKind.GPU_HOURS], settings.get("max_gpu_hours")),
+        BudgetLine("llm_tokens", "LLM tokens", used[BudgetKind.LLM_TOKENS], settings.get("max_llm_tokens")),
+        BudgetLine("llm_usd", "US$ for the LLM", used[BudgetKind.COST_USD], settings.get("max_llm_usd")),
     )
-    return tuple(line for line in lines if line.spent or line.limit is not None)
+    return tuple(line for line in lines if line.used or line.limit is not None)

@@ -10,8 +10,17 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from experiments_db import Experiment, ExperimentStatus, ExperimentStore, Run, RunStatus, Severity, Study, StudyStatus
-from researcher.analysis import Outcome
+from experiments_db import (
+    Experiment,
+    ExperimentStatus,
+    ExperimentStore,
+    Outcome,
+    Run,
+    RunStatus,
+    Severity,
+    Study,
+    StudyStatus,
+)
 from researcher.evaluator import FINAL
 from researcher.execution.failure_reason import in_one_line
 from researcher.execution.runs import BUDGET, ENVIRONMENT, OWN_DOING, SERVER_LOST
@@ -37,7 +46,7 @@ class Ending:
     reason: str
 
 
-def judge_ending(store: ExperimentStore, study_id: str, *, is_spent: bool) -> Ending:
+def judge_ending(store: ExperimentStore, study_id: str, *, is_budget_used_up: bool) -> Ending:
     """Return whether a study is finished or has failed, with the reason.
 
     It is finished if arms were compared, or if its only arm has a score. Without a measured final score there is no
@@ -47,14 +56,15 @@ def judge_ending(store: ExperimentStore, study_id: str, *, is_spent: bool) -> En
     scored = _scored(store, study_id, runs)
     names = {arm.id: arm.name for arm in arms}
     having = sorted({names[run.experiment_id] for run in scored})
-    spent = "the budget is spent; " if is_spent else ""
-    why = spent + _why_not(arms, [run for run in runs if names[run.experiment_id] not in having])
+    cause = "the budget is spent; " if is_budget_used_up else ""
+    why = cause + _why_not(arms, [run for run in runs if names[run.experiment_id] not in having])
     if not scored:
         return Ending(StudyStatus.FAILED, f"no arm has a score: {why}")
     if len(arms) > 1 and not _is_anything_compared(store, study_id):
         return Ending(StudyStatus.FAILED, f"nothing could be compared: only {', '.join(having)} has scores; {why}")
     return Ending(
-        StudyStatus.FINISHED, "the budget is spent, the report is written" if is_spent else "the report is written"
+        StudyStatus.FINISHED,
+        "the budget is spent, the report is written" if is_budget_used_up else "the report is written",
     )
 
 

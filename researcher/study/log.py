@@ -32,7 +32,7 @@ AUTOMATIC = "study"
 """The author of a decision that no planner made, because nothing was left to choose."""
 JUDGED = "judged"
 """Key in the details of a decision that disqualifies arms: its analysis, which is then made again without them."""
-BUDGET_SPENT = "budget_spent"
+BUDGET_USED_UP = "budget_used_up"
 """Key in the details of a decision: whether an exhausted budget made it."""
 
 _NUMBERS = (

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from experiments_db import EvaluationSummary, ExperimentStatus, ExperimentStore, RunStatus
 from researcher.charter import Charter, JudgedBy
-from researcher.evaluator import BASE, FINAL, SEALED
+from researcher.evaluator import BASE, FINAL, TEST
 from researcher.execution.runs import Trial, TrialState, list_all_trials
 from researcher.judge import Runs, evaluation_noise, worst_score
 from researcher.judge.learning_curves import (
@@ -164,15 +164,15 @@ def _sort_out(
     return missing, cut_off
 
 
-def read_sealed(store: ExperimentStore, study_id: str, charter: Charter) -> Mapping[str, Runs]:
-    """Return the scores on the sealed split by arm and seed; empty before it was opened."""
+def read_test_scores(store: ExperimentStore, study_id: str, charter: Charter) -> Mapping[str, Runs]:
+    """Return the scores on the test split by arm and seed; empty before it was opened."""
     arms = {item.id: item.name for item in store.list_experiments(study_id)}
     scored = {run.id: run for run in store.list_runs(study_id=study_id)}
-    sealed: dict[str, dict[int, ScoredRun]] = {}
-    for item in store.list_evaluation_summaries(study_id=study_id, phase=SEALED, split=charter.sealed_split):
+    found: dict[str, dict[int, ScoredRun]] = {}
+    for item in store.list_evaluation_summaries(study_id=study_id, phase=TEST, split=charter.test_split):
         run = scored[item.run_id]
-        sealed.setdefault(arms[run.experiment_id], {})[run.seed] = ScoredRun(run.id, item.mean, _noise(charter, item))
-    return sealed
+        found.setdefault(arms[run.experiment_id], {})[run.seed] = ScoredRun(run.id, item.mean, _noise(charter, item))
+    return found
 
 
 def choose_for_plan(

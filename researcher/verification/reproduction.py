@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import stdev
 from typing import Any
 
-from experiments_db import Author, Evaluation, Experiment, ExperimentStore, Run, RunStatus, Study, open_store
+from experiments_db import Author, DetailedEvaluation, Experiment, ExperimentStore, Run, RunStatus, Study, open_store
 from researcher.charter import Charter
 from researcher.errors import ResearchError, ServerProblem
 from researcher.evaluator import BASE, FINAL, Evaluator
@@ -35,8 +35,8 @@ from researcher.servers.leases import LeaseHolder
 from researcher.servers.server_pool import ServerPool
 from researcher.study.log import charter_from_json
 from swarm import SwarmClient
-from swarm.processes.child import Child, tail
-from swarm.sandbox.sandbox import Sandbox, choose_sandbox
+from swarm.processes import Child, tail
+from swarm.sandbox import Sandbox, choose_sandbox
 
 Z = 1.959964
 """The number of standard deviations around the mean that covers 95 % of a normal distribution."""
@@ -112,8 +112,8 @@ def reproduce(
 ) -> Reproduction:
     """Train a run again, score it and return the comparison with its record.
 
-    Raises NotFound for no such run, ResearchError for a run without a score or a repeat that fails, ServerProblem,
-    SandboxUnavailable or SwarmError.
+    Raises RecordNotFound for no such run, ResearchError for a run without a score or a repeat that fails,
+    ServerProblem, SandboxUnavailable or SwarmError.
     """
     run = store.get_run(run_id)
     record = _Record.read(store, run)
@@ -149,8 +149,8 @@ class _Record:
     charter: Charter
     document: dict[str, Any]
     experiment: Experiment
-    base: Evaluation | None
-    final: Evaluation
+    base: DetailedEvaluation | None
+    final: DetailedEvaluation
 
     @classmethod
     def read(cls, store: ExperimentStore, run: Run) -> _Record:
@@ -184,7 +184,7 @@ class _Repeat:
     pool: ServerPool
     environments: StudyEnvironments
     sandbox: Sandbox | None
-    say: Callable[[str], None]
+    report: Callable[[str], None]
 
     def carry_out(self) -> Run:
         """Train and score the repeat, and return it as in its own database."""
@@ -208,7 +208,7 @@ class _Repeat:
             run = self._end_as_the_record(slot.url, run)
             self._await_steps(slot.url, child, run, evaluator)
             run = self.store.update_run(run.id, status=RunStatus.EVALUATING)
-            self.say("scoring")
+            self.report("scoring")
             evaluator.measure(run, slot.url, child)
         finally:
             child.stop()
@@ -260,7 +260,7 @@ class _Repeat:
                     raise ResearchError(f"the client ended with exit code {code} at step {status.step}: {words}")
                 if time.monotonic() > deadline:
                     raise ResearchError(f"the repeat is at step {status.step} and takes too long")
-                self.say(f"step {status.step} of {self.record.steps}")
+                self.report(f"step {status.step} of {self.record.steps}")
                 time.sleep(POLL_S)
             self._copy_curves(client, run, copied)
 
@@ -312,13 +312,13 @@ def _spread_of_seeds(store: ExperimentStore, record: _Record) -> float:
     return stdev(item.mean for item in scores) if len(scores) > 1 else 0.0
 
 
-def _by_task(evaluation: Evaluation) -> list[tuple[str, float]]:
+def _by_task(evaluation: DetailedEvaluation) -> list[tuple[str, float]]:
     """Return the rewards with their tasks, sorted, because episodes end in another order each time."""
     details = evaluation.details
     return sorted(zip(details.get("tasks", ()), details.get("rewards", ()), strict=False))
 
 
-def _differing(record: _Record, repeated: Run, final: Evaluation) -> Iterator[str]:
+def _differing(record: _Record, repeated: Run, final: DetailedEvaluation) -> Iterator[str]:
     for name in sorted({*record.run.environment, *repeated.environment}):
         was, is_now = record.run.environment.get(name), repeated.environment.get(name)
         if was != is_now:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from swarm.backends.fake.sampler import FakeEngine
+from swarm.backends.fake.sampler import FakeSampler
 from swarm.backends.fake.trainer import FakeTrainer
 from swarm.backends.local.trainer import build_local, build_worker
 from swarm.backends.process.worker_process import WorkerProcess
@@ -21,7 +21,7 @@ from swarm.errors import JobInvalid
 from swarm.external_samplers import EXTERNAL_SAMPLERS
 from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORIES, BUNDLED_DIRECTORY, resolve_model
-from swarm.sampler import Engine
+from swarm.sampler import Sampler
 from swarm.trainer.base import Trainer
 
 FAKE_CONTEXT_LENGTH = 4096
@@ -38,7 +38,7 @@ class Backend:
     sampler has ended, wanted or not. `end` ends that process, even if it hangs.
     """
 
-    engine: Engine
+    sampler: Sampler
     trainer: Trainer
     tokenizer_path: Path
     warm_up: Callable[[], Awaitable[None]]
@@ -92,8 +92,8 @@ class Backends:
                 _sampling_seeds(job.seed, is_fresh),
             )
             return Backend(both, both.trainer, tokenizer_path, self._worker.start, both.died, both.end)
-        engine, trainer = build_local(job, self._config, self._worker, _sampling_seeds(job.seed, is_fresh))
-        return Backend(engine, trainer, tokenizer_path, self._worker.start, self._worker.died, self._worker.stop)
+        sampler, trainer = build_local(job, self._config, self._worker, _sampling_seeds(job.seed, is_fresh))
+        return Backend(sampler, trainer, tokenizer_path, self._worker.start, self._worker.died, self._worker.stop)
 
     def check(self, job: TrainJob) -> None:
         """Raise JobInvalid for settings that the job's engine is known to refuse, before it is started."""
@@ -138,16 +138,16 @@ class Backends:
         await self._worker.stop()
 
     def _build_fake(self, job: TrainJob) -> Backend:
-        engine = FakeEngine(context_length=job.max_model_len or FAKE_CONTEXT_LENGTH)
+        sampler = FakeSampler(context_length=job.max_model_len or FAKE_CONTEXT_LENGTH)
 
         async def nothing() -> None:
             return None
 
         async def died() -> str:
-            await engine.died.wait()
-            return engine.death or "the fake engine died"
+            await sampler.died.wait()
+            return sampler.death or "the fake engine died"
 
-        return Backend(engine, FakeTrainer(engine), BUNDLED_DIRECTORY, nothing, died, nothing)
+        return Backend(sampler, FakeTrainer(sampler), BUNDLED_DIRECTORY, nothing, died, nothing)
 
 
 def _sampling_seeds(seed: int, is_fresh: bool) -> Callable[[], Sequence[int]]:

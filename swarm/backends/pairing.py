@@ -9,20 +9,20 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
-from swarm.sampler import EngineInfo
+from swarm.sampler import SamplerInfo
 
 
 class SleepingSampler(Protocol):
     """Sampler that can give its devices to the trainer for a while."""
 
-    async def start(self) -> EngineInfo: ...
+    async def start(self) -> SamplerInfo: ...
 
     async def suspend(self) -> None: ...
 
     async def resume(self) -> None: ...
 
 
-async def start_in_turns(sampler: SleepingSampler, start_trainer: Callable[[], Awaitable[object]]) -> EngineInfo:
+async def start_in_turns(sampler: SleepingSampler, start_trainer: Callable[[], Awaitable[object]]) -> SamplerInfo:
     """Start both on the same devices, so that only one of them uses the devices at a time.
 
     Raise the error of the start that fails.
@@ -34,7 +34,9 @@ async def start_in_turns(sampler: SleepingSampler, start_trainer: Callable[[], A
     return info
 
 
-async def start_together(sampler: Coroutine[Any, Any, EngineInfo], trainer: Coroutine[Any, Any, object]) -> EngineInfo:
+async def start_together(
+    sampler: Coroutine[Any, Any, SamplerInfo], trainer: Coroutine[Any, Any, object]
+) -> SamplerInfo:
     """Start both at once, and raise the error of the start that fails.
 
     If one start fails, the other is cancelled and awaited.

@@ -6,8 +6,8 @@ from swarm.batch.eligibility import DroppedEpisode as DroppedEpisode
 from swarm.batch.eligibility import DropReason as DropReason
 from swarm.batch.policy import BatchPolicy as BatchPolicy
 from swarm.batch.pool import BatchPool as BatchPool
+from swarm.batch.pool import ClosedBatch as ClosedBatch
 from swarm.batch.pool import Place as Place
 from swarm.batch.pool import PoolProgress as PoolProgress
-from swarm.batch.pool import SealedBatch as SealedBatch
 from swarm.batch.pool import SourceProgress as SourceProgress
 from swarm.batch.selection import assemble as assemble

@@ -63,14 +63,14 @@ class ClientWarning:
 
 @dataclass(slots=True)
 class _Task:
-    """The episodes of one task that its client ended, in all and since batch number `seal`.
+    """The episodes of one task that its client ended, in all and since batch number `batch`.
 
     `last_end` is how many episodes of any task the client had ended when the last of these ended.
     """
 
     episodes: int = 0
     in_batch: int = 0
-    seal: int = 0
+    batch: int = 0
     last_end: int = 0
 
 
@@ -94,7 +94,7 @@ class Diagnostics:
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._clients: OrderedDict[str, _Client] = OrderedDict()
-        self._seals = 0
+        self._batches = 0
 
     def begun(self, client_id: str, task_id: str | None) -> None:
         """Note the begin of an episode; `task_id` is None where the client names the task only at the end."""
@@ -125,9 +125,9 @@ class Diagnostics:
                 " end or abort each one, also when the agent fails",
             )
 
-    def sealed(self, batch: TrainBatch) -> None:
+    def batch_closed(self, batch: TrainBatch) -> None:
         """Note a complete batch. Its tasks count from zero again, since the next epoch may repeat them."""
-        self._seals += 1
+        self._batches += 1
         for group in batch.groups:
             for client_id in {episode.client_id for episode in group.episodes}:
                 if (client := self._clients.get(client_id)) is not None:
@@ -177,8 +177,8 @@ class Diagnostics:
         key = hash(task_id)
         task = client.tasks.setdefault(key, _Task())
         client.tasks.move_to_end(key)
-        if task.seal != self._seals:
-            task.seal, task.in_batch = self._seals, 0
+        if task.batch != self._batches:
+            task.batch, task.in_batch = self._batches, 0
         task.episodes += 1
         task.in_batch += 1
         task.last_end = client.ended

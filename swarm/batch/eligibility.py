@@ -17,10 +17,10 @@ class DropReason(StrEnum):
 
     `no_tokens`: nothing was sampled. `stale`: a token was sampled with weights too old, or with weights that no longer
     exist. `group_too_small`: fewer than `min_group` episodes of its task were left. `constant_reward`: all rewards of
-    its group were equal, and the stop rule asks for different ones. `group_sealed`: its group was trained without it.
+    its group were equal, and the stop rule asks for different ones. `group_closed`: its group was trained without it.
 
-    `no_baseline`: algorithm remax compares the episodes of a group with a greedy one, and its group had no greedy
-    episode or no others. `over_quota`: the batch, or its data source in a mixture, had enough without it, and the next
+    `no_baseline`: the algorithm compares the episodes of a group with a greedy one, and its group had no greedy episode
+    or no others. `over_quota`: the batch, or its data source in a mixture, had enough without it, and the next
     batch cannot use it.
     """
 
@@ -30,7 +30,7 @@ class DropReason(StrEnum):
     NO_BASELINE = "no_baseline"
     CONSTANT_REWARD = "constant_reward"
     OVER_QUOTA = "over_quota"
-    GROUP_SEALED = "group_sealed"
+    GROUP_CLOSED = "group_closed"
 
 
 @dataclass(frozen=True, slots=True)

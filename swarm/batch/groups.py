@@ -50,7 +50,7 @@ class WaitingGroup:
     """Episodes of one task by id, how many of them have equal values, and what takes the other places.
 
     `running` episodes have begun and not ended. `given_up` is how many repeats will never come, because their client
-    declared so or their episodes were dropped. `greedy` counts the greedy episode from its begin. A sealed group has
+    declared so or their episodes were dropped. `greedy` counts the greedy episode from its begin. A closed group has
     left the pool. `heir` is the group whose episode took a place here, and which lacks that episode instead.
 
     A group without running episodes is idle since `idle_since`, in seconds of the pool's clock. After too long it is
@@ -65,7 +65,7 @@ class WaitingGroup:
     greedy: int = 0
     idle_since: float = 0.0
     is_overdue: bool = False
-    is_sealed: bool = False
+    is_closed: bool = False
     heir: WaitingGroup | None = None
 
     @property
@@ -183,10 +183,10 @@ class Groups:
             group.episodes[episode.episode_id] = episode
             group.returns[compared_of(episode, self._policy)] += 1
 
-    def remove(self, group: WaitingGroup, episode: FinishedEpisode, *, is_spent: bool = False) -> None:
-        """Remove an ended episode; with `is_spent` nobody will make another attempt in its place."""
+    def remove(self, group: WaitingGroup, episode: FinishedEpisode, *, is_final: bool = False) -> None:
+        """Remove an ended episode; with `is_final` nobody will make another attempt in its place."""
         with self._changing(group):
-            group.given_up += is_spent
+            group.given_up += is_final
             group.greedy -= episode.is_greedy
             del group.episodes[episode.episode_id]
             _change(group.returns, compared_of(episode, self._policy), -1)
@@ -224,12 +224,12 @@ class Groups:
                         return target, source, episode
         return None
 
-    def seal(self, group: WaitingGroup) -> None:
+    def close(self, group: WaitingGroup) -> None:
         """Remove the group with all its members; episodes that still run in it come too late."""
         self._count(group, -1)
         self._forget(group)
         self._count_episodes(group.key[0], -group.size)
-        group.is_sealed = True
+        group.is_closed = True
 
     def adopt(self, policy: BatchPolicy) -> None:
         """Count by another policy from now on."""

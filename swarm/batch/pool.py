@@ -60,7 +60,7 @@ class PoolProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class SealedBatch:
+class ClosedBatch:
     """The episodes that left the pool: in `batch`, or in `dropped` with a reason.
 
     `batch.groups` is empty when no group is left to train. `short_groups` counts those that train with fewer episodes
@@ -143,7 +143,7 @@ class BatchPool:
         return tuple(self._agreed)
 
     def agree(self, client_id: str) -> None:
-        """Note that a client has sent all it has for this batch. The next `seal` forgets it."""
+        """Note that a client has sent all it has for this batch. The next `close_batch` forgets it."""
         self._agreed[client_id] = None
 
     @property
@@ -190,7 +190,7 @@ class BatchPool:
             raise BadRequest(f"data source {data_source!r} is not in the mixture ({known})", param="data_source")
         if self._policy.is_by_agreement:
             return True
-        count, tasks, running, nameless = self._room_of(data_source)
+        count, tasks, running, nameless = self._capacity_of(data_source)
         num_repeat = self._policy.num_repeat
         if not self._policy.is_grouped:
             return count.episodes + running < tasks * num_repeat
@@ -224,14 +224,14 @@ class BatchPool:
         """Free the place of an episode that was given up; with `is_final` nobody will make another attempt."""
         self._note_activity()
         self._free(place)
-        if place.group is not None and not place.group.is_sealed:
+        if place.group is not None and not place.group.is_closed:
             self._groups.lose(place.group, is_final=is_final, is_greedy=place.is_greedy)
             self._pack(place.group.key)
 
     def give_up(self, place: Place) -> None:
         """Note that nobody will make another attempt in the place of an episode that was lost before."""
         group = place.group
-        while group is not None and (group.is_sealed or not self._groups.places(group)):
+        while group is not None and (group.is_closed or not self._groups.places(group)):
             group = group.heir
         if group is not None:
             self._note_activity()
@@ -273,8 +273,8 @@ class BatchPool:
     def add(self, episode: FinishedEpisode, place: Place | None = None) -> DropReason | None:
         """Take an ended train episode in exchange for its place. Raise Conflict if it is here already.
 
-        Return why it will not count, or None. An episode that will not count stays here until the next `seal` reports
-        it as dropped.
+        Return why it will not count, or None. An episode that will not count stays here until the next `close_batch`
+        reports it as dropped.
         """
         episode_id = episode.episode_id
         if episode_id in self._episodes:
@@ -283,7 +283,7 @@ class BatchPool:
         self._episodes[episode_id] = episode
         self._spans[episode_id] = version_span(episode)
         self._clients[episode.client_id] += 1
-        if place is not None and place.group is not None and place.group.is_sealed:
+        if place is not None and place.group is not None and place.group.is_closed:
             self._late.add(episode_id)
         reason = self._refuse(episode_id)
         if reason is None:
@@ -347,7 +347,7 @@ class BatchPool:
             agreed=self.agreed,
         )
 
-    def seal(self, batch_id: str, step: int) -> SealedBatch:
+    def close_batch(self, batch_id: str, step: int) -> ClosedBatch:
         """Take a batch out of the pool; the next policy is then in force. It may be called before `is_ready`.
 
         A batch is `batch_size` groups, or fewer if its time was over. A group trains on its survivors; one below
@@ -373,7 +373,7 @@ class BatchPool:
         missing = policy.batch_size - len(taken) if policy.is_grouped else 0
         self._take_out(taken, reasons)
         self._start_anew()
-        return SealedBatch(batch, tuple(dropped), short, missing)
+        return ClosedBatch(batch, tuple(dropped), short, missing)
 
     def _choose(self, step: int) -> tuple[list[WaitingGroup], list[tuple[DropReason, WaitingGroup]]]:
         selection = Selection(
@@ -389,20 +389,20 @@ class BatchPool:
 
     def _take_out(self, taken: Iterable[WaitingGroup], dropped: Iterable[str]) -> None:
         """Remove the members of a batch and the dropped episodes; the latest end starts the next clock."""
-        sealed_at = max((episode.ended_at for episode in self._episodes.values()), default=None)
+        closed_at = max((episode.ended_at for episode in self._episodes.values()), default=None)
         for group in taken:
-            self._groups.seal(group)
+            self._groups.close(group)
             for episode_id in group.episodes:
                 self._forget(episode_id)
         for episode_id in dropped:
             group = self._group_of.get(episode_id)
             if group is not None:
-                self._groups.remove(group, self._episodes[episode_id], is_spent=self._policy.is_grouped)
+                self._groups.remove(group, self._episodes[episode_id], is_final=self._policy.is_grouped)
             place = self._early.pop(episode_id, None)
             if place is not None:
                 self.lose(place)
             self._forget(episode_id)
-        self._first_at = sealed_at
+        self._first_at = closed_at
 
     def _start_anew(self) -> None:
         self._note_activity()
@@ -442,7 +442,7 @@ class BatchPool:
         """Count an episode: in the group where it has its place, else in the first of its task that has one."""
         key = key_of(episode)
         group = None if place is None else place.group
-        is_expected = group is not None and group.key == key and not group.is_sealed
+        is_expected = group is not None and group.key == key and not group.is_closed
         if place is not None and is_expected:
             self._free(place)
         elif place is not None:
@@ -478,7 +478,7 @@ class BatchPool:
         if not self._clients[client_id]:
             del self._clients[client_id]
 
-    def _room_of(self, data_source: str) -> tuple[SourceCount, int, int, int]:
+    def _capacity_of(self, data_source: str) -> tuple[SourceCount, int, int, int]:
         """Return what counts towards the groups that may be begun where `data_source` belongs.
 
         These are the waiting groups, the limit of groups, the running episodes, and those of them whose task is not
@@ -513,7 +513,7 @@ class BatchPool:
 
     def _refuse(self, episode_id: str) -> DropReason | None:
         if episode_id in self._late:
-            return DropReason.GROUP_SEALED
+            return DropReason.GROUP_CLOSED
         return refuse(
             self._spans[episode_id], weight_version=self._weight_version, max_staleness=self._policy.max_staleness
         )

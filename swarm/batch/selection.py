@@ -41,21 +41,23 @@ class Selection:
         """Return the groups of the batch, and the other groups with the reason that excludes each."""
         taken: list[WaitingGroup] = []
         left: list[tuple[DropReason, WaitingGroup]] = []
-        room = None if self.quotas is None else dict(self.quotas)
+        capacity = None if self.quotas is None else dict(self.quotas)
         by_episodes = self.policy.stop_rule == "enough_episodes"
         lacking = self.policy.batch_size * (self.policy.num_repeat if by_episodes else 1)
         for group in self._ranked():
             source = group.key[0]
             reason = self._keep_out(group)
-            if reason is None and ((self._is_bounded and lacking <= 0) or (room is not None and not room.get(source))):
+            if reason is None and (
+                (self._is_bounded and lacking <= 0) or (capacity is not None and not capacity.get(source))
+            ):
                 reason = DropReason.OVER_QUOTA
             if reason is not None:
                 left.append((reason, group))
                 continue
             taken.append(group)
             lacking -= group.size if by_episodes else 1
-            if room is not None:
-                room[source] -= 1
+            if capacity is not None:
+                capacity[source] -= 1
         return taken, left
 
     @property

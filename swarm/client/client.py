@@ -53,7 +53,6 @@ from swarm.schemas import (
     EpisodeView,
     EvaluationView,
     EventView,
-    HeldTask,
     JobUsage,
     JobView,
     LaunchView,
@@ -61,6 +60,7 @@ from swarm.schemas import (
     LeaseView,
     MetricPointView,
     Status,
+    TaskCount,
 )
 from swarm.types import EpisodeType, Task, WorkflowOutput
 
@@ -360,13 +360,13 @@ class SwarmClient:
         """
         return self._run(calls.change_job(self._server, settings, at_step, expected_revision))
 
-    def held_tasks(self) -> list[HeldTask]:
+    def task_counts(self) -> list[TaskCount]:
         """Return the tasks of the current job that have episodes on the server, trained or waiting.
 
         Each has the number of its groups in batches, and the number of its ended episodes that are in no batch yet. A
         restarted program continues with the other tasks.
         """
-        return self._run(calls.held_tasks(self._server))
+        return self._run(calls.task_counts(self._server))
 
     def usage(self, episode_type: EpisodeType | str = EpisodeType.TRAIN) -> JobUsage:
         """Return the calls and tokens that the ended episodes of this type have used in the current job."""

@@ -241,8 +241,8 @@ class _Evaluator:
         with self._open(task, sampling) as episode:
             episode.output = output
         assert episode.receipt is not None, "an episode that was ended has a receipt"
-        spent = {"usage": lost.usage, "weight_versions": lost.weight_versions}
-        episode.receipt = episode.receipt.model_copy(update=spent)
+        used = {"usage": lost.usage, "weight_versions": lost.weight_versions}
+        episode.receipt = episode.receipt.model_copy(update=used)
         return episode
 
 

@@ -25,7 +25,7 @@ MAX_REMEMBERED = 10_000
 
 
 @dataclass(slots=True)
-class _Held:
+class _Lease:
     """A running episode. Without a `lease_s` it needs no heartbeat. `is_ending` is True once its result was sent."""
 
     lease_s: float | None
@@ -37,16 +37,16 @@ class Leases:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._held: dict[str, _Held] = {}
+        self._running: dict[str, _Lease] = {}
         self._lost: OrderedDict[str, str] = OrderedDict()
         self._heard: set[str] = set()
 
     def hold(self, episode_id: str, lease_s: float | None) -> None:
         with self._lock:
-            self._held[episode_id] = _Held(lease_s)
+            self._running[episode_id] = _Lease(lease_s)
 
     def holds(self, episode_id: str) -> bool:
-        return episode_id in self._held
+        return episode_id in self._running
 
     def lost(self, episode_id: str) -> str | None:
         """Return why the server has aborted this episode, or None if the client does not know that it has."""
@@ -55,21 +55,21 @@ class Leases:
     def end(self, episode_id: str) -> None:
         """Mark an episode whose result is being sent: a heartbeat's `ended` may now be due to that very call."""
         with self._lock:
-            if held := self._held.get(episode_id):
-                held.is_ending = True
+            if lease := self._running.get(episode_id):
+                lease.is_ending = True
 
     def release(self, episode_id: str) -> None:
         with self._lock:
-            self._held.pop(episode_id, None)
+            self._running.pop(episode_id, None)
 
     def lose(self, ended: Mapping[str, str]) -> list[str]:
         """Record the aborted episodes from the answer to a heartbeat; return those that were still running here."""
         lost: list[str] = []
         with self._lock:
             for episode_id, reason in ended.items():
-                held = self._held.get(episode_id)
-                if held is not None and not held.is_ending:
-                    del self._held[episode_id]
+                lease = self._running.get(episode_id)
+                if lease is not None and not lease.is_ending:
+                    del self._running[episode_id]
                     self._lost[episode_id] = reason
                     lost.append(episode_id)
             while len(self._lost) > MAX_REMEMBERED:
@@ -86,7 +86,9 @@ class Leases:
     def beating(self) -> tuple[float, list[str]] | None:
         """Return the seconds between heartbeats and the episodes that need them, or None if no episode does."""
         with self._lock:
-            leases = {episode_id: held.lease_s for episode_id, held in self._held.items() if held.lease_s is not None}
+            leases = {
+                episode_id: lease.lease_s for episode_id, lease in self._running.items() if lease.lease_s is not None
+            }
         if not leases:
             return None
         return min(leases.values()) / BEATS_PER_LEASE, list(leases)

@@ -76,7 +76,7 @@ class Throttler:
         self._waiting: deque[_Waiter] = deque()
         self._running = 0
         self._next_begin = 0.0
-        self._room = math.inf if client is None else 0.0
+        self._capacity = math.inf if client is None else 0.0
         self._seen_at = -math.inf
 
     @property
@@ -138,11 +138,13 @@ class Throttler:
         """Admit episodes as the limits allow; return the seconds after which `waiter` looks again."""
         with self._lock:
             now = time.monotonic()
-            while self._waiting and self._running < self._max_running and self._room >= 1 and now >= self._next_begin:
+            while (
+                self._waiting and self._running < self._max_running and self._capacity >= 1 and now >= self._next_begin
+            ):
                 first = self._waiting.popleft()
                 first.is_admitted = True
                 self._running += 1
-                self._room -= 1
+                self._capacity -= 1
                 self._next_begin = max(now, self._next_begin) + self._spacing_s
                 first.wake()
                 if self._waiting:
@@ -167,7 +169,7 @@ class Throttler:
 
     @property
     def _view_life_s(self) -> float:
-        return VIEW_LIFE_S if self._room >= 1 else FULL_VIEW_LIFE_S
+        return VIEW_LIFE_S if self._capacity >= 1 else FULL_VIEW_LIFE_S
 
     def _may_look(self, waiter: _Waiter) -> bool:
         """Return whether this waiter is to ask for the status. If so, it has acquired the lock `_looking`."""
@@ -204,17 +206,17 @@ class Throttler:
         Episodes that were admitted since the status was asked for count as running. Without a status (the server does
         not answer) all are admitted, because begin_episode waits for the server.
         """
-        room = math.inf
+        capacity = math.inf
         if status is not None and self._client is not None:
             own_id = self._client.client_id
             known = sum(client.running for client in status.clients if client.client_id == own_id)
-            room = room_in_batch(status, self._data_source, self._ahead, max(0, running_before - known))
+            capacity = capacity_in_batch(status, self._data_source, self._ahead, max(0, running_before - known))
         with self._lock:
-            self._room = room - max(0, self._running - running_before)
+            self._capacity = capacity - max(0, self._running - running_before)
             self._seen_at = time.monotonic()
 
 
-def room_in_batch(status: Status, data_source: str | None, ahead: float | None, pending: int) -> float:
+def capacity_in_batch(status: Status, data_source: str | None, ahead: float | None, pending: int) -> float:
     """Return how many more episodes `ahead` batches can use; None stands for 1 + `max_staleness` batches.
 
     The number is the target, less the finished, the running and the `pending` episodes. `pending` ones were admitted

@@ -25,7 +25,7 @@ _DROPPED = f"""
     SELECT e.episode_id FROM episodes AS e LEFT JOIN batches AS b ON b.batch_id = e.batch_id
     WHERE e.turns > 0
     AND e.state NOT IN ('running', 'prepared')
-    AND NOT (e.state = 'completed' AND e.episode_type = 'train' AND (b.state IS NULL OR b.state = 'sealed'))
+    AND NOT (e.state = 'completed' AND e.episode_type = 'train' AND (b.state IS NULL OR b.state = 'closed'))
     AND NOT (b.state IS 'trained' AND b.job_id = {queries.NEWEST_JOB} AND b.step > :after_step)
     AND coalesce(e.ended_at, e.begun_at) < :ended_before
 """

@@ -27,7 +27,7 @@ _OPEN = "state IN ('due', 'running')"
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class EvaluationReport:
     """The final report of an evaluator: the episodes that it scored, and how many attempts brought no reward."""
 
     evaluator: str
@@ -37,8 +37,8 @@ class Report:
 
     def digest(self) -> str:
         """Return a digest of the whole report."""
-        said = [self.evaluator, sorted(self.episode_ids), self.failures, self.reason]
-        return hashlib.sha256(to_json(said).encode()).hexdigest()
+        content = [self.evaluator, sorted(self.episode_ids), self.failures, self.reason]
+        return hashlib.sha256(to_json(content).encode()).hexdigest()
 
 
 def evaluations(connection: sqlite3.Connection, after_step: int = -1, limit: int = 1000) -> list[EvaluationRow]:
@@ -91,7 +91,7 @@ def insert_evaluation(
         (step, weight_version, episodes, at),
     ).rowcount
     if inserted:
-        _tell(connection, "evaluation.due", step, at, weight_version=weight_version)
+        _record_event(connection, "evaluation.due", step, at, weight_version=weight_version)
     return evaluation_of(connection, step)
 
 
@@ -104,7 +104,7 @@ def claim_evaluation(connection: sqlite3.Connection, at: float, step: int, evalu
     ).rowcount
     if not claimed:
         raise Conflict(f"the evaluation of step {step} is not due")
-    _tell(connection, "evaluation.claimed", step, at, evaluator=evaluator)
+    _record_event(connection, "evaluation.claimed", step, at, evaluator=evaluator)
     return evaluation_of(connection, step)
 
 
@@ -117,7 +117,7 @@ def return_evaluation(connection: sqlite3.Connection, at: float, step: int, reas
     ).rowcount
     if not returned:
         raise Conflict(f"the evaluation of step {step} does not run")
-    _tell(connection, "evaluation.due", step, at, reason=reason)
+    _record_event(connection, "evaluation.due", step, at, reason=reason)
     return evaluation_of(connection, step)
 
 
@@ -130,11 +130,11 @@ def abandon_evaluation(connection: sqlite3.Connection, at: float, step: int, rea
     ).rowcount
     if not abandoned:
         raise Conflict(f"the evaluation of step {step} is over")
-    _tell(connection, "evaluation.abandoned", step, at, reason=reason)
+    _record_event(connection, "evaluation.abandoned", step, at, reason=reason)
     return evaluation_of(connection, step)
 
 
-def end_evaluation(connection: sqlite3.Connection, at: float, step: int, report: Report) -> EvaluationRow:
+def end_evaluation(connection: sqlite3.Connection, at: float, step: int, report: EvaluationReport) -> EvaluationRow:
     """Score the weights of a step, exactly once. The same report again gives the same answer.
 
     A report without episodes abandons the evaluation. Raise NotFound, Conflict if another evaluator runs the evaluation
@@ -167,7 +167,7 @@ def end_evaluation(connection: sqlite3.Connection, at: float, step: int, report:
     )  # fmt: skip
     done = evaluation_of(connection, step)
     _add_to_metrics(connection, done)
-    _tell(connection, "evaluation.done", step, at, weight_version=done.weight_version, mean=mean, stderr=stderr)
+    _record_event(connection, "evaluation.done", step, at, weight_version=done.weight_version, mean=mean, stderr=stderr)
     return done
 
 
@@ -233,7 +233,7 @@ def _add_to_metrics(connection: sqlite3.Connection, done: EvaluationRow) -> None
         connection.execute("UPDATE batches SET metrics = ? WHERE batch_id = ?", (to_json(metrics), found["batch_id"]))
 
 
-def _tell(connection: sqlite3.Connection, kind: str, step: int, at: float, **detail: object) -> None:
+def _record_event(connection: sqlite3.Connection, kind: str, step: int, at: float, **detail: object) -> None:
     insert_event(connection, at, kind, {"step": step, **detail})
 
 

@@ -219,13 +219,13 @@ def batches(connection: sqlite3.Connection, limit: int = 100) -> list[BatchRow]:
     return [_to_batch(row) for row in rows]
 
 
-def held_tasks(connection: sqlite3.Connection) -> list[TaskRow]:
+def task_counts(connection: sqlite3.Connection) -> list[TaskRow]:
     """Return the tasks of the newest job with episodes that are trained or wait to be, by task id."""
     rows = connection.execute(
         "SELECT e.task_id, e.data_source, count(DISTINCT e.batch_id || ' ' || e.batch_group) AS groups,"
         " sum(e.batch_id IS NULL) AS waiting FROM episodes AS e LEFT JOIN batches AS b ON b.batch_id = e.batch_id"
         f" WHERE e.job_id = {NEWEST_JOB} AND e.episode_type = 'train' AND e.task_id IS NOT NULL"
-        " AND ((e.state = 'completed' AND e.batch_id IS NULL) OR b.state IN ('sealed', 'trained'))"
+        " AND ((e.state = 'completed' AND e.batch_id IS NULL) OR b.state IN ('closed', 'trained'))"
         " GROUP BY e.task_id, e.data_source ORDER BY e.task_id, e.data_source"
     )
     return [TaskRow(**dict(row)) for row in rows]
@@ -254,7 +254,7 @@ def episode_counts(connection: sqlite3.Connection) -> dict[tuple[str, str], int]
     return {(row["state"], row["outcome"]): row["n"] for row in rows}
 
 
-_SPENT = (
+_ENDED = (
     f"FROM episodes WHERE job_id = {NEWEST_JOB} AND episode_type = ? AND state NOT IN ('running', 'prepared')"
     " AND (reward IS NOT NULL OR calls > 0)"
 )
@@ -267,13 +267,13 @@ def job_use(connection: sqlite3.Connection, episode_type: EpisodeType) -> JobUse
         "SELECT count(*) AS episodes, total(calls) AS calls, total(prompt_tokens) AS prompt_tokens,"
         " total(sampled_tokens) AS sampled_tokens, total(system_failures) AS system_failures,"
         " total(is_limited) AS limited, total(system_failures > 0) AS faulty,"
-        f" total(max(0, ended_at - begun_at)) AS seconds, avg(model_share) AS model_share {_SPENT}",
+        f" total(max(0, ended_at - begun_at)) AS seconds, avg(model_share) AS model_share {_ENDED}",
         kind,
     ).fetchone()
-    settings = connection.execute(f"SELECT DISTINCT sampling {_SPENT}", kind)
+    settings = connection.execute(f"SELECT DISTINCT sampling {_ENDED}", kind)
     sampling = tuple(dict.fromkeys(each for row in settings for each in to_sampling(row["sampling"])))
     unrewarded = connection.execute(
-        f"SELECT coalesce(outcome, state) AS outcome, count(*) AS n {_SPENT} AND reward IS NULL"
+        f"SELECT coalesce(outcome, state) AS outcome, count(*) AS n {_ENDED} AND reward IS NULL"
         " GROUP BY 1 ORDER BY n DESC, 1 LIMIT ?",
         (*kind, MAX_FAILURE_REASONS),
     )
@@ -391,7 +391,7 @@ def _to_batch(row: sqlite3.Row) -> BatchRow:
         step=row["step"],
         state=BatchState(row["state"]),
         reason=row["reason"],
-        sealed_at=row["sealed_at"],
+        closed_at=row["closed_at"],
         finished_at=row["finished_at"],
         weight_version=row["weight_version"],
         metrics=json.loads(row["metrics"]),

@@ -18,11 +18,11 @@ from swarm.types import DEFAULT_DATA_SOURCE, EpisodeType, SamplingParams, Turn
 class BatchState(StrEnum):
     """The states of a batch.
 
-    A sealed batch is complete and waits to be trained; it ends trained or failed. A trained one is rewound when the
+    A closed batch is complete and waits to be trained; it ends trained or failed. A trained one is rewound when the
     server resumes from older weights.
     """
 
-    SEALED = "sealed"
+    CLOSED = "closed"
     TRAINED = "trained"
     FAILED = "failed"
     REWOUND = "rewound"
@@ -280,7 +280,7 @@ class BatchRow:
     step: int
     state: BatchState
     reason: str | None
-    sealed_at: float
+    closed_at: float
     finished_at: float | None
     weight_version: int | None
     metrics: Mapping[str, float]

@@ -79,7 +79,7 @@ CREATE TABLE batches (
     step INTEGER NOT NULL,
     state TEXT NOT NULL,
     reason TEXT,
-    sealed_at REAL NOT NULL,
+    closed_at REAL NOT NULL,
     finished_at REAL,
     weight_version INTEGER,
     metrics TEXT NOT NULL DEFAULT '{}',

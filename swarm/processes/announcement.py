@@ -56,6 +56,6 @@ def await_announcement(
         time.sleep(POLL_S)
     if code == KILLED:
         raise NoAnnouncement("it was killed", was_killed=True)
-    said = tail(errors).splitlines()
+    lines = tail(errors).splitlines()
     silence = f"it wrote nothing within {timeout_s:.0f} s" if code is None else f"it ended with exit code {code}"
-    raise NoAnnouncement(said[-1] if said else silence)
+    raise NoAnnouncement(lines[-1] if lines else silence)

@@ -40,7 +40,7 @@ class AmountGate:
         self._clock = clock
         self._granted = 0
         self._step = 0
-        self._spent = 0.0
+        self._used = 0.0
 
     def gate(self, number: int) -> int:
         """Return how many of the next `number` tasks may run before the next call; 0 ends the training.
@@ -63,6 +63,6 @@ class AmountGate:
 
     def _count_tokens(self) -> float:
         while points := self._client.metrics(self._step):
-            self._spent += sum(next((p.metrics[name] for name in TOKENS if name in p.metrics), 0.0) for p in points)
+            self._used += sum(next((p.metrics[name] for name in TOKENS if name in p.metrics), 0.0) for p in points)
             self._step = points[-1].step
-        return self._spent
+        return self._used

@@ -158,10 +158,10 @@ def as_answer(message: Message | str) -> dict[str, Any]:
 
     Raises BadRequest if it is no assistant message, because a malformed one could break the environment.
     """
-    said: Mapping[str, Any] = {"content": message} if isinstance(message, str) else message
-    if not hasattr(said, "get"):
+    fields: Mapping[str, Any] = {"content": message} if isinstance(message, str) else message
+    if not hasattr(fields, "get"):
         raise BadRequest(f"an agent replies with a text or a message, not with {type(message).__name__}")
-    kept = {name: said[name] for name in HISTORY_FIELDS if said.get(name)}
+    kept = {name: fields[name] for name in HISTORY_FIELDS if fields.get(name)}
     try:
         checked = _Answer.model_validate(kept).model_dump()
     except ValidationError as error:

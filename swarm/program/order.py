@@ -18,7 +18,7 @@ from swarm.errors import Conflict, EnvironmentInvalid, Forbidden, ProgramFailure
 from swarm.job import TrainJob
 from swarm.processes.child import is_dead
 from swarm.program.base import Program
-from swarm.schemas import HeldTask
+from swarm.schemas import TaskCount
 from swarm.tasks.base import Split
 from swarm.types import Task
 
@@ -62,19 +62,19 @@ def give_up_dead(client: SwarmClient) -> None:
 class TaskOrder:
     """The order of the train tasks of one run. `chunk` is the number of tasks that keeps the server busy."""
 
-    def __init__(self, program: Program, environment: Environment, job: TrainJob, held: Sequence[HeldTask]) -> None:
-        """Create the order of a run. `held` are the tasks that have episodes on the server when the run begins.
+    def __init__(self, program: Program, environment: Environment, job: TrainJob, counts: Sequence[TaskCount]) -> None:
+        """Create the order of a run. `counts` are the tasks that have episodes on the server when the run begins.
 
         Raises EnvironmentInvalid if there is no task to train on.
         """
         self.chunk = job.batch_size * (BATCHES_AHEAD + job.max_staleness)
         self._program = program
         self._num_repeat = job.num_repeat
-        self._groups = Counter({(each.data_source, each.task_id): each.groups for each in held})
-        self._waiting = Counter({(each.data_source, each.task_id): each.waiting for each in held})
+        self._groups = Counter({(each.data_source, each.task_id): each.groups for each in counts})
+        self._waiting = Counter({(each.data_source, each.task_id): each.waiting for each in counts})
         self._tasks = stream(environment, Split.TRAIN, job.seed)
         if program.schedule is not None:
-            groups = sum(each.groups + each.waiting // job.num_repeat for each in held)
+            groups = sum(each.groups + each.waiting // job.num_repeat for each in counts)
             # Skip the tasks that an earlier process offered to the curriculum, except those of its last chunk.
             for item in islice(self._tasks, CHOICE * max(0, groups - self.chunk)):
                 self._missing(item.task)

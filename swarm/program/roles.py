@@ -122,8 +122,8 @@ def _require_agreement(jobs: Mapping[str, TrainJob]) -> None:
     for setting in AGREED:
         values = {role: getattr(job, setting) for role, job in jobs.items()}
         if len(set(values.values())) > 1:
-            told = ", ".join(f"{value} for {role}" for role, value in values.items())
-            raise BadRequest(f"--job: {setting} is {told}: it must be the same for all roles", param=setting)
+            shown = ", ".join(f"{value} for {role}" for role, value in values.items())
+            raise BadRequest(f"--job: {setting} is {shown}: it must be the same for all roles", param=setting)
 
 
 def _malformed(option: str, what: str) -> BadRequest:

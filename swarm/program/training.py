@@ -83,7 +83,7 @@ def train(
         raise EnvironmentInvalid("the job has no end: set total_steps", param="total_steps")
     for client in clients.values():
         give_up_dead(client)
-    order = TaskOrder(program, environment, job, first.held_tasks())
+    order = TaskOrder(program, environment, job, first.task_counts())
     watch = ServerWatch(first)
     failures = 0
     sampling = EpisodeSampling(max_calls=attempt_calls, max_tokens=attempt_tokens)
@@ -114,11 +114,11 @@ def train(
 def _fault_of_all(errors: Sequence[Exception], server: SwarmError | None) -> SwarmError:
     """Return the error of a run in which nearly all episodes failed. `server` is the server's own failure, if any."""
     first = errors[0]
-    said = first.message if isinstance(first, SwarmError) else f"{type(first).__name__}: {first}"
-    told = f"nearly all episodes failed; the first: {said}"
+    reason = first.message if isinstance(first, SwarmError) else f"{type(first).__name__}: {first}"
+    sentence = f"nearly all episodes failed; the first: {reason}"
     if 2 * sum(isinstance(error, EnvironmentFailure) for error in errors) > len(errors):
-        return EnvironmentFailure(f"the environment failed: {told}")
-    return ProgramFailure(told) if server is None else EngineFailure(f"{told} ({server.message})")
+        return EnvironmentFailure(f"the environment failed: {sentence}")
+    return ProgramFailure(sentence) if server is None else EngineFailure(f"{sentence} ({server.message})")
 
 
 def _lacking(status: Status, total_steps: int, batch_size: int) -> int:

@@ -145,8 +145,8 @@ class ClientWarnings:
         if episode.episode_type is EpisodeType.TRAIN:
             self._diagnostics.lost(episode.client_id, reason)
 
-    def sealed(self, batch: TrainBatch) -> None:
-        self._diagnostics.sealed(batch)
+    def batch_closed(self, batch: TrainBatch) -> None:
+        self._diagnostics.batch_closed(batch)
 
     def messages(self, client_id: str) -> dict[str, str]:
         """Return the warnings about one client, by code."""

@@ -21,9 +21,9 @@ from swarm.ledger import Ledger
 from swarm.rollout.call_metrics import CallCounts, Oddity, TokenRate
 from swarm.rollout.deduplication import CallIdentity, Closed, Completion, LogicalCall, Opened, Piece
 from swarm.rollout.episodes import Episodes, RunningEpisode
-from swarm.rollout.held_sampling import Crowded, Draft, HeldSampler
 from swarm.rollout.model_request import Conversation, ModelRequest, RawPrompt, SamplingDefaults
 from swarm.rollout.usage import OpenCompletion, call_seed
+from swarm.rollout.waiting_sampler import Crowded, Draft, WaitingSampler
 from swarm.tracker.codec import Codec
 from swarm.tracker.reply import ReplyStream
 from swarm.tracker.tree import Prompt
@@ -124,7 +124,7 @@ class ModelService:
     """The served model of one started job."""
 
     episodes: Episodes
-    sampler: HeldSampler
+    sampler: WaitingSampler
     rate: TokenRate
     codec: Codec
     ledger: Ledger
@@ -296,7 +296,7 @@ class ModelService:
             async for delta in deltas:
                 choice.take(delta)
                 if call.is_streamed:
-                    _tell(call, choice, delta)
+                    _publish(call, choice, delta)
 
     async def _record(self, episode: RunningEpisode, call: LogicalCall, choices: Sequence[Choice]) -> Sequence[Turn]:
         """Record the turns of a call, all or none.
@@ -376,7 +376,7 @@ def _completion(choice: Choice, turn: Turn) -> Completion:
     return Completion(choice.index, turn, tuple(choice.top_logprobs) or None)
 
 
-def _tell(call: LogicalCall, choice: Choice, delta: TokenDelta) -> None:
+def _publish(call: LogicalCall, choice: Choice, delta: TokenDelta) -> None:
     if len(choice.token_ids) == len(delta.token_ids_T):
         call.publish(Opened(choice.index, choice.prompt.index, choice.prompt.prompt_ids))
     parts: list[ReplyPart] = choice.reply.push(delta.token_ids_T)

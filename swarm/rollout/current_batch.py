@@ -18,9 +18,9 @@ from swarm.rollout.clients import Clients
 from swarm.rollout.results import (
     align_turn_rewards,
     check_rewards,
+    closed_already,
     finished_episode,
     require_revisable,
-    sealed_already,
 )
 from swarm.run.running_job import RunningJob
 from swarm.schemas import (
@@ -98,7 +98,7 @@ class CurrentBatch:
             # Nothing is awaited between this and the submission of the write. The ledger writes in order, so a batch
             # closed from here on finds in the ledger the same reward that the pool has.
             if not self._pool.replace(finished_episode(revised, turns)):
-                raise sealed_already(episode_id)
+                raise closed_already(episode_id)
             try:
                 return await self._ledger.revise_reward(
                     episode_id,
@@ -112,7 +112,7 @@ class CurrentBatch:
                 self._pool.replace(finished_episode(row, turns))
                 raise
 
-    def view(self, running_by_source: Mapping[str, int], running_eval: int, held_begins: int) -> PoolView:
+    def view(self, running_by_source: Mapping[str, int], running_eval: int, waiting_begins: int) -> PoolView:
         """Return the state of the batch; `running_by_source` counts the running train episodes."""
         progress = self._pool.progress()
         sources = {
@@ -134,7 +134,7 @@ class CurrentBatch:
             tasks_target=progress.tasks_target,
             running_train=sum(running_by_source.values()),
             running_eval=running_eval,
-            held_begins=held_begins,
+            waiting_begins=waiting_begins,
             sources=sources,
             agreed=list(progress.agreed),
         )

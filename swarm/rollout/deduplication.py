@@ -217,7 +217,7 @@ class LogicalCall:
         Yield no events after SILENCE_S seconds without one. Raise the error that kept the call from its end.
         """
         if self._task is None or self.is_finished:
-            yield [event for completion in self.completions for event in _retold(completion)]
+            yield [event for completion in self.completions for event in _events_of(completion)]
             return
         self._readers += 1
         position = 0
@@ -345,7 +345,7 @@ def _named(calls: Sequence[LogicalCall], name: str) -> LogicalCall | None:
     return next((call for call in reversed(calls) if name in call.names and not call.is_abandoned), None)
 
 
-def _retold(completion: Completion) -> list[CallEvent]:
+def _events_of(completion: Completion) -> list[CallEvent]:
     turn = completion.turn
     delta = TokenDelta(
         turn.output_ids_T, turn.logprobs_T, turn.weight_versions_T, turn.finish_reason, completion.top_logprobs_T

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from swarm.batch import BatchPolicy, BatchPool, Place, SealedBatch
+from swarm.batch import BatchPolicy, BatchPool, ClosedBatch, Place
 from swarm.batch.diagnostics import Diagnostics
 from swarm.errors import BadRequest, EpisodeEnded, IdempotencyMismatch, SwarmError, Unauthorized
 from swarm.job import TrainJob
@@ -38,7 +38,7 @@ from swarm.rollout.transactions.coordinator_client import CoordinatorClient
 from swarm.rollout.transactions.two_phase import Transactions
 from swarm.run.lifecycle import SERVING, EngineLifecycle
 from swarm.run.running_job import RunningJob
-from swarm.sampler import EngineInfo
+from swarm.sampler import SamplerInfo
 from swarm.schemas import (
     BatchPolicies,
     BeginEpisodeRequest,
@@ -91,7 +91,7 @@ class Episodes:
     """
 
     running_job: RunningJob
-    info: EngineInfo
+    info: SamplerInfo
     pool: BatchPool
     ledger: Ledger
     lifecycle: EngineLifecycle
@@ -153,7 +153,8 @@ class Episodes:
             return begun
         if self.policy.has_greedy and request.episode_type is EpisodeType.TRAIN and request.task_id is None:
             raise BadRequest(
-                "algorithm remax has one greedy episode for each task: name the task when its episode begins",
+                f"algorithm {self.job.algorithm} has one greedy episode for each task: name the task when its episode"
+                " begins",
                 param="task_id",
             )
         place = await self._admission.enter(
@@ -370,12 +371,12 @@ class Episodes:
         """The policy of the batch being filled."""
         return self.pool.policy
 
-    def seal(self, batch_id: str, step: int) -> SealedBatch:
+    def close_batch(self, batch_id: str, step: int) -> ClosedBatch:
         """Take the batch out of the pool; episodes that end later belong to another batch."""
-        sealed = self.pool.seal(batch_id, step)
+        closed = self.pool.close_batch(batch_id, step)
         self.running_job.fill(step + 1)
         self._foresee()
-        return sealed
+        return closed
 
     def fill(self, step: int) -> None:
         """Collect the batch of this step under the policy of that step.
@@ -388,7 +389,7 @@ class Episodes:
 
     def confirm(self, batch: TrainBatch) -> None:
         """Check a batch whose close is on record, and admit episodes of the next one."""
-        self._warnings.sealed(batch)
+        self._warnings.batch_closed(batch)
         self._admission.release()
 
     def take_back(self, episodes: Sequence[FinishedEpisode]) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from swarm.errors import BadRequest, Conflict, EpisodeEnded
 from swarm.job import TrainJob
-from swarm.ledger import NO_USE, Ending, EpisodeRow, ModelUse
+from swarm.ledger import NO_USE, EpisodeRow, ModelUse, ReportedResult
 from swarm.schemas import EndEpisodeRequest, EpisodeState
 from swarm.tracker.merge import merge
 from swarm.types import EpisodeType, FinishedEpisode, FinishReason, Turn
@@ -36,9 +36,9 @@ def ending_of(
     *,
     unrecorded: ModelUse = NO_USE,
     model_share: float | None = None,
-) -> Ending:
+) -> ReportedResult:
     """Return the ending to record for a result that came just now."""
-    return Ending(
+    return ReportedResult(
         episode_id=episode_id,
         idempotency_key=request.idempotency_key or episode_id,
         payload_digest=payload_digest(request),
@@ -142,8 +142,8 @@ def require_revisable(row: EpisodeRow) -> None:
         why = f" ({row.outcome})" if row.outcome else ""
         raise EpisodeEnded(f"episode {row.episode_id} is {row.state}{why}: its reward is final")
     if row.batch_id is not None:
-        raise sealed_already(row.episode_id)
+        raise closed_already(row.episode_id)
 
 
-def sealed_already(episode_id: str) -> EpisodeEnded:
-    return EpisodeEnded(f"the batch of episode {episode_id} is sealed: its reward is final")
+def closed_already(episode_id: str) -> EpisodeEnded:
+    return EpisodeEnded(f"the batch of episode {episode_id} is closed: its reward is final")

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from swarm.errors import Conflict, EngineNotReady, SwarmError
-from swarm.ledger import EvaluationRow, EvaluationState, Ledger, Report
+from swarm.ledger import EvaluationReport, EvaluationRow, EvaluationState, Ledger
 from swarm.processes.child import is_dead
 from swarm.run.lifecycle import EngineLifecycle
 from swarm.run.running_job import RunningJob
@@ -68,8 +68,8 @@ class Evaluations:
     _unsubscribe: Callable[[], None] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.running_job.subscribe(self._tell)
-        self._unsubscribe = self.lifecycle.subscribe(self._tell)
+        self.running_job.subscribe(self._notify)
+        self._unsubscribe = self.lifecycle.subscribe(self._notify)
 
     @property
     def present(self) -> EvaluationRow | None:
@@ -88,7 +88,7 @@ class Evaluations:
     def close(self) -> None:
         """Stop, because the run is over. An open evaluation stays open in the ledger."""
         self._unsubscribe()
-        self._tell()
+        self._notify()
 
     async def restore(self) -> None:
         """Read from the ledger the newest score, and whether the last wait for an evaluator timed out."""
@@ -118,7 +118,7 @@ class Evaluations:
                 now = time.monotonic()
                 self._open = _Open(row, now, self.restored_lease_s, now + self.restored_lease_s)
                 logger.info("step %d: weight version %d is due to be scored", row.step, row.weight_version)
-            self._tell()
+            self._notify()
 
     async def until_wanted(self) -> None:
         """Wait until an evaluation is open or will follow. Until then no evaluator has to run."""
@@ -157,13 +157,13 @@ class Evaluations:
 
     def renew(self, step: int, evaluator: str) -> EvaluationRow:
         """Renew the lease of a claimed evaluation. Raises Conflict if the evaluator has no claim on this step."""
-        held = self._open
-        if held is None or held.row.step != step or held.row.evaluator != evaluator:
+        current = self._open
+        if current is None or current.row.step != step or current.row.evaluator != evaluator:
             raise Conflict(f"{evaluator} has no claim on the evaluation of step {step}: claim the one that is due")
-        held.lease_until = time.monotonic() + held.lease_s
-        return held.row
+        current.lease_until = time.monotonic() + current.lease_s
+        return current.row
 
-    async def end(self, step: int, report: Report) -> EvaluationRow:
+    async def end(self, step: int, report: EvaluationReport) -> EvaluationRow:
         """Record the end of an evaluation, durable on return. Raises the errors of `Ledger.end_evaluation`."""
         async with self._changing:
             row = await self.ledger.end_evaluation(step, report)
@@ -197,48 +197,48 @@ class Evaluations:
         """Drop the state of later steps, because older weights are served and the steps are repeated."""
         self._open, self._settled_step = None, None
         self.last_done = await self.ledger.newest_evaluation(EvaluationState.DONE)
-        self._tell()
+        self._notify()
 
     async def _claim_now(self, evaluator: str, lease_s: float) -> EvaluationRow | None:
         async with self._changing:
-            held = self._open
-            if held is None:
+            current = self._open
+            if current is None:
                 return None
-            if held.row.evaluator is not None and held.row.evaluator != evaluator:
-                if not is_dead(held.row.evaluator.rpartition(PROCESS_MARK)[2]):
+            if current.row.evaluator is not None and current.row.evaluator != evaluator:
+                if not is_dead(current.row.evaluator.rpartition(PROCESS_MARK)[2]):
                     return None
                 # An evaluator of this host that is dead loses its claim at once.
-                held.row = await self.ledger.return_evaluation(held.row.step, EVALUATOR_DIED)
-            if held.row.evaluator is None:
-                held.row = await self.ledger.claim_evaluation(held.row.step, evaluator)
-            held.lease_s, held.lease_until = lease_s, time.monotonic() + lease_s
-            self._tell()
-            return held.row
+                current.row = await self.ledger.return_evaluation(current.row.step, EVALUATOR_DIED)
+            if current.row.evaluator is None:
+                current.row = await self.ledger.claim_evaluation(current.row.step, evaluator)
+            current.lease_s, current.lease_until = lease_s, time.monotonic() + lease_s
+            self._notify()
+            return current.row
 
     def _next_due(self) -> float | None:
         """Return the time, on the monotonic clock, at which the open evaluation expires next, or None."""
-        held = self._open
-        if held is None:
+        current = self._open
+        if current is None:
             return None
         # The next step waits for this evaluation, so the settings of that step have the timeout.
-        deadline = held.since + self.running_job.at(held.row.step + 1).eval_timeout_s
-        return deadline if held.row.evaluator is None else min(deadline, held.lease_until)
+        deadline = current.since + self.running_job.at(current.row.step + 1).eval_timeout_s
+        return deadline if current.row.evaluator is None else min(deadline, current.lease_until)
 
     async def _expire(self) -> None:
         async with self._changing:
-            held, due = self._open, self._next_due()
-            if held is None or due is None or time.monotonic() < due:
+            current, due = self._open, self._next_due()
+            if current is None or due is None or time.monotonic() < due:
                 return
-            is_running = held.row.evaluator is not None
-            if is_running and time.monotonic() >= held.lease_until:
-                logger.warning("step %d: the lease of evaluator %s is over", held.row.step, held.row.evaluator)
-                held.row = await self.ledger.return_evaluation(held.row.step, LEASE_EXPIRED)
-                self._tell()
+            is_running = current.row.evaluator is not None
+            if is_running and time.monotonic() >= current.lease_until:
+                logger.warning("step %d: the lease of evaluator %s is over", current.row.step, current.row.evaluator)
+                current.row = await self.ledger.return_evaluation(current.row.step, LEASE_EXPIRED)
+                self._notify()
                 return
             self._has_evaluator = is_running
             reason = TIMEOUT if is_running else NO_EVALUATOR
-            logger.warning("step %d is not scored: %s", held.row.step, reason)
-            self._close(await self.ledger.abandon_evaluation(held.row.step, reason))
+            logger.warning("step %d is not scored: %s", current.row.step, reason)
+            self._close(await self.ledger.abandon_evaluation(current.row.step, reason))
 
     def _close(self, row: EvaluationRow) -> None:
         self._open = None
@@ -246,9 +246,9 @@ class Evaluations:
             self.last_done = row
             for listener in self._listeners:
                 listener(row)
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 

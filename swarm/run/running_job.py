@@ -39,7 +39,7 @@ class RunningJob:
     ) -> None:
         self.timeline = timeline
         self.filling = filling
-        self.sealing = asyncio.Lock()
+        self.closing = asyncio.Lock()
         """The lock for recording a change and for closing a batch, so that the two never overlap."""
         self._record = record
         self._check = check
@@ -60,7 +60,7 @@ class RunningJob:
     def extend(self, job: TrainJob) -> None:
         """Continue to the end of `job`, which is this job with other `total_steps`."""
         self.timeline = self.timeline.extended(job)
-        self._tell()
+        self._notify()
 
     async def change(
         self, settings: Mapping[str, Any], *, at_step: int | None = None, expected_revision: int | None = None
@@ -72,7 +72,7 @@ class RunningJob:
         and for a job that would not be valid. Raises RevisionConflict if the job is at another revision.
         """
         check_names(settings)
-        async with self.sealing:
+        async with self.closing:
             if expected_revision is not None and expected_revision != self.timeline.revision:
                 self._require_repetition(expected_revision, settings, at_step)
                 return
@@ -83,7 +83,7 @@ class RunningJob:
             await self._record(changed.changes[-1])
             self.timeline = changed
         logger.info("from step %d on: %s", begin, ", ".join(f"{name} {value}" for name, value in settings.items()))
-        self._tell()
+        self._notify()
 
     def _begin_of(self, settings: Mapping[str, Any], at_step: int | None) -> int:
         earliest = earliest_step(settings, self.filling)
@@ -124,6 +124,6 @@ class RunningJob:
                 param="expected_revision",
             )
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for listener in list(self._listeners):
             listener()

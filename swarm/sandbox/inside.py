@@ -84,7 +84,7 @@ async def _supervise(command: list[str], options: argparse.Namespace) -> int:
     watching = asyncio.ensure_future(_watch(options))
     await asyncio.wait({ended, watching}, return_when=asyncio.FIRST_COMPLETED)
     if not ended.done():
-        _say(f"sandbox: stopped: {watching.result()}")
+        _report(f"sandbox: stopped: {watching.result()}")
         # The whole process namespace ends with this process.
         os._exit(LIMIT_EXIT_CODE)
     watching.cancel()
@@ -97,15 +97,15 @@ async def _keep(output: asyncio.StreamReader, file: int, max_bytes: int) -> None
     """Append output to a file until it has `max_bytes`, and drop the rest."""
     is_full = False
     while data := await output.read(CHUNK_BYTES):
-        room = max_bytes - os.fstat(file).st_size
-        if room > 0:
-            os.write(file, data[:room])
+        capacity = max_bytes - os.fstat(file).st_size
+        if capacity > 0:
+            os.write(file, data[:capacity])
         elif not is_full:
             is_full = True
-            _say(f"sandbox: output beyond {max_bytes >> 10} KiB is dropped")
+            _report(f"sandbox: output beyond {max_bytes >> 10} KiB is dropped")
 
 
-def _say(line: str) -> None:
+def _report(line: str) -> None:
     os.write(2, f"\n{line}\n".encode())
 
 

@@ -23,8 +23,8 @@ from swarm.schemas.batch_bodies import BatchPage as BatchPage
 from swarm.schemas.batch_bodies import BatchPolicies as BatchPolicies
 from swarm.schemas.batch_bodies import BatchPolicyView as BatchPolicyView
 from swarm.schemas.batch_bodies import BatchView as BatchView
-from swarm.schemas.batch_bodies import HeldTask as HeldTask
-from swarm.schemas.batch_bodies import HeldTasks as HeldTasks
+from swarm.schemas.batch_bodies import TaskCount as TaskCount
+from swarm.schemas.batch_bodies import TaskCounts as TaskCounts
 from swarm.schemas.batch_bodies import UpdateBatchPolicyRequest as UpdateBatchPolicyRequest
 from swarm.schemas.episode_bodies import MAX_REPLIES as MAX_REPLIES
 from swarm.schemas.episode_bodies import MAX_REPLY_TEXTS as MAX_REPLY_TEXTS

@@ -20,10 +20,10 @@ class AgreeRequest(Body):
 
 
 class AgreeResponse(Body):
-    """The clients that have agreed so far. `will_seal` is true if the batch is complete and goes to training."""
+    """The clients that have agreed so far. `will_close` is true if the batch is complete and goes to training."""
 
     agreed: list[str]
-    will_seal: bool
+    will_close: bool
 
 
 class BatchPolicyView(Body):
@@ -83,16 +83,16 @@ class UpdateBatchPolicyRequest(Body):
 class BatchView(Body):
     """One batch.
 
-    `state` is `sealed` (closed, not yet trained), `trained`, `failed`, or `rewound` if older weights were loaded after
-    its training. `settings` has the settings of its training that differ from the job as given. Until the batch is
-    trained, `metrics` is empty, and `finished_at` and `weight_version` are null. Times are seconds since the epoch.
+    `state` is `closed` (complete, not yet trained), `trained`, `failed`, or `rewound` if older weights were loaded
+    after its training. `settings` has the settings of its training that differ from the job as given. Until the batch
+    is trained, `metrics` is empty, and `finished_at` and `weight_version` are null. Times are seconds since the epoch.
     """
 
     batch_id: str
     step: int
     state: str
     reason: str | None
-    sealed_at: float
+    closed_at: float
     finished_at: float | None
     weight_version: int | None
     metrics: dict[str, float]
@@ -105,7 +105,7 @@ class BatchPage(Body):
     batches: list[BatchView]
 
 
-class HeldTask(Body):
+class TaskCount(Body):
     """The groups and episodes of one task in the present job.
 
     `groups` counts the task's groups in trained batches and batches that wait for training. `waiting` counts ended
@@ -118,7 +118,7 @@ class HeldTask(Body):
     waiting: int
 
 
-class HeldTasks(Body):
+class TaskCounts(Body):
     """The answer to GET tasks: the tasks in order of their id."""
 
-    tasks: list[HeldTask]
+    tasks: list[TaskCount]

@@ -105,7 +105,7 @@ class SourceView(Body):
 class PoolView(Body):
     """The progress of the present batch, counted by its stop rule.
 
-    `agreed` lists the clients that agree to close it. `held_begins` counts the calls that wait to begin an episode.
+    `agreed` lists the clients that agree to close it. `waiting_begins` counts the calls that wait to begin an episode.
     """
 
     stop_rule: str
@@ -115,7 +115,7 @@ class PoolView(Body):
     tasks_target: int
     running_train: int
     running_eval: int
-    held_begins: int = 0
+    waiting_begins: int = 0
     sources: dict[str, SourceView]
     agreed: list[str]
 

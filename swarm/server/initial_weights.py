@@ -87,7 +87,7 @@ class InitialWeights:
         limit_s = self.config.boot_limit_s(job.chosen_engine)
         try:
             async with asyncio.timeout(limit_s):
-                await backend.engine.start()
+                await backend.sampler.start()
         except TimeoutError:
             raise EngineFailure(f"the engine of the previous run did not start within {limit_s:.0f} s") from None
 
@@ -106,7 +106,7 @@ def _keep_model(draft: Path, place: Path) -> None:
 
 
 async def _end(backend: Backend) -> None:
-    stop: Callable[[], Awaitable[None]] = backend.engine.stop
+    stop: Callable[[], Awaitable[None]] = backend.sampler.stop
     with suppress(TimeoutError, EngineFailure):
         async with asyncio.timeout(END_TIMEOUT_S):
             await stop()

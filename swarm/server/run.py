@@ -43,7 +43,7 @@ REWOUND = "weights_rewound"
 
 
 @dataclass(slots=True)
-class Run:
+class JobRun:
     """A run of a job. `carry_on` executes it until it is cancelled, or raises the error that ended the run.
 
     `recoveries` counts the crashes of engine or server that this job has survived. `fail` ends the run from outside of
@@ -138,7 +138,7 @@ class Run:
             await self.episodes.close(reason)
         try:
             async with asyncio.timeout(END_TIMEOUT_S):
-                await self.backend.engine.stop()
+                await self.backend.sampler.stop()
         except (TimeoutError, EngineFailure) as error:
             logger.warning("the engine does not stop, its process is ended: %s", error)
             await self.backend.end()
@@ -158,7 +158,7 @@ class Run:
         limit_s = self.config.boot_limit_s(self.job.timeline.job.chosen_engine)
         try:
             async with asyncio.timeout(limit_s):
-                self.episodes.info = await self.backend.engine.start()
+                self.episodes.info = await self.backend.sampler.start()
         except TimeoutError:
             await self.backend.end()
             raise EngineFailure(f"the engine did not start within {limit_s:.0f} s") from None

@@ -30,7 +30,7 @@ class TextStream:
         self._context: list[int] = []
         self._context_text = ""
         self._pending: list[int] = []
-        self._held = ""
+        self._unsent = ""
         self.stopped = False
 
     def push(self, token_ids: Sequence[int]) -> str:
@@ -82,13 +82,13 @@ class TextStream:
             return ""
         if not self._stop:
             return text
-        seen = self._held + text
+        seen = self._unsent + text
         ends = [(seen.find(stop) + len(stop), seen.find(stop)) for stop in self._stop if stop in seen]
         if ends:
             self.stopped = True
             return seen[: min(ends)[1]]
         kept = 0 if final else max(overlap(seen, stop) for stop in self._stop)
-        self._held = seen[len(seen) - kept :]
+        self._unsent = seen[len(seen) - kept :]
         return seen[: len(seen) - kept]
 
 

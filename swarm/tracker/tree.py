@@ -97,8 +97,8 @@ class EpisodeTree:
                 continue
             if given is not None and given[: len(before)] == before:
                 best = (turn, given)
-            elif text is not None and len(said := codec.raw_text(before)) <= len(text) and text.startswith(said):
-                best = (turn, before + codec.encode_text(text[len(said) :]))
+            elif text is not None and len(earlier := codec.raw_text(before)) <= len(text) and text.startswith(earlier):
+                best = (turn, before + codec.encode_text(text[len(earlier) :]))
         if best is not None and best[0].output_ids_T:
             return Prompt(self._allot(), best[1], best[0].index, None)
         prompt_ids = given if given is not None else codec.encode_text(text or "")

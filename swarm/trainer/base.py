@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from swarm.batch import BatchPolicy, SealedBatch
+from swarm.batch import BatchPolicy, ClosedBatch
 from swarm.types import FinishedEpisode, StepReport, TrainBatch, WeightVersion
 
 
@@ -35,7 +35,7 @@ class BatchSource(Protocol):
         """Wait until no train episode runs. Return False if some still run after `timeout_s` seconds."""
         ...
 
-    def seal(self, batch_id: str, step: int) -> SealedBatch:
+    def close_batch(self, batch_id: str, step: int) -> ClosedBatch:
         """Return the batch and close it: episodes that end later belong to the next batch."""
         ...
 

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from swarm.batch import SealedBatch
+from swarm.batch import ClosedBatch
 from swarm.errors import (
     CheckpointError,
     EngineFailure,
@@ -242,53 +242,53 @@ class TrainLoop:
             await self._unless_interrupted(self._drain())
         if self._interrupted.is_set():
             return
-        sealed = await self._seal(self.lifecycle.weights.step + 1)
-        if sealed is not None:
-            await self._step(sealed, drain_s=time.monotonic() - began)
+        closed = await self._close_batch(self.lifecycle.weights.step + 1)
+        if closed is not None:
+            await self._step(closed, drain_s=time.monotonic() - began)
         if not self._interrupted.is_set():
             await self.rest()
 
     async def _drain(self) -> None:
         limit_s = self.source.policy.drain_timeout_s
         if not await self.source.drained(limit_s):
-            logger.warning("train episodes still run after %.0f s: sealing without them", limit_s)
+            logger.warning("train episodes still run after %.0f s: closing the batch without them", limit_s)
 
-    async def _step(self, sealed: SealedBatch, drain_s: float) -> None:
-        await self._persist(lambda: self._record_seal(sealed))
-        self.source.confirm(sealed.batch)
-        if not sealed.batch.groups:
+    async def _step(self, closed: ClosedBatch, drain_s: float) -> None:
+        await self._persist(lambda: self._record_closed(closed))
+        self.source.confirm(closed.batch)
+        if not closed.batch.groups:
             logger.warning(
-                "no group of the batch survived: nothing to train (%d episodes dropped)", len(sealed.dropped)
+                "no group of the batch survived: nothing to train (%d episodes dropped)", len(closed.dropped)
             )
-            await self._take_back(sealed.batch, "nothing_survived")
+            await self._take_back(closed.batch, "nothing_survived")
             return
         await self._move(EngineState.TRAINING)
         began = time.monotonic()
-        report = await self._train(sealed.batch)
+        report = await self._train(closed.batch)
         self._unsaved_s += time.monotonic() - began
         if report is not None:
-            await self._publish(sealed, report, drain_s)
+            await self._publish(closed, report, drain_s)
             await self._save_if_due(report.step)
 
-    async def _seal(self, step: int) -> SealedBatch | None:
+    async def _close_batch(self, step: int) -> ClosedBatch | None:
         """Close the batch of a step and return it, or None if the job was shortened before this step.
 
         The settings of the batch are fixed here: a change is on record before, or applies to a later step.
         """
-        async with self.job.sealing:
+        async with self.job.closing:
             if self._done:
                 return None
-            sealed = self.source.seal(batch_id=f"batch-{uuid.uuid4().hex[:12]}", step=step)
+            closed = self.source.close_batch(batch_id=f"batch-{uuid.uuid4().hex[:12]}", step=step)
             settings = self.job.timeline.settings_of(step)
-        return replace(sealed, batch=replace(sealed.batch, settings=settings))
+        return replace(closed, batch=replace(closed.batch, settings=settings))
 
-    async def _record_seal(self, sealed: SealedBatch) -> None:
-        batch = sealed.batch
-        await self.ledger.seal_batch(
+    async def _record_closed(self, closed: ClosedBatch) -> None:
+        batch = closed.batch
+        await self.ledger.close_batch(
             batch.batch_id,
             batch.step,
             [[episode.episode_id for episode in group.members] for group in batch.groups],
-            [(drop.episode_id, drop.reason) for drop in sealed.dropped],
+            [(drop.episode_id, drop.reason) for drop in closed.dropped],
             batch.settings,
         )
 
@@ -321,17 +321,17 @@ class TrainLoop:
         await self._persist(lambda: self.ledger.fail_batch(batch.batch_id, reason))
         self.source.take_back(batch.members)
 
-    async def _publish(self, sealed: SealedBatch, report: StepReport, drain_s: float) -> None:
-        lost = sum(drop.trained_tokens for drop in sealed.dropped)
+    async def _publish(self, closed: ClosedBatch, report: StepReport, drain_s: float) -> None:
+        lost = sum(drop.trained_tokens for drop in closed.dropped)
         metrics = {
             **report.metrics,
-            "batch/episodes": float(len(sealed.batch.members)),
-            "batch/groups": float(len(sealed.batch.groups)),
-            "batch/short_groups": float(sealed.short_groups),
-            "batch/missing_groups": float(sealed.missing_groups),
-            "batch/dropped_episodes": float(len(sealed.dropped)),
+            "batch/episodes": float(len(closed.batch.members)),
+            "batch/groups": float(len(closed.batch.groups)),
+            "batch/short_groups": float(closed.short_groups),
+            "batch/missing_groups": float(closed.missing_groups),
+            "batch/dropped_episodes": float(len(closed.dropped)),
             "batch/dropped_tokens": float(lost),
-            **_success_rate(sealed.batch.episodes),
+            **_success_rate(closed.batch.episodes),
             "timing/drain_s": drain_s,
         }
         await self._persist(lambda: self.ledger.finish_batch(replace(report, metrics=metrics)))
@@ -384,8 +384,8 @@ class TrainLoop:
 
 def _success_rate(episodes: Sequence[FinishedEpisode]) -> dict[str, float]:
     """Return the share of successes among the episodes whose clients report success or failure, if there are any."""
-    said = [episode.is_success for episode in episodes if episode.is_success is not None]
-    return {"batch/success_rate": sum(said) / len(said)} if said else {}
+    successes = [episode.is_success for episode in episodes if episode.is_success is not None]
+    return {"batch/success_rate": sum(successes) / len(successes)} if successes else {}
 
 
 def _headline(metrics: dict[str, float]) -> str:

@@ -36,10 +36,10 @@ class Outcome:
     is_finished: bool
     own_ends: list[str]
     kills: int
-    runs_spent: float
+    runs_used: float
     trials: int
     scored: int
-    sealed: int
+    test: int
     attempts: dict[str, int]
     verdicts: dict[str, str]
     launches: dict[str, int]
@@ -76,10 +76,10 @@ def look(deployment: Deployment) -> Outcome:
             is_finished=store.get_study(study_id).status is StudyStatus.FINISHED,
             own_ends=[f"code {end.code}: {end.said}" for end in researcher.ends if not end.was_killed],
             kills=sum(end.was_killed for end in researcher.ends),
-            runs_spent=store.sum_budget(study_id).get(BudgetKind.RUNS, 0.0),
+            runs_used=store.sum_budget(study_id).get(BudgetKind.RUNS, 0.0),
             trials=len({(run.experiment_id, run.seed) for run in runs}),
             scored=len({trial for run_id, trial in finished.items() if run_id in final and run_id in base}),
-            sealed=len(store.list_evaluations(study_id=study_id, phase="sealed")),
+            test=len(store.list_evaluations(study_id=study_id, phase="test")),
             attempts=dict(Counter(run.status.value for run in runs)),
             verdicts={
                 f"plan {finding.iteration + 1}, {arms[finding.experiment_id]}": finding.verdict.value
@@ -109,7 +109,7 @@ def judge(found: Outcome, runs: int) -> list[Check]:
             f"{len(found.launches)} keys, twice: {', '.join(twice) or 'none'}, "
             f"not on record: {', '.join(found.unknown_launches) or 'none'}",
         ),
-        Check("runs within the budget", found.runs_spent <= runs + 1, f"{found.runs_spent:g} of {runs}"),
+        Check("runs within the budget", found.runs_used <= runs + 1, f"{found.runs_used:g} of {runs}"),
         Check(
             "every trial scored",
             found.trials == runs == found.scored,
@@ -129,7 +129,7 @@ def compare(found: Outcome, control: Outcome) -> list[Check]:
         if control.verdicts.get(arm) != found.verdicts.get(arm)
     }
     return [
-        Check("final test whole", found.sealed == control.sealed > 0, f"{found.sealed} of {control.sealed} scores"),
+        Check("final test whole", found.test == control.test > 0, f"{found.test} of {control.test} scores"),
         Check(
             "verdicts as without faults",
             not differing and bool(found.verdicts),

@@ -111,7 +111,7 @@ class ChaosStudy:
         baseline, *others = [f"lr={rate:g}" for rate in self.rates]
         framed = {
             "question": f"{self.topic}?",
-            "task": ENVIRONMENT,
+            "family": ENVIRONMENT,
             "vary": [f"lr={','.join(f'{rate:g}' for rate in self.rates)}"],
             "baseline": [baseline],
             "compared_at": "steps",

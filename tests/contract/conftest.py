@@ -1,4 +1,4 @@
-"""Every implementer of Engine and Trainer, as pairs that share weights."""
+"""Every implementer of Sampler and Trainer, as pairs that share weights."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from pathlib import Path
 
 import pytest
 
-from swarm.backends.fake.sampler import FakeEngine
+from swarm.backends.fake.sampler import FakeSampler
 from swarm.backends.fake.trainer import FakeTrainer
 from swarm.backends.local.pair import LocalPair, PublishingTrainer
 from swarm.backends.local.trainer import build_local, build_worker
 from swarm.backends.replicas.handover import Handover, shared_memory_of
 from swarm.backends.replicas.layout import SamplerLayout, SamplerSettings
-from swarm.backends.replicas.sampler import ReplicatedSampler
+from swarm.backends.replicas.sampler import ReplicaSampler
 from swarm.config import ServerConfig
 from swarm.external_samplers import EXTERNAL_SAMPLERS
 from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORY
-from swarm.sampler import Engine
+from swarm.sampler import Sampler
 from swarm.trainer.base import Trainer
 
 
 @dataclass
 class Backend:
-    """A started engine, one whose completions end at max_tokens only, and the trainer of the latter."""
+    """A started sampler, one whose completions end at max_tokens only, and the trainer of the latter."""
 
-    engine: Engine
-    endless: Engine
+    sampler: Sampler
+    endless: Sampler
     trainer: Trainer
 
 
@@ -42,11 +42,11 @@ def anyio_backend() -> str:
 
 @pytest.fixture(scope="package")
 async def fake(anyio_backend: str) -> AsyncIterator[Backend]:
-    engine, endless = FakeEngine(), FakeEngine(reply=_ramble, token_delay_s=0.001)
-    await engine.start()
+    sampler, endless = FakeSampler(), FakeSampler(reply=_ramble, token_delay_s=0.001)
+    await sampler.start()
     await endless.start()
-    yield Backend(engine, endless, FakeTrainer(endless, step_delay_s=0.02))
-    await engine.stop()
+    yield Backend(sampler, endless, FakeTrainer(endless, step_delay_s=0.02))
+    await sampler.stop()
     await endless.stop()
 
 
@@ -56,10 +56,10 @@ async def local(anyio_backend: str, tmp_path_factory: pytest.TempPathFactory) ->
     directory = tmp_path_factory.mktemp("local")
     job = TrainJob(model=str(without_stop_tokens(directory / "model")), lr=1e-3)
     worker = build_worker(ServerConfig(), directory / "worker.log")
-    engine, trainer = build_local(job, ServerConfig(), worker)
-    await engine.start()
-    yield Backend(engine, engine, trainer)
-    await engine.stop()
+    sampler, trainer = build_local(job, ServerConfig(), worker)
+    await sampler.start()
+    yield Backend(sampler, sampler, trainer)
+    await sampler.stop()
     await worker.stop()
 
 
@@ -74,7 +74,7 @@ async def replicas(anyio_backend: str, tmp_path_factory: pytest.TempPathFactory)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(EXTERNAL_SAMPLERS, "openai", "openai_sampler:OpenAiAdapter")
         settings = SamplerSettings(model, SamplerLayout(colocated=True), "float32", max_num_seqs=64, sampler="openai")
-        sampler = ReplicatedSampler(settings, python=Path(sys.executable), log_directory=directory)
+        sampler = ReplicaSampler(settings, python=Path(sys.executable), log_directory=directory)
     handover = Handover(sampler.publish, suspend=sampler.suspend, resume=sampler.resume)
     publishing = PublishingTrainer(trainer, worker, handover, shared_memory_of(config.home))
     pair = LocalPair(sampler, publishing, worker, loaded, colocated=True)

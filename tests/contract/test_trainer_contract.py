@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from swarm.errors import CheckpointError
-from swarm.sampler import Engine
+from swarm.sampler import Sampler
 from swarm.types import (
     ConstrainedTurn,
     FinishedEpisode,
@@ -29,21 +29,21 @@ LIMIT_S = 120
 
 
 async def sample(
-    engine: Engine, *, max_tokens: int = 6, seed: int | None = None, grammar: Grammar | None = None
+    sampler: Sampler, *, max_tokens: int = 6, seed: int | None = None, grammar: Grammar | None = None
 ) -> list[TokenDelta]:
     params = SamplingParams(max_tokens=max_tokens, seed=seed, grammar=grammar)
     async with asyncio.timeout(LIMIT_S):
-        return [delta async for delta in engine.generate(f"request-{seed}", PROMPT, params)]
+        return [delta async for delta in sampler.generate(f"request-{seed}", PROMPT, params)]
 
 
-async def make_batch(engine: Engine, step: int, grammar: Grammar | None = None) -> TrainBatch:
+async def make_batch(sampler: Sampler, step: int, grammar: Grammar | None = None) -> TrainBatch:
     """Two tasks of two episodes each, sampled now, one of each rewarded."""
     groups: list[Group] = []
     for task in range(2):
         episodes: list[FinishedEpisode] = []
         for repeat in range(2):
             name = f"step-{step}-task-{task}-{repeat}"
-            deltas = await sample(engine, seed=10 * task + repeat, grammar=grammar)
+            deltas = await sample(sampler, seed=10 * task + repeat, grammar=grammar)
             episodes.append(to_episode(name, f"task-{task}", deltas, repeat, grammar))
         groups.append(Group(f"task-{task}", tuple(episodes)))
     return TrainBatch(batch_id=f"batch-{step}", step=step, groups=tuple(groups))

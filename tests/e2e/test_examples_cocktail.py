@@ -55,8 +55,8 @@ def batches_of_each_mixture(url: str) -> tuple[list[Counter[str]], list[Counter[
     with httpx.Client(base_url=f"{url}/v1/swarm", timeout=60) as http:
         events = http.get("/events", params={"limit": 1000}).json()["events"]
         changed_at = next(event["event_id"] for event in events if event["kind"] == "job.changed")
-        sealed = [event for event in events if event["kind"] == "batch.sealed"]
-        before = sum(event["event_id"] < changed_at for event in sealed)
+        closed = [event for event in events if event["kind"] == "batch.closed"]
+        before = sum(event["event_id"] < changed_at for event in closed)
         batches = [
             Counter(
                 episode["data_source"]
@@ -64,7 +64,7 @@ def batches_of_each_mixture(url: str) -> tuple[list[Counter[str]], list[Counter[
                     "/episodes", params={"batch_id": event["detail"]["batch_id"], "state": "trained", "limit": 1000}
                 ).json()["episodes"]
             )
-            for event in sealed
+            for event in closed
         ]
     # The batch being filled at the time of the change keeps its quotas.
     return batches[: before + 1], batches[before + 1 :]

@@ -157,7 +157,7 @@ class Storm:
                 if line["episode_id"] in episodes and episodes[line["episode_id"]]["reward"] != line["reward"]
             ],
             counted_twice=counted - sum(row["state"] == "trained" for row in episodes.values()),
-            unfinished_batches=sum(row["state"] == "sealed" for row in batches),
+            unfinished_batches=sum(row["state"] == "closed" for row in batches),
             missing_steps=sorted(set(range(1, max(steps) + 1)).symmetric_difference(steps)),
             inexact_batches=[row["batch_id"] for row in trained if not self._is_exact(row, episodes.values())],
         )

@@ -20,7 +20,7 @@ from tests_support import begin, end, wait_for_state
 
 import swarm.server.http
 from swarm.backends.base import Backend, Backends
-from swarm.backends.fake.sampler import FakeEngine, Fault, FaultKind
+from swarm.backends.fake.sampler import FakeSampler, Fault, FaultKind
 from swarm.backends.fake.trainer import FakeTrainer
 from swarm.gateway.dialects.anthropic.request import COUNT_FIELDS, MESSAGE_FIELDS
 from swarm.gateway.dialects.fields import Handling
@@ -39,7 +39,7 @@ class Script:
     """Lines for the engine to say, in the tokens of the bundled model."""
 
     def __init__(self) -> None:
-        self.engine: FakeEngine | None = None
+        self.engine: FakeSampler | None = None
         self._lines: deque[str] = deque()
         self._tokenizer = read_tokenizer(BUNDLED_DIRECTORY)
         self._stop_id = min(read_stop_ids(BUNDLED_DIRECTORY, self._tokenizer))
@@ -87,7 +87,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Script:
     class ScriptedBackends(Backends):
         def build(self, job: TrainJob, *, is_fresh: bool) -> Backend:
             backend = super().build(job, is_fresh=is_fresh)
-            script.engine = FakeEngine(reply=script.next_line)
+            script.engine = FakeSampler(reply=script.next_line)
             return replace(backend, engine=script.engine, trainer=FakeTrainer(script.engine))
 
     monkeypatch.setattr(swarm.server.http, "Backends", ScriptedBackends)

@@ -11,12 +11,12 @@ from typing import Any
 import httpx
 import pytest
 from server_processes import ServerProcess
-from slow_engines import Pace, letters
+from slow_samplers import Pace, letters
 from tests_support import begin, chat, end, wait_for_state
 
 import swarm.server.http
 from swarm import SwarmClient, Task, TrainJob, WorkflowOutput
-from swarm.backends.fake.sampler import FakeEngine
+from swarm.backends.fake.sampler import FakeSampler
 from swarm.errors import AttemptLimit
 
 JOB = TrainJob(engine="fake", batch_size=2, num_repeat=2, temperature=0.7, drain_timeout_s=2)
@@ -149,15 +149,15 @@ def pace(monkeypatch: pytest.MonkeyPatch) -> Pace:
 
 
 def test_a_call_that_gets_no_token_is_a_fault_of_the_system_and_counts_nothing(start_server: Any, pace: Pace) -> None:
-    pace.held_name = JOB.experiment_name
-    server = start_server(JOB, hold_s=0.2)
+    pace.stalled_name = JOB.experiment_name
+    server = start_server(JOB, max_wait_s=0.2)
     with httpx.Client(base_url=server.url, timeout=60) as http:
         wait_for_state(http, "ROLLING")
         episode = begin(http, **EVAL, max_calls=1)
         key = {"authorization": f"Bearer {episode['api_key']}"}
         body = {"model": "default", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
         assert http.post("/v1/chat/completions", headers=key, json=body).status_code == 503
-        pace.held_name = None
+        pace.stalled_name = None
         pace.token_delay_s = 0.0
         chat(http, episode, "Hello", max_tokens=4)
         usage = end(http, episode, task_id="t", reward=1.0)["usage"]
@@ -168,16 +168,16 @@ def test_a_call_that_gets_no_turn_beside_others_is_no_fault_of_the_system(
     start_server: Any, pace: Pace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program may send so many calls that the engine leaves one of them waiting."""
-    generate = FakeEngine.generate
+    generate = FakeSampler.generate
 
-    async def generate_long_ones_first(engine: FakeEngine, name: str, prompt_ids: Any, params: Any) -> Any:
+    async def generate_long_ones_first(engine: FakeSampler, name: str, prompt_ids: Any, params: Any) -> Any:
         if params.max_tokens == 4:
             await asyncio.sleep(3600)
         async for delta in generate(engine, name, prompt_ids, params):
             yield delta
 
-    monkeypatch.setattr(FakeEngine, "generate", generate_long_ones_first)
-    server = start_server(JOB, hold_s=1.0)
+    monkeypatch.setattr(FakeSampler, "generate", generate_long_ones_first)
+    server = start_server(JOB, max_wait_s=1.0)
     with httpx.Client(base_url=server.url, timeout=60) as http, ThreadPoolExecutor() as pool:
         wait_for_state(http, "ROLLING")
         episode = begin(http, **EVAL)

@@ -286,7 +286,7 @@ def test_a_disk_that_fills_up_in_mid_run_loses_nothing_and_the_run_goes_on_with_
         assert ledger.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
-def test_a_disk_that_is_full_when_a_batch_is_sealed_does_not_lose_the_batch(tmp_path: Path, mount: Mount) -> None:
+def test_a_disk_that_is_full_when_a_batch_is_closed_does_not_lose_the_batch(tmp_path: Path, mount: Mount) -> None:
     home = tmp_path / "disk"
     home.mkdir()
     namespace = mount(f"mount -t tmpfs -o size={ROOM_BYTES} tmpfs '{home}'")
@@ -300,7 +300,7 @@ def test_a_disk_that_is_full_when_a_batch_is_sealed_does_not_lose_the_batch(tmp_
         http.post("/v1/swarm/batch/agree", json={"client_id": "anonymous"}).raise_for_status()
         assert http.get("/v1/swarm/status").json()["state"] == "DRAINING"
         filler = fill(namespace.path(home))
-        # The straggler is waited for until the drain timeout; the batch is sealed then, at the latest.
+        # The straggler is waited for until the drain timeout; the batch is closed then, at the latest.
         time.sleep(FAKE_JOB["drain_timeout_s"] + 1)
         assert http.get("/health").status_code == 200
         filler.unlink()

@@ -107,10 +107,10 @@ def test_the_batch_trains_as_soon_as_every_living_client_agrees(connect: Connect
             for reward in (0.0, 1.0):
                 attempt(http, f"task of {name}", reward, client_id=name)
         agree = http.post("/v1/swarm/batch/agree", json={"client_id": "a"})
-        assert agree.json() == {"agreed": ["a"], "will_seal": False}
+        assert agree.json() == {"agreed": ["a"], "will_close": False}
         assert http.get("/v1/swarm/status").json()["pool"]["agreed"] == ["a"]
         agree = http.post("/v1/swarm/batch/agree", json={"client_id": "b"})
-        assert agree.json() == {"agreed": ["a", "b"], "will_seal": True}
+        assert agree.json() == {"agreed": ["a", "b"], "will_close": True}
         wait_for_step(http, 1)
         assert http.get("/v1/swarm/status").json()["pool"]["agreed"] == []
 

@@ -120,7 +120,7 @@ def test_one_client_agrees_and_the_batch_is_trained(start_server: Any) -> None:
         assert client.wait_until_step(1, timeout=60).step == 1
 
 
-def test_reward_is_revised_until_the_batch_is_sealed(client: SwarmClient) -> None:
+def test_reward_is_revised_until_the_batch_is_closed(client: SwarmClient) -> None:
     task = Task("q", "t-0")
     episode_id = run_episode(client, task, 0.0, turn_rewards=(0.5,))
     assert client.episode(episode_id).episode.turn_rewards == [0.5]
@@ -152,7 +152,7 @@ def test_events_tell_what_happens_as_it_happens(client: SwarmClient) -> None:
     assert next(events).event_id == client.past_events()[0].event_id
     run_batch(client, "a")
     kinds = {event.kind for event in itertools.takewhile(lambda event: event.kind != "batch.trained", events)}
-    assert "batch.sealed" in kinds
+    assert "batch.closed" in kinds
     events.close()
 
 

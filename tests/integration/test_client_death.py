@@ -10,7 +10,7 @@ import textwrap
 from typing import Any
 
 import httpx
-from tests_support import run_batch, wait_for_held_begins, wait_for_state, wait_for_step
+from tests_support import run_batch, wait_for_state, wait_for_step, wait_for_waiting_begins
 
 from swarm.job import TrainJob
 
@@ -48,7 +48,7 @@ def test_training_goes_on_after_a_client_was_killed_in_mid_batch(start_server: A
         wait_for_step(http, 2)
 
 
-HELD_CLIENT = """
+WAITING_CLIENT = """
     import sys, threading
     import httpx
 
@@ -69,14 +69,14 @@ def test_a_client_that_is_killed_while_its_begins_are_held_leaves_no_episode_beh
     with httpx.Client(base_url=server.url, timeout=60) as http:
         wait_for_state(http, "ROLLING")
         with subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(HELD_CLIENT), server.url], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", textwrap.dedent(WAITING_CLIENT), server.url], stdout=subprocess.PIPE, text=True
         ) as client:
             assert client.stdout is not None
             assert client.stdout.readline() == "held\n"
-            wait_for_held_begins(http, 3)
+            wait_for_waiting_begins(http, 3)
             os.kill(client.pid, signal.SIGKILL)
         # Long before they would be answered in vain.
-        wait_for_held_begins(http, 0, timeout_s=30)
+        wait_for_waiting_begins(http, 0, timeout_s=30)
         running = http.get("/v1/swarm/episodes", params={"state": "running"}).json()["episodes"]
         for episode in running:
             http.post(f"/v1/swarm/episodes/{episode['episode_id']}/abort").raise_for_status()

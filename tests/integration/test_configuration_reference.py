@@ -29,11 +29,11 @@ def test_the_page_says_what_the_code_says() -> None:
 
 def test_a_server_takes_its_settings_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SWARM_MAX_RUNNING_REQUESTS", "7")
-    monkeypatch.setenv("SWARM_HOLD_S", "2.5")
+    monkeypatch.setenv("SWARM_MAX_WAIT_S", "2.5")
     monkeypatch.setenv("SWARM_PORT", "tcp://10.0.0.1:10086")
     config = ServerConfig.from_environment()
-    assert (config.max_running_requests, config.hold_s, config.port) == (7, 2.5, 10086)
+    assert (config.max_running_requests, config.max_wait_s, config.port) == (7, 2.5, 10086)
 
-    monkeypatch.setenv("SWARM_HOLD_S", "soon")
-    with pytest.raises(JobInvalid, match=r"server: hold_s: .*'soon'"):
+    monkeypatch.setenv("SWARM_MAX_WAIT_S", "soon")
+    with pytest.raises(JobInvalid, match=r"server: max_wait_s: .*'soon'"):
         ServerConfig.from_environment()

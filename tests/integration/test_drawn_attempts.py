@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from slow_engines import Pace
+from slow_samplers import Pace
 
 from swarm import SwarmClient, TrainJob
 from swarm.environments import DrivenEnvironment, Environment, Session, load_environment
@@ -110,12 +110,12 @@ def test_a_call_that_the_server_failed_is_not_put_down_to_the_program(
             return model.chat(session.messages)
         except SwarmError as error:
             # From the second attempt on the server answers.
-            pace.held_name = None
+            pace.stalled_name = None
             raise ValueError("what a program makes of it") from error
 
-    with SwarmClient(start_server(JOB, hold_s=0.2).url) as client:
+    with SwarmClient(start_server(JOB, max_wait_s=0.2).url) as client:
         until_rest(client)
-        pace.held_name = JOB.experiment_name
+        pace.stalled_name = JOB.experiment_name
         result = measure(client, load_environment("reverse"), Program("asks", ask), episodes=1)
     assert (result.n, result.broken, result.failures, len(result.repeats)) == (1, (), (), 1)
 

@@ -74,7 +74,7 @@ def test_a_page_is_oldest_first_and_goes_on_after_an_id(http: httpx.Client) -> N
     assert [event["event_id"] for event in events] == list(range(1, len(events) + 1))
     kinds = [event["kind"] for event in events]
     assert kinds[0] == "job.started"
-    assert kinds.index("batch.sealed") < kinds.index("batch.trained")
+    assert kinds.index("batch.closed") < kinds.index("batch.trained")
     assert page(http, after_id=2, limit=3) == events[2:5]
     assert page(http, after_id=10_000) == []
 

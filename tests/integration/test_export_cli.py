@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from typer.testing import CliRunner
 
-from swarm.backends.fake.sampler import FakeEngine
+from swarm.backends.fake.sampler import FakeSampler
 from swarm.backends.fake.trainer import FakeTrainer
 from swarm.backends.local.trainer import build_worker
 from swarm.backends.process.worker_process import WorkerProcess
@@ -198,7 +198,7 @@ async def test_a_damaged_checkpoint_is_named_and_not_exported(trained: Trained, 
 
 async def test_a_checkpoint_of_engine_fake_has_no_model_to_export(trained: Trained, tmp_path: Path) -> None:
     checkpoint = tmp_path / "step-000000"
-    await FakeTrainer(FakeEngine()).save(checkpoint)
+    await FakeTrainer(FakeSampler()).save(checkpoint)
     done = export(trained, str(checkpoint), str(tmp_path / "out"))
     assert done.exit_code == 1 and "holds no weights" in done.stderr
 

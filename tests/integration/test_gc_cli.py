@@ -16,11 +16,11 @@ from batch_support import make_episode
 from tests_support import run_batch, wait_for_state, wait_for_step
 from typer.testing import CliRunner
 
-from swarm.backends.fake.sampler import FakeEngine
+from swarm.backends.fake.sampler import FakeSampler
 from swarm.backends.fake.trainer import FakeTrainer
 from swarm.cli import app
 from swarm.job import TrainJob
-from swarm.ledger import Ending, EpisodeRow, Ledger
+from swarm.ledger import EpisodeRow, Ledger, ReportedResult
 from swarm.schemas import EngineState, EpisodeState
 from swarm.trainer.run_directories import run_directory
 from swarm.types import (
@@ -59,7 +59,7 @@ class Filler:
             await self.ledger.add_turns([_turn(name, step, index)])
         if is_ended:
             await self.ledger.end_episode(
-                Ending(
+                ReportedResult(
                     name,
                     idempotency_key=name,
                     payload_digest="0" * 64,
@@ -75,7 +75,7 @@ class Filler:
         names = [f"episode-{step}-{number}" for number in range(episodes)]
         for start in range(0, episodes, AT_ONCE):
             await asyncio.gather(*(self.episode(name, step) for name in names[start : start + AT_ONCE]))
-        await self.ledger.seal_batch(f"batch-{step}", step, [names], [])
+        await self.ledger.close_batch(f"batch-{step}", step, [names], [])
         version = WeightVersion(version=step, step=step, published_at=time.time())
         await self.ledger.finish_batch(StepReport(f"batch-{step}", step, version, {"critic/score/mean": 1.0}, {}))
 
@@ -110,7 +110,7 @@ async def fill(home: Path, *, steps: int, episodes: int, checkpoint_at: int, cal
         await ledger.record_state(EngineState.ROLLING)
     finally:
         ledger.close()
-    engine = FakeEngine()
+    engine = FakeSampler()
     await engine.start()
     engine.weight_version = checkpoint_at - 1
     trainer = FakeTrainer(engine)

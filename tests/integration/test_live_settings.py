@@ -41,7 +41,7 @@ def settings_by_step(http: httpx.Client) -> dict[int, Any]:
     return {batch["step"]: batch["settings"] for batch in batches if batch["state"] == "trained"}
 
 
-def test_what_is_read_at_training_holds_from_the_next_seal_and_what_a_batch_is_made_by_from_the_one_after(
+def test_what_is_read_at_training_holds_from_the_next_step_and_what_a_batch_is_made_by_from_the_one_after(
     start_server: Any,
 ) -> None:
     with rolling(start_server) as (http, client):

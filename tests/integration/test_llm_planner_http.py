@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from llm_replies.server import LEARNING_RATE, ReplyServer
 
-from experiments_db import BudgetKind, ExperimentStore, open_store
-from researcher.analysis import Analysis, Comparison, Verdict
+from experiments_db import BudgetKind, ExperimentStore, Verdict, open_store
+from researcher.analysis import Analysis, Comparison
 from researcher.charter import Budget, Charter, FrameRequest, Question, StudyKind
 from researcher.errors import (
     BudgetExceeded,
@@ -156,7 +156,7 @@ def test_with_assume_a_model_frames_the_rest_and_the_charter_says_what_is_left_o
         told = replies.requests[1]["messages"][-1]["content"]
 
     assert "question: Field required" in told
-    assert charter.not_studied == ("LoRA rank",) and charter.task == "reverse"
+    assert charter.not_studied == ("LoRA rank",) and charter.environment_name == "reverse"
 
 
 def test_a_frame_that_swaps_a_factor_of_a_person_is_sent_back_with_the_reason(store, study_id, write_replies):
@@ -208,8 +208,9 @@ def test_arms_of_a_model_train_on_as_many_episodes_as_the_baseline(store, study_
 
 
 def test_the_charter_keeps_what_a_model_may_not_choose(charter):
-    assert (charter.task, charter.baseline, charter.planner) == ("reverse", "lr=0.001", "llm:recorded-model")
-    assert (charter.search_split, charter.sealed_split, charter.direction) == ("validation", "test", "maximize")
+    assert (charter.environment_name, charter.baseline) == ("reverse", "lr=0.001")
+    assert charter.planner == "llm:recorded-model"
+    assert (charter.search_split, charter.test_split, charter.direction) == ("validation", "test", "maximize")
     assert charter.rule.correction == "holm"
     assert charter.eval_episodes == 400
     assert charter.sample_size is not None and charter.sample_size.seeds is None
@@ -220,7 +221,7 @@ def test_what_a_person_fixed_stays_fixed(store, study_id, replies):
     planner = make_planner(store, study_id, replies.url)
     settings = read_settings(
         {
-            "planner": "llm", "task": "reverse", "eval_episodes": 32, "max_runs": 9, "seeds": 2, "steps": 7,
+            "planner": "llm", "family": "reverse", "eval_episodes": 32, "max_runs": 9, "seeds": 2, "steps": 7,
             "fix": ["batch_size=8"], "equal": "tokens=300",
         }
     )  # fmt: skip
@@ -235,14 +236,14 @@ def test_what_a_person_fixed_stays_fixed(store, study_id, replies):
 def test_a_task_that_contradicts_the_flag_is_asked_again_and_given_up(store, study_id, replies):
     planner = make_planner(store, study_id, replies.url)
     with pytest.raises(LanguageModelUnavailable, match="3 answers that cannot be used: the task family is fixed"):
-        planner.frame(FrameRequest(topic=TOPIC, task="calc"))
+        planner.frame(FrameRequest(topic=TOPIC, family="calc"))
     assert len(replies.requests) == 3
 
 
 @pytest.mark.parametrize(("request_", "message"), [
     (FrameRequest(topic="  "), "topic is empty"),
     (FrameRequest(topic="x" * 5000), "at most 4000"),
-    (FrameRequest(topic="t", task="chess"), "unknown task 'chess'"),
+    (FrameRequest(topic="t", family="chess"), "unknown environment 'chess'"),
 ])  # fmt: skip
 def test_a_bad_topic_costs_no_call(planner, replies, request_, message):
     with pytest.raises(TopicInvalid, match=message):
@@ -447,7 +448,7 @@ def test_failures_on_the_way_are_retried_with_growing_pauses_and_recorded(store,
     pauses: list[float] = []
     replies.failures = [429, 500, 503]
     planner = make_planner(store, study_id, replies.url, pauses=pauses, patience_s=3600.0)
-    assert planner.frame(FrameRequest(topic=TOPIC)).task == "reverse"
+    assert planner.frame(FrameRequest(topic=TOPIC)).environment_name == "reverse"
     assert all(most / 2 <= pause <= most for pause, most in zip(pauses, (2.0, 4.0, 8.0), strict=True))
     calls = store.list_llm_calls(study_id)
     assert [call.attempt for call in calls] == [1, 2, 3, 4]

@@ -46,9 +46,9 @@ def named(count: int, **more: Any) -> list[dict[str, Any]]:
     return [{"task_id": task_of(index), **more} for index in range(count)]
 
 
-def wait_for_held(http: httpx.Client, count: int) -> None:
+def wait_for_waiting(http: httpx.Client, count: int) -> None:
     deadline = time.monotonic() + WAIT_S
-    while f"swarm_held_begins {count}" not in http.get("/metrics").text:
+    while f"swarm_waiting_begins {count}" not in http.get("/metrics").text:
         assert time.monotonic() < deadline, "they are not held"
         time.sleep(0.02)
 
@@ -135,10 +135,10 @@ def test_entries_wait_in_the_order_in_which_they_came_among_all_callers(start_se
         running = begin(http, episode_type="eval")
         entries = [{"episode_type": "eval", "client_id": name, "wait_s": 60} for name in ("first", "second")]
         with http.stream("POST", BEGIN, json={"episodes": entries}) as one:
-            wait_for_held(http, 2)
+            wait_for_waiting(http, 2)
             later = [{"episode_type": "eval", "client_id": name, "wait_s": 60} for name in ("third", "fourth")]
             with http.stream("POST", BEGIN, json={"episodes": later}) as two:
-                wait_for_held(http, 4)
+                wait_for_waiting(http, 4)
                 order: list[str] = []
                 for lines in (one.iter_lines(), two.iter_lines()):
                     for _ in range(2):
@@ -154,8 +154,8 @@ def test_a_caller_that_hangs_up_has_no_episode_begun_of_those_that_are_held(http
     with http.stream("POST", BEGIN, json={"episodes": named(PLACES + 3, wait_s=60)}) as reply:
         lines = reply.iter_lines()
         at_once = [json.loads(next(lines)) for _ in range(PLACES)]
-        wait_for_held(http, 3)
-    wait_for_held(http, 0)
+        wait_for_waiting(http, 3)
+    wait_for_waiting(http, 0)
     for index, line in enumerate(at_once):
         end(http, line["answer"], task_id=task_of(index), reward=float(index % 2), call=True)
     wait_for_step(http, 1)

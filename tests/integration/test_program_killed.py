@@ -12,7 +12,7 @@ import psutil
 import pytest
 from process_support import command_of, descendants, is_running
 from simulated_study import reports_without_images
-from slow_engines import Pace
+from slow_samplers import Pace
 
 from experiments_db import ExperimentStore, RunStatus, StudyStatus, open_store
 from researcher.loop.nodes.monitor import MAX_KILLS

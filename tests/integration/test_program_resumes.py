@@ -83,7 +83,7 @@ def test_a_token_that_may_not_read_what_runs_leaves_it(start_server: Any, dead_n
         dead.auto_sync_train_config_and_start_engine(JOB)
         begun, _ = dead.begin_episode(task_id="t")
         give_up_dead(client)
-        assert client.held_tasks() == []
+        assert client.task_counts() == []
         assert dead.episode(begun).episode.state == "running"
 
 

@@ -20,7 +20,7 @@ import pytest
 from faulty_proxy import Attempt, Fault, FaultyProxy
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
-from slow_engines import Pace, letters
+from slow_samplers import Pace, letters
 from tests_support import begin, chat, end, wait_for_state, wait_for_step
 
 import swarm.server.http
@@ -272,13 +272,13 @@ def test_a_retry_after_a_restart_hears_what_was_recorded(start_server: Any, pace
 
 
 def test_stock_clients_are_held_over_a_short_weight_update(start_server: Any, pace: Pace) -> None:
-    check_that_all_are_held(start_server, pace, update_s=3.0)
+    check_that_all_wait(start_server, pace, update_s=3.0)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_stock_clients_are_held_over_a_weight_update_of_a_minute(start_server: Any, pace: Pace) -> None:
-    check_that_all_are_held(start_server, pace, update_s=60.0)
+    check_that_all_wait(start_server, pace, update_s=60.0)
 
 
 def ask_anthropic(url: str, key: str) -> str:
@@ -296,15 +296,15 @@ async def ask_langchain(base_url: str, key: str) -> str:
     return "".join([str(chunk.content) async for chunk in model.astream("hi")])
 
 
-def check_that_all_are_held(start_server: Any, pace: Pace, update_s: float) -> None:
+def check_that_all_wait(start_server: Any, pace: Pace, update_s: float) -> None:
     """A stream that has begun goes on with the new weights, and calls that come meanwhile are answered by them."""
     pace.update_s, pace.reply = update_s, letters(LONG)
     server = start_server(TrainJob(engine="fake", batch_size=1, num_repeat=2, max_response_length=LONG))
     with httpx.Client(base_url=server.url, timeout=60) as http, ThreadPoolExecutor(7) as pool:
         wait_for_state(http, "ROLLING")
         access = {"base_url": f"{server.url}/v1"}
-        held = [begin(http, episode_type="eval", idle_timeout_s=300) for _ in range(7)]
-        clients = [openai.OpenAI(**access, api_key=each["api_key"]) for each in held[:4]]
+        episodes = [begin(http, episode_type="eval", idle_timeout_s=300) for _ in range(7)]
+        clients = [openai.OpenAI(**access, api_key=each["api_key"]) for each in episodes[:4]]
         running = clients[0].completions.create(model="default", prompt="Once", stream=True, max_tokens=LONG)
         heard = [next(running).choices[0].text]
         for reward in (0.0, 1.0):
@@ -317,19 +317,19 @@ def check_that_all_are_held(start_server: Any, pace: Pace, update_s: float) -> N
         asked = [pool.submit(kind, client, "hi") for kind, client in zip(kinds, clients[1:], strict=True)]
 
         async def ask_async() -> str:
-            async with openai.AsyncOpenAI(**access, api_key=held[4]["api_key"]) as model:
+            async with openai.AsyncOpenAI(**access, api_key=episodes[4]["api_key"]) as model:
                 reply = await model.chat.completions.create(
                     model="default", messages=[{"role": "user", "content": "hi"}]
                 )
             return reply.choices[0].message.content or ""
 
         asked.append(pool.submit(lambda: asyncio.run(ask_async())))
-        asked.append(pool.submit(ask_anthropic, server.url, held[5]["api_key"]))
-        asked.append(pool.submit(lambda: asyncio.run(ask_langchain(access["base_url"], held[6]["api_key"]))))
+        asked.append(pool.submit(ask_anthropic, server.url, episodes[5]["api_key"]))
+        asked.append(pool.submit(lambda: asyncio.run(ask_langchain(access["base_url"], episodes[6]["api_key"]))))
         replies = [each.result(timeout=update_s + 30) for each in asked]
         wait_for_step(http, 1)
         heard += rest.result(timeout=30)
-        turns = [http.get(f"/v1/swarm/episodes/{each['episode_id']}").json()["turns"] for each in held]
+        turns = [http.get(f"/v1/swarm/episodes/{each['episode_id']}").json()["turns"] for each in episodes]
         for client in clients:
             client.close()
     assert [len(of_episode) for of_episode in turns] == [1] * 7
@@ -337,4 +337,4 @@ def check_that_all_are_held(start_server: Any, pace: Pace, update_s: float) -> N
     assert "".join(heard) == turns[0][0]["reply"]["content"]
     assert [turn["reply"]["content"] for [turn] in turns[1:]] == replies
     assert {version for [turn] in turns[1:] for version in turn["weight_versions"]} == {1}
-    assert {turn["attempt"] for [turn] in turns} == {0}, "held, not sent away"
+    assert {turn["attempt"] for [turn] in turns} == {0}, "it waited, it was not sent away"

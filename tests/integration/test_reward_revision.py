@@ -1,4 +1,4 @@
-"""Rewards over real HTTP after the end of an episode: turn rewards, and revision until the batch is sealed."""
+"""Rewards over real HTTP after the end of an episode: turn rewards, and revision until the batch is closed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_revised_reward_is_trained_in_place_of_the_first(http: httpx.Client) -
     assert point["metrics"]["critic/score/mean"] == 2.0
 
 
-def test_a_revision_is_refused_once_the_batch_is_sealed(http: httpx.Client) -> None:
+def test_a_revision_is_refused_once_the_batch_is_closed(http: httpx.Client) -> None:
     episodes = [begin(http) for _ in range(2)]
     for number, episode in enumerate(episodes):
         end(http, episode, task_id="t", reward=float(number), call=True)

@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 from server_processes import BlackHole, ServerProcess
 from simulated_study import reports_without_images
-from slow_engines import Pace
+from slow_samplers import Pace
 from typer.testing import CliRunner
 
 from experiments_db import ExperimentStore, RunStatus, StudyStatus, open_store
 from researcher.cli import app
 from researcher.errors import ServerProblem
-from researcher.execution.early_stopping import Limits
+from researcher.execution.early_stopping import StoppingLimits
 from researcher.loop.session import work_on
 from researcher.study.requests import create_study
 from researcher.study.settings import StudySettings
@@ -35,7 +35,7 @@ TOPIC = "batch size 2 or 3 for tool use at equal steps"
 ARMS, SEEDS, STEPS, EPISODES = 2, 2, 6, 6
 CELLS = ARMS * SEEDS
 PATIENCE_S = 400
-LIMITS = Limits(dead_steps=1_000_000, outage_s=1.0)
+LIMITS = StoppingLimits(dead_steps=1_000_000, outage_s=1.0)
 
 MakeServer = Callable[..., ServerProcess]
 
@@ -80,9 +80,9 @@ class StudyAtWork:
         assert {run.status for run in runs} <= {RunStatus.FINISHED, RunStatus.STOPPED}, self.story()
         finals = self.store.list_evaluations(study_id=self.study_id, phase="final")
         assert {item.run_id for item in finals} == set(finished)
-        sealed = self.store.list_evaluations(study_id=self.study_id, phase="sealed")
+        scores = self.store.list_evaluations(study_id=self.study_id, phase="test")
         # Every answer of the fake engine is wrong: the baseline is the winner as well, and the other arm comes second.
-        assert len(sealed) == 2 * self.seeds, self.story()
+        assert len(scores) == 2 * self.seeds, self.story()
         assert "run.unscored" not in {event.kind for event in self.store.list_events(self.study_id, limit=None)}
 
     def close(self) -> None:
@@ -214,7 +214,7 @@ def test_score_whose_only_checkpoint_is_lost_with_its_server_is_given_up_by_name
     study.await_end()
     assert study.store.get_study(study.study_id).status is StudyStatus.FINISHED, study.story()
     tested = study.store.list_runs(study_id=study.study_id, statuses=[RunStatus.FINISHED])
-    scored = {item.run_id for item in study.store.list_evaluations(study_id=study.study_id, phase="sealed")}
+    scored = {item.run_id for item in study.store.list_evaluations(study_id=study.study_id, phase="test")}
     lost = {run.id for run in tested if run.server_url == first.url} - scored
     told = [event.message for event in study.store.list_events(study.study_id, kind="run.unscored", limit=None)]
     assert {run.id for run in tested} == scored | lost and len(told) == len(lost)
@@ -271,7 +271,7 @@ def _await_launch(process: subprocess.Popen[str], url: str) -> None:
 def test_researcher_killed_between_launch_and_record_finds_its_run_again(
     start_server: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pace = Pace(held_name=RUN_NAME)
+    pace = Pace(stalled_name=RUN_NAME)
     monkeypatch.setattr("swarm.server.http.Backends", pace.backends())
     server = start_server()
     words = ["start", "--topic", TOPIC, *FLAGS, "--eval-episodes", "4", "--servers", server.url]
@@ -284,7 +284,7 @@ def test_researcher_killed_between_launch_and_record_finds_its_run_again(
         (run,) = store.list_runs(study_id=study.id)
         assert run.status is RunStatus.LAUNCHING
 
-        pace.held_name = None
+        pace.stalled_name = None
         resumed = CliRunner().invoke(app, ["resume", study.id, "--home", str(tmp_path)])
 
         assert resumed.exit_code == 0, resumed.stderr
@@ -298,7 +298,7 @@ def test_researcher_killed_between_launch_and_record_finds_its_run_again(
 def test_second_database_on_the_same_server_is_refused_by_name(
     start_server: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swarm.server.http.Backends", Pace(held_name=RUN_NAME).backends())
+    monkeypatch.setattr("swarm.server.http.Backends", Pace(stalled_name=RUN_NAME).backends())
     server = start_server()
     words = [*FLAGS, "--servers", server.url, "--eval-episodes", "4"]
     first = _researcher(tmp_path / "one", "start", "--topic", TOPIC, *words)

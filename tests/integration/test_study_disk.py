@@ -50,7 +50,7 @@ def test_finished_study_keeps_the_checkpoints_that_it_was_told_to(
     study = carry_out(store, tmp_path, keep_checkpoints=kept)
 
     runs = store.list_runs(study_id=study, statuses=[RunStatus.FINISHED])
-    assert len(runs) == 4 and store.list_evaluations(study_id=study, phase="sealed")
+    assert len(runs) == 4 and store.list_evaluations(study_id=study, phase="test")
     assert len(checkpoints_left(tmp_path, study)) == left
     assert sum(len(run.external_ids.get(PRUNED, ())) for run in runs) == 4 - left
     assert not list((tmp_path / "studies" / study / "servers").glob("*/research/*/run-*/recovery/*"))

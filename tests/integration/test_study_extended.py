@@ -53,7 +53,7 @@ def call(home: Path, *arguments: str) -> Result:
 def test_extended_study_trains_fresh_runs_on_the_alpha_that_is_left(store: ExperimentStore, tmp_path: Path) -> None:
     study = carry_out(store, tmp_path, max_runs=3)
     before = store.list_runs(study_id=study)
-    charter, tested = store.find_charter(study), len(store.list_evaluations(study_id=study, phase="sealed"))
+    charter, tested = store.find_charter(study), len(store.list_evaluations(study_id=study, phase="test"))
 
     extended = call(tmp_path, "extend", study, "--seeds", "2", "--max-runs", "6")
 
@@ -65,7 +65,7 @@ def test_extended_study_trains_fresh_runs_on_the_alpha_that_is_left(store: Exper
     runs = store.list_runs(study_id=study)
     assert [(run.id, run.finished_at) for run in runs[:2]] == [(run.id, run.finished_at) for run in before]
     assert [run.status for run in runs] == [RunStatus.FINISHED] * 6
-    assert len(store.list_evaluations(study_id=study, phase="sealed")) == tested
+    assert len(store.list_evaluations(study_id=study, phase="test")) == tested
     last = StudyLog(store, study).history().analyses[-1]
     assert all(comparison.seeds == (1, 2) for comparison in last.comparisons)
     verified = call(tmp_path, "verify", study)

@@ -75,7 +75,7 @@ def test_programs_are_compared_on_an_own_environment_by_its_true_grade(
         assert {arm.author for arm in arms.values()} == {Author.PACKAGE}
         charter = store.find_charter(result["study"])
         assert charter is not None and charter.document["environment"] == str(own / "longer")
-        assert charter.document["task"] == "longer" and charter.document["environment_digest"]
+        assert charter.document["environment_name"] == "longer" and charter.document["environment_digest"]
         scores = store.list_evaluations(study_id=result["study"], phase="final")
         by_run = {run.id: run.experiment_id for run in store.list_runs(study_id=result["study"])}
         means = {name: {item.mean for item in scores if by_run[item.run_id] == arm.id} for name, arm in arms.items()}

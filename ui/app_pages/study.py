@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from experiments_db import BudgetKind, Experiment, Finding, Hypothesis, RunStatus, Severity, StudyStatus
+from experiments_db import BudgetKind, Experiment, Finding, RunStatus, Severity, StoredHypothesis, StudyStatus
 from ui import charts, elements, formats, queries, study_files
 from ui.contents import AUTOMATIC, ArmScore, StudyContents, best_arm, rank_arms
 
@@ -145,7 +145,7 @@ def arm_table(contents: StudyContents, ranked: list[ArmScore]) -> pd.DataFrame:
                 "From": item.ci_low,
                 "To": item.ci_high,
                 "Before training": item.base_mean,
-                "Test": item.sealed_mean,
+                "Test": item.test_mean,
                 "Seeds": len(item.seeds),
                 "Factors": formats.printable(formats.settings(item.arm.factors)),
             }
@@ -251,7 +251,7 @@ def show_tree(contents: StudyContents) -> None:
                 show_arm_line(contents, scores[arm.id], depth)
 
 
-def verdict_badge(hypothesis: Hypothesis) -> list[str]:
+def verdict_badge(hypothesis: StoredHypothesis) -> list[str]:
     return [] if hypothesis.verdict is None else [elements.badge(hypothesis.verdict)]
 
 
@@ -340,14 +340,14 @@ def show_budget(contents: StudyContents) -> None:
     limits = present_limits(contents)
     with st.grid(3, min_column_width=220):
         for kind, (title, key) in LIMITS.items():
-            spent = contents.spent.get(kind, 0.0)
+            used = contents.used.get(kind, 0.0)
             limit = limits.get(key) if key else None
-            if not spent and limit is None:
+            if not used and limit is None:
                 continue
             with st.container(border=True, height="stretch"):
-                st.metric(title, budget_text(kind, spent))
+                st.metric(title, budget_text(kind, used))
                 if limit:
-                    st.progress(min(1.0, spent / limit), text=f"of {budget_text(kind, limit)}")
+                    st.progress(min(1.0, used / limit), text=f"of {budget_text(kind, limit)}")
                 else:
                     st.caption("no limit")
     if contents.usage.calls:

@@ -17,7 +17,7 @@ from researcher.planner.claims import Claim
 from researcher.report.claims import check_claims
 from researcher.report.numbers.facts import gather
 from researcher.study.changes.continuation import find_continuation
-from researcher.study.log import AUTOMATIC, BUDGET_SPENT, DISQUALIFIED, JUDGED, to_json
+from researcher.study.log import AUTOMATIC, BUDGET_USED_UP, DISQUALIFIED, JUDGED, to_json
 
 MAX_PLANS = 50
 """The most plans of a study, for planners that never stop, whatever the budget."""
@@ -40,7 +40,7 @@ def decide(deps: Deps, state: ResearchState) -> ResearchState:
             "claims": [to_json(claim) for claim in claims],
             "interpretation": _in_words(deps, claims),
             "author": decision.author or deps.planner.name,
-            BUDGET_SPENT: decision.is_budget_spent,
+            BUDGET_USED_UP: decision.is_budget_used_up,
             DISQUALIFIED: out,
             **({JUDGED: to_json(analysis)} if out else {}),
         },
@@ -53,7 +53,7 @@ def decide(deps: Deps, state: ResearchState) -> ResearchState:
         analyze(deps, state)
     if stored.action == Action.REFINE.value:
         return {**state, "iteration": iteration + 1}
-    return {**state, "is_halted": True, "is_spent": bool(stored.details.get(BUDGET_SPENT))}
+    return {**state, "is_halted": True, "is_budget_used_up": bool(stored.details.get(BUDGET_USED_UP))}
 
 
 def _ruled_out(deps: Deps, charter: Charter, decision: Decision) -> dict[str, str]:
@@ -68,7 +68,7 @@ def _ruled_out(deps: Deps, charter: Charter, decision: Decision) -> dict[str, st
 def _is_reopened(deps: Deps, iteration: int) -> bool:
     """Return whether this iteration was decided by an exhausted budget before, which has been raised since."""
     decided = (item for item in deps.store.list_decisions(deps.study_id) if item.iteration == iteration)
-    return any(item.details.get(BUDGET_SPENT) for item in decided)
+    return any(item.details.get(BUDGET_USED_UP) for item in decided)
 
 
 def _interpret(deps: Deps, charter: Charter, analysis: Analysis, history: History) -> tuple[Claim, ...]:
@@ -90,10 +90,10 @@ def _in_words(deps: Deps, claims: tuple[Claim, ...]) -> str:
 
 
 def _choose(deps: Deps, state: ResearchState, charter: Charter, analysis: Analysis, history: History) -> Decision:
-    if state["is_spent"]:
-        return Decision(Action.STOP, "The budget is spent.", author=AUTOMATIC, is_budget_spent=True)
+    if state["is_budget_used_up"]:
+        return Decision(Action.STOP, "The budget is spent.", author=AUTOMATIC, is_budget_used_up=True)
     if reason := deps.ledger.find_exhausted():
-        return Decision(Action.STOP, f"The budget is spent: {reason}", author=AUTOMATIC, is_budget_spent=True)
+        return Decision(Action.STOP, f"The budget is spent: {reason}", author=AUTOMATIC, is_budget_used_up=True)
     if len(history.plans) >= MAX_PLANS:
         return Decision(Action.STOP, f"{MAX_PLANS} plans have been carried out.", author=AUTOMATIC)
     continuation = find_continuation(deps.store, deps.study_id)

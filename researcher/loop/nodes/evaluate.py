@@ -86,7 +86,7 @@ def _finish(deps: Deps, active: ActiveRun) -> None:
     ended_at = deps.store.get_run(active.run_id).external_ids.get(ENDED_AT)
     reason, diagnosis = f"all {active.steps} steps done", None
     if ended_at is not None:
-        reason = f"ended at its share: {ended_at} steps"
+        reason = f"ended at its training quota: {ended_at} steps"
     if active.diagnosis is not None:
         reason = f"stopped early after step {ended_at}: {active.diagnosis.sentence}"
         diagnosis = active.diagnosis.as_recorded()

@@ -6,10 +6,9 @@ about several arms, or if the winner is the baseline: one arm alone would confir
 
 from __future__ import annotations
 
-from experiments_db import Run
-from researcher.analysis import Verdict
+from experiments_db import Run, Verdict
 from researcher.charter import Charter
-from researcher.evaluator import PRUNED, SEALED
+from researcher.evaluator import PRUNED, TEST
 from researcher.execution.runs import list_all_trials
 from researcher.loop.checkpoint_scores import CheckpointScore, score_checkpoints
 from researcher.loop.deps import Deps
@@ -30,29 +29,29 @@ def final_test(deps: Deps, state: ResearchState) -> ResearchState:
     stored = deps.store.find_charter(deps.study_id)
     if stored is not None and is_test_over(stored, find_continuation(deps.store, deps.study_id)):
         deps.log.note(
-            "test.closed",
-            f"The {charter.sealed_split} split was opened before the study was extended, for {stored.test_opened_for}:"
+            "test.skipped",
+            f"The {charter.test_split} split was opened before the study was extended, for {stored.test_opened_for}:"
             " it opens only once, so the runs since then have no score on it.",
         )
         return state
-    if state["is_spent"]:
+    if state["is_budget_used_up"]:
         deps.log.warn(
-            "test.sealed",
-            f"The budget ended the study before its time: the {charter.sealed_split} split stays sealed, so that the "
+            "test.postponed",
+            f"The budget ended the study before its time: the {charter.test_split} split stays unopened, so that the "
             "study can go on with a raised budget.",
         )
         return state
     arms = choose_finalists(deps.log, charter)
     if len(arms) < 2:
-        deps.log.note("test.closed", f"The {charter.sealed_split} split stays sealed: there are no two arms to score.")
+        deps.log.note("test.skipped", f"The {charter.test_split} split stays unopened: there are no two arms to score.")
         return state
     pending = _unscored(deps, charter, arms)
     if not pending:
         return state
     deps.store.open_test_split(deps.study_id, f"score {join_names(arms)}")
-    deps.log.note("test.opened", f"The sealed {charter.sealed_split} split is opened for {join_names(arms)}.")
-    measure = deps.evaluator().measure_sealed
-    score_checkpoints(deps, [CheckpointScore(f"seal/{run.id}", "test score", run, measure) for run in pending])
+    deps.log.note("test.opened", f"The {charter.test_split} split is opened for {join_names(arms)}.")
+    measure = deps.evaluator().measure_test
+    score_checkpoints(deps, [CheckpointScore(f"test/{run.id}", "test score", run, measure) for run in pending])
     _announce(deps, charter, arms)
     return state
 
@@ -83,7 +82,7 @@ def _is_best_asked(history: History) -> bool:
 def _unscored(deps: Deps, charter: Charter, arms: list[str]) -> list[Run]:
     runs = [trial.finished for trial in list_all_trials(deps.store, deps.study_id) if trial.experiment.name in arms]
     finished = [run for run in runs if run is not None]
-    unscored = [run for run in finished if deps.store.find_evaluation(run.id, SEALED, charter.sealed_split) is None]
+    unscored = [run for run in finished if deps.store.find_evaluation(run.id, TEST, charter.test_split) is None]
     pruned = [run for run in unscored if run.external_ids.get("checkpoint") in run.external_ids.get(PRUNED, ())]
     if pruned:
         names = ", ".join(run.id for run in pruned)
@@ -94,7 +93,7 @@ def _unscored(deps: Deps, charter: Charter, arms: list[str]) -> list[Run]:
 def _announce(deps: Deps, charter: Charter, arms: list[str]) -> None:
     names = {item.id: item.name for item in deps.store.list_experiments(deps.study_id)}
     by_arm: dict[str, list[float]] = {}
-    for item in deps.store.list_evaluations(study_id=deps.study_id, phase=SEALED, split=charter.sealed_split):
+    for item in deps.store.list_evaluations(study_id=deps.study_id, phase=TEST, split=charter.test_split):
         by_arm.setdefault(names[deps.store.get_run(item.run_id).experiment_id], []).append(item.mean)
     means = [f"{arm} {sum(by_arm[arm]) / len(by_arm[arm]):.3f}" for arm in arms if arm in by_arm]
     deps.log.note("test.scored", f"Test split: {', '.join(means) or 'no score'}.")

@@ -10,7 +10,7 @@ from researcher.loop.deps import Deps
 from researcher.loop.state import ResearchState
 from researcher.question.wording import describe_question
 from researcher.study.log import to_json
-from swarm.environments.registry import is_bundled
+from swarm.environments import is_bundled
 
 SPREAD_OF_EFFECT = 0.5
 """The factor from an effect on scores to one on their spread: runs of one arm differ less than arms do."""
@@ -28,7 +28,7 @@ def frame(deps: Deps, state: ResearchState, request: FrameRequest) -> ResearchSt
 
 def _on_environment(deps: Deps, charter: Charter, request: FrameRequest) -> Charter:
     """Return the charter with its environment, and with at most as many tasks per score as there are."""
-    reference = charter.task if request.environment is None else request.environment.reference
+    reference = charter.environment_name if request.environment is None else request.environment.reference
     environment = deps.environments.open(reference)
     held_out = count_tasks(environment, charter.search_split, charter.eval_episodes)
     assumptions = charter.assumptions

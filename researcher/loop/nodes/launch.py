@@ -32,8 +32,8 @@ def launch(deps: Deps, state: ResearchState) -> ResearchState:
         except BudgetExceeded as error:
             if slot is not None:
                 deps.pool.give_back(slot)
-            deps.log.note("budget.spent", f"No further run: {error}", severity=Severity.WARNING)
-            return {**state, "is_spent": True}
+            deps.log.note("budget.used_up", f"No further run: {error}", severity=Severity.WARNING)
+            return {**state, "is_budget_used_up": True}
         if slot is None:
             break
         try:
@@ -65,12 +65,14 @@ def _is_any_open(deps: Deps, state: ResearchState) -> bool:
 def is_piloted(deps: Deps, state: ResearchState) -> bool:
     """Return whether the runs of the pilot are over, so that the number of runs can be chosen."""
     is_waiting = needs_design(deps.log.charter(), planned_iteration(deps.log, state))
-    return is_waiting and not state["is_spent"] and len(deps.active_runs) == 0 and not _is_any_open(deps, state)
+    return (
+        is_waiting and not state["is_budget_used_up"] and len(deps.active_runs) == 0 and not _is_any_open(deps, state)
+    )
 
 
 def has_work(deps: Deps, state: ResearchState) -> bool:
     """Return whether the plan has runs in progress, or open ones that may still be launched."""
-    return len(deps.active_runs) > 0 or (not state["is_spent"] and _is_any_open(deps, state))
+    return len(deps.active_runs) > 0 or (not state["is_budget_used_up"] and _is_any_open(deps, state))
 
 
 def claim(deps: Deps, trial: Trial, slot: Slot) -> None:

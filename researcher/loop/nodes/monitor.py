@@ -16,8 +16,8 @@ from researcher.execution.early_stopping import STALL, Diagnosis
 from researcher.execution.failure_reason import in_one_line, last_words
 from researcher.execution.run_record import ENDED_AT, ENDED_BY, RunRejected
 from researcher.execution.runs import FAILURE, OWN_DOING, PROGRAM, TRAINING_SECONDS, UNSCORED, job_of
-from researcher.execution.shares import ends_at_a_share
 from researcher.execution.storage import is_storage_outage
+from researcher.execution.training_quota import ends_at_a_quota
 from researcher.loop.budget_stop import stop_over_budget
 from researcher.loop.deps import ActiveRun, Deps, Phase
 from researcher.loop.nodes.launch import prepare
@@ -32,7 +32,7 @@ from researcher.servers.server_pool import is_outage
 from researcher.study.log import DIAGNOSED
 from swarm import SwarmError
 from swarm.errors import ProgramFailure
-from swarm.processes.child import KILLED, tail
+from swarm.processes import KILLED, tail
 from swarm.schemas import MetricPointView
 
 logger = logging.getLogger(__name__)
@@ -74,8 +74,8 @@ def monitor(deps: Deps, state: ResearchState) -> ResearchState:
             elif not is_out(deps, active) and active.is_waiting:
                 end_training(deps, active)
     has_space(deps, every_s=DISK_EVERY_S)
-    is_spent = stop_over_budget(deps) or state["is_spent"]
-    return {**state, "polls": state["polls"] + 1, "is_spent": is_spent}
+    is_budget_used_up = stop_over_budget(deps) or state["is_budget_used_up"]
+    return {**state, "polls": state["polls"] + 1, "is_budget_used_up": is_budget_used_up}
 
 
 def _begin_training(deps: Deps, active: ActiveRun, task: Future[Any]) -> None:
@@ -115,8 +115,8 @@ def _look_at(deps: Deps, active: ActiveRun) -> None:
         active.phase = Phase.TRAINED
     elif _is_engine_gone(active, status.state):
         fail(deps, active, f"the engine is {status.state} at step {status.step}: {status.reason or 'stopped'}")
-    elif code == 0 and ends_at_a_share(deps.log.charter()):
-        # The program ends by itself with the step that reaches the share, and only then.
+    elif code == 0 and ends_at_a_quota(deps.log.charter()):
+        # The program ends by itself with the step that reaches the quota, and only then.
         end_training(deps, active)
     elif code == KILLED and active.kills < MAX_KILLS:
         active.kills += 1
@@ -176,7 +176,7 @@ def _has_lost_its_place(deps: Deps, active: ActiveRun, state: str, code: int | N
         lose(deps, active, f"server {active.slot.name} came back without it")
         return True
     is_at_work = state in ("ROLLING", "DRAINING", "TRAINING", "EXPORTING", "BOOTING")
-    is_program_gone = code is not None and is_at_work and not (code == 0 and ends_at_a_share(deps.log.charter()))
+    is_program_gone = code is not None and is_at_work and not (code == 0 and ends_at_a_quota(deps.log.charter()))
     if launched.outcome != "stopped" and not is_program_gone:
         return False
     if active.child is not None:

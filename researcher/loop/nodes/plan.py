@@ -25,8 +25,8 @@ def plan(deps: Deps, state: ResearchState) -> ResearchState:
     if planned is None:
         charter = deps.charter()
         if iteration and (reason := deps.ledger.find_exhausted()):
-            deps.log.warn("budget.spent", f"No further plan: {reason}")
-            return {**state, "is_halted": True, "is_spent": True}
+            deps.log.warn("budget.used_up", f"No further plan: {reason}")
+            return {**state, "is_halted": True, "is_budget_used_up": True}
         proposed = deps.planner.plan(charter, _history(deps, charter))
         proposed = adapt(proposed, find_continuation(deps.store, deps.study_id), deps.log.history())
         arms = tuple(_with_checkpoints(arm, charter) for arm in proposed.arms)
@@ -39,7 +39,7 @@ def plan(deps: Deps, state: ResearchState) -> ResearchState:
         count = len({(arm.name, seed) for arm in planned.arms for seed in planned.seeds} - run)
         if iteration and (reason := _too_dear(deps, count)):
             # A plan that the budget ends halfway decides nothing, and keeps the test split closed.
-            deps.log.warn("budget.spent", f"No further plan: {reason}")
+            deps.log.warn("budget.used_up", f"No further plan: {reason}")
             return {**state, "is_halted": True}
         deps.log.write_plan(
             planned,
@@ -77,20 +77,20 @@ def _adds_runs(deps: Deps, planned: Plan) -> bool:
 
 def _history(deps: Deps, charter: Charter) -> History:
     history = deps.log.history()
-    return replace(history, earlier_findings=_earlier_findings(deps, charter.task))
+    return replace(history, earlier_findings=_earlier_findings(deps, charter.environment_name))
 
 
-def _earlier_findings(deps: Deps, task: str) -> tuple[str, ...]:
-    """Return the findings of other studies on the same task, refuted ideas included; newest last."""
+def _earlier_findings(deps: Deps, name: str) -> tuple[str, ...]:
+    """Return the findings of other studies in the same environment, refuted ideas included; newest last."""
     found: list[str] = []
-    tasks: dict[str, bool] = {}
+    is_same: dict[str, bool] = {}
     for finding in deps.store.list_findings():
         if finding.study_id == deps.study_id:
             continue
-        if finding.study_id not in tasks:
+        if finding.study_id not in is_same:
             charter = deps.store.find_charter(finding.study_id)
-            tasks[finding.study_id] = charter is not None and charter.document.get("task") == task
-        if tasks[finding.study_id]:
+            is_same[finding.study_id] = charter is not None and charter.document.get("environment_name") == name
+        if is_same[finding.study_id]:
             found.append(finding.summary)
     return tuple(found[-EARLIER_FINDINGS:])
 

@@ -15,7 +15,7 @@ from researcher.study.log import StudyLog
 
 def report(deps: Deps, state: ResearchState) -> ResearchState:
     # The status comes first, so that the report does not call its own study unfinished.
-    ending = judge_ending(deps.store, deps.study_id, is_spent=state["is_spent"])
+    ending = judge_ending(deps.store, deps.study_id, is_budget_used_up=state["is_budget_used_up"])
     deps.store.set_study_status(deps.study_id, ending.status, ending.reason)
     path = write_report(deps.log, deps.home)
     if ending.status is StudyStatus.FAILED:

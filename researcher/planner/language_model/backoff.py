@@ -32,14 +32,14 @@ class Backoff:
         *,
         patience_s: float = PATIENCE_S,
         sleep: Callable[[float], None] = time.sleep,
-        say: Callable[[str, str], object] = lambda kind, message: None,
+        report: Callable[[str, str], object] = lambda kind, message: None,
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[float, float], float] = random.uniform,
     ) -> None:
         self._model = model
         self._patience_s = patience_s
         self._sleep = sleep
-        self._say = say
+        self._report = report
         self._clock = clock
         self._jitter = jitter
         self._failures = 0
@@ -68,7 +68,7 @@ class Backoff:
         if remaining <= 0 or (retry_after_s or 0.0) > remaining:
             raise self._unavailable()
         pause = min(remaining, max(self._pause(), retry_after_s or 0.0))
-        self._say(
+        self._report(
             "llm.waiting",
             f"No usable answer of {self._model} ({reason}). Attempt {self._failures + 1} is in {_in_words(pause)}; the "
             f"study waits for {_in_words(remaining)} at most.",
@@ -79,7 +79,7 @@ class Backoff:
         """Record that the model has answered: the next failure begins another outage."""
         if self._failed_since is not None:
             lasted = _in_words(self._clock() - self._failed_since)
-            self._say("llm.answering", f"{self._model} answers again, after {lasted}.")
+            self._report("llm.answering", f"{self._model} answers again, after {lasted}.")
         self._failed_since, self._failures, self._closed_until = None, 0, 0.0
 
     def _pause(self) -> float:

@@ -55,7 +55,7 @@ def list_fixed(request: FrameRequest) -> str:
     asked = request.question
     is_asked = bool(asked.factors)
     fixed = {
-        "task family": request.task,
+        "task family": request.family,
         "kind": asked.kind if is_asked or asked.kind is StudyKind.OPTIMIZE else None,
         "ask": None if asked.asked is Asked.EFFECT else asked.asked,
         "vary": json.dumps([_factor_as_text(factor) for factor in asked.factors]) if is_asked else None,

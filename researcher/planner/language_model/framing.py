@@ -26,10 +26,10 @@ from researcher.errors import TopicInvalid
 from researcher.plan import Arm
 from researcher.planner.designs import BASELINE, default_job, lay_out
 from researcher.planner.equal_amounts import (
+    describe_equal_amount,
+    describe_inequality,
     episodes_per_step,
     hold_equal,
-    say_inequality,
-    say_what_is_equal,
     usual_amount,
     usual_comparison,
 )
@@ -48,15 +48,15 @@ MAX_TOPIC_CHARS = 4_000
 
 def check_request(request: FrameRequest) -> None:
     """Raise TopicInvalid if no answer could make a study of the topic or of the person's factors."""
-    topic, task = request.topic.strip(), request.task
+    topic, family = request.topic.strip(), request.family
     if not topic:
         raise TopicInvalid("the topic is empty: say what to study, such as 'Does group size matter for word reversal?'")
     if len(topic) > MAX_TOPIC_CHARS:
         raise TopicInvalid(f"the topic has {len(topic)} characters, at most {MAX_TOPIC_CHARS} are read: shorten it")
-    if task is not None and task not in TASK_FAMILIES:
-        raise TopicInvalid(f"unknown task {task!r}; choose one of: {', '.join(TASK_FAMILIES)}")
+    if family is not None and family not in TASK_FAMILIES:
+        raise TopicInvalid(f"unknown environment {family!r}; choose one of: {', '.join(TASK_FAMILIES)}")
     if request.question.factors:
-        _check_arms(_make_charter(request, request.question, task=task or DEFAULT_TASK))
+        _check_arms(_make_charter(request, request.question, name=family or DEFAULT_TASK))
 
 
 def parse_frame(text: str, request: FrameRequest, author: str) -> Charter | FrameAnswer:
@@ -67,14 +67,14 @@ def parse_frame(text: str, request: FrameRequest, author: str) -> Charter | Fram
     answer = parse_answer(text, FrameAnswer)
     if answer.infeasible and not request.assume:
         return answer
-    if missing := [name for name in ("question", "task") if getattr(answer, name) is None]:
+    if missing := [name for name in ("question", "family") if getattr(answer, name) is None]:
         raise Unusable("; ".join(f"{name}: Field required" for name in missing))
-    _check_task(answer, request)
+    _check_family(answer, request)
     _check_equal(answer, request)
     try:
         question = build_question(_read_flags(answer, request.question))
         question = _keep_asked(question, request.question)
-        charter = _make_charter(request, question, task=str(answer.task), compared_at=answer.compared_at)
+        charter = _make_charter(request, question, name=str(answer.family), compared_at=answer.compared_at)
         arms = _check_arms(charter)
     except TopicInvalid as error:
         raise Unusable(str(error)) from error
@@ -87,16 +87,20 @@ def parse_frame(text: str, request: FrameRequest, author: str) -> Charter | Fram
         # The model must be able to write the name in its plans.
         baseline=baseline if is_arm_name(baseline) else BASELINE,
         planner=author,
-        assumptions=(*answer.assumptions, *charter.assumptions, *say_inequality(arms, ComparedAt(charter.compared_at))),
+        assumptions=(
+            *answer.assumptions,
+            *charter.assumptions,
+            *describe_inequality(arms, ComparedAt(charter.compared_at)),
+        ),
         not_studied=tuple(item.what for item in answer.infeasible),
     )
 
 
-def _check_task(answer: FrameAnswer, request: FrameRequest) -> None:
-    fixed = request.task if request.environment is None else request.environment.name
-    if fixed is None and answer.task not in TASK_FAMILIES:
-        raise Unusable(f"there is no task family {answer.task!r}; choose one of: {', '.join(TASK_FAMILIES)}")
-    if fixed is not None and answer.task != fixed:
+def _check_family(answer: FrameAnswer, request: FrameRequest) -> None:
+    fixed = request.family if request.environment is None else request.environment.name
+    if fixed is None and answer.family not in TASK_FAMILIES:
+        raise Unusable(f"there is no task family {answer.family!r}; choose one of: {', '.join(TASK_FAMILIES)}")
+    if fixed is not None and answer.family != fixed:
         raise Unusable(f"the task family is fixed: {fixed}")
 
 
@@ -105,7 +109,7 @@ def _check_equal(answer: FrameAnswer, request: FrameRequest) -> None:
         raise Unusable(f"compared_at: the person compares at equal {request.equal}: leave it out")
 
 
-def _read_flags(answer: FrameAnswer, said: Question) -> QuestionFlags:
+def _read_flags(answer: FrameAnswer, given: Question) -> QuestionFlags:
     """Return the answer as flags, together with the settings that a person fixed.
 
     Raises Unusable or TopicInvalid.
@@ -115,80 +119,80 @@ def _read_flags(answer: FrameAnswer, said: Question) -> QuestionFlags:
     if answer.kind is StudyKind.OPTIMIZE and answer.design is not None:
         raise Unusable("design: a search chooses its arms as it goes: leave it out")
     fixed = read_fixed(answer.fix)
-    for name in fixed.keys() & said.fixed.keys():
-        if fixed[name] != said.fixed[name]:
-            raise Unusable(f"fix: the person fixed {name}={value_as_text(said.fixed[name])}: it stays so")
-    if said.factors and (added := sorted(fixed.keys() - said.fixed.keys())):
+    for name in fixed.keys() & given.fixed.keys():
+        if fixed[name] != given.fixed[name]:
+            raise Unusable(f"fix: the person fixed {name}={value_as_text(given.fixed[name])}: it stays so")
+    if given.factors and (added := sorted(fixed.keys() - given.fixed.keys())):
         raise Unusable(f"fix: the person did not fix {', '.join(added)}: leave it out")
     return QuestionFlags(
-        kind=answer.kind or said.kind,
-        asked=answer.ask or said.asked,
+        kind=answer.kind or given.kind,
+        asked=answer.ask or given.asked,
         vary=answer.vary,
         fix=answer.fix,
-        design=answer.design or (said.design if answer.vary else None),
+        design=answer.design or (given.design if answer.vary else None),
         baseline=answer.baseline,
         programs=answer.programs,
-        job={name: value for name, value in said.fixed.items() if name not in fixed},
+        job={name: value for name, value in given.fixed.items() if name not in fixed},
     )
 
 
-def _keep_asked(question: Question, said: Question) -> Question:
+def _keep_asked(question: Question, given: Question) -> Question:
     """Return the question with everything that a person asked kept as it was.
 
     Raises Unusable, naming what the answer contradicts. `effect` and `compare` are defaults that no flag states, so
     without factors a model may choose other values that fit the topic.
     """
-    if said.asked not in (Asked.EFFECT, question.asked):
-        raise Unusable(f"ask: the person asked for {said.asked}, got {question.asked}")
-    if question.kind is not said.kind and (said.factors or said.kind is StudyKind.OPTIMIZE):
-        raise Unusable(f"kind: the person asked to {said.kind}, got {question.kind}")
-    if not said.factors:
+    if given.asked not in (Asked.EFFECT, question.asked):
+        raise Unusable(f"ask: the person asked for {given.asked}, got {question.asked}")
+    if question.kind is not given.kind and (given.factors or given.kind is StudyKind.OPTIMIZE):
+        raise Unusable(f"kind: the person asked to {given.kind}, got {question.kind}")
+    if not given.factors:
         return question
-    theirs = {factor.name: factor for factor in said.factors}
+    theirs = {factor.name: factor for factor in given.factors}
     if added := [factor.name for factor in question.factors if factor.name not in theirs]:
         raise Unusable(f"vary: the person did not ask about {', '.join(added)}: leave it out")
     answered = {factor.name: factor for factor in question.factors}
-    kept = tuple(_keep_factor(factor, answered.get(factor.name)) for factor in said.factors)
-    if question.design is not said.design:
-        raise Unusable(f"design: that of the person's factors is {said.design}, got {question.design}")
+    kept = tuple(_keep_factor(factor, answered.get(factor.name)) for factor in given.factors)
+    if question.design is not given.design:
+        raise Unusable(f"design: that of the person's factors is {given.design}, got {question.design}")
     return replace(question, factors=kept)
 
 
-def _keep_factor(said: Factor, answered: Factor | None) -> Factor:
+def _keep_factor(given: Factor, answered: Factor | None) -> Factor:
     """Return the person's factor, with the answer's baseline if the person named none.
 
     Raises Unusable if the answer leaves the factor out or changes its levels.
     """
-    levels = ", ".join(level.name for level in said.levels)
+    levels = ", ".join(level.name for level in given.levels)
     if answered is None:
-        raise Unusable(f"vary: the person asked about {said.name} as well, with the levels {levels}")
-    if {level.name: level.settings for level in answered.levels} != {item.name: item.settings for item in said.levels}:
-        raise Unusable(f"vary: the person gave {said.name} the levels {levels}: no other, and none left out")
-    if said.compared_with is not None and answered.compared_with not in (None, said.compared_with):
-        raise Unusable(f"baseline: the person compares with {said.compared_with}, got {answered.compared_with}")
-    return replace(said, compared_with=said.compared_with or answered.compared_with)
+        raise Unusable(f"vary: the person asked about {given.name} as well, with the levels {levels}")
+    if {level.name: level.settings for level in answered.levels} != {item.name: item.settings for item in given.levels}:
+        raise Unusable(f"vary: the person gave {given.name} the levels {levels}: no other, and none left out")
+    if given.compared_with is not None and answered.compared_with not in (None, given.compared_with):
+        raise Unusable(f"baseline: the person compares with {given.compared_with}, got {answered.compared_with}")
+    return replace(given, compared_with=given.compared_with or answered.compared_with)
 
 
-def _make_charter(request: FrameRequest, question: Question, *, task: str, compared_at: str | None = None) -> Charter:
+def _make_charter(request: FrameRequest, question: Question, *, name: str, compared_at: str | None = None) -> Charter:
     """Return a charter of the question, without its wording and the name of its baseline."""
-    job = default_job(task, steps=request.steps, base=question.fixed)
+    job = default_job(name, steps=request.steps, base=question.fixed)
     equal = request.equal or (ComparedAt(compared_at) if compared_at else usual_comparison(question.varied))
-    usual = usual_amount(equal, job, longest_reply(task))
+    usual = usual_amount(equal, job, longest_reply(name))
     amount = (request.amount or usual) if usual else 0.0
     return Charter(
         topic=" ".join(request.topic.split()),
         question="",
-        task=task,
+        environment_name=name,
         metric=METRIC,
         direction="maximize",
         baseline="",
         search_split="validation",
-        sealed_split="test",
+        test_split="test",
         eval_episodes=request.eval_episodes or EVAL_EPISODES,
         rule=DecisionRule(),
         budget=request.budget,
         planner="",
-        assumptions=(say_what_is_equal(equal, amount),),
+        assumptions=(describe_equal_amount(equal, amount),),
         compared_at=equal.value,
         amount=amount,
         sample_size=SampleSizeGoal(seeds=request.seeds, is_underpowered=request.is_underpowered),
@@ -231,14 +235,14 @@ def _count_arms(question: Question) -> int:
 
 def _check_choice(question: Question, request: FrameRequest, arms: tuple[Arm, ...]) -> None:
     """Raise Unusable for a choice that only a person may make, and that no person made."""
-    said = request.question
+    given = request.question
     metrics = METRICS_OF.get(question.asked, (request.judged_by,))
     if request.judged_by not in metrics:
         raise Unusable(
             f"ask: {question.asked} is judged by {' or '.join(metrics)}, which a person asks for by --metric: name it "
             "in infeasible"
         )
-    chosen = {*question.varied, *(question.fixed.keys() - said.fixed.keys())}
+    chosen = {*question.varied, *(question.fixed.keys() - given.fixed.keys())}
     if foreign := sorted(chosen - {*TUNABLE}):
         raise Unusable(
             f"vary, fix: a person alone may ask for {', '.join(foreign)}, by flags: choose from the settings of the "

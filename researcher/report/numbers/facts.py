@@ -16,25 +16,26 @@ from statistics import fmean
 
 from experiments_db import (
     BudgetKind,
-    Decision,
     EvaluationSummary,
     Event,
     Experiment,
     ExperimentStatus,
     ExperimentStore,
-    Hypothesis,
     LLMUsage,
     Run,
     RunStatus,
     Severity,
+    StoredDecision,
+    StoredHypothesis,
     Study,
+    Verdict,
     hash_json,
 )
-from researcher.analysis import Analysis, ArmSummary, Comparison, JudgedContrast, Verdict
+from researcher.analysis import Analysis, ArmSummary, Comparison, JudgedContrast
 from researcher.base_scores import MEASURED_ON
 from researcher.charter import Charter
 from researcher.errors import StudyNotFound
-from researcher.evaluator import BASE, FINAL, SEALED
+from researcher.evaluator import BASE, FINAL, TEST
 from researcher.execution.early_stopping import REWARD, SUCCESS
 from researcher.judge import Runs, summarize_arm
 from researcher.judge.contrasts import rule_out_contrast
@@ -43,16 +44,15 @@ from researcher.plan import Relation, SampleSize
 from researcher.report.numbers.amounts import Amounts, gather_amounts
 from researcher.report.numbers.counts import RunCounts, list_outcomes
 from researcher.report.numbers.judged_arms import (
-    compare_on_sealed,
+    compare_tested_arms,
     find_contradicted,
     judge_arms,
 )
 from researcher.report.numbers.mean_curves import with_curves
 from researcher.report.numbers.seeds_needed import SeedsNeeded, estimate_seeds
-from researcher.study.costs import cost_flags, gather_costs
-from researcher.study.costs.arms import ArmCost
+from researcher.study.costs.arms import ArmCost, cost_flags, gather_costs
 from researcher.study.log import JUDGED, StudyLog, analysis_from_json, charter_from_json
-from researcher.study.scores import read_scores, read_sealed
+from researcher.study.scores import read_scores, read_test_scores
 
 MAX_EVENTS = 10_000
 
@@ -72,7 +72,7 @@ class RunFacts:
     arm: str
     base: float | None
     final: float | None
-    sealed: float | None
+    test: float | None
     counts: bool
     config_hash: str
     value: float | None = None
@@ -82,8 +82,8 @@ class RunFacts:
 class ArmFacts:
     """The facts of one arm.
 
-    `search` are its scores on the search split, and `base` are those before training. `sealed` are its scores on the
-    sealed split; None unless the split was opened for this arm. `held_out` are the scores of its runs by step.
+    `search` are its scores on the search split, and `base` are those before training. `test` are its scores on the
+    test split; None unless the split was opened for this arm. `held_out` are the scores of its runs by step.
     `amounts` is what its runs trained with, and `counts` is how they ended. `curves` are the training rewards and
     `solved` the success rates of its batches, including those of runs that failed by their own doing.
 
@@ -97,7 +97,7 @@ class ArmFacts:
     experiment: Experiment
     search: ArmSummary
     base: ArmSummary
-    sealed: ArmSummary | None
+    test: ArmSummary | None
     runs: tuple[RunFacts, ...]
     curves: Mapping[str, Curve]
     held_out: Mapping[str, tuple[ScoredStep, ...]]
@@ -157,9 +157,9 @@ class StudyFacts:
     and the number of runs that use them. `evaluators` are the hashes of how scores were measured. `digest` is that of
     the rows; None before the end of the study.
 
-    `sealed_purpose` is the reason for opening the sealed split. `sealed` compares the arms with scores on that split
-    with the baseline, and the two best with each other. `contradicted` names the best kept arm if the sealed split
-    speaks against it.
+    `test_purpose` is the reason for opening the test split. `test_comparisons` compares the arms with scores on that
+    split with the baseline, and the two best with each other. `contradicted` names the best kept arm if the test
+    split speaks against it.
 
     `at_decisions` maps each iteration to the facts at its decision, against which a planner's claims of that time are
     checked.
@@ -169,19 +169,19 @@ class StudyFacts:
     charter: Charter
     charter_hash: str
     frozen_at: float
-    sealed_purpose: str | None
+    test_purpose: str | None
     arms: tuple[ArmFacts, ...]
-    hypotheses: tuple[Hypothesis, ...]
-    decisions: tuple[Decision, ...]
+    hypotheses: tuple[StoredHypothesis, ...]
+    decisions: tuple[StoredDecision, ...]
     warnings: tuple[Event, ...]
-    spent: Mapping[BudgetKind, float]
+    used: Mapping[BudgetKind, float]
     usage: LLMUsage
     evaluators: tuple[str, ...]
     environments: tuple[Mapping[str, str], ...]
     digest: str | None
     sample_size: SampleSize | None = None
     contrasts: tuple[JudgedContrast, ...] = ()
-    sealed: tuple[Comparison, ...] = ()
+    test_comparisons: tuple[Comparison, ...] = ()
     needed: SeedsNeeded | None = None
     base_measured: tuple[int, int] = (0, 0)
     contradicted: str | None = None
@@ -228,7 +228,7 @@ class StudyFacts:
 def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
     """Return the facts of a study.
 
-    Raises StudyNotFound for a study without a charter, which has nothing to report yet, and NotFound for no study.
+    Raises StudyNotFound for a study without a charter and RecordNotFound for no study.
     """
     study = store.get_study(study_id)
     stored = store.find_charter(study_id)
@@ -243,19 +243,19 @@ def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
     ruled_out = log.disqualified()
     arms = judge_arms(arms, charter, history.analyses[-1] if history.analyses else None, ruled_out)
     bases = store.list_evaluations(study_id=study_id, phase=BASE, split=charter.search_split)
-    sealed = compare_on_sealed(store, study_id, charter, arms)
+    test_comparisons = compare_tested_arms(store, study_id, charter, arms)
     ended = store.find_digest(study_id)
     facts = StudyFacts(
         study=study,
         charter=charter,
         charter_hash=stored.content_hash,
         frozen_at=stored.created_at,
-        sealed_purpose=stored.test_opened_for,
+        test_purpose=stored.test_opened_for,
         arms=arms,
         hypotheses=tuple(store.list_hypotheses(study_id)),
         decisions=tuple(store.list_decisions(study_id)),
         warnings=tuple(store.list_events(study_id, min_severity=Severity.WARNING, limit=MAX_EVENTS)),
-        spent=store.sum_budget(study_id),
+        used=store.sum_budget(study_id),
         usage=store.sum_llm_usage(study_id),
         evaluators=tuple(
             dict.fromkeys(
@@ -268,10 +268,10 @@ def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
         contrasts=tuple(
             rule_out_contrast(item, ruled_out) for analysis in history.analyses for item in analysis.contrasts
         ),
-        sealed=sealed,
+        test_comparisons=test_comparisons,
         needed=estimate_seeds(charter, search, [arm.name for arm in arms if arm.is_open]),
         base_measured=(sum(MEASURED_ON not in item.details for item in bases), len(bases)),
-        contradicted=find_contradicted(charter, arms, sealed),
+        contradicted=find_contradicted(charter, arms, test_comparisons),
     )
     earlier: dict[int, StudyFacts] = {}
     for decision in facts.decisions:
@@ -285,12 +285,12 @@ def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
 
 def _at_decision(
     facts: StudyFacts,
-    decision: Decision,
+    decision: StoredDecision,
     analysis: Analysis,
     scored: Mapping[str, Runs],
     ruled_out: Mapping[str, str],
 ) -> StudyFacts:
-    """Return the facts at a decision, before the sealed split was opened."""
+    """Return the facts at a decision, before the test split was opened."""
     seeds = {item.arm: item.scores.keys() for item in analysis.arms}
     arms: list[ArmFacts] = []
     for arm in facts.arms:
@@ -303,19 +303,21 @@ def _at_decision(
                 arm,
                 search=summarize_arm(arm.name, search, facts.charter),
                 base=_summarize_base(arm.name, search, facts.charter),
-                sealed=None,
+                test=None,
                 runs=runs,
                 counts=RunCounts(list_outcomes(arm.experiment, [item.run for item in runs], search)),
             )
         )
-    return replace(facts, arms=judge_arms(arms, facts.charter, analysis, ruled_out), sealed=(), contradicted=None)
+    return replace(
+        facts, arms=judge_arms(arms, facts.charter, analysis, ruled_out), test_comparisons=(), contradicted=None
+    )
 
 
 def _gather_runs(
     store: ExperimentStore, study_id: str, charter: Charter, search: Mapping[str, Runs]
 ) -> dict[str, list[RunFacts]]:
     """Return the runs by experiment id, in the order of seeds and attempts."""
-    splits = {BASE: charter.search_split, FINAL: charter.search_split, SEALED: charter.sealed_split}
+    splits = {BASE: charter.search_split, FINAL: charter.search_split, TEST: charter.test_split}
     scores = {
         (item.run_id, item.phase): item.mean
         for item in store.list_evaluation_summaries(study_id=study_id)
@@ -333,7 +335,7 @@ def _gather_runs(
                 arm=names[run.experiment_id],
                 base=scores.get((run.id, BASE)),
                 final=final,
-                sealed=scores.get((run.id, SEALED)),
+                test=scores.get((run.id, TEST)),
                 counts=run.status is RunStatus.FINISHED and final is not None and run.seed not in earlier,
                 config_hash=hash_json(run.job),
                 value=values.get(run.id),
@@ -349,7 +351,7 @@ def _gather_arms(
     runs: Mapping[str, list[RunFacts]],
     search: Mapping[str, Runs],
 ) -> tuple[ArmFacts, ...]:
-    sealed = read_sealed(store, study_id, charter)
+    test = read_test_scores(store, study_id, charter)
     costs = gather_costs(store, study_id)
     against = costs.get(charter.baseline, ArmCost())
     return tuple(
@@ -359,7 +361,7 @@ def _gather_arms(
             experiment,
             tuple(runs.get(experiment.id, ())),
             search[experiment.name],
-            sealed.get(experiment.name),
+            test.get(experiment.name),
             costs.get(experiment.name, ArmCost()),
             against,
         )
@@ -373,7 +375,7 @@ def _gather_arm(
     experiment: Experiment,
     runs: tuple[RunFacts, ...],
     search: Runs,
-    sealed: Runs | None,
+    test: Runs | None,
     cost: ArmCost,
     cost_of_baseline: ArmCost,
 ) -> ArmFacts:
@@ -383,7 +385,7 @@ def _gather_arm(
         experiment=experiment,
         search=summarize_arm(experiment.name, search, charter),
         base=_summarize_base(experiment.name, search, charter),
-        sealed=None if sealed is None else summarize_arm(experiment.name, sealed, charter.of_scores),
+        test=None if test is None else summarize_arm(experiment.name, test, charter.of_scores),
         runs=runs,
         curves=_gather_curves(store, drawn, REWARD),
         held_out=_gather_held_out(store, counted, charter),

@@ -1,4 +1,4 @@
-"""The judge's results for the arms of a study: rank, comparison and sealed test.
+"""The judge's results for the arms of a study: rank, comparison and test split.
 
 Place in the flow: facts.py gathers the arms and completes them here, for the present and for each decision. Nothing is
 judged here: verdicts are those of an analysis.
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from experiments_db import ExperimentStore
 from researcher.analysis import Analysis, Comparison
 from researcher.charter import Charter, JudgedBy
-from researcher.judge import compare_sealed, contradicts
-from researcher.study.scores import read_sealed
+from researcher.judge import compare_on_test, contradicts
+from researcher.study.scores import read_test_scores
 
 if TYPE_CHECKING:
     from researcher.report.numbers.facts import ArmFacts
@@ -71,29 +71,29 @@ def _means_of(comparison: Comparison, values: Mapping[str, float], names: Mappin
     return fmean(own), fmean(others)
 
 
-def compare_on_sealed(
+def compare_tested_arms(
     store: ExperimentStore, study_id: str, charter: Charter, arms: Sequence[ArmFacts]
 ) -> tuple[Comparison, ...]:
-    """Return the comparison of each arm with the baseline on the sealed split, then of the best with the second.
+    """Return the comparison of each arm with the baseline on the test split, then of the best with the second.
 
     The best arm comes first.
     """
-    scores = read_sealed(store, study_id, charter)
+    scores = read_test_scores(store, study_id, charter)
     tested = sorted(
         (arm for arm in arms if arm.name in scores and arm.name != charter.baseline), key=lambda arm: not arm.is_kept
     )
-    found = [compare_sealed(charter, arm.name, scores) for arm in tested if charter.baseline in scores]
+    found = [compare_on_test(charter, arm.name, scores) for arm in tested if charter.baseline in scores]
     if len(tested) > 1:
-        found.append(compare_sealed(replace(charter, baseline=tested[1].name), tested[0].name, scores))
+        found.append(compare_on_test(replace(charter, baseline=tested[1].name), tested[0].name, scores))
     return tuple(found)
 
 
-def find_contradicted(charter: Charter, arms: Iterable[ArmFacts], sealed: Sequence[Comparison]) -> str | None:
-    """Return the arm that the sealed split speaks against.
+def find_contradicted(charter: Charter, arms: Iterable[ArmFacts], tested: Sequence[Comparison]) -> str | None:
+    """Return the arm that the test split speaks against.
 
     That split has only scores at the end of training, which contradict no result by another number.
     """
     best = next((arm.name for arm in arms if arm.has_rank and arm.is_kept), None)
-    if not sealed or sealed[0].arm != best or charter.judged_by is not JudgedBy.FINAL:
+    if not tested or tested[0].arm != best or charter.judged_by is not JudgedBy.FINAL:
         return None
-    return best if contradicts(charter, sealed[0]) else None
+    return best if contradicts(charter, tested[0]) else None

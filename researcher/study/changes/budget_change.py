@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from experiments_db import BudgetKind, ExperimentStore, Study, StudyStatus
 from researcher.errors import TopicInvalid
-from researcher.study.log import BUDGET_SPENT
+from researcher.study.log import BUDGET_USED_UP
 from researcher.study.settings import StudySettings, read_settings
 
 CHANGED = "budget.changed"
@@ -32,12 +32,12 @@ def check_change(store: ExperimentStore, study: Study, limits: Mapping[str, floa
     Raises TopicInvalid for a limit below the amount used, and for a finished study that no budget ended.
     """
     settings = read_settings({**study.settings, **limits})
-    spent = store.sum_budget(study.id)
+    used = store.sum_budget(study.id)
     for name, limit in limits.items():
         kind, unit = _KINDS[name]
-        if limit < spent[kind] / unit:
+        if limit < used[kind] / unit:
             raise TopicInvalid(
-                f"--{name.replace('_', '-')} {limit:g}: {spent[kind] / unit:.6g} are used already: give a higher limit"
+                f"--{name.replace('_', '-')} {limit:g}: {used[kind] / unit:.6g} are used already: give a higher limit"
             )
     if limits and study.status is StudyStatus.FINISHED:
         check_reopens(store, study)
@@ -66,7 +66,7 @@ def is_cut_short(store: ExperimentStore, study_id: str) -> bool:
     """
     charter = store.find_charter(study_id)
     is_opened = charter is not None and charter.test_opened_at is not None
-    return not is_opened and any(item.details.get(BUDGET_SPENT) for item in store.list_decisions(study_id))
+    return not is_opened and any(item.details.get(BUDGET_USED_UP) for item in store.list_decisions(study_id))
 
 
 def check_reopens(store: ExperimentStore, study: Study) -> None:

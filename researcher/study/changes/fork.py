@@ -3,7 +3,7 @@
 Place in the flow: the CLI calls `prepare_fork` and `carry_out_fork` in the foreground; the loop then goes on with the
 plan after that decision. The copy has arms, runs, scores and findings, under new ids but with their original times. So
 everything that reads or verifies a study works on a fork too. Each copied run names its original, and none is trained
-again. The sealed split is closed in a fork.
+again. The test split is unopened in a fork.
 
 A fork with the same topic has the alpha that the other study's charter leaves after the decision. A fork with a topic
 of its own asks another question and has its own alpha. Its plans are judged by fresh runs, never by copied ones.
@@ -33,14 +33,15 @@ from researcher.analysis import Analysis
 from researcher.base_scores import MEASURED_ON
 from researcher.charter import Charter
 from researcher.errors import NothingToExtend, TopicInvalid
-from researcher.evaluator import CHECKPOINTS, PRUNED, SEALED
+from researcher.evaluator import CHECKPOINTS, PRUNED, TEST
 from researcher.execution.runs import run_key, trial_key
 from researcher.judge.judgement import share_of_alpha
 from researcher.planner.base import History
+from researcher.planner.rules import build_rules_planner
 from researcher.study.changes.continuation import (
     FORKED,
     Continuation,
-    Request,
+    ContinuationRequest,
     check_alpha,
     check_plan,
     record,
@@ -48,14 +49,8 @@ from researcher.study.changes.continuation import (
 )
 from researcher.study.findings import record_verdicts
 from researcher.study.log import DIAGNOSED, StudyLog, analysis_from_json, to_json
-from researcher.study.settings import (
-    ForkOrigin,
-    StudySettings,
-    build_rules_planner,
-    complete_from_topic,
-    read_settings,
-    without_question,
-)
+from researcher.study.settings import ForkOrigin, StudySettings, read_settings, without_question
+from researcher.study.topic import complete_from_topic
 
 COPIED_FROM = "copied_from"
 """Key in a run's external ids: the id of the run that it is a copy of."""
@@ -76,7 +71,7 @@ _KEPT_IDS = ("checkpoint", CHECKPOINTS, PRUNED)
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class ForkChanges:
     """The differences of a fork from its parent study; None means no difference.
 
     `seeds` are runs per arm of the next plan.
@@ -96,14 +91,14 @@ class Fork:
     iteration: int
     settings: StudySettings
     charter: Charter
-    request: Request
+    request: ContinuationRequest
 
     @property
     def topic(self) -> str:
         return self.charter.topic
 
 
-def prepare_fork(store: ExperimentStore, parent: Study, decision: int, changes: Changes) -> Fork:
+def prepare_fork(store: ExperimentStore, parent: Study, decision: int, changes: ForkChanges) -> Fork:
     """Return a checked fork; nothing is stored.
 
     Raises NothingToExtend for a decision that does not exist or that no plan can follow, AlphaSpent, TopicInvalid.
@@ -122,7 +117,7 @@ def prepare_fork(store: ExperimentStore, parent: Study, decision: int, changes: 
     settings = _settings(parent, decision, changes)
     history = _until(log.history(), decision)
     charter = _charter(store, parent, log.charter(), settings, changes, decision)
-    request = Request(seeds=changes.seeds)
+    request = ContinuationRequest(seeds=changes.seeds)
     wanted = Continuation(decision, request)
     check_alpha(charter, parent.id, wanted)
     if settings.planner == "rules":
@@ -152,7 +147,7 @@ def carry_out_fork(store: ExperimentStore, location: str, fork: Fork) -> Study:
     return store.get_study(study.id)
 
 
-def _settings(parent: Study, decision: int, changes: Changes) -> StudySettings:
+def _settings(parent: Study, decision: int, changes: ForkChanges) -> StudySettings:
     given = {"seeds": changes.seeds, "max_runs": changes.max_runs, "max_hours": changes.max_hours}
     origin = ForkOrigin(study=parent.id, decision=decision).model_dump()
     kept = parent.settings if changes.topic is None else without_question(parent.settings)
@@ -172,14 +167,14 @@ def _until(history: History, decision: int) -> History:
 
 
 def _charter(
-    store: ExperimentStore, parent: Study, known: Charter, settings: StudySettings, changes: Changes, decision: int
+    store: ExperimentStore, parent: Study, known: Charter, settings: StudySettings, changes: ForkChanges, decision: int
 ) -> Charter:
     """Return the charter of the fork: that of its parent, or one with its own question on the same baseline."""
-    said = (
+    sentence = (
         f"The record up to decision {decision} is that of study {parent.id}: its runs were copied and not trained "
         "again, and its verdicts are those of that study."
     )
-    charter = replace(known, budget=settings.budget(), assumptions=(*known.assumptions, said))
+    charter = replace(known, budget=settings.budget(), assumptions=(*known.assumptions, sentence))
     if changes.topic is None:
         return charter
     if settings.planner != "rules":
@@ -200,7 +195,7 @@ def _charter(
         asks=framed.asks,
         job=framed.job,
         not_studied=framed.not_studied,
-        assumptions=(*framed.assumptions, said),
+        assumptions=(*framed.assumptions, sentence),
         rule=replace(known.rule, shares=(*before, *framed.rule.shares), plans_of_parent=decision),
     )
 
@@ -210,7 +205,7 @@ def _check_same_ground(
 ) -> None:
     """Raise TopicInvalid if the new topic's arms could not be compared with the copied ones."""
     anew = "begin a study of its own for that (researcher start)"
-    for name in ("task", "baseline", "compared_at", "amount"):
+    for name in ("environment_name", "baseline", "compared_at", "amount"):
         was, wanted = getattr(known, name), getattr(framed, name)
         if was != wanted:
             raise TopicInvalid(f"--topic: its {name} is {wanted!r}, that of study {parent.id} {was!r}: {anew}")
@@ -344,7 +339,7 @@ class _Copy:
             self.clock.at = run.finished_at or run.updated_at
             self.target.record_metrics(copied, steps)
         for item in self.source.list_evaluations(run_ids=[run.id]):
-            if item.phase == SEALED or item.created_at > ends:
+            if item.phase == TEST or item.created_at > ends:
                 continue
             self.clock.at = item.created_at
             details = dict(item.details)

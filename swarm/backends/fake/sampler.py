@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 from swarm.backends.stopping import StopRule
 from swarm.errors import ContextLengthExceeded, EngineFailure
 from swarm.model_path import BUNDLED_DIRECTORY, read_stop_ids, read_tokenizer
-from swarm.sampler import EngineInfo, EngineLost
+from swarm.sampler import EngineLost, SamplerInfo
 from swarm.types import FinishReason, SamplingParams, TokenDelta
 
 CONTEXT_LENGTH = 4096
@@ -52,8 +52,8 @@ class Fault:
     after_tokens: int = 0
 
 
-class FakeEngine:
-    """Implementation of `swarm.sampler.Engine` without a model.
+class FakeSampler:
+    """Implementation of `swarm.sampler.Sampler` without a model.
 
     Without `reply`, a completion is up to LONGEST_REPLY random letters and the stop token. It is a function of prompt
     and seed, or of the prompt alone at temperature 0. An unseeded completion depends on prompt and order of arrival.
@@ -90,7 +90,7 @@ class FakeEngine:
         if self._running is not None:
             self._running.steady.set()
 
-    async def start(self) -> EngineInfo:
+    async def start(self) -> SamplerInfo:
         if self._running is not None:
             self._running.stopped.set()
         tokenizer = read_tokenizer(self._tokenizer_path)
@@ -98,7 +98,7 @@ class FakeEngine:
         self._death = None
         self.died.clear()
         self.weight_version = 0
-        return EngineInfo(
+        return SamplerInfo(
             model="fake",
             tokenizer_path=str(self._tokenizer_path),
             context_length=self._context_length,

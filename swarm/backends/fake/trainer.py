@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from swarm.backends.fake.sampler import FakeEngine
+from swarm.backends.fake.sampler import FakeSampler
 from swarm.errors import CheckpointError, EngineFailure
 from swarm.trainer.manifest import MANIFEST, describe_file
 from swarm.types import StepReport, TrainBatch, WeightVersion
@@ -29,18 +29,18 @@ class FakeTrainer:
     The step numbered `fail_at_step` raises EngineFailure each time.
     """
 
-    def __init__(self, engine: FakeEngine, *, step_delay_s: float = 0.0, fail_at_step: int | None = None) -> None:
-        self._engine = engine
+    def __init__(self, sampler: FakeSampler, *, step_delay_s: float = 0.0, fail_at_step: int | None = None) -> None:
+        self._sampler = sampler
         self._step_delay_s = step_delay_s
         self._fail_at_step = fail_at_step
         self._step = 0
 
     async def train(self, batch: TrainBatch) -> StepReport:
-        async with self._engine.weight_change():
+        async with self._sampler.weight_change():
             await asyncio.sleep(self._step_delay_s)
             if batch.step == self._fail_at_step:
                 raise EngineFailure(f"fake failure at step {batch.step}")
-            self._engine.weight_version += 1
+            self._sampler.weight_version += 1
         self._step = batch.step
         rewards = [episode.reward for episode in batch.episodes]
         return StepReport(
@@ -59,7 +59,7 @@ class FakeTrainer:
         )
 
     async def save(self, directory: Path) -> None:
-        state = {"step": self._step, "weight_version": self._engine.weight_version}
+        state = {"step": self._step, "weight_version": self._sampler.weight_version}
         try:
             directory.mkdir(parents=True, exist_ok=True)
             _write_whole(directory / STATE_FILE, state)
@@ -75,12 +75,12 @@ class FakeTrainer:
             step, version = int(state["step"]), int(state["weight_version"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"{path}: not a checkpoint of the fake trainer: {error}") from error
-        async with self._engine.weight_change():
-            self._step, self._engine.weight_version = step, version
+        async with self._sampler.weight_change():
+            self._step, self._sampler.weight_version = step, version
         return self._version()
 
     def _version(self) -> WeightVersion:
-        return WeightVersion(version=self._engine.weight_version, step=self._step, published_at=time.time())
+        return WeightVersion(version=self._sampler.weight_version, step=self._step, published_at=time.time())
 
 
 def _write_whole(path: Path, content: Mapping[str, Any]) -> None:

@@ -18,16 +18,16 @@ from swarm.backends.local.decoding.batching import Sampled
 from swarm.backends.process.wire import Message, pack_error
 from swarm.types import FinishReason, TokenLogprobs
 
-LONGEST_HOLD_S = 0.05
+LONGEST_DELAY_S = 0.05
 """Longest delay of a token before it is sent. A reader sees no difference."""
-BEGINNING_HOLD_S = 0.01
+FIRST_TOKEN_DELAY_S = 0.01
 """Longest delay of a completion's first token among many: by then many completions of a small model are over."""
 COMPANY = 12
 """Among fewer completions a first token is sent at once, because CPU time is not scarce."""
 
 
 @dataclass(slots=True)
-class _Held:
+class _Unsent:
     """Tokens of one completion that have not been sent; `has_begun` tells that earlier ones have.
 
     The first of them counts as if it had arrived at `since`.
@@ -46,11 +46,11 @@ class TokenDelivery:
     def __init__(self, send: Callable[[Message], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._send = send
         self._clock = clock
-        self._held: dict[int, _Held] = {}
+        self._unsent: dict[int, _Unsent] = {}
         self._version = 0
         self._flushed_at = clock()
 
-    def add(self, results: Sequence[Sampled], weight_version: int, step_s: float = BEGINNING_HOLD_S) -> None:
+    def add(self, results: Sequence[Sampled], weight_version: int, step_s: float = FIRST_TOKEN_DELAY_S) -> None:
         """Take the results of one step, and send the tokens that are due: beginnings, ends, and old tokens.
 
         The step took `step_s`, and the next one will probably take as long. A beginning waits for it only if that is
@@ -60,7 +60,7 @@ class TokenDelivery:
         now = self._clock()
         since = now if len(results) >= COMPANY else -math.inf
         due = [entry for each in results for entry in self._take(each, since, now + step_s)]
-        if now - self._flushed_at >= LONGEST_HOLD_S:
+        if now - self._flushed_at >= LONGEST_DELAY_S:
             due += self._release_all()
         self._post(due)
         for each in results:
@@ -72,21 +72,21 @@ class TokenDelivery:
 
         `since` is the start time for a completion that begins with this result.
         """
-        if (held := self._held.get(each.handle)) is None:
-            held = self._held[each.handle] = _Held(since=since)
+        if (unsent := self._unsent.get(each.handle)) is None:
+            unsent = self._unsent[each.handle] = _Unsent(since=since)
         if each.token_id is not None:
-            held.token_ids.append(each.token_id)
-            held.logprobs.append(each.logprob)
+            unsent.token_ids.append(each.token_id)
+            unsent.logprobs.append(each.logprob)
             if each.likeliest is not None:
-                held.likeliest.append(each.likeliest)
+                unsent.likeliest.append(each.likeliest)
         if each.finish_reason is not None:
-            del self._held[each.handle]
-            return [_entry(each.handle, held, each.finish_reason)]
+            del self._unsent[each.handle]
+            return [_entry(each.handle, unsent, each.finish_reason)]
         if each.error is not None:
-            del self._held[each.handle]
-            return [_entry(each.handle, held, None)] if held.token_ids else []
-        if not held.has_begun and next_at - held.since >= BEGINNING_HOLD_S:
-            return [self._release(each.handle, held)]
+            del self._unsent[each.handle]
+            return [_entry(each.handle, unsent, None)] if unsent.token_ids else []
+        if not unsent.has_begun and next_at - unsent.since >= FIRST_TOKEN_DELAY_S:
+            return [self._release(each.handle, unsent)]
         return []
 
     def flush(self) -> None:
@@ -95,34 +95,34 @@ class TokenDelivery:
 
     def forget(self, handle: int) -> None:
         """Drop the unsent tokens of a completion that has no reader any more."""
-        self._held.pop(handle, None)
+        self._unsent.pop(handle, None)
 
     def abort(self, handles: Sequence[int]) -> None:
         """Send all unsent tokens, and end these completions with finish reason `abort`."""
         self.flush()
-        self._held.clear()
-        self._post([_entry(handle, _Held(), FinishReason.ABORT) for handle in handles])
+        self._unsent.clear()
+        self._post([_entry(handle, _Unsent(), FinishReason.ABORT) for handle in handles])
 
     def fail(self, handles: Sequence[int], error: list[str | None]) -> None:
         """Send all unsent tokens, and end these completions with an error."""
         self.flush()
-        self._held.clear()
+        self._unsent.clear()
         for handle in handles:
             self._send({"id": handle, "error": error})
 
     def _release_all(self) -> list[list[Any]]:
         self._flushed_at = self._clock()
-        return [self._release(handle, held) for handle, held in self._held.items() if held.token_ids]
+        return [self._release(handle, unsent) for handle, unsent in self._unsent.items() if unsent.token_ids]
 
-    def _release(self, handle: int, held: _Held) -> list[Any]:
-        self._held[handle] = _Held(has_begun=True)
-        return _entry(handle, held, None)
+    def _release(self, handle: int, unsent: _Unsent) -> list[Any]:
+        self._unsent[handle] = _Unsent(has_begun=True)
+        return _entry(handle, unsent, None)
 
     def _post(self, entries: Sequence[list[Any]]) -> None:
         if entries:
             self._send({"tokens": entries, "version": self._version})
 
 
-def _entry(handle: int, held: _Held, finish_reason: FinishReason | None) -> list[Any]:
-    entry = [handle, held.token_ids, held.logprobs, finish_reason]
-    return [*entry, held.likeliest] if held.likeliest else entry
+def _entry(handle: int, unsent: _Unsent, finish_reason: FinishReason | None) -> list[Any]:
+    entry = [handle, unsent.token_ids, unsent.logprobs, finish_reason]
+    return [*entry, unsent.likeliest] if unsent.likeliest else entry

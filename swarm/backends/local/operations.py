@@ -23,7 +23,7 @@ import msgspec
 import torch
 
 from swarm.backends.grammar.compiler import GrammarCompiler
-from swarm.backends.local.decoding.batching import BatchSampler, Limits
+from swarm.backends.local.decoding.batching import BatchingLimits, BatchSampler
 from swarm.backends.local.decoding.gathering import Gathering
 from swarm.backends.local.delivery import TokenDelivery
 from swarm.backends.local.model.loading import LoadedModel, load_model
@@ -34,7 +34,7 @@ from swarm.backends.threads import choose_threads, choose_training_threads
 from swarm.errors import EngineFailure, SwarmError
 from swarm.job import TrainJob
 from swarm.processes.imports import collector_paused
-from swarm.sampler import EngineInfo
+from swarm.sampler import SamplerInfo
 from swarm.types import SamplingParams, TrainBatch
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class Worker:
         if self._session is None or self._session.sampler.idle:
             return None
         sampler = self._session.sampler
-        return 0.0 if sampler.running else self._gathering.hold_s(sampler.waiting)
+        return 0.0 if sampler.running else self._gathering.wait_s(sampler.waiting)
 
     def _take(self, wait_s: float | None) -> Message | None:
         try:
@@ -143,14 +143,14 @@ class Worker:
                 self._send({"id": call_id, "result": result})
 
     def _sample(self, sampler: BatchSampler) -> None:
-        is_held = self._gathering.hold_s(sampler.waiting) > 0
-        if not is_held:
+        is_waiting = self._gathering.wait_s(sampler.waiting) > 0
+        if not is_waiting:
             self._gathering.begun()
         elif not sampler.running:
             return
         began = time.monotonic()
         try:
-            results = sampler.step(admits=not is_held)
+            results = sampler.step(admits=not is_waiting)
         except Exception as error:
             logger.exception("sampling failed")
             failure = EngineFailure(f"sampling failed: {type(error).__name__}: {error}")
@@ -158,7 +158,7 @@ class Worker:
             return
         self._delivery.add(results, sampler.weight_version, time.monotonic() - began)
 
-    def _load(self, call_id: int, args: Any) -> EngineInfo:
+    def _load(self, call_id: int, args: Any) -> SamplerInfo:
         self._unload(call_id, None)
         job = TrainJob.model_validate_json(args["job"]).resolve()
         limits = args["limits"]
@@ -176,14 +176,14 @@ class Worker:
         grammars = GrammarCompiler(model.tokenizer, model.vocabulary, model.stop_ids)
         sampler = BatchSampler(
             model.module,
-            Limits(model.context_length, model.vocabulary, limits["max_running_requests"]),
+            BatchingLimits(model.context_length, model.vocabulary, limits["max_running_requests"]),
             model.stop_ids,
             model.decode,
             seed=args["sampling_seed"],
             grammars=grammars,
         )
         self._session = _Session(job, model, sampler, grammars, threads=asked, most_threads=at_most)
-        return EngineInfo(job.model, str(model.directory), model.context_length, model.parameters, model.device)
+        return SamplerInfo(job.model, str(model.directory), model.context_length, model.parameters, model.device)
 
     def _unload(self, call_id: int, args: Any) -> None:
         if self._session is None:

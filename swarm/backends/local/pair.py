@@ -16,19 +16,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from swarm.backends.local.sampler import LocalEngine
+from swarm.backends.local.sampler import LocalSampler
 from swarm.backends.local.trainer import LocalTrainer, build_local
 from swarm.backends.pairing import first_death, start_in_turns, start_together
 from swarm.backends.process.worker_process import WorkerProcess
 from swarm.backends.replicas.adapter import load_adapter
 from swarm.backends.replicas.handover import PUBLISH_TIMEOUT_S, Handover, shared_memory_of
 from swarm.backends.replicas.layout import SamplerLayout, SamplerLimits, SamplerSettings, WeightFile
-from swarm.backends.replicas.sampler import ReplicatedSampler
+from swarm.backends.replicas.sampler import ReplicaSampler
 from swarm.backends.stored_weights import stored_dtype, stored_parameters
 from swarm.backends.threads import choose_threads
 from swarm.config import ServerConfig
 from swarm.job import TrainJob
-from swarm.sampler import EngineInfo
+from swarm.sampler import SamplerInfo
 from swarm.types import SamplingParams, StepReport, TokenDelta, TrainBatch, WeightVersion
 
 BOOT_LIMIT_OF: Final = "verl"
@@ -78,15 +78,15 @@ class PublishingTrainer:
 
 @dataclass(frozen=True, slots=True)
 class LocalPair:
-    """Implementation of `swarm.sampler.Engine` by the sampler, which also starts and stops the worker."""
+    """Implementation of `swarm.sampler.Sampler` by the sampler, which also starts and stops the worker."""
 
-    sampler: ReplicatedSampler
+    sampler: ReplicaSampler
     trainer: PublishingTrainer
     worker: WorkerProcess
-    loaded: LocalEngine
+    loaded: LocalSampler
     colocated: bool
 
-    async def start(self) -> EngineInfo:
+    async def start(self) -> SamplerInfo:
         """Start both at the base model, version 0. Raise JobInvalid, EngineFailure, EngineLost."""
         self.trainer.discard_versions()
         if self.colocated:
@@ -131,7 +131,7 @@ def build_pair(
     exact = job.model_copy(update={"dtype": _dtype(job, model_directory)})
     settings = sampler_settings(exact, sampler, model_directory, max_running=config.max_running_requests)
     threads = config.torch_threads or choose_threads(stored_parameters(model_directory), config.max_torch_threads)
-    replicas = ReplicatedSampler(
+    replicas = ReplicaSampler(
         settings,
         python=config.python_of(sampler),
         log_directory=log_directory,

@@ -1,6 +1,6 @@
 """The local sampler as the gateway sees it: a handle on the worker process that holds the model.
 
-Place in the flow: implements `Engine`; the worker samples. This module knows nothing of tensors, so that the server
+Place in the flow: implements `Sampler`; the worker samples. This module knows nothing of tensors, so that the server
 process loads none of the tensor stack.
 """
 
@@ -15,7 +15,7 @@ from swarm.backends.process.worker_process import WorkerProcess
 from swarm.errors import ContextLengthExceeded, EngineFailure
 from swarm.job import TrainJob
 from swarm.model_path import resolve_model
-from swarm.sampler import EngineInfo
+from swarm.sampler import SamplerInfo
 from swarm.types import SamplingParams, TokenDelta
 
 UNLOAD_TIMEOUT_S = 30.0
@@ -31,8 +31,8 @@ class LocalLimits:
     boot_timeout_s: float
 
 
-class LocalEngine:
-    """Implementation of `swarm.sampler.Engine` on a worker process shared with the trainer.
+class LocalSampler:
+    """Implementation of `swarm.sampler.Sampler` on a worker process shared with the trainer.
 
     A completion ends with finish reason `length` at max_tokens or at the context limit, whichever comes first. A
     restart loads the model afresh, weight version 0, in the same process if that is still alive. `stop` only frees the
@@ -54,9 +54,9 @@ class LocalEngine:
         self._job = job
         self._limits = limits
         self._sampling_seed = sampling_seed or (lambda: [job.seed])
-        self._info: EngineInfo | None = None
+        self._info: SamplerInfo | None = None
 
-    async def start(self) -> EngineInfo:
+    async def start(self) -> SamplerInfo:
         directory = resolve_model(self._job.model)
         await self.worker.start()
         args = {
@@ -66,7 +66,7 @@ class LocalEngine:
             "sampling_seed": list(self._sampling_seed()),
         }
         answer = await self.worker.call("load", args, timeout_s=self._limits.boot_timeout_s)
-        self._info = msgspec.convert(answer, EngineInfo)
+        self._info = msgspec.convert(answer, SamplerInfo)
         return self._info
 
     async def stop(self) -> None:

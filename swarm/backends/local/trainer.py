@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from swarm.backends.local.sampler import LocalEngine, LocalLimits
+from swarm.backends.local.sampler import LocalLimits, LocalSampler
 from swarm.backends.process.wire import pack_batch
 from swarm.backends.process.worker_process import WorkerProcess
 from swarm.config import ServerConfig
@@ -23,7 +23,7 @@ CHECKPOINT_TIMEOUT_S = 600.0
 
 
 class LocalTrainer:
-    """Implementation of `swarm.trainer.base.Trainer` on the worker process of a started `LocalEngine`."""
+    """Implementation of `swarm.trainer.base.Trainer` on the worker process of a started `LocalSampler`."""
 
     def __init__(self, worker: WorkerProcess, *, train_timeout_s: float) -> None:
         self._worker = worker
@@ -66,7 +66,7 @@ def build_local(
     config: ServerConfig,
     worker: WorkerProcess,
     sampling_seed: Callable[[], Sequence[int]] | None = None,
-) -> tuple[LocalEngine, LocalTrainer]:
+) -> tuple[LocalSampler, LocalTrainer]:
     """Return sampler and trainer of one job on a worker that outlives them. The caller stops the worker."""
     limits = LocalLimits(
         max_running_requests=config.max_running_requests,
@@ -74,4 +74,6 @@ def build_local(
         max_torch_threads=config.max_torch_threads,
         boot_timeout_s=config.boot_limit_s("local"),
     )
-    return LocalEngine(worker, job, limits, sampling_seed), LocalTrainer(worker, train_timeout_s=config.train_timeout_s)
+    return LocalSampler(worker, job, limits, sampling_seed), LocalTrainer(
+        worker, train_timeout_s=config.train_timeout_s
+    )

@@ -1,6 +1,6 @@
 """An external sampler as the gateway sees it: several replicas behind one `generate`.
 
-Place in the flow: implements `Engine` with the kind of server that the settings name. The trainer beside it publishes
+Place in the flow: implements `Sampler` with the kind of server that the settings name. The trainer beside it publishes
 weights to it. It knows nothing of tensors, Ray or training, so that the server process loads none of them.
 """
 
@@ -22,7 +22,7 @@ from swarm.backends.replicas.pool import ReplicaPool
 from swarm.backends.replicas.replica import Replica
 from swarm.backends.replicas.streams import PieceStream
 from swarm.errors import BadRequest, ContextLengthExceeded, EngineFailure
-from swarm.sampler import EngineInfo, EngineLost
+from swarm.sampler import EngineLost, SamplerInfo
 from swarm.types import FinishReason, SamplingParams, TokenDelta
 
 logger = logging.getLogger(__name__)
@@ -31,8 +31,8 @@ MOST_BREAKS: Final = 3
 """If a request breaks off this often, on replicas that stay healthy, the request itself is the cause."""
 
 
-class ReplicatedSampler:
-    """Implementation of `swarm.sampler.Engine` on its own processes, which end with it.
+class ReplicaSampler:
+    """Implementation of `swarm.sampler.Sampler` on its own processes, which end with it.
 
     A completion ends with finish reason `length` at max_tokens or at the context limit, whichever comes first. A
     restart brings serving replicas back to the base model. If any replica does not serve, all are started anew.
@@ -64,7 +64,7 @@ class ReplicatedSampler:
         """Replicas for observers; empty while the sampler is stopped."""
         return () if self._running is None else self._running.pool.replicas
 
-    async def start(self) -> EngineInfo:
+    async def start(self) -> SamplerInfo:
         async with self._turn:
             running = self._running
             if running is not None and running.pool.all_serve and self._plan.settings.transport == "shm_file":
@@ -148,10 +148,10 @@ class ReplicatedSampler:
             running.end_generations()
             await running.pool.stop()
 
-    def _describe(self, running: _Running) -> EngineInfo:
+    def _describe(self, running: _Running) -> SamplerInfo:
         settings = self._plan.settings
         count = len(running.pool.replicas) * settings.layout.tensor_parallel * settings.layout.data_parallel
-        return EngineInfo(
+        return SamplerInfo(
             model=settings.model_directory.name,
             tokenizer_path=str(settings.model_directory),
             context_length=running.context_length,

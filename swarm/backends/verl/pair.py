@@ -17,28 +17,28 @@ from omegaconf import OmegaConf
 from swarm.backends.pairing import first_death, start_in_turns, start_together
 from swarm.backends.process.worker_process import WorkerProcess
 from swarm.backends.replicas.layout import SamplerLimits, SamplerSettings
-from swarm.backends.replicas.sampler import ReplicatedSampler
+from swarm.backends.replicas.sampler import ReplicaSampler
 from swarm.backends.verl.settings.configuration import VerlSettings, merge_settings
 from swarm.backends.verl.settings.sampler_settings import sampler_settings
 from swarm.backends.verl.trainer import VerlLimits, VerlTrainer, build_driver
 from swarm.config import ServerConfig
 from swarm.errors import JobInvalid
 from swarm.job import TrainJob
-from swarm.sampler import EngineInfo
+from swarm.sampler import SamplerInfo
 from swarm.types import SamplingParams, TokenDelta
 
 
 @dataclass(frozen=True, slots=True)
 class VerlPair:
-    """Implementation of `swarm.sampler.Engine` by the sampler, which also starts and stops the trainer."""
+    """Implementation of `swarm.sampler.Sampler` by the sampler, which also starts and stops the trainer."""
 
-    sampler: ReplicatedSampler
+    sampler: ReplicaSampler
     trainer: VerlTrainer
     driver: WorkerProcess
     colocated: bool
     one_after_the_other: bool = False
 
-    async def start(self) -> EngineInfo:
+    async def start(self) -> SamplerInfo:
         """Start both at the base model, and keep living processes. Raise JobInvalid, EngineFailure, EngineLost."""
         if self.colocated:
             return await start_in_turns(self.sampler, self.trainer.start)
@@ -79,7 +79,7 @@ def build_verl(
     check_cluster(merged, config)
     settings = _placed(sampler_settings(merged), merged, has_own_cluster=config.ray_address is None)
     boot_timeout_s = config.boot_limit_s("verl")
-    sampler = ReplicatedSampler(
+    sampler = ReplicaSampler(
         settings,
         python=config.python_of(settings.sampler),
         log_directory=log_directory,

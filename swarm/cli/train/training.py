@@ -158,7 +158,7 @@ class _Training:
             begun_at = start_run(client, folder, record, self.job, fresh=fresh).step
             if warning := warning_of(self.tasks):
                 typer.echo(f"swarm: {warning}", err=True)
-            self._tell_place(directory, begun_at)
+            self._report_progress(directory, begun_at)
             scores = _Scores(client, self)
             before = scores.base(folder, record, begun_at)
             gate = None if self.eval_every is None else scores.gate(self.eval_every)
@@ -178,7 +178,7 @@ class _Training:
             "evaluations": evaluations, "changes": changes, "home": None if url else str(directory),
         }  # fmt: skip
 
-    def _tell_place(self, directory: Path, step: int) -> None:
+    def _report_progress(self, directory: Path, step: int) -> None:
         total = self.job.total_steps or STEPS
         if step >= total:
             typer.echo(f"all {total} steps of {directory} are done: a job with more total_steps goes further", err=True)
@@ -199,15 +199,15 @@ class _Scores:
         Return None if steps were trained before it was measured. Raise EngineFailure if no episode was scored.
         """
         if record.base_score is not None:
-            _tell("before", f"{record.base_score.text}, on record")
+            _show_score("before", f"{record.base_score.text}, on record")
             self._kept.append((0, record.base_score))
             return record.base_score
         if step:
-            _tell("before", f"not known: {step} steps were trained before it was measured")
+            _show_score("before", f"not known: {step} steps were trained before it was measured")
             return None
         step_of_score, score = self.measure("before")
         if step_of_score != 0:
-            _tell("before", "not known: others trained while it was measured")
+            _show_score("before", "not known: others trained while it was measured")
             return None
         folder.write(record.model_copy(update={"base_score": score}))
         return score
@@ -223,7 +223,7 @@ class _Scores:
         mean_of(found.evaluation)
         score = score_of(found.evaluation)
         self._kept.append((found.step, score))
-        _tell(when, score.text)
+        _show_score(when, score.text)
         return found.step, score
 
     def gate(self, every: int) -> Callable[[int], int]:
@@ -315,7 +315,7 @@ def _in_one_line(figures: Mapping[str, Any]) -> str:
     return f"{figures['env']}: {HeldOutScore(**figures['before']).text} -> {after} in {figures['steps']} steps"
 
 
-def _tell(when: str, what: str) -> None:
+def _show_score(when: str, what: str) -> None:
     typer.echo(f"held-out score {when + ':':8}{what}", err=True)
 
 

@@ -43,8 +43,6 @@ from swarm.schemas import (
     EvaluationView,
     EventPage,
     EventView,
-    HeldTask,
-    HeldTasks,
     JobUsage,
     JobView,
     LaunchPage,
@@ -59,6 +57,8 @@ from swarm.schemas import (
     StartEngineRequest,
     Status,
     SyncJobRequest,
+    TaskCount,
+    TaskCounts,
     UpdateBatchPolicyRequest,
 )
 from swarm.spelling import UNKNOWN
@@ -102,9 +102,9 @@ def change_job(
     return (yield from exchange(server, Call("PATCH", f"{API_PREFIX}/job", body), JobView))
 
 
-def held_tasks(server: Server) -> Plan[list[HeldTask]]:
-    held = yield from exchange(server, Call("GET", f"{API_PREFIX}/tasks"), HeldTasks)
-    return held.tasks
+def task_counts(server: Server) -> Plan[list[TaskCount]]:
+    counts = yield from exchange(server, Call("GET", f"{API_PREFIX}/tasks"), TaskCounts)
+    return counts.tasks
 
 
 def usage(server: Server, episode_type: EpisodeType | str) -> Plan[JobUsage]:

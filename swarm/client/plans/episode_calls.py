@@ -40,7 +40,7 @@ from swarm.types import EpisodeType, Task, WorkflowOutput
 logger = logging.getLogger(__name__)
 
 # The longest wait of a begin on the server, because proxies cut connections that are silent for a minute.
-MAX_HOLD_S = 25.0
+MAX_WAIT_S = 25.0
 # The most episodes that one heartbeat may list.
 MAX_LISTED = 20_000
 
@@ -62,7 +62,7 @@ def begin_episode(
     wait_timeout_s: float,
     sampling: EpisodeSampling,
 ) -> Plan[tuple[str, Credentials]]:
-    hold_s = max(0.0, min(MAX_HOLD_S, wait_timeout_s))
+    max_wait_s = max(0.0, min(MAX_WAIT_S, wait_timeout_s))
     body = checked(
         lambda: BeginEpisodeRequest(
             begin_secret=secrets.token_urlsafe(24),
@@ -72,7 +72,7 @@ def begin_episode(
             data_source=data_source,
             lease_s=lease_s,
             idle_timeout_s=idle_timeout_s,
-            wait_s=hold_s,
+            wait_s=max_wait_s,
             **sampling,
         )
     )
@@ -81,7 +81,7 @@ def begin_episode(
         f"{_PREFIX}/begin",
         body,
         patience_s=wait_timeout_s,
-        answer_s=hold_s,
+        answer_s=max_wait_s,
         entry=Entry(_BEGIN_MANY, body),
     )
     begun = yield from exchange(server, call, BeginEpisodeResponse)

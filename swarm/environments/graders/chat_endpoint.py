@@ -27,7 +27,7 @@ MIN_KEY_CHARS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ChatAnswer:
     """An answer; `tokens` counts those of prompt and answer, and is None if the server does not report them."""
 
     text: str
@@ -57,7 +57,7 @@ class ChatEndpoint:
         self._url, self._key_env, self._timeout_s = f"{url.rstrip('/')}/chat/completions", key_env, timeout_s
         self._opener: OpenerDirector = build_opener(_NoRedirects())
 
-    def ask(self, prompt: str) -> Answer:
+    def ask(self, prompt: str) -> ChatAnswer:
         """Return the answer at temperature 0.
 
         Raises CallFailed.
@@ -101,12 +101,12 @@ class ChatEndpoint:
 
     def _refused(self, error: HTTPError) -> CallFailed:
         try:
-            said = " ".join(error.read(CHUNK_BYTES).decode(errors="replace").split())
+            reason = " ".join(error.read(CHUNK_BYTES).decode(errors="replace").split())
         except (OSError, HTTPException):
-            said = "and closed the connection"
+            reason = "and closed the connection"
         hint = f" (the key is read from ${self._key_env})" if error.code in (401, 403) else ""
         return CallFailed(
-            self.without_key(f"{self._url} answered HTTP {error.code}{hint}: {said}")[:MAX_ERROR_CHARS],
+            self.without_key(f"{self._url} answered HTTP {error.code}{hint}: {reason}")[:MAX_ERROR_CHARS],
             is_temporary=error.code == 429 or error.code >= 500,
             retry_after_s=_seconds(error.headers.get("retry-after")),
         )
@@ -133,7 +133,7 @@ class _NoRedirects(HTTPRedirectHandler):
         return None
 
 
-def _answer_in(body: bytes) -> Answer:
+def _answer_in(body: bytes) -> ChatAnswer:
     """Return the answer in a chat completion, which is empty if it has no text.
 
     Raises CallFailed for any other document. Servers differ in the fields that they leave out.
@@ -145,7 +145,7 @@ def _answer_in(body: bytes) -> Answer:
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         raise CallFailed(f"the answer is not a chat completion: {body[:80]!r}", is_temporary=True) from None
     tokens = cast(dict[str, object], usage).get("total_tokens") if isinstance(usage, dict) else None
-    return Answer(text if isinstance(text, str) else "", tokens if isinstance(tokens, int) else None)
+    return ChatAnswer(text if isinstance(text, str) else "", tokens if isinstance(tokens, int) else None)
 
 
 def _seconds(header: str | None) -> float | None:

@@ -36,10 +36,10 @@ def is_exact(reply: str, expected: object) -> bool:
 def is_number(reply: str, expected: object) -> bool:
     """Return whether the last number of the reply is the expected one, with a relative tolerance of 1e-6."""
     text = str(expected).rpartition(_WORKED_ANSWER)[2]
-    wanted, said = last_number(text), last_number(reply)
+    wanted, found = last_number(text), last_number(reply)
     if wanted is None:
         raise ValueError(f"{text.strip()[:40]!r} is not a number")
-    return said is not None and abs(said - wanted) <= _RELATIVE_TOLERANCE * abs(wanted)
+    return found is not None and abs(found - wanted) <= _RELATIVE_TOLERANCE * abs(wanted)
 
 
 def last_number(text: str) -> Decimal | None:
@@ -75,11 +75,11 @@ def is_equal_json(reply: str, expected: object) -> bool:
     wanted = json.loads(expected) if isinstance(expected, str) else expected
     fenced = re.fullmatch(r"\s*```(?:json)?\s*(.*?)\s*```\s*", reply, re.DOTALL)
     try:
-        said: Any = json.loads(fenced.group(1) if fenced else reply)
+        found: Any = json.loads(fenced.group(1) if fenced else reply)
     except (ValueError, RecursionError):
         return False
     try:
-        return _are_equal(said, wanted)
+        return _are_equal(found, wanted)
     except RecursionError:
         return False
 

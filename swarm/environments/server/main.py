@@ -27,7 +27,7 @@ from swarm.tasks.base import Split
 TRAIN_SOCKET = "train.sock"
 EVALUATOR_SOCKET = "evaluator.sock"
 BEAT_S = 1.0
-HELD_MARGIN_S = 10.0
+BLOCKED_MARGIN_S = 10.0
 """Seconds beyond the time limit of a call. The service ends a call at its limit, if its thread gets to run."""
 
 
@@ -40,19 +40,19 @@ def main(argv: list[str] | None = None) -> int:
     try:
         environment = load_environment(options.name)
     except SwarmError as error:
-        _say(announcement, {"error": {"code": error.code, "message": error.message}})
+        _announce(announcement, {"error": {"code": error.code, "message": error.message}})
         return 2
     service = EnvironmentService(environment)
     programs = UnixListener(options.folder / TRAIN_SOCKET, service, frozenset({Split.TRAIN}))
     evaluator = UnixListener(options.folder / EVALUATOR_SOCKET, service, frozenset(Split))
     threading.Thread(target=programs.serve_forever, daemon=True).start()
-    threading.Thread(target=_end_when_held, args=(environment.time_limit_s + HELD_MARGIN_S,), daemon=True).start()
-    _say(announcement, service.describe().model_dump(mode="json"))
+    threading.Thread(target=_end_when_blocked, args=(environment.time_limit_s + BLOCKED_MARGIN_S,), daemon=True).start()
+    _announce(announcement, service.describe().model_dump(mode="json"))
     evaluator.serve_forever()
     return 0
 
 
-def _end_when_held(limit_s: float) -> None:
+def _end_when_blocked(limit_s: float) -> None:
     """End this process once no other Python thread has run for `limit_s` seconds.
 
     Code in C can block the interpreter, for example a regular expression that backtracks without end. Then nothing
@@ -63,7 +63,7 @@ def _end_when_held(limit_s: float) -> None:
         time.sleep(BEAT_S)
 
 
-def _say(announcement: TextIO, document: dict[str, Any]) -> None:
+def _announce(announcement: TextIO, document: dict[str, Any]) -> None:
     announcement.write(json.dumps(document) + "\n")
     announcement.flush()
 

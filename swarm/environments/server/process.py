@@ -121,8 +121,8 @@ class EnvironmentProcess:
                 useless += 1
                 logger.error("the environment %s could not be restarted: %s", self._name, error)
                 if useless == MAX_USELESS_STARTS:
-                    said = f"{self._name} could not be restarted: {' '.join(str(error).split())}"
-                    (self._folder / GONE_FILE).write_text(said, encoding="utf-8")
+                    reason = f"{self._name} could not be restarted: {' '.join(str(error).split())}"
+                    (self._folder / GONE_FILE).write_text(reason, encoding="utf-8")
                     return
 
     def _start(self) -> Child:
@@ -172,8 +172,8 @@ class EnvironmentProcess:
         hint = f": install swarm-researcher in {python}" if python and "No module named" in str(silence) else ""
         return EnvironmentFailure(f"the process of the environment {self._name} did not start: {silence}{hint}")
 
-    def _started(self, child: Child, said: dict[str, Any]) -> Child:
-        failure = said.get("error")
+    def _started(self, child: Child, reason: dict[str, Any]) -> Child:
+        failure = reason.get("error")
         if failure is None:
             return child
         child.stop()

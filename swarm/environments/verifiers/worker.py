@@ -46,7 +46,7 @@ class ModelCallFailed(Exception):
         self.status_code = status_code
 
 
-class Problem(BaseModel):
+class WorkerFailure(BaseModel):
     """An error of the worker.
 
     `kind` is library, unknown, options or failed, and `status` is that of a failed model call.
@@ -62,10 +62,10 @@ class Reply(BaseModel):
 
     number: int
     result: dict[str, Any] | None = None
-    error: Problem | None = None
+    error: WorkerFailure | None = None
 
 
-class Worker:
+class VerifiersWorker:
     """One process that runs the script."""
 
     def __init__(self, python: Path) -> None:
@@ -90,7 +90,7 @@ class Worker:
         self._numbers = count()
         self._pending: dict[int, Future[dict[str, Any]]] = {}
         self._reason: str | None = None
-        self._said: deque[str] = deque(maxlen=KEPT_LINES)
+        self._output: deque[str] = deque(maxlen=KEPT_LINES)
         self._listener = threading.Thread(target=self._listen, name="verifiers-log", daemon=True)
         self._reader = threading.Thread(target=self._read, name="verifiers-replies", daemon=True)
         self._listener.start()
@@ -153,7 +153,7 @@ class Worker:
                 try:
                     self._take(Reply.model_validate_json(line))
                 except ValidationError:
-                    self._said.append(f"it sent the invalid answer {line[:200]!r}")
+                    self._output.append(f"it sent the invalid answer {line[:200]!r}")
                     self._kill()
                     break
         status = self._process.wait()
@@ -184,11 +184,11 @@ class Worker:
             for line in lines:
                 if text := line.decode(errors="replace").strip():
                     logger.debug("verifiers: %s", text)
-                    self._said.append(text)
+                    self._output.append(text)
 
     def _describe(self, status: int) -> str:
         how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
-        return f"{how}: {self._said[-1][:LONGEST_REASON]}" if self._said else how
+        return f"{how}: {self._output[-1][:LONGEST_REASON]}" if self._output else how
 
     def _lost(self, reason: str) -> EnvironmentFailure:
         """Return an error whose cause, a lost connection, tells the client library to try again.
@@ -200,7 +200,7 @@ class Worker:
         return error
 
 
-def _error_of(problem: Problem) -> SwarmError:
+def _error_of(problem: WorkerFailure) -> SwarmError:
     message = " ".join(problem.message.split())
     if problem.kind == "unknown":
         return NotFound(message, param="env")

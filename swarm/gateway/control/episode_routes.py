@@ -151,8 +151,8 @@ def add_judgement_routes(router: APIRouter, served: Served, ledger: Ledger) -> N
 
         The stop rules `any_client_agrees` and `all_clients_agree` use it, until the batch is closed.
         """
-        agreed, will_seal = require_service(served).episodes.agree(body.client_id)
-        return AgreeResponse(agreed=list(agreed), will_seal=will_seal)
+        agreed, will_close = require_service(served).episodes.agree(body.client_id)
+        return AgreeResponse(agreed=list(agreed), will_close=will_close)
 
 
 def add_state_route(router: APIRouter, served: Served, ledger: Ledger) -> None:

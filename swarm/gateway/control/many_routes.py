@@ -166,7 +166,7 @@ class _Entries:
 
     async def _carry_out(self, index: int, work: Work) -> None:
         try:
-            answer = await work(lambda: self._hold(index))
+            answer = await work(lambda: self._wait(index))
             line = b'{"index":%d,"status":%d,"answer":%b}\n' % (
                 index,
                 self._status,
@@ -182,7 +182,7 @@ class _Entries:
         self._moving.discard(index)
         self._changed.set()
 
-    async def _hold(self, index: int) -> None:
+    async def _wait(self, index: int) -> None:
         """Mark an entry as waiting. Returns once the caller has disconnected."""
         self._moving.discard(index)
         self._changed.set()

@@ -40,7 +40,7 @@ _RESPONSES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class Scrape:
     """The data of one scrape.
 
     `episodes` counts the episodes of the present job by state and outcome. The outcome is "" where there is none.
@@ -60,7 +60,7 @@ def add_prometheus_route(
     @router.get("/metrics", summary="State and traffic for Prometheus", response_class=Response, responses=_RESPONSES)
     async def scrape(request: Request) -> Response:
         service = served()
-        snapshot = Snapshot(
+        snapshot = Scrape(
             status=await control.status(),
             episodes=await ledger.episode_counts(),
             tokens_sampled=0 if service is None else service.tokens_sampled,
@@ -72,7 +72,7 @@ def add_prometheus_route(
         return Response(encode(registry_of(snapshot)), headers={"content-type": content_type})
 
 
-def registry_of(snapshot: Snapshot) -> CollectorRegistry:
+def registry_of(snapshot: Scrape) -> CollectorRegistry:
     """Return a registry with the metrics of this snapshot and of the process."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
@@ -81,7 +81,7 @@ def registry_of(snapshot: Snapshot) -> CollectorRegistry:
 
 
 class _Snapshots(Collector):
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Scrape) -> None:
         self._snapshot = snapshot
 
     def collect(self) -> Iterator[Metric]:
@@ -134,12 +134,12 @@ def _clients(status: Status) -> Iterator[Metric]:
 def _pool(pool: PoolView) -> Iterator[Metric]:
     running = {("train",): float(pool.running_train), ("eval",): float(pool.running_eval)}
     yield _gauge("swarm_running_episodes", "Episodes between begin and end", ("type",), running)
-    yield _gauge("swarm_held_begins", "Calls that wait to begin an episode", (), {(): float(pool.held_begins)})
-    for unit, held, target in (
+    yield _gauge("swarm_waiting_begins", "Calls that wait to begin an episode", (), {(): float(pool.waiting_begins)})
+    for unit, collected, target in (
         ("episodes", pool.episodes, pool.episodes_target),
         ("tasks", pool.tasks, pool.tasks_target),
     ):
-        yield _gauge(f"swarm_pool_{unit}", f"The next batch: {unit} collected so far", (), {(): float(held)})
+        yield _gauge(f"swarm_pool_{unit}", f"The next batch: {unit} collected so far", (), {(): float(collected)})
         yield _gauge(f"swarm_pool_{unit}_target", f"The next batch: {unit} it needs", (), {(): float(target)})
     sources = pool.sources.items()
     of_source = ("source",)

@@ -29,7 +29,6 @@ from swarm.schemas import (
     ChangeJobRequest,
     CheckpointResponse,
     EngineState,
-    HeldTasks,
     JobUsage,
     JobView,
     LaunchView,
@@ -42,6 +41,7 @@ from swarm.schemas import (
     StartEngineRequest,
     Status,
     SyncJobRequest,
+    TaskCounts,
     UpdateBatchPolicyRequest,
 )
 
@@ -51,7 +51,7 @@ Served = Callable[[], ModelService | None]
 """Returns the service of the model, or None while no engine runs."""
 
 
-class Lease(Protocol):
+class LeaseControl(Protocol):
     """The lease by which one study uses the server alone."""
 
     async def take(self, wanted: LeaseRequest) -> LeaseView: ...
@@ -72,7 +72,7 @@ class Control:
     start: Callable[[Resume], Awaitable[None]]
     launch: Callable[[str, dict[str, Any]], Awaitable[LaunchView]]
     launches: Callable[[str | None, int], Awaitable[list[LaunchView]]]
-    lease: Lease
+    lease: LeaseControl
     stop: Callable[[], Awaitable[None]]
     checkpoint: Callable[[], Awaitable[CheckpointResponse]]
     load: Callable[[int], Awaitable[None]]
@@ -115,12 +115,12 @@ def add_status_routes(router: APIRouter, control: Control, served: Served, ledge
         return require_service(served).episodes.policies()
 
     @router.get("/tasks", summary="The tasks of the present job that have episodes", responses=errors(507))
-    async def get_tasks() -> HeldTasks:
+    async def get_tasks() -> TaskCounts:
         """Return, for each task, the groups that a batch contains and the ended episodes that wait for a batch.
 
         A client that was restarted need not run these episodes again.
         """
-        return HeldTasks.model_validate({"tasks": await ledger.held_tasks()}, from_attributes=True)
+        return TaskCounts.model_validate({"tasks": await ledger.task_counts()}, from_attributes=True)
 
     @router.get("/usage", summary="Total usage of the present job's episodes", responses=errors(507))
     async def get_usage(query: Annotated[UsageQuery, Query()]) -> JobUsage:

@@ -44,20 +44,20 @@ def view_usage(use: ModelUse, begun_at: float, ended_at: float | None) -> Episod
     )
 
 
-def view_job_usage(episode_type: EpisodeType, spent: JobUse) -> JobUsage:
+def view_job_usage(episode_type: EpisodeType, used: JobUse) -> JobUsage:
     return JobUsage(
         episode_type=episode_type,
-        episodes=spent.episodes,
-        calls=spent.use.calls,
-        prompt_tokens=spent.use.prompt_tokens,
-        sampled_tokens=spent.use.sampled_tokens,
-        seconds=spent.seconds,
-        limited=spent.limited,
-        system_failures=spent.use.system_failures,
-        faulty=spent.faulty,
-        unrewarded=dict(spent.unrewarded),
-        model_share=spent.model_share,
-        **_settings(spent.use),
+        episodes=used.episodes,
+        calls=used.use.calls,
+        prompt_tokens=used.use.prompt_tokens,
+        sampled_tokens=used.use.sampled_tokens,
+        seconds=used.seconds,
+        limited=used.limited,
+        system_failures=used.use.system_failures,
+        faulty=used.faulty,
+        unrewarded=dict(used.unrewarded),
+        model_share=used.model_share,
+        **_settings(used.use),
     )
 
 

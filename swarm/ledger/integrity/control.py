@@ -166,15 +166,15 @@ class ControlFile:
 
 
 def _encode(number: int, mark: Mark) -> bytes:
-    said = json.dumps({"note": number, **asdict(mark)}).encode()
-    return b"%08x %-*s\n" % (zlib.crc32(said), PLACE_BYTES - 10, said)
+    content = json.dumps({"note": number, **asdict(mark)}).encode()
+    return b"%08x %-*s\n" % (zlib.crc32(content), PLACE_BYTES - 10, content)
 
 
 def _decode(place: bytes) -> tuple[int, Mark] | None:
-    check, _, said = place.partition(b" ")
-    said = said.rstrip()
-    if check != b"%08x" % zlib.crc32(said):
+    check, _, content = place.partition(b" ")
+    content = content.rstrip()
+    if check != b"%08x" % zlib.crc32(content):
         return None
-    fields = json.loads(said)
+    fields = json.loads(content)
     number, closed = fields.pop("note"), fields.pop("closed")
     return number, Mark(**fields, closed=None if closed is None else ClosedFile(**closed))

@@ -1,4 +1,4 @@
-"""The life of one batch: sealed, then trained or failed, and perhaps rewound.
+"""The life of one batch: closed, then trained or failed, and perhaps rewound.
 
 Place in the flow: the training loop records each step of a batch here. The conditions of the statements admit only
 legal changes of state, so that no episode is trained twice. This module knows nothing of how a batch is chosen.
@@ -24,7 +24,7 @@ SCORE = "critic/score/mean"
 """The metric that the event of a trained batch carries, in verl's name."""
 
 
-def seal_batch(
+def close_batch(
     connection: sqlite3.Connection,
     at: float,
     batch_id: str,
@@ -39,9 +39,9 @@ def seal_batch(
     changed, if a member is not a completed train episode outside any batch.
     """
     connection.execute(
-        "INSERT INTO batches (batch_id, job_id, step, state, sealed_at, settings)"
+        "INSERT INTO batches (batch_id, job_id, step, state, closed_at, settings)"
         f" VALUES (?, {NEWEST_JOB}, ?, ?, ?, ?)",
-        (batch_id, step, BatchState.SEALED, at, to_json(dict(settings or {}))),
+        (batch_id, step, BatchState.CLOSED, at, to_json(dict(settings or {}))),
     )
     members = [(episode_id, number) for number, group in enumerate(groups) for episode_id in group]
     for episode_id, number in members:
@@ -60,20 +60,20 @@ def seal_batch(
     reasons = Counter(reason for _, reason in dropped)
     count_closed(connection, EpisodeState.DROPPED, reasons)
     detail = {"batch_id": batch_id, "step": step, "episodes": len(members), "dropped": dict(reasons)}
-    insert_event(connection, at, "batch.sealed", detail)
+    insert_event(connection, at, "batch.closed", detail)
 
 
 def finish_batch(connection: sqlite3.Connection, at: float, report: StepReport) -> None:
-    """Record a finished step. Raise Conflict unless the batch that the report names is sealed."""
+    """Record a finished step. Raise Conflict unless the batch that the report names is closed."""
     finished = connection.execute(
         "UPDATE batches SET state = ?, step = ?, finished_at = ?, weight_version = ?, metrics = ?"
         " WHERE batch_id = ? AND state = ?",
         (
             BatchState.TRAINED, report.step, at, report.weight_version.version, to_json(dict(report.metrics)),
-            report.batch_id, BatchState.SEALED,
+            report.batch_id, BatchState.CLOSED,
         ),
     ).rowcount  # fmt: skip
-    _require(finished, f"batch {report.batch_id} cannot be finished: it is not sealed")
+    _require(finished, f"batch {report.batch_id} cannot be finished: it is not closed")
     trained = connection.execute(
         "UPDATE episodes SET state = ? WHERE batch_id = ? AND state = ?",
         (EpisodeState.TRAINED, report.batch_id, EpisodeState.COMPLETED),
@@ -96,22 +96,22 @@ def finish_batch(connection: sqlite3.Connection, at: float, report: StepReport) 
 
 
 def fail_batch(connection: sqlite3.Connection, at: float, batch_id: str, reason: str) -> None:
-    """Give a sealed batch up. Its members are completed and unbound again. Raise Conflict unless it is sealed."""
+    """Give a closed batch up. Its members are completed and unbound again. Raise Conflict unless it is closed."""
     failed = connection.execute(
         "UPDATE batches SET state = ?, reason = ?, finished_at = ? WHERE batch_id = ? AND state = ?",
-        (BatchState.FAILED, reason, at, batch_id, BatchState.SEALED),
+        (BatchState.FAILED, reason, at, batch_id, BatchState.CLOSED),
     ).rowcount
-    _require(failed, f"batch {batch_id} cannot be failed: it is not sealed")
+    _require(failed, f"batch {batch_id} cannot be failed: it is not closed")
     connection.execute("UPDATE episodes SET batch_id = NULL, batch_group = NULL WHERE batch_id = ?", (batch_id,))
     insert_event(connection, at, "batch.failed", {"batch_id": batch_id, "reason": reason})
 
 
-def fail_sealed(connection: sqlite3.Connection, at: float, reason: str) -> tuple[str, ...]:
-    """Give every sealed batch up, and return their ids."""
-    sealed = connection.execute("SELECT batch_id FROM batches WHERE state = ?", (BatchState.SEALED,)).fetchall()
-    for row in sealed:
+def fail_closed_batches(connection: sqlite3.Connection, at: float, reason: str) -> tuple[str, ...]:
+    """Give every closed batch up, and return their ids."""
+    closed = connection.execute("SELECT batch_id FROM batches WHERE state = ?", (BatchState.CLOSED,)).fetchall()
+    for row in closed:
         fail_batch(connection, at, row["batch_id"], reason)
-    return tuple(row["batch_id"] for row in sealed)
+    return tuple(row["batch_id"] for row in closed)
 
 
 def rewind(connection: sqlite3.Connection, at: float, step: int, reason: str) -> None:

@@ -10,7 +10,7 @@ import sqlite3
 from swarm.ledger import queries
 from swarm.ledger.queries import IN_POOL, NEWEST_JOB
 from swarm.ledger.rows import EvaluationState, OpenWork
-from swarm.ledger.writes.batches import fail_sealed
+from swarm.ledger.writes.batches import fail_closed_batches
 from swarm.ledger.writes.counts import count_closed
 from swarm.schemas import EpisodeState
 
@@ -23,7 +23,7 @@ def recover(connection: sqlite3.Connection, at: float, reason: str = "server_res
     Batches that were closed and never finished fail with `reason`. Running episodes continue, with one more system
     failure counted.
     """
-    returned = fail_sealed(connection, at, reason)
+    returned = fail_closed_batches(connection, at, reason)
     last = connection.execute(
         f"SELECT step, weight_version FROM batches WHERE job_id = {NEWEST_JOB} AND state = 'trained'"
         " ORDER BY step DESC LIMIT 1"
@@ -46,7 +46,7 @@ def recover(connection: sqlite3.Connection, at: float, reason: str = "server_res
 
 def close_books(connection: sqlite3.Connection, at: float) -> None:
     """End all open work of the previous job, since the next job cannot train it."""
-    fail_sealed(connection, at, JOB_REPLACED)
+    fail_closed_batches(connection, at, JOB_REPLACED)
     expired = connection.execute(
         "UPDATE episodes SET state = ?, outcome = ?, ended_at = ? WHERE state IN ('running', 'prepared')",
         (EpisodeState.EXPIRED, JOB_REPLACED, at),

@@ -33,13 +33,13 @@ from swarm.program.attempts import AgentSession, Model
 from swarm.program.base import Program, answer_in_turn
 from swarm.program.hosted.key_router import BASE_PATH, KeyRouter
 from swarm.program.hosted.protocol import (
-    Call,
-    Failure,
-    Following,
+    CallLine,
+    FailureLine,
+    FollowingLine,
     FromProgram,
     KeyLine,
     ModelLine,
-    Ready,
+    ReadyLine,
     TaskLine,
 )
 from swarm.program.roles import ONE_ROLE
@@ -62,7 +62,7 @@ MAX_STRAY_LINES = 1000
 """The limit of lines in a row that are not of the protocol. They cost the driver time, and so many are no accident."""
 MAX_WAITING_LINES = 64
 """The limit of unread replies of one call. An agent waits after each reply, so each of its threads can have one."""
-MAX_UNSAID_LINES = 4096
+MAX_UNSENT_LINES = 4096
 """The limit of lines that wait for a program to read them."""
 PROGRAM_FILE = "program.py"
 
@@ -172,7 +172,7 @@ class ProgramProcess:
             keys=[KeyLine(role=role, api_key=each.api_key, name=each.name) for role, each in models.items()],
             max_tokens=model.max_tokens,
         )
-        call = Call(
+        call = CallLine(
             id=next(self._numbers), function="agent", task=_line(task), model=line,
             messages=[dict(message) for message in session.messages], tools=[dict(tool) for tool in session.tools],
         )  # fmt: skip
@@ -181,7 +181,7 @@ class ProgramProcess:
             return self._run(self._agents, call, self._attempt_limit_s, session)
 
     def _reward(self, task: Task, transcript: Transcript, grade: Grade) -> float | Mapping[str, float]:
-        call = Call(
+        call = CallLine(
             id=next(self._numbers), function="reward", task=_line(task), grade=asdict(grade),
             messages=[dict(message) for message in transcript],
         )  # fmt: skip
@@ -191,24 +191,24 @@ class ProgramProcess:
     def _schedule(self, tasks: Sequence[Task], progress: float) -> list[Task]:
         by_id = {_line(task).task_id: task for task in tasks}
         lines = [_line(task) for task in tasks]
-        call = Call(id=next(self._numbers), function="schedule", tasks=lines, progress=progress)
+        call = CallLine(id=next(self._numbers), function="schedule", tasks=lines, progress=progress)
         chosen: Any = self._run(self._shapers, call, FUNCTION_LIMIT_S, None)
         names = cast(list[str], chosen) if isinstance(chosen, list) else []
         return [by_id[name] for name in names if name in by_id]
 
-    def _run(self, lives: _Lives | None, call: Call, limit_s: float, session: AgentSession | None) -> Any:
+    def _run(self, lives: _Lives | None, call: CallLine, limit_s: float, session: AgentSession | None) -> Any:
         assert lives is not None, "a program has no function without a process"
         life = lives.living()
         lines = life.begin(call)
         deadline = time.monotonic() + limit_s
         try:
             while True:
-                said = lines.get(timeout=max(0.0, deadline - time.monotonic()))
-                if said is None:
+                received = lines.get(timeout=max(0.0, deadline - time.monotonic()))
+                if received is None:
                     raise Unavailable(f"the process of {self._place.path.name} ended in mid-call: {life.last_words()}")
-                if said.reply is None or session is None:
-                    return _returned(said)
-                life.say(_following(call.id, said.reply, session, life))
+                if received.reply is None or session is None:
+                    return _returned(received)
+                life.say(_following(call.id, received.reply, session, life))
         except Empty:
             self._hung += 1
             if self._max_hung is None or self._hung >= self._max_hung:
@@ -300,13 +300,13 @@ class _Life:
     offence: str | None = None
     """The reason why its driver ends it, if the program has broken the protocol."""
     is_over: threading.Event = field(default_factory=threading.Event)
-    _unsaid: SimpleQueue[tuple[int, bytes] | None] = field(default_factory=lambda: SimpleQueue())
+    _unsent: SimpleQueue[tuple[int, bytes] | None] = field(default_factory=lambda: SimpleQueue())
     """Lines to write, each with the id of its call. One thread writes them, so that a program that does not read delays
     no other thread."""
     _calls: dict[int, SimpleQueue[FromProgram | None]] = field(
         default_factory=dict[int, "SimpleQueue[FromProgram | None]"]
     )
-    _ready: SimpleQueue[Ready | None] = field(default_factory=lambda: SimpleQueue())
+    _ready: SimpleQueue[ReadyLine | None] = field(default_factory=lambda: SimpleQueue())
 
     def __post_init__(self) -> None:
         place = self.place
@@ -329,7 +329,7 @@ class _Life:
             raise EnvironmentInvalid(ready.refusal, param="program")
         self.functions = frozenset(ready.functions)
 
-    def begin(self, call: Call) -> SimpleQueue[FromProgram | None]:
+    def begin(self, call: CallLine) -> SimpleQueue[FromProgram | None]:
         lines: SimpleQueue[FromProgram | None] = SimpleQueue()
         self._calls[call.id] = lines
         self.say(call)
@@ -340,16 +340,16 @@ class _Life:
     def forget(self, call_id: int) -> None:
         self._calls.pop(call_id, None)
 
-    def say(self, line: Call | Following) -> None:
+    def say(self, line: CallLine | FollowingLine) -> None:
         """Queue a line for the writing thread. A line to a dead process is lost."""
-        if self._unsaid.qsize() >= MAX_UNSAID_LINES:
-            self.offence = f"it did not read {MAX_UNSAID_LINES} lines that it was sent"
+        if self._unsent.qsize() >= MAX_UNSENT_LINES:
+            self.offence = f"it did not read {MAX_UNSENT_LINES} lines that it was sent"
             self.end()
-        self._unsaid.put((line.id, line.model_dump_json().encode() + b"\n"))
+        self._unsent.put((line.id, line.model_dump_json().encode() + b"\n"))
 
     def end(self) -> None:
         self.is_over.set()
-        self._unsaid.put(None)
+        self._unsent.put(None)
         self.child.stop()
 
     def last_words(self) -> str:
@@ -359,7 +359,7 @@ class _Life:
         return lines[-1] if lines else "it wrote no message"
 
     def _write(self) -> None:
-        while (unsaid := self._unsaid.get()) is not None:
+        while (unsaid := self._unsent.get()) is not None:
             call_id, line = unsaid
             try:
                 self.child.write(line)
@@ -380,7 +380,7 @@ class _Life:
             if self.offence is not None:
                 break
         self.is_over.set()
-        self._unsaid.put(None)
+        self._unsent.put(None)
         self._ready.put(None)
         for call in list(self._calls.values()):
             call.put(None)
@@ -390,20 +390,20 @@ class _Life:
     def _take(self, line: bytes) -> bool:
         """Pass a line on to the call that waits for it. Return False if it is no line of the protocol."""
         if not self.functions_are_known:
-            if (ready := _parse(line, Ready)) is None:
+            if (ready := _parse(line, ReadyLine)) is None:
                 return False
             self.functions_are_known = True
             self._ready.put(ready)
             return True
-        said = _parse(line, FromProgram)
-        call = None if said is None else self._calls.get(said.id)
-        if said is None or call is None:
+        received = _parse(line, FromProgram)
+        call = None if received is None else self._calls.get(received.id)
+        if received is None or call is None:
             return False
         self.has_answered = True
         if call.qsize() >= MAX_WAITING_LINES:
             self.offence = f"it wrote {MAX_WAITING_LINES} replies to one turn"
         else:
-            call.put(said)
+            call.put(received)
         return True
 
 
@@ -433,31 +433,35 @@ def _parse(line: bytes, kind: type[Parsed]) -> Parsed | None:
         return None
 
 
-def _returned(said: FromProgram) -> Any:
+def _returned(received: FromProgram) -> Any:
     """Return the result of a call. Raises Unavailable for a transient failure, else ProgramFailure.
 
     No other error is raised, because a program may send any code, and some codes would end or delay its driver's run.
     """
-    if said.failure is None:
-        return said.result
-    error = error_class(said.failure.code)(said.failure.message)
+    if received.failure is None:
+        return received.result
+    error = error_class(received.failure.code)(received.failure.message)
     raise Unavailable(error.message) if is_transient(error) else ProgramFailure(error.message)
 
 
-def _following(call_id: int, reply: Message, session: AgentSession, life: _Life) -> Following:
+def _following(call_id: int, reply: Message, session: AgentSession, life: _Life) -> FollowingLine:
     """Pass an agent's answer to the session and return the line with the messages that follow.
 
     An error of the environment is raised here, in the driver. So the attempt fails, also if the agent catches it.
     """
     if session.is_over:
-        failure = Failure(code="bad_request", message="this attempt is over: an agent replies until reply() is None")
-        return Following(id=call_id, failure=failure)
+        failure = FailureLine(
+            code="bad_request", message="this attempt is over: an agent replies until reply() is None"
+        )
+        return FollowingLine(id=call_id, failure=failure)
     try:
         following = session.reply(reply)
     except Exception:
-        life.say(Following(id=call_id, failure=Failure(code="environment_failure", message="the attempt has failed")))
+        life.say(
+            FollowingLine(id=call_id, failure=FailureLine(code="environment_failure", message="the attempt has failed"))
+        )
         raise
-    return Following(id=call_id, messages=[dict(each) for each in following or ()], is_over=session.is_over)
+    return FollowingLine(id=call_id, messages=[dict(each) for each in following or ()], is_over=session.is_over)
 
 
 def _line(task: Task) -> TaskLine:

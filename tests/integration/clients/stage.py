@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 from integration.clients.chat_fields import CHAT_EFFECTS
 from integration.clients.completions_fields import COMPLETION_EFFECTS
-from integration.clients.engine_tap import Generation, TappedBackends
 from integration.clients.fields_sent import Effects, check_effects
 from integration.clients.messages_fields import MESSAGE_EFFECTS
 from integration.clients.responses_fields import RESPONSE_EFFECTS
+from integration.clients.sampler_tap import Generation, TappedBackends
 from integration.clients.wire import Exchange, Wire
 
 import swarm.server.http

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests_support import examples
 
 from swarm.backends.local.decoding.batching import Sampled
-from swarm.backends.local.delivery import BEGINNING_HOLD_S, COMPANY, LONGEST_HOLD_S, TokenDelivery
+from swarm.backends.local.delivery import COMPANY, FIRST_TOKEN_DELAY_S, LONGEST_DELAY_S, TokenDelivery
 from swarm.backends.process.wire import Message, Unpacker, pack, unpack_delta
 from swarm.errors import EngineFailure
 from swarm.types import FinishReason, TokenDelta, TokenLogprobs
@@ -52,9 +52,9 @@ def test_completions_in_company_that_are_soon_over_leave_in_one_piece() -> None:
     parent = Parent()
     delivery = TokenDelivery(parent.take, lambda: parent.now)
     for token in (40, 41, 42):
-        delivery.add(in_company(token), 0, BEGINNING_HOLD_S / 5)
-        parent.now += BEGINNING_HOLD_S / 5
-    delivery.add(in_company(43, FinishReason.STOP), 0, BEGINNING_HOLD_S / 5)
+        delivery.add(in_company(token), 0, FIRST_TOKEN_DELAY_S / 5)
+        parent.now += FIRST_TOKEN_DELAY_S / 5
+    delivery.add(in_company(43, FinishReason.STOP), 0, FIRST_TOKEN_DELAY_S / 5)
     assert parent.messages == 1
     assert all(parent.tokens(handle) == [40, 41, 42, 43] for handle in range(1, COMPANY + 1))
 
@@ -62,7 +62,7 @@ def test_completions_in_company_that_are_soon_over_leave_in_one_piece() -> None:
 def test_a_beginning_leaves_before_the_step_in_which_it_would_be_old() -> None:
     parent = Parent()
     delivery = TokenDelivery(parent.take, lambda: parent.now)
-    step_s = 0.4 * BEGINNING_HOLD_S
+    step_s = 0.4 * FIRST_TOKEN_DELAY_S
     for token in (40, 41):
         delivery.add(in_company(token), 0, step_s)
         assert parent.tokens(1) == []
@@ -144,7 +144,7 @@ def test_tokens_arrive_in_order_once_and_none_is_older_than_the_limit(steps: lis
         for handle, tokens in given_tokens.items():
             arrived = parent.tokens(handle)
             assert arrived == [token for token, _ in tokens][: len(arrived)]
-            assert all(parent.now - at < LONGEST_HOLD_S for _, at in tokens[len(arrived) :])
+            assert all(parent.now - at < LONGEST_DELAY_S for _, at in tokens[len(arrived) :])
     delivery.flush()
     assert {handle: parent.tokens(handle) for handle in given_tokens} == {
         handle: [token for token, _ in tokens] for handle, tokens in given_tokens.items()

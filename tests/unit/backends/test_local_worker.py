@@ -18,7 +18,7 @@ import psutil
 import pytest
 from constrained_rollouts import NEXT, OTHER_END, PERSON, TOOL_CALL, Sampled, make_batch, make_turn
 
-from swarm.backends.local.sampler import LocalEngine
+from swarm.backends.local.sampler import LocalSampler
 from swarm.backends.local.trainer import LocalTrainer, build_local, build_worker
 from swarm.config import ServerConfig
 from swarm.errors import BadRequest, ContextLengthExceeded, EngineFailure
@@ -40,67 +40,69 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="module")
-async def engine(anyio_backend: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalEngine]:
+async def sampler(anyio_backend: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalSampler]:
     """On a worker that outlives the engine; tests that kill it start it again."""
     log_path = tmp_path_factory.mktemp("worker") / "worker.log"
     config = ServerConfig(max_running_requests=32)
     worker = build_worker(config, log_path)
-    engine, _ = build_local(TrainJob(), config, worker)
-    await engine.start()
-    yield engine
+    sampler, _ = build_local(TrainJob(), config, worker)
+    await sampler.start()
+    yield sampler
     await worker.stop()
 
 
-async def sample(engine: LocalEngine, prompt: list[int] = PROMPT, **params: Any) -> list[TokenDelta]:
+async def sample(sampler: LocalSampler, prompt: list[int] = PROMPT, **params: Any) -> list[TokenDelta]:
     settings = SamplingParams(**{"max_tokens": 32, **params})
     async with asyncio.timeout(LIMIT_S):
-        return [delta async for delta in engine.generate("request", prompt, settings)]
+        return [delta async for delta in sampler.generate("request", prompt, settings)]
 
 
-async def test_bundled_model_ends_its_reply_with_its_stop_token(engine: LocalEngine) -> None:
-    deltas = await sample(engine, temperature=0.0)
+async def test_bundled_model_ends_its_reply_with_its_stop_token(sampler: LocalSampler) -> None:
+    deltas = await sample(sampler, temperature=0.0)
     tokens = [token for delta in deltas for token in delta.token_ids_T]
     assert deltas[-1].finish_reason is FinishReason.STOP
     assert tokens[-1] in read_stop_ids(BUNDLED_DIRECTORY, TOKENIZER)
     assert TOKENIZER.decode(tokens).strip()
 
 
-async def test_what_the_worker_never_uses_is_not_imported_with_its_libraries(engine: LocalEngine) -> None:
-    await sample(engine)
-    libraries = {part for mapped in psutil.Process(engine.worker.pid).memory_maps() for part in Path(mapped.path).parts}
+async def test_what_the_worker_never_uses_is_not_imported_with_its_libraries(sampler: LocalSampler) -> None:
+    await sample(sampler)
+    libraries = {
+        part for mapped in psutil.Process(sampler.worker.pid).memory_maps() for part in Path(mapped.path).parts
+    }
     assert "torch" in libraries and "scipy" not in libraries
 
 
-async def test_reload_keeps_the_process_and_unload_refuses_requests(engine: LocalEngine) -> None:
-    pid = engine.worker.pid
-    await engine.stop()
+async def test_reload_keeps_the_process_and_unload_refuses_requests(sampler: LocalSampler) -> None:
+    pid = sampler.worker.pid
+    await sampler.stop()
     with pytest.raises(EngineFailure, match="not started"):
-        await sample(engine)
-    await engine.start()
-    assert engine.worker.pid == pid
-    assert await sample(engine)
+        await sample(sampler)
+    await sampler.start()
+    assert sampler.worker.pid == pid
+    assert await sample(sampler)
 
 
-async def test_requests_beyond_the_limit_wait_for_a_row(engine: LocalEngine) -> None:
-    replies = await asyncio.gather(*(sample(engine, seed=seed) for seed in range(100)))
+async def test_requests_beyond_the_limit_wait_for_a_row(sampler: LocalSampler) -> None:
+    replies = await asyncio.gather(*(sample(sampler, seed=seed) for seed in range(100)))
     assert all(deltas[-1].finish_reason is not None for deltas in replies)
 
 
-async def test_prompts_that_cannot_be_sampled_are_refused_by_reason(engine: LocalEngine) -> None:
+async def test_prompts_that_cannot_be_sampled_are_refused_by_reason(sampler: LocalSampler) -> None:
     with pytest.raises(ContextLengthExceeded, match="2048"):
-        await sample(engine, prompt=[40] * 2048)
+        await sample(sampler, prompt=[40] * 2048)
     with pytest.raises(BadRequest, match="vocabulary of 384"):
-        await sample(engine, prompt=[40, 384])
+        await sample(sampler, prompt=[40, 384])
     with pytest.raises(BadRequest, match="empty"):
-        await sample(engine, prompt=[])
+        await sample(sampler, prompt=[])
 
 
-async def test_grammars_and_likeliest_tokens_pass_through_the_worker(engine: LocalEngine) -> None:
+async def test_grammars_and_likeliest_tokens_pass_through_the_worker(sampler: LocalSampler) -> None:
     wanted = (
         '{"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": false}'
     )
     deltas = await sample(
-        engine,
+        sampler,
         temperature=1.0,
         seed=1,
         top_logprobs=3,
@@ -118,29 +120,29 @@ async def test_grammars_and_likeliest_tokens_pass_through_the_worker(engine: Loc
         assert logprob <= top[0][1] and len(top) <= 3
 
 
-async def test_bad_grammars_and_biases_are_refused_by_reason(engine: LocalEngine) -> None:
+async def test_bad_grammars_and_biases_are_refused_by_reason(sampler: LocalSampler) -> None:
     with pytest.raises(BadRequest, match="uniqueItems"):
-        await sample(engine, grammar=Grammar(GrammarKind.JSON_SCHEMA, '{"type": "array", "uniqueItems": true}'))
+        await sample(sampler, grammar=Grammar(GrammarKind.JSON_SCHEMA, '{"type": "array", "uniqueItems": true}'))
     with pytest.raises(BadRequest, match="vocabulary of 384") as caught:
-        await sample(engine, logit_bias=((384, 1.0),))
+        await sample(sampler, logit_bias=((384, 1.0),))
     assert caught.value.param == "logit_bias"
-    assert await sample(engine)
+    assert await sample(sampler)
 
 
 @pytest.fixture
-async def pair(engine: LocalEngine) -> AsyncIterator[tuple[LocalEngine, LocalTrainer]]:
-    """Engine and trainer of a job of their own, which has the worker for the time of a test."""
-    own, trainer = build_local(TrainJob(max_staleness=1, lr=1e-3), ServerConfig(), engine.worker)
+async def pair(sampler: LocalSampler) -> AsyncIterator[tuple[LocalSampler, LocalTrainer]]:
+    """Sampler and trainer of a job of their own, which has the worker for the time of a test."""
+    own, trainer = build_local(TrainJob(max_staleness=1, lr=1e-3), ServerConfig(), sampler.worker)
     async with asyncio.timeout(LIMIT_S):
         await own.start()
     yield own, trainer
     async with asyncio.timeout(LIMIT_S):
-        await engine.start()
+        await sampler.start()
 
 
-async def sampled(engine: LocalEngine, prompt: Sequence[int], params: SamplingParams) -> Sampled:
+async def sampled(sampler: LocalSampler, prompt: Sequence[int], params: SamplingParams) -> Sampled:
     found = Sampled()
-    async for delta in engine.generate(f"request-{next(_names)}", prompt, params):
+    async for delta in sampler.generate(f"request-{next(_names)}", prompt, params):
         found.token_ids += delta.token_ids_T
         found.logprobs += delta.logprobs_T
         found.versions += delta.weight_versions_T
@@ -148,22 +150,22 @@ async def sampled(engine: LocalEngine, prompt: Sequence[int], params: SamplingPa
     return found
 
 
-async def play(engine: LocalEngine, number: int, turns_params: Sequence[SamplingParams]) -> list[Turn]:
+async def play(sampler: LocalSampler, number: int, turns_params: Sequence[SamplingParams]) -> list[Turn]:
     """A linear episode; the last turn starts a conversation of its own."""
     turns: list[Turn] = []
     prompt = PROMPT
     for index, params in enumerate(turns_params):
         parent = None if index in (0, len(turns_params) - 1) else index - 1
         prompt = PROMPT if parent is None else [*prompt, *turns[-1].output_ids_T, *NEXT]
-        found = await sampled(engine, prompt, params)
+        found = await sampled(sampler, prompt, params)
         turns.append(make_turn(f"episode-{number}", index, prompt, params, found, parent))
     return turns
 
 
 async def test_a_batch_of_schema_turns_and_forced_tool_calls_shows_no_gap(
-    pair: tuple[LocalEngine, LocalTrainer],
+    pair: tuple[LocalSampler, LocalTrainer],
 ) -> None:
-    engine, trainer = pair
+    sampler, trainer = pair
     stops = (OTHER_END,)
     kinds = [
         SamplingParams(60, 0.8, grammar=TOOL_CALL, stop_token_ids=stops),
@@ -174,7 +176,7 @@ async def test_a_batch_of_schema_turns_and_forced_tool_calls_shows_no_gap(
     ]
     async with asyncio.timeout(LIMIT_S):
         for step in (1, 2):
-            plays = [play(engine, number, [*kinds[number % 5 :], *kinds[: number % 5]]) for number in range(10)]
+            plays = [play(sampler, number, [*kinds[number % 5 :], *kinds[: number % 5]]) for number in range(10)]
             episodes = await asyncio.gather(*plays)
             report = await trainer.train(make_batch(episodes, size=5, step=step))
             constrained = [turn for turns in episodes for turn in turns if turn.params.grammar is not None]
@@ -191,13 +193,13 @@ async def test_a_batch_of_schema_turns_and_forced_tool_calls_shows_no_gap(
 
 @pytest.mark.slow
 async def test_turns_that_new_weights_met_in_mid_grammar_are_followed_too(
-    pair: tuple[LocalEngine, LocalTrainer],
+    pair: tuple[LocalSampler, LocalTrainer],
 ) -> None:
-    engine, trainer = pair
+    sampler, trainer = pair
     long = SamplingParams(900, grammar=Grammar(GrammarKind.REGEX, "(abc|[0-9]){400,}"))
     async with asyncio.timeout(LIMIT_S):
-        running = [asyncio.create_task(play(engine, number, [long])) for number in range(4)]
-        short = [await play(engine, number, [SamplingParams(60, grammar=PERSON)]) for number in range(4)]
+        running = [asyncio.create_task(play(sampler, number, [long])) for number in range(4)]
+        short = [await play(sampler, number, [SamplingParams(60, grammar=PERSON)]) for number in range(4)]
         await trainer.train(make_batch(short))
         episodes = [await each for each in running]
         assert any(len(set(turns[0].weight_versions_T)) == 2 for turns in episodes)
@@ -206,24 +208,24 @@ async def test_turns_that_new_weights_met_in_mid_grammar_are_followed_too(
     assert report.metrics["training/rollout_logprob_gap_max"] < 1e-4
 
 
-async def test_killed_worker_fails_generations_promptly_and_start_heals(engine: LocalEngine) -> None:
-    running = [asyncio.create_task(sample(engine, prompt=[40 + n], max_tokens=2000)) for n in range(5)]
+async def test_killed_worker_fails_generations_promptly_and_start_heals(sampler: LocalSampler) -> None:
+    running = [asyncio.create_task(sample(sampler, prompt=[40 + n], max_tokens=2000)) for n in range(5)]
     await asyncio.sleep(0.05)
-    pid = engine.worker.pid
+    pid = sampler.worker.pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     async with asyncio.timeout(60):
         outcomes = await asyncio.gather(*running, return_exceptions=True)
     assert any(isinstance(outcome, EngineFailure) and "SIGKILL" in str(outcome) for outcome in outcomes)
-    assert engine.worker.exited.is_set()
+    assert sampler.worker.exited.is_set()
     with pytest.raises(EngineFailure, match="SIGKILL"):
-        await sample(engine)
-    await engine.start()
-    assert engine.worker.pid != pid
-    assert await sample(engine)
+        await sample(sampler)
+    await sampler.start()
+    assert sampler.worker.pid != pid
+    assert await sample(sampler)
 
 
-async def test_wrong_models_are_refused_in_one_line(engine: LocalEngine, tmp_path: Path) -> None:
+async def test_wrong_models_are_refused_in_one_line(sampler: LocalSampler, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "no-such-model"}')
     (tmp_path / "tokenizer.json").write_text((BUNDLED_DIRECTORY / "tokenizer.json").read_text())
     too_long = TrainJob(max_model_len=4096)
@@ -232,30 +234,30 @@ async def test_wrong_models_are_refused_in_one_line(engine: LocalEngine, tmp_pat
         (TrainJob(model=str(tmp_path)), "no-such-model"),
         (too_long, "max_model_len is 4096 and the model supports 2048"),
     ):
-        other, _ = build_local(job, ServerConfig(), engine.worker)
+        other, _ = build_local(job, ServerConfig(), sampler.worker)
         with pytest.raises(EngineFailure, match=reason) as caught:
             await other.start()
         assert "\n" not in str(caught.value)
-    await engine.start()
+    await sampler.start()
 
 
-async def test_shorter_context_is_kept_to(engine: LocalEngine) -> None:
-    short, _ = build_local(TrainJob(max_model_len=40), ServerConfig(), engine.worker)
+async def test_shorter_context_is_kept_to(sampler: LocalSampler) -> None:
+    short, _ = build_local(TrainJob(max_model_len=40), ServerConfig(), sampler.worker)
     assert (await short.start()).context_length == 40
     deltas = await sample(short, prompt=[40] * 38, max_tokens=20)
     assert sum(len(delta.token_ids_T) for delta in deltas) <= 2
     await short.stop()
-    await engine.start()
+    await sampler.start()
 
 
-async def test_a_stopped_engine_frees_the_model_and_keeps_the_worker(engine: LocalEngine) -> None:
-    pid = engine.worker.pid
-    await engine.stop()
-    assert pid is not None and engine.worker.pid == pid
+async def test_a_stopped_engine_frees_the_model_and_keeps_the_worker(sampler: LocalSampler) -> None:
+    pid = sampler.worker.pid
+    await sampler.stop()
+    assert pid is not None and sampler.worker.pid == pid
     with pytest.raises(EngineFailure, match="not started"):
-        await sample(engine)
-    await engine.start()
-    assert engine.worker.pid == pid
+        await sample(sampler)
+    await sampler.start()
+    assert sampler.worker.pid == pid
 
 
 def test_death_of_the_parent_ends_the_worker(tmp_path: Path) -> None:

@@ -41,8 +41,8 @@ from swarm.job import TrainJob
 async def main(home, weights):
     config = ServerConfig(home=Path(home))
     worker = build_worker(config, Path(home) / "worker.log")
-    engine, _ = build_local(TrainJob().resolve(), config, worker)
-    await engine.start()
+    sampler, _ = build_local(TrainJob().resolve(), config, worker)
+    await sampler.start()
     print(await worker.call("write_weights", weights, timeout_s=60), flush=True)
     await asyncio.sleep(3600)
 
@@ -157,7 +157,7 @@ async def test_a_version_that_cannot_be_published_ends_the_pair(tmp_path: Path) 
 
 async def test_on_one_device_vllm_sleeps_while_the_worker_loads_and_trains(stand_ins: StandIns, tmp_path: Path) -> None:
     config = ServerConfig(home=tmp_path / "home")
-    sampler = stand_ins.engine(layout={"colocated": True})
+    sampler = stand_ins.sampler(layout={"colocated": True})
     worker = build_worker(config, tmp_path / "worker.log")
     loaded, local = build_local(TrainJob(lr=1e-3).resolve(), config, worker)
     handover = Handover(sampler.publish, suspend=sampler.suspend, resume=sampler.resume)

@@ -141,8 +141,8 @@ sys.path.insert(0, {tests!r})
 from process_support import is_running
 from vllm_stand_in import StandIns
 async def main():
-    engine = StandIns(Path({directory!r})).engine(replicas=2)
-    await engine.start()
+    sampler = StandIns(Path({directory!r})).sampler(replicas=2)
+    await sampler.start()
     Path({directory!r}, "ready").touch()
     await asyncio.sleep(600)
 asyncio.run(main())

@@ -46,9 +46,9 @@ def test_surplus_of_a_source_is_dropped_as_over_quota() -> None:
     assert (pool.progress().tasks, pool.progress().sources["math"].tasks) == (1, 3)
     pool.add(make_episode("c", "c", source="code"))
     assert is_ready(pool)
-    sealed = pool.seal("batch-1", step=1)
-    assert Counter(episode.data_source for episode in sealed.batch.episodes) == {"math": 1, "code": 1}
-    assert list(reasons(sealed).values()) == [DropReason.OVER_QUOTA] * 2
+    closed = pool.close_batch("batch-1", step=1)
+    assert Counter(episode.data_source for episode in closed.batch.episodes) == {"math": 1, "code": 1}
+    assert list(reasons(closed).values()) == [DropReason.OVER_QUOTA] * 2
 
 
 @settings(deadline=None, max_examples=30)
@@ -69,7 +69,7 @@ def test_long_run_shares_are_those_of_the_mixture_within_one_task(
             pool = BatchPool(BatchPolicy.of(TrainJob(**job)), weight_version=step - 1, trained_groups=trained)
         fill_quotas(pool, step)
         assert is_ready(pool)
-        batch = pool.seal(f"b{step}", step).batch
+        batch = pool.close_batch(f"b{step}", step).batch
         assert len(batch.groups) == batch_size
         trained.update(group.episodes[0].data_source for group in batch.groups)
         pool.publish(step)
@@ -108,12 +108,12 @@ def test_rounding_goes_on_only_after_batches_that_were_trained() -> None:
     pool = make_pool(batch_size=1, num_repeat=1, mixture={"math": 0.5, "code": 0.5})
     first = quotas_of(pool)
     fill_quotas(pool, 1)
-    sealed = pool.seal("b1", 1)
+    closed = pool.close_batch("b1", 1)
     assert quotas_of(pool) != first, "the batch in training counts already"
-    pool.restore(sealed.batch.episodes)
+    pool.restore(closed.batch.episodes)
     pool.publish(0)
     assert quotas_of(pool) == first
-    pool.seal("b1", 1)
+    pool.close_batch("b1", 1)
     pool.publish(1)
     assert quotas_of(pool) != first
 
@@ -124,7 +124,7 @@ def test_a_source_that_was_silent_does_not_crowd_the_others_out_when_it_returns(
     pool = BatchPool(policy, weight_version=0, trained_groups={"math": 100})
     assert quotas_of(pool) == {"code": 5, "math": 3}
     fill_quotas(pool, 1)
-    pool.seal("b1", 1)
+    pool.close_batch("b1", 1)
     pool.publish(1)
     assert quotas_of(pool) == {"code": 4, "math": 4}
 
@@ -137,9 +137,9 @@ def test_a_mixture_changed_live_holds_from_the_next_batch_on() -> None:
         BatchPolicy.of(TrainJob(batch_size=4, num_repeat=1, mixture={"math": 0.5, "shell": 0.5}, max_staleness=1))
     )
     assert quotas_of(pool) == {"math": 3, "code": 1}
-    sealed = pool.seal("b1", 1)
-    assert len(sealed.batch.groups) == 4
-    assert set(reasons(sealed).values()) == {DropReason.OVER_QUOTA}, "the next mixture has no use for it"
+    closed = pool.close_batch("b1", 1)
+    assert len(closed.batch.groups) == 4
+    assert set(reasons(closed).values()) == {DropReason.OVER_QUOTA}, "the next mixture has no use for it"
     assert quotas_of(pool) == {"math": 2, "shell": 2}
     with pytest.raises(BadRequest, match="code"):
         pool.may_begin("code")
@@ -150,14 +150,14 @@ def test_surplus_stays_for_the_next_batch_if_it_may_be_older_then() -> None:
     for number in range(3):
         pool.add(make_episode(f"m{number}", f"m{number}", source="math"))
     pool.add(make_episode("c0", "c0", source="code"))
-    assert pool.seal("b1", 1).dropped == ()
+    assert pool.close_batch("b1", 1).dropped == ()
     pool.publish(1)
     assert not pool.may_begin("math")
     pool.add(make_episode("c1", "c1", (1,), source="code"))
     assert is_ready(pool)
-    sealed = pool.seal("b2", 2)
-    assert [group.episodes[0].data_source for group in sealed.batch.groups] == ["code", "math"]
-    assert set(reasons(sealed).values()) == {DropReason.OVER_QUOTA}, "one of them would be too old next time"
+    closed = pool.close_batch("b2", 2)
+    assert [group.episodes[0].data_source for group in closed.batch.groups] == ["code", "math"]
+    assert set(reasons(closed).values()) == {DropReason.OVER_QUOTA}, "one of them would be too old next time"
 
 
 def test_the_fullest_groups_count_first_towards_what_is_missing() -> None:
@@ -173,7 +173,7 @@ def test_the_fullest_groups_have_the_first_claim_on_a_quota() -> None:
         pool = make_pool(batch_size=1, num_repeat=4, mixture={"math": 1.0})
         for number, task_id in enumerate(task_ids):
             pool.add(make_episode(f"e{number}", task_id, source="math"))
-        (group,) = pool.seal("b1", 1).batch.groups
+        (group,) = pool.close_batch("b1", 1).batch.groups
         assert len(group.episodes) == 3
 
 
@@ -182,7 +182,7 @@ def test_the_oldest_groups_have_the_first_claim_on_a_quota() -> None:
         pool = make_pool(batch_size=1, num_repeat=1, mixture={"math": 1.0}, max_staleness=1, weight_version=1)
         for task_id in "abc":
             pool.add(make_episode(task_id, task_id, (int(task_id != oldest),), source="math"))
-        assert [group.task_id for group in pool.seal("b1", 1).batch.groups] == [oldest]
+        assert [group.task_id for group in pool.close_batch("b1", 1).batch.groups] == [oldest]
 
 
 def test_not_the_same_tasks_lose_in_every_batch() -> None:
@@ -191,7 +191,7 @@ def test_not_the_same_tasks_lose_in_every_batch() -> None:
         pool = make_pool(batch_size=1, num_repeat=1, mixture={"math": 1.0})
         for task_id in "abcd":
             pool.add(make_episode(task_id, task_id, source="math"))
-        winners.update(group.task_id for group in pool.seal("b1", step).batch.groups)
+        winners.update(group.task_id for group in pool.close_batch("b1", step).batch.groups)
     assert set(winners) == set("abcd")
 
 
@@ -248,7 +248,7 @@ class Simulation:
 
     def _train(self) -> Counter[str]:
         self.version += 1
-        batch = self.pool.seal(f"b{self.version}", self.version).batch
+        batch = self.pool.close_batch(f"b{self.version}", self.version).batch
         self.pool.publish(self.version)
         return Counter(group.episodes[0].data_source for group in batch.groups)
 
@@ -307,9 +307,9 @@ def test_staleness_lets_each_source_begin_its_share_of_the_batches_ahead() -> No
         for number in range(2):
             pool.add(make_episode(f"{task}-{number}", task, source=source))
     assert not pool.may_begin("math")
-    sealed = pool.seal("batch-1", step=1)
-    assert sorted(group.task_id for group in sealed.batch.groups)[1:] == ["d"]
-    assert (len(pool), sealed.dropped) == (4, ())
+    closed = pool.close_batch("batch-1", step=1)
+    assert sorted(group.task_id for group in closed.batch.groups)[1:] == ["d"]
+    assert (len(pool), closed.dropped) == (4, ())
     assert not pool.may_begin("math"), "two of its four tasks wait, and one more batch may be begun"
     pool.publish(1)
     begin(pool, 2, "math")

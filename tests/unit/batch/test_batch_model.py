@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from swarm.batch import BatchPolicy, DropReason, SealedBatch, assemble
+from swarm.batch import BatchPolicy, ClosedBatch, DropReason, assemble
 from swarm.job import TrainJob
 from swarm.types import FinishedEpisode
 
@@ -56,7 +56,7 @@ class Model:
     def is_grouped(self) -> bool:
         return self.policy.stop_rule.endswith("tasks")
 
-    def forget_spent(self) -> None:
+    def forget_given_up(self) -> None:
         """Nobody comes back to a group without members whose places are all spent."""
         groups = self.groups()
         for key in list(self.spent):
@@ -196,28 +196,28 @@ class PoolAgainstModel(RuleBasedStateMachine):
         assert self.pool.policy == self.model.policy
 
     @rule(outcome=st.sampled_from(["trained", "trained", "failed"]))
-    def seal(self, outcome: str) -> None:
+    def close_batch(self, outcome: str) -> None:
         quotas, was_ready = self.quotas, self.pool.is_ready(set())
         by_time = not self.model.is_met(quotas, self.agreed, set())
         upcoming = self.pool.next_policy or self.pool.policy
-        sealed = self.pool.seal(f"b{self.step + 1}", self.step + 1)
-        stayed = self._check(sealed, quotas, upcoming)
+        closed = self.pool.close_batch(f"b{self.step + 1}", self.step + 1)
+        stayed = self._check(closed, quotas, upcoming)
         if was_ready and (by_time or self.model.policy.stop_rule.endswith("tasks")):
-            assert sealed.batch.groups
-        self._take_out(sealed, stayed)
+            assert closed.batch.groups
+        self._take_out(closed, stayed)
         self.model.policy = upcoming
-        self.model.forget_spent()
+        self.model.forget_given_up()
         self.model.review()
         self.agreed = set()
-        if not sealed.batch.groups:
+        if not closed.batch.groups:
             assert not stayed
         elif outcome == "trained":
-            self.left.update(episode.episode_id for episode in sealed.batch.episodes)
+            self.left.update(episode.episode_id for episode in closed.batch.episodes)
             self.step += 1
             self.publish()
         else:
-            self.pool.restore(sealed.batch.episodes)
-            self.model.episodes.extend(sealed.batch.episodes)
+            self.pool.restore(closed.batch.episodes)
+            self.model.episodes.extend(closed.batch.episodes)
             self.model.review()
 
     @rule()
@@ -252,29 +252,29 @@ class PoolAgainstModel(RuleBasedStateMachine):
         waiting = Counter(episode.episode_id for episode in self.model.episodes)
         assert self.left + waiting == self.ended
 
-    def _take_out(self, sealed: SealedBatch, stayed: list[FinishedEpisode]) -> None:
+    def _take_out(self, closed: ClosedBatch, stayed: list[FinishedEpisode]) -> None:
         model = self.model
         group_keys = {
             each: key for key, group in model.groups().items() for each in (item.episode_id for item in group)
         }
-        for episode in sealed.batch.episodes:
+        for episode in closed.batch.episodes:
             model.spent.pop(group_keys[episode.episode_id], None)
             del model.group_of[episode.episode_id]
-        for drop in sealed.dropped:
+        for drop in closed.dropped:
             if model.is_grouped and drop.episode_id in group_keys:
                 model.spent[group_keys[drop.episode_id]] += 1
             model.group_of.pop(drop.episode_id, None)
         model.episodes = stayed
-        model.forget_spent()
+        model.forget_given_up()
 
     def _check(
-        self, sealed: SealedBatch, quotas: dict[str, int | None], upcoming: BatchPolicy
+        self, closed: ClosedBatch, quotas: dict[str, int | None], upcoming: BatchPolicy
     ) -> list[FinishedEpisode]:
         """What stays, after a look at what left and why."""
         by_id = {episode.episode_id: episode for episode in self.model.episodes}
         groups = self.model.groups()
         taken: Counter[str] = Counter()
-        for group in sealed.batch.groups:
+        for group in closed.batch.groups:
             source = group.episodes[0].data_source
             whole = groups[source, group.task_id, self.model.group_of[group.episodes[0].episode_id]]
             assert sorted(each.episode_id for each in group.episodes) == sorted(each.episode_id for each in whole)
@@ -285,12 +285,12 @@ class PoolAgainstModel(RuleBasedStateMachine):
             assert all(number <= (quotas[source] or 0) for source, number in taken.items())
         if self.model.policy.stop_rule.endswith("tasks"):
             assert taken.total() <= self.model.policy.batch_size
-        for drop in sealed.dropped:
+        for drop in closed.dropped:
             episode = by_id[drop.episode_id]
             assert drop.trained_tokens == episode.trained_tokens
             assert drop.reason is self._reason(episode, groups)
-        gone = [*(each.episode_id for each in sealed.batch.episodes), *(each.episode_id for each in sealed.dropped)]
-        self.left.update(each.episode_id for each in sealed.dropped)
+        gone = [*(each.episode_id for each in closed.batch.episodes), *(each.episode_id for each in closed.dropped)]
+        self.left.update(each.episode_id for each in closed.dropped)
         stayed = [episode for name, episode in by_id.items() if name not in set(gone)]
         assert len(gone) + len(stayed) == len(by_id)
         following = Model(upcoming, self.model.version + 1, [])
@@ -330,32 +330,32 @@ EPISODES = st.lists(
 )
 
 
-def sealed_batch(episodes: Iterable[FinishedEpisode], policy: BatchPolicy) -> SealedBatch:
+def closed_batch(episodes: Iterable[FinishedEpisode], policy: BatchPolicy) -> ClosedBatch:
     pool = make_pool(weight_version=2)
     pool.propose(policy)
-    pool.seal("b0", 0)
+    pool.close_batch("b0", 0)
     pool.restore(episodes)
-    return pool.seal("b1", 1)
+    return pool.close_batch("b1", 1)
 
 
 @settings(deadline=None)
 @given(episodes=EPISODES, policy=POLICIES, data=st.data())
-def test_the_sealed_batch_does_not_depend_on_the_order_of_arrival(
+def test_the_closed_batch_does_not_depend_on_the_order_of_arrival(
     episodes: list[FinishedEpisode], policy: BatchPolicy, data: st.DataObject
 ) -> None:
     alone = one_group_each(episodes, policy.num_repeat)
     shuffled = data.draw(st.permutations(alone))
-    assert sealed_batch(shuffled, policy) == sealed_batch(alone, policy)
+    assert closed_batch(shuffled, policy) == closed_batch(alone, policy)
 
 
 @settings(deadline=None)
 @given(episodes=EPISODES, policy=POLICIES, data=st.data())
-def test_the_batch_made_again_from_its_groups_equals_the_sealed_one(
+def test_the_batch_made_again_from_its_groups_equals_the_closed_one(
     episodes: list[FinishedEpisode], policy: BatchPolicy, data: st.DataObject
 ) -> None:
-    sealed = sealed_batch(episodes, policy).batch
-    groups = [data.draw(st.permutations(group.members)) for group in data.draw(st.permutations(sealed.groups))]
-    assert assemble("b1", 1, groups) == sealed
+    closed = closed_batch(episodes, policy).batch
+    groups = [data.draw(st.permutations(group.members)) for group in data.draw(st.permutations(closed.groups))]
+    assert assemble("b1", 1, groups) == closed
 
 
 def one_group_each(episodes: Iterable[FinishedEpisode], num_repeat: int) -> list[FinishedEpisode]:

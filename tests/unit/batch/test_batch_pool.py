@@ -35,29 +35,29 @@ def test_enough_episodes_counts_episodes_of_any_task() -> None:
 def test_group_trains_on_its_survivors_and_a_small_one_is_dropped_and_counted() -> None:
     pool = make_pool(batch_size=2, num_repeat=4, min_group=2, weight_version=0)
     fill(pool, {"a": 4, "b": 2, "c": 1})
-    sealed = pool.seal("batch-1", step=5)
-    assert sealed.batch.batch_id == "batch-1"
-    assert sealed.batch.step == 5
-    assert [(group.task_id, len(group.episodes)) for group in sealed.batch.groups] == [("a", 4), ("b", 2)]
-    assert reasons(sealed) == {"c-0": DropReason.GROUP_TOO_SMALL}
-    assert sealed.dropped[0].trained_tokens == 2
+    closed = pool.close_batch("batch-1", step=5)
+    assert closed.batch.batch_id == "batch-1"
+    assert closed.batch.step == 5
+    assert [(group.task_id, len(group.episodes)) for group in closed.batch.groups] == [("a", 4), ("b", 2)]
+    assert reasons(closed) == {"c-0": DropReason.GROUP_TOO_SMALL}
+    assert closed.dropped[0].trained_tokens == 2
 
 
-def test_pool_is_empty_after_seal() -> None:
+def test_pool_is_empty_after_a_batch_is_closed() -> None:
     pool = make_pool(batch_size=1, num_repeat=1, weight_version=0)
     fill(pool, {"a": 1})
-    pool.seal("batch-1", step=1)
+    pool.close_batch("batch-1", step=1)
     assert len(pool) == 0
     assert not is_ready(pool)
-    assert pool.seal("batch-2", step=2).batch.groups == ()
+    assert pool.close_batch("batch-2", step=2).batch.groups == ()
 
 
 def test_single_repeat_job_trains_single_episodes() -> None:
     pool = make_pool(batch_size=2, num_repeat=1, weight_version=0)
     fill(pool, {"a": 1, "b": 1})
-    sealed = pool.seal("batch-1", step=1)
-    assert len(sealed.batch.episodes) == 2
-    assert sealed.dropped == ()
+    closed = pool.close_batch("batch-1", step=1)
+    assert len(closed.batch.episodes) == 2
+    assert closed.dropped == ()
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,8 @@ def test_an_episode_counts_only_if_every_token_is_fresh_enough(
     pool = make_pool(batch_size=1, num_repeat=1, weight_version=3, max_staleness=max_staleness)
     assert pool.add(make_episode("e", "a", versions)) is reason
     assert is_ready(pool) is (reason is None)
-    sealed = pool.seal("batch-1", step=1)
-    assert reasons(sealed) == ({} if reason is None else {"e": reason})
+    closed = pool.close_batch("batch-1", step=1)
+    assert reasons(closed) == ({} if reason is None else {"e": reason})
 
 
 def test_episodes_of_older_weights_stop_counting_once_new_weights_are_published() -> None:
@@ -87,7 +87,7 @@ def test_episodes_of_older_weights_stop_counting_once_new_weights_are_published(
     assert is_ready(pool)
     pool.publish(1)
     assert not is_ready(pool)
-    assert set(reasons(pool.seal("batch-1", step=1)).values()) == {DropReason.STALE}
+    assert set(reasons(pool.close_batch("batch-1", step=1)).values()) == {DropReason.STALE}
 
 
 def test_prompt_tokens_do_not_make_an_episode_stale() -> None:
@@ -103,12 +103,12 @@ def test_the_same_episode_twice_is_a_conflict() -> None:
     assert len(pool) == 1
 
 
-def test_a_failed_step_can_be_sealed_again_from_its_batch() -> None:
+def test_a_failed_step_can_be_closed_again_from_its_batch() -> None:
     pool = make_pool(batch_size=1, num_repeat=2, weight_version=0)
     fill(pool, {"a": 2})
-    first = pool.seal("batch-1", step=1)
+    first = pool.close_batch("batch-1", step=1)
     pool.restore(first.batch.episodes)
-    assert pool.seal("batch-1", step=1) == first
+    assert pool.close_batch("batch-1", step=1) == first
 
 
 def test_groups_without_a_difference_do_not_count_and_are_dropped_under_dynamic_sampling() -> None:
@@ -119,10 +119,10 @@ def test_groups_without_a_difference_do_not_count_and_are_dropped_under_dynamic_
         pool.add(make_episode(f"{task_id}-0", task_id, reward=0.0))
         pool.add(make_episode(f"{task_id}-1", task_id, reward=1.0))
     assert is_ready(pool)
-    sealed = pool.seal("batch-1", step=1)
-    assert [group.task_id for group in sealed.batch.groups] == ["c", "d"]
-    assert set(reasons(sealed).values()) == {DropReason.CONSTANT_REWARD}
-    assert len(sealed.dropped) == 4
+    closed = pool.close_batch("batch-1", step=1)
+    assert [group.task_id for group in closed.batch.groups] == ["c", "d"]
+    assert set(reasons(closed).values()) == {DropReason.CONSTANT_REWARD}
+    assert len(closed.dropped) == 4
 
 
 def test_one_client_that_agrees_is_enough_for_any_and_not_for_all() -> None:
@@ -135,11 +135,11 @@ def test_one_client_that_agrees_is_enough_for_any_and_not_for_all() -> None:
         pool.agree("two")
         assert is_ready(pool, live=("one", "two"))
         assert pool.agreed == ("one", "two")
-        pool.seal("batch-1", step=1)
+        pool.close_batch("batch-1", step=1)
         assert pool.agreed == ()
 
 
-def test_batch_is_sealed_by_its_time_whatever_the_rule_says() -> None:
+def test_batch_is_closed_by_its_time_whatever_the_rule_says() -> None:
     clock = Clock()
     pool = make_pool(batch_size=4, num_repeat=2, batch_timeout_s=60, clock=clock)
     assert pool.deadline is None
@@ -153,18 +153,18 @@ def test_batch_is_sealed_by_its_time_whatever_the_rule_says() -> None:
     assert not is_ready(pool)
     clock.now = 161.0
     assert is_ready(pool)
-    pool.seal("batch-1", step=1)
+    pool.close_batch("batch-1", step=1)
     assert pool.deadline is None
 
 
-def test_policy_takes_over_when_the_batch_is_sealed() -> None:
+def test_policy_takes_over_when_the_batch_is_closed() -> None:
     pool = make_pool(batch_size=1, num_repeat=2)
     upcoming = BatchPolicy.of(TrainJob(batch_size=2, num_repeat=2))
     pool.propose(upcoming)
     fill(pool, {"a": 2})
     assert (pool.policy.batch_size, pool.next_policy) == (1, upcoming)
     assert is_ready(pool)
-    pool.seal("batch-1", step=1)
+    pool.close_batch("batch-1", step=1)
     assert (pool.policy, pool.next_policy) == (upcoming, None)
     fill(pool, {"b": 2})
     assert not is_ready(pool)
@@ -179,21 +179,21 @@ def test_a_revised_reward_replaces_the_first_one_and_changes_what_counts() -> No
     assert pool.replace(make_episode("a-0", "a", reward=0.0))
     assert is_ready(pool)
     assert not pool.replace(make_episode("elsewhere", "a"))
-    assert [episode.reward for episode in pool.seal("batch-1", step=1).batch.episodes] == [0.0, 1.0]
+    assert [episode.reward for episode in pool.close_batch("batch-1", step=1).batch.episodes] == [0.0, 1.0]
 
 
 def test_a_complete_batch_takes_full_groups_and_leaves_the_others_to_the_next_if_they_may_be_older() -> None:
     pool = make_pool(batch_size=1, num_repeat=3, max_staleness=1)
     fill(pool, {"a": 3, "b": 2})
-    first = pool.seal("batch-1", step=1)
+    first = pool.close_batch("batch-1", step=1)
     assert ([group.task_id for group in first.batch.groups], first.dropped) == (["a"], ())
     pool.publish(1)
     pool.add(make_episode("b-2", "b", versions=(0, 1)))
     assert is_ready(pool)
-    assert len(pool.seal("batch-2", step=2).batch.episodes) == 3
+    assert len(pool.close_batch("batch-2", step=2).batch.episodes) == 3
     fill(pool, {"c": 1})
     pool.publish(2)
-    assert set(reasons(pool.seal("batch-3", step=3)).values()) == {DropReason.STALE}
+    assert set(reasons(pool.close_batch("batch-3", step=3)).values()) == {DropReason.STALE}
 
 
 @pytest.mark.parametrize("stop_rule", ["enough_tasks", "enough_episodes", "enough_non_constant_tasks"])
@@ -206,10 +206,10 @@ def test_where_tokens_may_be_older_a_batch_is_no_larger_than_its_target_and_the_
             pool.add(make_episode(f"{task}-{number}", task, versions=(version,), reward=float(number)))
     seen: list[str] = []
     for step, size in ((2, 2), (3, 2)):
-        sealed = pool.seal(f"batch-{step}", step=step)
+        closed = pool.close_batch(f"batch-{step}", step=step)
         pool.publish(step)
-        assert (len(sealed.batch.groups), sealed.dropped) == (size, ())
-        seen += [group.task_id for group in sealed.batch.groups]
+        assert (len(closed.batch.groups), closed.dropped) == (size, ())
+        seen += [group.task_id for group in closed.batch.groups]
     assert "c" in seen[:2]
     assert len(set(seen)) == 4
     assert (len(pool), is_ready(pool)) == (2, False)
@@ -220,8 +220,8 @@ def test_groups_that_the_next_batch_could_not_hold_come_first_even_where_they_ar
     for version, task, size in ((0, "a", 2), (1, "c", 3)):
         for number in range(size):
             pool.add(make_episode(f"{task}-{number}", task, versions=(version,)))
-    sealed = pool.seal("batch-1", step=2)
-    assert ([group.task_id for group in sealed.batch.groups], sealed.dropped) == (["a"], ())
+    closed = pool.close_batch("batch-1", step=2)
+    assert ([group.task_id for group in closed.batch.groups], closed.dropped) == (["a"], ())
     assert len(pool) == 3
 
 
@@ -230,10 +230,10 @@ def test_a_batch_is_no_larger_than_its_target_even_if_something_is_lost_by_that(
     for version, task in ((0, "a"), (0, "b"), (1, "c")):
         for number in range(2):
             pool.add(make_episode(f"{task}-{number}", task, versions=(version,)))
-    sealed = pool.seal("batch-1", step=2)
-    assert len(sealed.batch.groups) == 1
-    assert set(reasons(sealed).values()) == {DropReason.OVER_QUOTA}
-    assert (len(sealed.dropped), len(pool)) == (2, 2)
+    closed = pool.close_batch("batch-1", step=2)
+    assert len(closed.batch.groups) == 1
+    assert set(reasons(closed).values()) == {DropReason.OVER_QUOTA}
+    assert (len(closed.dropped), len(pool)) == (2, 2)
 
 
 @pytest.mark.parametrize("stop_rule", ["enough_tasks", "enough_episodes"])
@@ -249,7 +249,7 @@ def test_no_more_is_begun_than_batches_can_take_before_it_is_too_old(stop_rule: 
     fill(pool, {"a": 3, "b": 3})
     assert not pool.may_begin("math")
     pool.lose(places[6])
-    pool.seal("batch-1", step=1)
+    pool.close_batch("batch-1", step=1)
     begin(pool, 1, "math")
     assert not pool.may_begin("math"), "the batch in training is one of them"
     pool.publish(1)
@@ -263,15 +263,15 @@ def test_clients_that_agree_on_the_end_of_a_batch_bound_it_themselves(stop_rule:
     begin(pool, 1_000, "math")
     fill(pool, {"a": 1, "b": 1, "c": 1})
     pool.agree("client")
-    assert len(pool.seal("batch-1", step=1).batch.groups) == 3
+    assert len(pool.close_batch("batch-1", step=1).batch.groups) == 3
 
 
 def test_on_policy_what_is_beyond_the_batch_cannot_wait_and_is_dropped() -> None:
     pool = make_pool(batch_size=1, num_repeat=2)
     fill(pool, {"a": 2, "b": 2, "c": 2})
-    sealed = pool.seal("batch-1", step=1)
-    assert len(sealed.batch.groups) == 1
-    assert list(reasons(sealed).values()) == [DropReason.OVER_QUOTA] * 4
+    closed = pool.close_batch("batch-1", step=1)
+    assert len(closed.batch.groups) == 1
+    assert list(reasons(closed).values()) == [DropReason.OVER_QUOTA] * 4
 
 
 def test_adding_to_a_large_pool_costs_no_more_than_to_a_small_one() -> None:
@@ -286,9 +286,9 @@ def test_an_unfinished_group_that_cannot_wait_trains_on_its_survivors() -> None:
     pool = make_pool(batch_size=2, num_repeat=3, max_staleness=1)
     fill(pool, {"a": 3, "b": 2, "c": 1})
     pool.propose(BatchPolicy.of(TrainJob(batch_size=1, num_repeat=3, max_staleness=0)))
-    sealed = pool.seal("batch-1", step=1)
-    assert [group.task_id for group in sealed.batch.groups] == ["a", "b"]
-    assert reasons(sealed) == {"c-0": DropReason.GROUP_TOO_SMALL}
+    closed = pool.close_batch("batch-1", step=1)
+    assert [group.task_id for group in closed.batch.groups] == ["a", "b"]
+    assert reasons(closed) == {"c-0": DropReason.GROUP_TOO_SMALL}
     assert len(pool) == 0
 
 
@@ -298,21 +298,21 @@ def test_a_batch_whose_time_is_over_trains_unfinished_groups_even_if_they_could_
     fill(pool, {"a": 2, "b": 1})
     clock.now = 61.0
     assert is_ready(pool)
-    sealed = pool.seal("batch-1", step=1)
-    assert [group.task_id for group in sealed.batch.groups] == ["a"]
-    assert (sealed.dropped, len(pool)) == ((), 1)
+    closed = pool.close_batch("batch-1", step=1)
+    assert [group.task_id for group in closed.batch.groups] == ["a"]
+    assert (closed.dropped, len(pool)) == ((), 1)
     clock.now = 1000.0
     assert not is_ready(pool)
 
 
-def test_a_seal_that_trains_nothing_empties_the_pool() -> None:
+def test_a_batch_that_trains_nothing_empties_the_pool() -> None:
     """Else the same episodes would complete batch after batch without a step in between."""
     pool = make_pool(batch_size=2, num_repeat=2, min_group=2, stop_rule="enough_episodes", max_staleness=4)
     fill(pool, {"a": 1, "b": 1, "c": 1, "d": 1})
     assert is_ready(pool)
-    sealed = pool.seal("batch-1", step=1)
-    assert sealed.batch.groups == ()
-    assert set(reasons(sealed).values()) == {DropReason.GROUP_TOO_SMALL}
+    closed = pool.close_batch("batch-1", step=1)
+    assert closed.batch.groups == ()
+    assert set(reasons(closed).values()) == {DropReason.GROUP_TOO_SMALL}
     assert len(pool) == 0
 
 
@@ -320,9 +320,9 @@ def test_a_group_that_may_still_differ_waits_and_one_that_cannot_is_dropped() ->
     pool = make_pool(batch_size=1, num_repeat=3, stop_rule="enough_non_constant_tasks", max_staleness=1)
     fill(pool, {"unfinished": 2, "constant": 3, "good": 2})
     pool.add(make_episode("good-2", "good", reward=0.0))
-    sealed = pool.seal("batch-1", step=1)
-    assert [group.task_id for group in sealed.batch.groups] == ["good"]
-    assert reasons(sealed) == {f"constant-{number}": DropReason.CONSTANT_REWARD for number in range(3)}
+    closed = pool.close_batch("batch-1", step=1)
+    assert [group.task_id for group in closed.batch.groups] == ["good"]
+    assert reasons(closed) == {f"constant-{number}": DropReason.CONSTANT_REWARD for number in range(3)}
     assert len(pool) == 2
 
 
@@ -373,7 +373,7 @@ def test_the_clients_of_the_pool_are_those_whose_episodes_wait() -> None:
     assert set(pool.clients) == {"one", "two"}
     pool.replace(make_episode("e2", "a", client="one"))
     assert set(pool.clients) == {"one"}
-    pool.seal("batch-1", step=1)
+    pool.close_batch("batch-1", step=1)
     assert set(pool.clients) == set()
 
 
@@ -382,8 +382,8 @@ def test_tasks_of_one_name_from_two_sources_are_two_groups() -> None:
     for number in range(4):
         pool.add(make_episode(f"e{number}", "1", source=("math", "code")[number % 2]))
     assert is_ready(pool)
-    sealed = pool.seal("batch-1", step=1)
-    assert [{e.data_source for e in group.episodes} for group in sealed.batch.groups] == [{"code"}, {"math"}]
+    closed = pool.close_batch("batch-1", step=1)
+    assert [{e.data_source for e in group.episodes} for group in closed.batch.groups] == [{"code"}, {"math"}]
 
 
 def test_two_groups_of_a_task_that_lost_episodes_become_one_that_is_whole() -> None:

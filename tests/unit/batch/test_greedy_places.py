@@ -42,12 +42,12 @@ def test_a_group_without_its_greedy_episode_is_dropped_by_name() -> None:
     assert pool.progress().tasks == 0
     for number, place in enumerate([pool.begin("default", "b") for _ in range(3)]):
         pool.add(finished(f"b-{number}", "b", is_greedy=place.is_greedy), place)
-    sealed = pool.seal("batch", 1)
-    assert reasons(sealed) == {"a-0": DropReason.NO_BASELINE, "a-1": DropReason.NO_BASELINE}
-    [group] = sealed.batch.groups
+    closed = pool.close_batch("batch", 1)
+    assert reasons(closed) == {"a-0": DropReason.NO_BASELINE, "a-1": DropReason.NO_BASELINE}
+    [group] = closed.batch.groups
     assert group.greedy is not None and group.greedy.episode_id == "b-0"
     assert [episode.episode_id for episode in group.episodes] == ["b-1", "b-2"]
-    assert assemble("batch", 1, [sealed.batch.members]) == sealed.batch
+    assert assemble("batch", 1, [closed.batch.members]) == closed.batch
 
 
 def test_a_greedy_episode_alone_is_no_group() -> None:
@@ -56,7 +56,7 @@ def test_a_greedy_episode_alone_is_no_group() -> None:
     pool.add(finished("a-0", "a", is_greedy=True), place)
     for _ in range(2):
         pool.lose(pool.begin("default", "a"), is_final=True)
-    assert reasons(pool.seal("batch", 1)) == {"a-0": DropReason.NO_BASELINE}
+    assert reasons(pool.close_batch("batch", 1)) == {"a-0": DropReason.NO_BASELINE}
 
 
 class Players:
@@ -79,7 +79,7 @@ class Players:
         elif move == 6:
             self.restart()
         if self.pool.is_ready(()):
-            self.seal()
+            self.close_batch()
 
     def begin(self, task: str) -> None:
         if self.pool.may_begin("default", task):
@@ -99,14 +99,14 @@ class Players:
             for name, (task, place) in self.running.items()
         }
 
-    def seal(self) -> None:
+    def close_batch(self) -> None:
         self.step += 1
-        sealed = self.pool.seal(f"batch-{self.step}", self.step)
-        for group in sealed.batch.groups:
+        closed = self.pool.close_batch(f"batch-{self.step}", self.step)
+        for group in closed.batch.groups:
             assert group.greedy is not None and not any(episode.is_greedy for episode in group.episodes)
             assert 2 <= len(group.members) <= JOB["num_repeat"]
-        assert len(sealed.batch.groups) == JOB["batch_size"]
-        for name in [each.episode_id for each in (*sealed.batch.members, *sealed.dropped)]:
+        assert len(closed.batch.groups) == JOB["batch_size"]
+        for name in [each.episode_id for each in (*closed.batch.members, *closed.dropped)]:
             del self.ended[name]
         assert len(self.pool) == len(self.ended)
 
@@ -131,4 +131,4 @@ def test_clients_that_go_on_complete_a_batch_after_any_history(moves: list[tuple
         for name in list(players.running):
             players.end(name)
         if players.pool.is_ready(()):
-            players.seal()
+            players.close_batch()

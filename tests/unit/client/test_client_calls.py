@@ -49,10 +49,10 @@ def sent(scripted: Any) -> tuple[str, str, Any]:
     return heard.method, heard.path.removeprefix("/v1/swarm/"), heard.body
 
 
-def test_held_tasks_are_read(scripted: Any, client: Any, canned: Any) -> None:
+def test_task_counts_are_read(scripted: Any, client: Any, canned: Any) -> None:
     task = {"task_id": "a", "data_source": "math", "groups": 2, "waiting": 1}
     scripted.script(canned(body={"tasks": [task]}))
-    assert [each.model_dump() for each in client.held_tasks()] == [task]
+    assert [each.model_dump() for each in client.task_counts()] == [task]
     assert sent(scripted) == ("GET", "tasks", None)
 
 
@@ -82,8 +82,8 @@ def test_wrong_policy_is_refused_by_name_before_it_is_sent(
 
 
 def test_agreement_names_the_client(scripted: Any, client: Any, canned: Any) -> None:
-    scripted.script(canned(body={"agreed": ["test"], "will_seal": True}))
-    assert client.agree_to_train().will_seal
+    scripted.script(canned(body={"agreed": ["test"], "will_close": True}))
+    assert client.agree_to_train().will_close
     assert sent(scripted) == ("POST", "batch/agree", {"client_id": "test"})
 
 
@@ -182,7 +182,7 @@ def test_both_clients_have_the_same_methods_with_the_same_parameters() -> None:
 def test_async_calls_go_the_same_way(scripted: Any, canned: Any) -> None:
     scripted.script(
         canned(body={"active": POLICY, "next": None}),
-        canned(body={"agreed": [], "will_seal": False}),
+        canned(body={"agreed": [], "will_close": False}),
         canned(body=VIEW),
         canned(body={"state": "ROLLING"}),
     )

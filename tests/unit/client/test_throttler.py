@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm import AsyncSwarmClient, SwarmClient, Throttler, run_episodes_until_all_complete
-from swarm.client.throttler import room_in_batch
+from swarm.client.throttler import capacity_in_batch
 from swarm.errors import BadRequest
 from swarm.schemas import Status
 
@@ -44,7 +44,7 @@ def status_with(
 
 
 def room(data_source: str | None = None, pending: int = 0, ahead: float | None = None, **view: Any) -> float:
-    return room_in_batch(Status.model_validate(status_with(**view)), data_source, ahead, pending)
+    return capacity_in_batch(Status.model_validate(status_with(**view)), data_source, ahead, pending)
 
 
 class Gate:

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from experiments_db import Experiment, ExperimentStore, Finding, InvalidRecord, NotFound, Study, Verdict
+from experiments_db import Experiment, ExperimentStore, Finding, InvalidRecord, RecordNotFound, Study, Verdict
 
 
 def find(store: ExperimentStore, study: Study, experiment: Experiment, **changes: object) -> Finding:
@@ -60,7 +60,7 @@ def test_impossible_finding_is_refused(
 
 
 def test_finding_on_an_unknown_record_is_refused(store: ExperimentStore, study: Study, experiment: Experiment) -> None:
-    with pytest.raises(NotFound):
+    with pytest.raises(RecordNotFound):
         find(store, study, experiment, experiment_id="ex-nowhere")
     with pytest.raises(InvalidRecord):
         find(store, study, experiment, baseline_id="ex-nowhere")
@@ -90,7 +90,7 @@ def test_first_decision_of_an_iteration_stands(store: ExperimentStore, study: St
 
 
 def test_decision_gives_way_to_one_that_is_to_replace_it(store: ExperimentStore, study: Study) -> None:
-    store.record_decision(study.id, 1, action="stop", reason="budget", details={"budget_spent": True})
+    store.record_decision(study.id, 1, action="stop", reason="budget", details={"budget_used_up": True})
     second = store.record_decision(study.id, 1, action="refine", reason="more of it", replace=True)
     assert store.list_decisions(study.id) == [second]
     assert (second.action, second.details) == ("refine", {})

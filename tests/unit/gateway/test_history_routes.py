@@ -20,7 +20,7 @@ from swarm.types import StepReport, WeightVersion
 def test_metrics_that_are_no_numbers_reach_the_client_as_they_are(tmp_path: Path) -> None:
     async def read(ledger: Ledger) -> httpx.Response:
         await ledger.record_job(TrainJob().model_dump(mode="json"), {})
-        await ledger.seal_batch("b1", 1, [], [])
+        await ledger.close_batch("b1", 1, [], [])
         metrics = {"loss": math.nan, "score": 0.5, "ratio": math.inf}
         await ledger.finish_batch(StepReport("b1", 1, WeightVersion(1, 1, 0.0), metrics, {}))
         app, router = FastAPI(), APIRouter(route_class=DirectRoute)

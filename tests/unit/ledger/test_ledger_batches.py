@@ -23,7 +23,7 @@ def states_of(script: Any, *episode_ids: str) -> list[tuple[EpisodeState, str | 
 
 def test_finished_batch_trains_its_members_and_records_the_step(script: Any, ledger: Ledger) -> None:
     script.complete("e1", "e2", "e3")
-    script.wait(ledger.seal_batch("b1", 1, [["e1", "e2"]], [("e3", "group_too_small")]))
+    script.wait(ledger.close_batch("b1", 1, [["e1", "e2"]], [("e3", "group_too_small")]))
     script.wait(ledger.finish_batch(script.report("b1", 1, {"e1": 0.5, "e2": -0.5})))
     assert states_of(script, "e1", "e2", "e3") == [
         (EpisodeState.TRAINED, "b1"), (EpisodeState.TRAINED, "b1"), (EpisodeState.DROPPED, None),
@@ -38,10 +38,10 @@ def test_finished_batch_trains_its_members_and_records_the_step(script: Any, led
 
 def test_failed_batch_gives_its_members_back_once_each(script: Any, ledger: Ledger) -> None:
     script.complete("e1")
-    script.wait(ledger.seal_batch("b1", 1, [["e1"]], []))
+    script.wait(ledger.close_batch("b1", 1, [["e1"]], []))
     script.wait(ledger.fail_batch("b1", "worker died"))
     assert states_of(script, "e1") == [(EpisodeState.COMPLETED, None)]
-    script.wait(ledger.seal_batch("b2", 1, [["e1"]], []))
+    script.wait(ledger.close_batch("b2", 1, [["e1"]], []))
     script.wait(ledger.finish_batch(script.report("b2", 1)))
     assert states_of(script, "e1") == [(EpisodeState.TRAINED, "b2")]
     assert [(row.batch_id, row.state, row.reason) for row in script.wait(ledger.batches())] == [
@@ -49,7 +49,7 @@ def test_failed_batch_gives_its_members_back_once_each(script: Any, ledger: Ledg
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", ["running", "eval", "sealed", "trained", "dropped", "unknown", "twice"])
+@pytest.mark.parametrize("case", ["running", "eval", "closed", "trained", "dropped", "unknown", "twice"])
 def test_episode_that_does_not_wait_for_a_batch_cannot_join_one(script: Any, ledger: Ledger, case: str) -> None:
     script.complete("good")
     members = ["good", "bad"]
@@ -62,19 +62,19 @@ def test_episode_that_does_not_wait_for_a_batch_cannot_join_one(script: Any, led
         members = ["good", "good"]
     elif case != "unknown":
         script.complete("bad")
-        sealed, dropped = ([], [("bad", "x")]) if case == "dropped" else (["bad"], [])
-        script.wait(ledger.seal_batch("b0", 1, [sealed], dropped))
+        closed, dropped = ([], [("bad", "x")]) if case == "dropped" else (["bad"], [])
+        script.wait(ledger.close_batch("b0", 1, [closed], dropped))
         if case == "trained":
             script.wait(ledger.finish_batch(script.report("b0", 1)))
     with pytest.raises(Conflict, match="cannot join"):
-        script.wait(ledger.seal_batch("b1", 2, [members], []))
+        script.wait(ledger.close_batch("b1", 2, [members], []))
     assert states_of(script, "good") == [(EpisodeState.COMPLETED, None)]
     assert "b1" not in [row.batch_id for row in script.wait(ledger.batches())]
 
 
 def test_batch_is_finished_or_failed_only_once(script: Any, ledger: Ledger) -> None:
     script.complete("e1")
-    script.wait(ledger.seal_batch("b1", 1, [["e1"]], []))
+    script.wait(ledger.close_batch("b1", 1, [["e1"]], []))
     script.wait(ledger.finish_batch(script.report("b1", 1)))
     with pytest.raises(Conflict):
         script.wait(ledger.finish_batch(script.report("b1", 1)))
@@ -85,7 +85,7 @@ def test_batch_is_finished_or_failed_only_once(script: Any, ledger: Ledger) -> N
 
 def test_metrics_are_paged_by_step(script: Any, ledger: Ledger) -> None:
     for step in range(1, 6):
-        script.wait(ledger.seal_batch(f"b{step}", step, [], []))
+        script.wait(ledger.close_batch(f"b{step}", step, [], []))
         script.wait(ledger.finish_batch(script.report(f"b{step}", step)))
     assert [point.step for point in script.wait(ledger.metrics(after_step=2, limit=2))] == [3, 4]
 
@@ -93,26 +93,26 @@ def test_metrics_are_paged_by_step(script: Any, ledger: Ledger) -> None:
 def test_rewind_removes_later_steps_from_the_history_but_trains_nothing_again(script: Any, ledger: Ledger) -> None:
     script.complete("e1", "e2")
     for step, episode_id in ((1, "e1"), (2, "e2")):
-        script.wait(ledger.seal_batch(f"b{step}", step, [[episode_id]], []))
+        script.wait(ledger.close_batch(f"b{step}", step, [[episode_id]], []))
         script.wait(ledger.finish_batch(script.report(f"b{step}", step)))
     script.wait(ledger.rewind(1, "resumed at step 1"))
     assert [point.step for point in script.wait(ledger.metrics())] == [1]
     assert states_of(script, "e2") == [(EpisodeState.TRAINED, "b2")]
-    script.wait(ledger.seal_batch("b2-again", 2, [], []))
+    script.wait(ledger.close_batch("b2-again", 2, [], []))
     script.wait(ledger.finish_batch(script.report("b2-again", 2)))
     assert [point.step for point in script.wait(ledger.metrics())] == [1, 2]
 
 
 def test_recover_returns_what_goes_on_running_episodes_among_it(script: Any, ledger: Ledger, path: Path) -> None:
-    script.complete("trained", "sealed", "waiting")
+    script.complete("trained", "closed", "waiting")
     script.wait(ledger.add_turns([script.turn("waiting")]))
     script.begin("running")
     script.wait(ledger.add_turns([script.turn("running")]))
     script.begin("judged", EpisodeType.EVAL)
     script.end("judged")
-    script.wait(ledger.seal_batch("b1", 1, [["trained"]], []))
+    script.wait(ledger.close_batch("b1", 1, [["trained"]], []))
     script.wait(ledger.finish_batch(script.report("b1", 1)))
-    script.wait(ledger.seal_batch("b2", 2, [["sealed"]], []))
+    script.wait(ledger.close_batch("b2", 2, [["closed"]], []))
     ledger.close()
 
     reopened = Ledger.open(path)
@@ -129,7 +129,7 @@ def test_recover_returns_what_goes_on_running_episodes_among_it(script: Any, led
     assert [(episode.row.episode_id, episode.turns) for episode in work.running] == [
         ("running", (script.turn("running"),))
     ]
-    assert [episode.row.episode_id for episode in work.completed] == ["sealed", "waiting"]
+    assert [episode.row.episode_id for episode in work.completed] == ["closed", "waiting"]
     assert work.completed[1].turns == (script.turn("waiting"),)
     assert (running.state, running.outcome) == (EpisodeState.RUNNING, None)
     assert (again.returned, again.completed) == ((), work.completed)
@@ -144,10 +144,10 @@ def test_recover_of_an_empty_ledger_finds_nothing(ledger: Ledger) -> None:
 
 
 def test_new_job_starts_from_nothing_and_closes_the_books_of_the_old_one(script: Any, ledger: Ledger) -> None:
-    script.complete("waiting", "sealed")
+    script.complete("waiting", "closed")
     script.begin("running")
-    script.wait(ledger.seal_batch("b1", 1, [["sealed"]], []))
-    script.wait(ledger.seal_batch("b2", 2, [], []))
+    script.wait(ledger.close_batch("b1", 1, [["closed"]], []))
+    script.wait(ledger.close_batch("b2", 2, [], []))
     script.wait(ledger.finish_batch(script.report("b2", 2)))
     job = script.wait(ledger.record_job({"lr": 1e-2}, {"lr": 1e-2}))
     assert script.wait(ledger.latest_job()) == job
@@ -155,12 +155,12 @@ def test_new_job_starts_from_nothing_and_closes_the_books_of_the_old_one(script:
     assert (work.step, work.completed, work.running) == (0, (), ())
     assert script.wait(ledger.metrics()) == []
     assert script.wait(ledger.failures()) == {}
-    assert states_of(script, "waiting", "sealed", "running") == [
+    assert states_of(script, "waiting", "closed", "running") == [
         (EpisodeState.DROPPED, None), (EpisodeState.DROPPED, None), (EpisodeState.EXPIRED, None),
     ]  # fmt: skip
     assert script.wait(ledger.episode("waiting")).outcome == "job_replaced"
     with pytest.raises(Conflict):
-        script.wait(ledger.seal_batch("b3", 1, [["waiting"]], []))
+        script.wait(ledger.close_batch("b3", 1, [["waiting"]], []))
 
 
 def test_failures_are_counted_by_reason(script: Any, ledger: Ledger) -> None:
@@ -191,18 +191,18 @@ def test_what_happens_to_batches_jobs_and_rewards_leaves_an_event(script: Any, l
     script.complete("good", "bad", "again")
     script.wait(ledger.record_change(JobChange(1, 2, {"batch_size": 4})))
     script.wait(revise(ledger, "good", 0.5))
-    script.wait(ledger.seal_batch("b1", 1, [["good"]], [("bad", "stale")]))
+    script.wait(ledger.close_batch("b1", 1, [["good"]], [("bad", "stale")]))
     script.wait(ledger.finish_batch(script.report("b1", 1)))
-    script.wait(ledger.seal_batch("b2", 2, [["again"]], []))
+    script.wait(ledger.close_batch("b2", 2, [["again"]], []))
     script.wait(ledger.fail_batch("b2", "no memory"))
     script.wait(ledger.rewind(0, "asked to"))
     assert [(event.kind, event.detail) for event in script.wait(ledger.events())] == [
         ("job.started", {"job_id": 1, "project_name": None, "experiment_name": None}),
         ("job.changed", {"job_id": 1, "revision": 1, "at_step": 2, "settings": {"batch_size": 4}}),
         ("reward.revised", {"episode_id": "good", "from": 1.0, "to": 0.5, "reason": "a second look"}),
-        ("batch.sealed", {"batch_id": "b1", "step": 1, "episodes": 1, "dropped": {"stale": 1}}),
+        ("batch.closed", {"batch_id": "b1", "step": 1, "episodes": 1, "dropped": {"stale": 1}}),
         ("batch.trained", {"batch_id": "b1", "step": 1, "weight_version": 1, "score": None}),
-        ("batch.sealed", {"batch_id": "b2", "step": 2, "episodes": 1, "dropped": {}}),
+        ("batch.closed", {"batch_id": "b2", "step": 2, "episodes": 1, "dropped": {}}),
         ("batch.failed", {"batch_id": "b2", "reason": "no memory"}),
         ("weights.rewound", {"step": 0, "reason": "asked to", "batches": 1}),
     ]
@@ -219,7 +219,7 @@ async def revise(ledger: Ledger, episode_id: str, reward: float) -> Any:
     )
 
 
-def test_reward_is_revised_until_the_batch_is_sealed_and_the_former_one_is_kept(
+def test_reward_is_revised_until_the_batch_is_closed_and_the_former_one_is_kept(
     script: Any, ledger: Ledger, path: Path
 ) -> None:
     script.complete("e1")
@@ -233,8 +233,8 @@ def test_reward_is_revised_until_the_batch_is_sealed_and_the_former_one_is_kept(
     connection.close()
     assert kept == [("e1", 1.0, 1, "a second look"), ("e1", 0.5, None, "a second look")]
     assert named == [(None,), ('{"right":0.5}',)]
-    script.wait(ledger.seal_batch("b1", 1, [["e1"]], []))
-    with pytest.raises(EpisodeEnded, match="its batch is sealed"):
+    script.wait(ledger.close_batch("b1", 1, [["e1"]], []))
+    with pytest.raises(EpisodeEnded, match="its batch is closed"):
         script.wait(revise(ledger, "e1", 0.0))
     script.begin("e2")
     with pytest.raises(EpisodeEnded, match="it is running"):
@@ -247,7 +247,7 @@ def test_trained_batches_are_read_back_in_order_with_every_turn(script: Any, led
         script.begin(f"e{step}")
         script.wait(ledger.add_turns([script.turn(f"e{step}")]))
         script.end(f"e{step}")
-        script.wait(ledger.seal_batch(f"b{step}", step, [[f"e{step}"]], []))
+        script.wait(ledger.close_batch(f"b{step}", step, [[f"e{step}"]], []))
         script.wait(ledger.finish_batch(script.report(f"b{step}", step)))
     assert [row.batch_id for row in script.wait(ledger.trained_batches(1))] == ["b2", "b3"]
     (member,) = script.wait(ledger.batch_episodes("b2"))

@@ -28,7 +28,7 @@ def test_counts_agree_with_the_episodes_after_any_mixture_of_fates(script: Any, 
     for step in range(1, 5):
         waiting = [name for number in range(12) if (name := live(script, chance, f"{step}-{number}"))]
         members, rest = waiting[:4], waiting[4:]
-        script.wait(ledger.seal_batch(f"b{step}", step, [members], [(name, "stale") for name in rest[:2]]))
+        script.wait(ledger.close_batch(f"b{step}", step, [members], [(name, "stale") for name in rest[:2]]))
         if step == 3:
             script.wait(ledger.fail_batch("b3", "no memory"))
         else:
@@ -70,11 +70,11 @@ def test_trained_groups_are_counted_by_source(script: Any, ledger: Ledger) -> No
         row = EpisodeRow(f"e{number}", EpisodeType.TRAIN, "c", "0" * 64, 1.0, 240.0, 2e9, data_source=source)
         script.wait(ledger.begin_episode(row))
         script.end(f"e{number}", task_id=task)
-    script.wait(ledger.seal_batch("b1", 1, [["e0", "e1"], ["e3"]], []))
+    script.wait(ledger.close_batch("b1", 1, [["e0", "e1"], ["e3"]], []))
     assert script.wait(ledger.trained_groups_by_source()) == {}
     script.wait(ledger.finish_batch(script.report("b1", 1)))
     assert script.wait(ledger.trained_groups_by_source()) == {"code": 1, "math": 1}
-    script.wait(ledger.seal_batch("b2", 2, [["e2"]], []))
+    script.wait(ledger.close_batch("b2", 2, [["e2"]], []))
     script.wait(ledger.finish_batch(script.report("b2", 2)))
     assert script.wait(ledger.trained_groups_by_source()) == {"code": 1, "math": 2}
 
@@ -150,7 +150,7 @@ def steps_of(path: Path, question: Callable[[sqlite3.Connection], Any]) -> int:
 
 def test_of_each_task_the_groups_of_batches_and_the_episodes_that_wait_are_held(script: Any, ledger: Ledger) -> None:
     def held() -> list[tuple[str, int, int]]:
-        return [(row.task_id, row.groups, row.waiting) for row in script.wait(ledger.held_tasks())]
+        return [(row.task_id, row.groups, row.waiting) for row in script.wait(ledger.task_counts())]
 
     assert held() == []
     for name in ("a1", "a2", "a3", "a4", "a5", "b1"):
@@ -160,10 +160,10 @@ def test_of_each_task_the_groups_of_batches_and_the_episodes_that_wait_are_held(
     script.begin("d1", EpisodeType.EVAL)
     script.end("d1", task_id="d")
     assert held() == [("a", 0, 5), ("b", 0, 1)]
-    script.wait(ledger.seal_batch("first", 1, [["a1", "a2"], ["a3", "a4"]], [("b1", "stale")]))
+    script.wait(ledger.close_batch("first", 1, [["a1", "a2"], ["a3", "a4"]], [("b1", "stale")]))
     assert held() == [("a", 2, 1)]
     script.wait(ledger.finish_batch(script.report("first", 1)))
-    script.wait(ledger.seal_batch("second", 2, [["a5"]], []))
+    script.wait(ledger.close_batch("second", 2, [["a5"]], []))
     assert held() == [("a", 3, 0)]
     script.wait(ledger.fail_batch("second", "no memory"))
     assert held() == [("a", 2, 1)]

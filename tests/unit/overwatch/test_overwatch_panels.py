@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 
 from swarm.errors import ServerUnreachable
 from swarm.overwatch import panels
-from swarm.overwatch.snapshot import Snapshot
+from swarm.overwatch.snapshot import ServerSnapshot
 from swarm.schemas import (
     BatchPolicyView,
     ClientView,
@@ -48,7 +48,7 @@ def busy_status(**changes: Any) -> Status:
             tasks_target=16,
             running_train=41,
             running_eval=3,
-            held_begins=7,
+            waiting_begins=7,
             sources={
                 "math": SourceView(episodes=40, tasks=5, tasks_target=10, running=20),
                 "code": SourceView(episodes=31, tasks=4, tasks_target=6, running=21),
@@ -99,10 +99,10 @@ def busy_status(**changes: Any) -> Status:
     return Status(**{**fields, **changes})
 
 
-def snapshot_of(status: Status | None, **changes: Any) -> Snapshot:
-    event = EventView(event_id=1, kind="batch.sealed", detail={"batch_id": HOSTILE, "episodes": 32}, at=NOW)
+def snapshot_of(status: Status | None, **changes: Any) -> ServerSnapshot:
+    event = EventView(event_id=1, kind="batch.closed", detail={"batch_id": HOSTILE, "episodes": 32}, at=NOW)
     rewards = tuple((step, step / 40) for step in range(1, 13))
-    return Snapshot("http://host:1", NOW, status, rewards, (event,), **changes)
+    return ServerSnapshot("http://host:1", NOW, status, rewards, (event,), **changes)
 
 
 def drawn(renderable: RenderableType, width: int = 100) -> str:
@@ -119,7 +119,7 @@ def test_a_report_shows_everything_that_the_server_said() -> None:
             "an idle group waits", "3 eval", "5/10", "math 60%",
         "up to 1 versions old", "10m00s",
         "1 agreed", "laptop-1", "4312", "01234567", "4…", "3m07s", "all rewards equal (8x)", "idle_timeout 41",
-        "Not trained · 42", "batch.sealed", "episodes=32",
+        "Not trained · 42", "batch.closed", "episodes=32",
     ):  # fmt: skip
         assert fragment in text, fragment
 

@@ -1,4 +1,4 @@
-"""Training that ends at a share of tokens or seconds, on a real server without a model."""
+"""Training that ends at a quota of tokens or seconds, on a real server without a model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_training_ends_with_the_step_that_reaches_the_tokens(client: SwarmClient
     counts = [point.metrics["actor/trained_tokens"] for point in client.metrics()]
     assert done.steps == len(counts) < 50
     assert sum(counts) >= 60 > sum(counts[:-1])
-    # Whoever takes the run up again finds that it has had its share.
+    # Whoever takes the run up again finds that it has used its quota.
     again = AmountGate(client, tokens=60, seconds=None, batch_size=JOB.batch_size)
     assert train(client, load_environment("copy"), JOB, gate=again.gate).steps == done.steps
 

@@ -17,7 +17,7 @@ from swarm.environments import Environment, EnvironmentTask, load_environment
 from swarm.errors import ProgramFailure
 from swarm.program.base import PLAIN
 from swarm.program.order import CHOICE, TaskOrder, stream
-from swarm.schemas import HeldTask
+from swarm.schemas import TaskCount
 from swarm.tasks import Split
 from swarm.types import Task
 
@@ -42,9 +42,9 @@ def whole_order(environment: Environment, number: int) -> list[str]:
     return ids(list(islice(stream(environment, Split.TRAIN, JOB.seed), number)))
 
 
-def held(groups: Counter[str], waiting: Counter[str]) -> list[HeldTask]:
+def counts_of(groups: Counter[str], waiting: Counter[str]) -> list[TaskCount]:
     names = sorted({*groups, *waiting})
-    return [HeldTask(task_id=name, data_source="few", groups=groups[name], waiting=waiting[name]) for name in names]
+    return [TaskCount(task_id=name, data_source="few", groups=groups[name], waiting=waiting[name]) for name in names]
 
 
 def source_of(environment: Environment) -> str:
@@ -67,7 +67,7 @@ def test_what_is_held_and_what_comes_next_are_the_whole_order_together(few: Envi
     waiting = Counter[str]()
     for place, name in enumerate(wanted):
         waiting[name] += 0 if done[place] == 4 and place % 2 else done[place]
-    on_record = [replace_source(each, source_of(few)) for each in held(groups, waiting)]
+    on_record = [replace_source(each, source_of(few)) for each in counts_of(groups, waiting)]
     order = TaskOrder(PLAIN, few, JOB, on_record)
     have = Counter({name: 4 * groups[name] + waiting[name] for name in set(wanted)})
     while sum(have.values()) < 4 * 12:
@@ -75,21 +75,21 @@ def test_what_is_held_and_what_comes_next_are_the_whole_order_together(few: Envi
     assert have == Counter({name: 4 * number for name, number in Counter(wanted).items()})
 
 
-def replace_source(each: HeldTask, source: str) -> HeldTask:
+def replace_source(each: TaskCount, source: str) -> TaskCount:
     return each.model_copy(update={"data_source": source})
 
 
 def test_groups_that_were_cut_off_come_before_those_that_were_not_begun() -> None:
     reverse = load_environment("reverse")
     wanted, source = whole_order(reverse, 4), source_of(reverse)
-    cut_off = [HeldTask(task_id=wanted[place], data_source=source, groups=0, waiting=place) for place in (1, 3)]
+    cut_off = [TaskCount(task_id=wanted[place], data_source=source, groups=0, waiting=place) for place in (1, 3)]
     chosen = ids(TaskOrder(PLAIN, reverse, JOB, cut_off).take(4, 0.0))
     assert chosen == [wanted[1]] * 3 + [wanted[3]] + [wanted[0]] * 4 + [wanted[2]] * 4
 
 
 def test_a_task_of_another_data_source_is_another_task(few: Environment) -> None:
     wanted = whole_order(few, 1)
-    order = TaskOrder(PLAIN, few, JOB, [HeldTask(task_id=wanted[0], data_source="else", groups=1, waiting=0)])
+    order = TaskOrder(PLAIN, few, JOB, [TaskCount(task_id=wanted[0], data_source="else", groups=1, waiting=0)])
     assert ids(order.take(1, 0.0)) == wanted * 4
 
 
@@ -104,8 +104,8 @@ def test_a_curriculum_goes_on_with_what_it_had_begun_and_chooses_nothing_twice()
     chosen = list(dict.fromkeys(ids(first.take(first.chunk, 0.0))))
     assert chosen == sorted(whole_order(reverse, CHOICE * first.chunk))[: first.chunk]
     source = source_of(reverse)
-    on_record = [HeldTask(task_id=name, data_source=source, groups=1, waiting=0) for name in chosen[:3]]
-    on_record.append(HeldTask(task_id=chosen[4], data_source=source, groups=0, waiting=1))
+    on_record = [TaskCount(task_id=name, data_source=source, groups=1, waiting=0) for name in chosen[:3]]
+    on_record.append(TaskCount(task_id=chosen[4], data_source=source, groups=0, waiting=1))
     again = Counter(ids(TaskOrder(program, reverse, JOB, on_record).take(6, 0.25)))
     assert not set(again) & set(chosen[:3])
     assert again[chosen[4]] == 3 and again[chosen[3]] == again[chosen[5]] == 4
@@ -121,7 +121,7 @@ def test_a_curriculum_that_has_passed_tasks_over_is_not_offered_them_for_ever() 
 
     whole = whole_order(reverse, 400)
     source = source_of(reverse)
-    trained = [HeldTask(task_id=name, data_source=source, groups=1, waiting=0) for name in whole[:240:4]]
+    trained = [TaskCount(task_id=name, data_source=source, groups=1, waiting=0) for name in whole[:240:4]]
     TaskOrder(replace(PLAIN, schedule=note), reverse, JOB, trained).take(6, 0.5)
     passed = CHOICE * (60 - 6)
     assert offered == [name for name in whole[passed:] if name not in whole[:240:4]][: CHOICE * 6]

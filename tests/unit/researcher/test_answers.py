@@ -30,7 +30,7 @@ KL = "use_kl_loss=false,true"
 
 def play(folder: Path, truth: Truth, **flags: Any) -> StudyFacts:
     """A study that the real nodes carried out with the scores of the truth."""
-    settings = StudySettings.model_validate({"task": "reverse", "seeds": 9, **flags})
+    settings = StudySettings.model_validate({"family": "reverse", "seeds": 9, **flags})
     framed = RulesPlanner().frame(settings.request("A title"))
     charter = replace(framed, metric_range=(0.0, 1.0), judged_by=settings.judged_by)
     path = folder / "research.db"
@@ -124,13 +124,13 @@ def test_an_arm_that_learns_nothing_is_not_recommended_as_stable_without_its_sco
     assert f"Its mean final score is {useless.final_mean:.3f} and that of the baseline 0." in recommendation(facts)[0]
 
 
-def test_a_gain_that_the_sealed_split_contradicts_does_not_say_that_a_factor_matters(tmp_path: Path) -> None:
+def test_a_gain_that_the_test_split_contradicts_does_not_say_that_a_factor_matters(tmp_path: Path) -> None:
     facts = play(tmp_path, Truth(means={"lr=0.003": 0.8}, deviation=0.02), vary=(LR,))
     contradicted = replace(facts, contradicted="lr=0.003")
     assert [*answer_relation(contradicted)] == ["Whether the learning rate matters for word reversal is not decided."]
 
 
-def test_what_a_sealed_split_contradicts_is_not_called_needed(tmp_path: Path) -> None:
+def test_what_a_test_split_contradicts_is_not_called_needed(tmp_path: Path) -> None:
     truth = Truth(means={"use_kl_loss=true": 0.8}, deviation=0.02)
     facts = replace(play(tmp_path, truth, vary=(KL,), asked=Asked.NEEDED), contradicted="use_kl_loss=true")
     (sentence,) = answer_relation(facts)

@@ -28,7 +28,7 @@ class Sleeper:
             "m",
             patience_s=patience_s,
             sleep=self.sleep,
-            say=self.say,
+            report=self.say,
             clock=lambda: self.now,
             jitter=lambda least, most: most,
         )

@@ -61,7 +61,7 @@ def test_the_same_charge_again_counts_once(store, study_id):
     ledger = BudgetLedger(store, study_id, Budget(max_runs=2))
     for _ in range(5):
         ledger.charge(BudgetKind.RUNS, 1, "run-a")
-    assert ledger.spent()[BudgetKind.RUNS] == 1
+    assert ledger.used()[BudgetKind.RUNS] == 1
     ledger.ensure_can_launch()
 
 
@@ -74,7 +74,7 @@ def test_wall_clock_adds_up_over_restarts_without_the_time_between(store, study_
     second = BudgetLedger(store, study_id, Budget(max_wall_s=60), clock=clock)
     clock.now += 10
     second.ensure_can_launch()
-    assert second.spent()[BudgetKind.WALL_CLOCK_S] == pytest.approx(50)
+    assert second.used()[BudgetKind.WALL_CLOCK_S] == pytest.approx(50)
     clock.now += 10
     for refused in (second.ensure_can_launch, second.ensure_can_call_llm):
         with pytest.raises(BudgetExceeded, match="wall clock"):
@@ -103,7 +103,7 @@ def test_run_costs_time_and_gpu_hours_from_its_launch_on(store, study_id):
     ledger.begin_run("run-a", gpus=4)
     clock.now += 1799
     assert ledger.find_exhausted() is None
-    assert ledger.spent()[BudgetKind.GPU_HOURS] == pytest.approx(4 * 1799 / 3600)
+    assert ledger.used()[BudgetKind.GPU_HOURS] == pytest.approx(4 * 1799 / 3600)
     clock.now += 1
     assert ledger.find_exhausted() == "2 of 2 GPU-hours are used: raise --max-gpu-hours to go on"
     with pytest.raises(BudgetExceeded, match="GPU-hours"):
@@ -116,7 +116,7 @@ def test_what_is_spent_is_known_without_being_charged_and_charged_only_once(stor
     run = _claim_run(store, study_id)
     ledger.begin_run(run, gpus=1)
     clock.now += 3600
-    assert ledger.spent()[BudgetKind.GPU_HOURS] == pytest.approx(1.0)
+    assert ledger.used()[BudgetKind.GPU_HOURS] == pytest.approx(1.0)
     assert store.sum_budget(study_id)[BudgetKind.GPU_HOURS] == 0
     ledger.charge_time()
     ledger.charge_time()
@@ -125,7 +125,7 @@ def test_what_is_spent_is_known_without_being_charged_and_charged_only_once(stor
     clock.now += 3600
     ledger.end_run(run)
     ledger.charge_time()
-    assert ledger.spent() == store.sum_budget(study_id)
+    assert ledger.used() == store.sum_budget(study_id)
     assert store.sum_budget(study_id)[BudgetKind.GPU_HOURS] == pytest.approx(2.0)
     assert store.sum_budget(study_id)[BudgetKind.WORKING_S] == pytest.approx(7200)
     assert store.sum_budget(study_id)[BudgetKind.WALL_CLOCK_S] == pytest.approx(10_800)
@@ -157,7 +157,7 @@ def test_another_budget_is_recorded_with_the_old_one_and_never_below_what_is_spe
     settings = StudySettings(max_runs=2).model_dump(mode="json")
     study = store.create_study("topic", planner="rules", settings=settings)
     store.charge_budget(study.id, BudgetKind.WALL_CLOCK_S, 5400, "session")
-    with pytest.raises(TopicInvalid, match=r"--max-hours 1: 1\.5 are spent already"):
+    with pytest.raises(TopicInvalid, match=r"--max-hours 1: 1\.5 are used already"):
         change_budget(store, study, {"max_hours": 1.0})
     assert store.list_events(study.id) == []
 

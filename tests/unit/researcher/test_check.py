@@ -25,7 +25,8 @@ from researcher.planner.rules import RulesPlanner
 from researcher.servers.server_pool import ServerPool, Slot
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog, to_json
-from researcher.study.settings import StudySettings, read_request
+from researcher.study.settings import StudySettings
+from researcher.study.topic import read_request
 from swarm.sandbox.sandbox import choose_sandbox
 
 JOB = {"project_name": "research", "model": "nano", "batch_size": 16, "num_repeat": 8, "total_steps": 30}
@@ -97,7 +98,7 @@ def test_undefined_name_is_found_without_running(tmp_path):
         ("from ctypes import CDLL", "may not import ctypes"),
         ("import importlib", "may not import importlib"),
         ("import swarm.server.commands", "public names only"),
-        ("from swarm.backends.fake.sampler import FakeEngine", "public names only"),
+        ("from swarm.backends.fake.sampler import FakeSampler", "public names only"),
         ("from experiments_db import open_store", "may not import experiments_db"),
         ("from researcher import judge", "may not import researcher"),
         ("from swarm import Swarmclient", "swarm has no name 'Swarmclient'"),

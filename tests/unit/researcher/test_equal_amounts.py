@@ -10,7 +10,9 @@ from researcher.plan import Plan
 from researcher.planner.base import History
 from researcher.planner.equal_amounts import count_episodes
 from researcher.planner.rules import RulesPlanner
-from researcher.study.settings import check_study, read_request, read_settings
+from researcher.study.settings import read_settings
+from researcher.study.settings_check import check_study
+from researcher.study.topic import read_request
 
 
 def _begin(topic: str, **flags: object) -> tuple[Charter, Plan]:
@@ -69,7 +71,7 @@ def test_number_of_steps_is_compared_as_it_is() -> None:
         ("nano or micro on copying at equal time", "time", 20),
     ],
 )
-def test_share_of_a_run_is_in_the_charter_and_its_steps_cannot_end_it_first(
+def test_training_quota_is_in_the_charter_and_its_steps_cannot_end_it_first(
     topic: str, compared_at: str, amount: float
 ) -> None:
     charter, plan = _begin(topic, steps=10)
@@ -84,8 +86,8 @@ def test_share_of_a_run_is_in_the_charter_and_its_steps_cannot_end_it_first(
 @pytest.mark.parametrize(
     ("equal", "compared_at", "amount"), [("tokens=9000", "tokens", 9000), ("time=180", "time", 180)]
 )
-def test_share_of_a_run_is_said_by_a_flag(equal: str, compared_at: str, amount: float) -> None:
-    charter, _ = _begin("Which model?", vary=["model=nano,micro"], task="copy", equal=equal)
+def test_training_quota_is_given_by_a_flag(equal: str, compared_at: str, amount: float) -> None:
+    charter, _ = _begin("Which model?", vary=["model=nano,micro"], family="copy", equal=equal)
 
     assert (charter.compared_at, charter.amount) == (compared_at, amount)
 

@@ -1,4 +1,4 @@
-"""Which arms the sealed test scores."""
+"""Which arms the test split scores."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pytest
 from generated_study import FINISHED, Specification, generate, rich
 
 from experiments_db import open_store
-from researcher.evaluator import SEALED
+from researcher.evaluator import TEST
 
 
-def sealed_arms(home: Path, wanted: Specification) -> set[str]:
+def tested_arms(home: Path, wanted: Specification) -> set[str]:
     with open_store(home / "research.db") as store:
         study = generate(store, home, wanted)
         names = {item.id: item.name for item in store.list_experiments(study.study_id)}
-        scores = store.list_evaluations(study_id=study.study_id, phase=SEALED)
+        scores = store.list_evaluations(study_id=study.study_id, phase=TEST)
         return {names[store.get_run(item.run_id).experiment_id] for item in scores}
 
 
@@ -35,7 +35,7 @@ CALM = replace(rich(), seeds=6, fates={(arm, seed): FINISHED for arm in range(4)
     ],
     ids=["winner, runner-up, baseline", "baseline wins", "two arms", "two, baseline wins", "disqualified", "one alone"],
 )
-def test_the_sealed_test_scores_winner_runner_up_and_baseline_and_never_one_alone(
+def test_the_test_split_scores_winner_runner_up_and_baseline_and_never_one_alone(
     wanted: Specification, arms: set[str], tmp_path: Path
 ) -> None:
-    assert sealed_arms(tmp_path, wanted) == arms
+    assert tested_arms(tmp_path, wanted) == arms

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from researcher.analysis import Outcome, Verdict
+from experiments_db import Outcome, Verdict
 from researcher.charter import Budget, Charter, DecisionRule
-from researcher.judge import Family, adjust_holm, compare_sealed, contradicts, evaluation_noise, judge, summarize_arm
+from researcher.judge import Family, adjust_holm, compare_on_test, contradicts, evaluation_noise, judge, summarize_arm
 from researcher.judge.samples import ScoredRun
 from researcher.plan import Contrast, Relation
 
@@ -25,12 +25,12 @@ def charter() -> Charter:
     return Charter(
         topic="Which learning rate is best?",
         question="Does the learning rate change accuracy?",
-        task="reverse",
+        environment_name="reverse",
         metric="mean_reward",
         direction="maximize",
         baseline="base",
         search_split="validation",
-        sealed_split="test",
+        test_split="test",
         eval_episodes=64,
         rule=DecisionRule(shares=()),
         budget=Budget(),
@@ -388,13 +388,13 @@ def test_half_width_of_a_mean_is_taken_before_the_interval_is_cut(charter):
     assert summary.ci_high == 1.0 < high
 
 
-def test_sealed_split_is_judged_by_its_own_interval(charter):
+def test_the_test_split_is_judged_by_its_own_interval(charter):
     kept = {"base": runs_of("base", BASELINE), "better": runs_of("better", BETTER)}
-    sealed = compare_sealed(charter, "better", kept)
-    assert sealed.verdict is Verdict.KEEP and not contradicts(charter, sealed)
-    assert contradicts(charter, compare_sealed(charter, "better", {**kept, "better": runs_of("better", SAME)}))
-    assert contradicts(replace(charter, direction="minimize"), sealed)
-    assert not contradicts(charter, compare_sealed(charter, "better", {"better": kept["better"]}))
+    tested = compare_on_test(charter, "better", kept)
+    assert tested.verdict is Verdict.KEEP and not contradicts(charter, tested)
+    assert contradicts(charter, compare_on_test(charter, "better", {**kept, "better": runs_of("better", SAME)}))
+    assert contradicts(replace(charter, direction="minimize"), tested)
+    assert not contradicts(charter, compare_on_test(charter, "better", {"better": kept["better"]}))
 
 
 def test_equal_arms_rank_in_the_order_of_the_plan(charter):

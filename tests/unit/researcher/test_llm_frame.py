@@ -29,7 +29,7 @@ def ask(**flags: Any) -> FrameRequest:
 
 
 def frame(request: FrameRequest | None = None, **answer: Any) -> Charter:
-    text = json.dumps({"question": "Does it help?", "task": "reverse", **answer})
+    text = json.dumps({"question": "Does it help?", "family": "reverse", **answer})
     charter = parse_frame(text, request or ask(), "llm:any")
     assert isinstance(charter, Charter)
     # As a study does: frozen, stored and read again.
@@ -48,7 +48,7 @@ def test_an_answer_is_the_question_that_the_same_flags_ask() -> None:
     said: dict[str, Any] = {"vary": [*LR, "num_repeat=4,8"], "fix": ["batch_size=8"], "baseline": ["num_repeat=4"]}
     by_model = frame(None, **said, ask="matters_more")
     by_flags = RulesPlanner().frame(
-        read_settings({"engine": "fake", "task": "reverse", "asked": "matters_more", **said}).request(TOPIC)
+        read_settings({"engine": "fake", "family": "reverse", "asked": "matters_more", **said}).request(TOPIC)
     )
 
     assert (by_model.asks, by_model.job) == (by_flags.asks, by_flags.job)

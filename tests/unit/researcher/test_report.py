@@ -14,7 +14,16 @@ import pytest
 from markdown_it import MarkdownIt
 from scipy import stats
 
-from experiments_db import BudgetKind, ExperimentStatus, ExperimentStore, RunStatus, Severity, Verdict, open_store
+from experiments_db import (
+    BudgetKind,
+    ExperimentStatus,
+    ExperimentStore,
+    Outcome,
+    RunStatus,
+    Severity,
+    Verdict,
+    open_store,
+)
 from researcher.charter import Budget, Charter, DecisionRule
 from researcher.errors import StudyNotFound
 from researcher.judge import Family, judge
@@ -43,12 +52,12 @@ REASON = f"All arms are compared. The last one won with 0.876543. {HOSTILE}"
 CHARTER = Charter(
     topic=f"Which learning rate is best? {HOSTILE}",
     question="How does lr change what is learned on reverse?",
-    task="reverse",
+    environment_name="reverse",
     metric="mean reward of held-out episodes",
     direction="maximize",
     baseline=BASELINE,
     search_split="validation",
-    sealed_split="test",
+    test_split="test",
     eval_episodes=200,
     rule=DecisionRule(),
     budget=Budget(max_runs=20),
@@ -70,7 +79,7 @@ def store(database: Path) -> Iterator[ExperimentStore]:
 
 @pytest.fixture(scope="module")
 def study_id(store: ExperimentStore) -> str:
-    """A study with three arms of three seeds, a failed run, a rejected arm and a sealed score."""
+    """A study with three arms of three seeds, a failed run, a rejected arm and a test score."""
     study = store.create_study(CHARTER.topic, planner=CHARTER.planner).id
     store.freeze_charter(study, json.loads(json.dumps(asdict(CHARTER))))
     hypothesis = store.create_hypothesis(study, "h0", f"lr matters {HOSTILE}", rationale="0.003 wins")
@@ -88,14 +97,14 @@ def study_id(store: ExperimentStore) -> str:
     rejected = store.create_experiment(study, "rejected", factors={"lr": 1}, job={"lr": 1.0}, note="placeholder")
     store.revise_experiment(rejected.id, status=ExperimentStatus.INVALID, note=f"rejected by check: {HOSTILE}")
     record_findings(store, study, run_ids)
-    store.judge_hypothesis(hypothesis.id, Verdict.KEEP, "lr=0.003: keep")
+    store.judge_hypothesis(hypothesis.id, Outcome.SUPPORTED, "lr=0.003: keep")
     store.record_decision(
         study, 0, action="stop", reason=REASON, details={"claims": [to_json(claim) for claim in CLAIMS]}
     )
     store.open_test_split(study, "score lr=0.003 and lr=0.001")
     for arm, lift in (("lr=0.003", -0.01), (BASELINE, 0.02)):
         for seed, run_id in run_ids[arm].items():
-            evaluate(store, run_id, "sealed", "test", SCORES[arm][seed] + lift)
+            evaluate(store, run_id, "test", "test", SCORES[arm][seed] + lift)
     store.charge_budget(study, BudgetKind.RUNS, 10, "runs")
     store.append_event(study, "run.diagnosed", f"collapsed {HOSTILE}", severity=Severity.WARNING)
     store.record_llm_call(
@@ -257,9 +266,9 @@ def test_comparisons_equal_the_findings_and_welchs_test(database, page):
         assert row[9] == (f"{p_adjusted:.3f}" if p_adjusted >= 0.001 else "<0.001")
 
 
-def test_sealed_scores_equal_sql(database, page):
+def test_test_scores_equal_sql(database, page):
     for arm in ("lr=0.003", BASELINE):
-        values = scores_by_sql(database, arm, "sealed")
+        values = scores_by_sql(database, arm, "test")
         [row] = [row for row in page.rows if len(row) == 4 and row[0] == arm]
         assert row[2:] == [f"{sum(values) / 3:.3f}", interval(values)]
 

@@ -161,7 +161,7 @@ PLANTED: dict[str, Plant] = {
     "arms: another number of calls": _cell("Arms", 2, 3, "1"),
     "comparisons: another difference": _cell("Comparisons", 0, 4, "+0.390"),
     "comparisons: another verdict": _cell("Comparisons", 0, 10, "worse"),
-    "sealed test: another mean": _cell("Sealed test", 0, 2, "0.123"),
+    "test split: another mean": _cell("Test split", 0, 2, "0.123"),
     "runs: another score": _cell("Runs", 0, 7, "0.100"),
     "runs: a base score of its own": _cell("Runs", 0, 5, "0.310"),
     "terminal: another mean": _terminal(r"a3: mean [\d.]+", "a3: mean 0.640"),

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from simulated_study import BASELINE, Simulation
 
-from researcher.analysis import GainPart, JudgedContrast, Outcome
+from experiments_db import Outcome
+from researcher.analysis import GainPart, JudgedContrast
 from researcher.charter import JudgedBy
 from researcher.judge import summarize_arm
 from researcher.judge.samples import ScoredRun
@@ -19,8 +20,7 @@ from researcher.report.figures import draw_all
 from researcher.report.headline import answer
 from researcher.report.numbers.facts import StudyFacts, gather
 from researcher.report.overview import limitations, recommendation
-from researcher.study.costs import cost_flags
-from researcher.study.costs.arms import ArmCost
+from researcher.study.costs.arms import ArmCost, cost_flags
 from researcher.study.costs.attempts import AttemptCost
 from swarm import TrainJob
 
@@ -55,15 +55,15 @@ def test_an_arm_that_the_test_found_best_of_some_is_not_called_the_best_of_all(k
     assert f" It is better than {BASELINE}" in said
 
 
-def test_an_arm_that_the_sealed_split_contradicts_is_not_recommended(tmp_path: Path) -> None:
-    facts = facts_of(tmp_path, Simulation(seeds=6, sealed_means={BEST: 0.2}))
+def test_an_arm_that_the_test_split_contradicts_is_not_recommended(tmp_path: Path) -> None:
+    facts = facts_of(tmp_path, Simulation(seeds=6, test_means={BEST: 0.2}))
     assert "No improvement is shown" in answer(facts)
     assert recommendation(facts)[0].startswith(f"Stay with {BASELINE} unless {BEST} is confirmed")
 
 
 def test_scores_at_the_end_contradict_nothing_about_who_learns_sooner(tmp_path: Path, kept: StudyFacts) -> None:
     exact = {BASELINE: (0.5, 0.525, 0.475) * 2, BEST: (0.95, 0.975, 0.925) * 2}
-    sooner = Simulation(seeds=6, exact=exact, sealed_means={BEST: 0.2}, judged_by=JudgedBy.AREA)
+    sooner = Simulation(seeds=6, exact=exact, test_means={BEST: 0.2}, judged_by=JudgedBy.AREA)
     facts = facts_of(tmp_path, sooner)
     assert f"It is better than {BASELINE}" in answer(facts)
     assert recommendation(facts)[0].startswith(f"Use {BEST}: ")

@@ -6,15 +6,17 @@ import math
 
 import pytest
 
-from researcher.analysis import Analysis, ArmSummary, Comparison, Verdict
+from experiments_db import Verdict
+from researcher.analysis import Analysis, ArmSummary, Comparison
 from researcher.charter import Asked, Charter, FrameRequest, StudiedEnvironment
 from researcher.errors import PlannerError, TopicInvalid
 from researcher.judge.contrasts import is_complete
-from researcher.plan import Plan, Problem, Relation
+from researcher.plan import Plan, ProgramProblem, Relation
 from researcher.planner.base import Action, History
 from researcher.planner.claims import ClaimKind
 from researcher.planner.rules import RulesPlanner
-from researcher.study.settings import read_request, read_settings
+from researcher.study.settings import read_settings
+from researcher.study.topic import read_request
 from swarm import TrainJob
 from swarm.program import is_program
 
@@ -49,7 +51,7 @@ def test_named_values_become_exactly_those_arms() -> None:
     _, charter, plan = _begin("Which learning rate trains word reversal best, 1e-4, 1e-3 or 1e-2?")
 
     assert [arm.job["lr"] for arm in plan.arms] == [1e-4, 1e-3, 1e-2]
-    assert (charter.task, charter.baseline) == ("reverse", "lr=0.001")
+    assert (charter.environment_name, charter.baseline) == ("reverse", "lr=0.001")
     assert [arm.name for arm in plan.arms if arm.is_baseline] == ["lr=0.001"]
     assert plan.seeds == (0, 1, 2)
 
@@ -66,7 +68,7 @@ def test_or_no_gives_two_arms() -> None:
     _, charter, plan = _begin("KL or no KL for tool use?")
 
     assert [arm.job["use_kl_loss"] for arm in plan.arms] == [False, True]
-    assert (charter.task, charter.baseline) == ("calc", "use_kl_loss=false")
+    assert (charter.environment_name, charter.baseline) == ("calc", "use_kl_loss=false")
 
 
 def test_two_named_factors_are_crossed() -> None:
@@ -95,7 +97,7 @@ SEARCH = "Which settings train agents best?"
 def test_search_without_factors_goes_through_the_default_space() -> None:
     _, charter, plan = _begin(SEARCH)
 
-    assert (charter.asks.kind, charter.task) == ("optimize", "reverse")
+    assert (charter.asks.kind, charter.environment_name) == ("optimize", "reverse")
     names = ["baseline", "lr=0.003", "lr=0.0003", "num_repeat=16", "use_kl_loss=true"]
     assert [arm.name for arm in plan.arms] == names
     assert any("No environment is named" in assumption for assumption in charter.assumptions)
@@ -132,19 +134,19 @@ def test_value_out_of_range_is_refused_by_name(topic: str, setting: str) -> None
 def test_flags_win_over_the_topic() -> None:
     _, charter, plan = _begin(
         "temperature 0.5 vs 1.0 with 5 seeds and 20 steps",
-        task="sort",
+        family="sort",
         seeds=2,
         steps=7,
         eval_episodes=11,
     )
 
-    assert (charter.task, charter.eval_episodes, plan.seeds) == ("sort", 11, (0, 1))
+    assert (charter.environment_name, charter.eval_episodes, plan.seeds) == ("sort", 11, (0, 1))
     assert {arm.job["total_steps"] for arm in plan.arms} == {7}
 
 
-def test_unknown_task_lists_the_known_ones() -> None:
+def test_unknown_environment_lists_the_known_ones() -> None:
     with pytest.raises(TopicInvalid, match=r"juggle.*reverse.*guess"):
-        _begin("x", vary=["lr=1,2"], task="juggle")
+        _begin("x", vary=["lr=1,2"], family="juggle")
 
 
 def test_default_design_combines_what_was_kept_then_confirms_the_best() -> None:
@@ -303,4 +305,4 @@ def test_program_is_the_plain_one_unless_others_are_named() -> None:
     assert program.trusted and is_program(program.code)
     compile(program.code, "program.py", "exec")
     with pytest.raises(PlannerError, match="rejected"):
-        planner.repair_program(charter, plan.arms[0], program, (Problem("lint", "x is undefined"),))
+        planner.repair_program(charter, plan.arms[0], program, (ProgramProblem("lint", "x is undefined"),))

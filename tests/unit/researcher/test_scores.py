@@ -13,8 +13,9 @@ from researcher.charter import Charter
 from researcher.judge.samples import ScoredRun
 from researcher.planner.base import History
 from researcher.planner.rules import RulesPlanner
-from researcher.study.scores import choose_for_plan, read_scores, read_sealed
-from researcher.study.settings import StudySettings, read_request
+from researcher.study.scores import choose_for_plan, read_scores, read_test_scores
+from researcher.study.settings import StudySettings
+from researcher.study.topic import read_request
 
 CHARTER = replace(
     RulesPlanner().frame(read_request("KL or no KL for sorting?", StudySettings(seeds=2))), metric_range=(0.0, 1.0)
@@ -162,11 +163,11 @@ def test_run_that_was_ended_early_keeps_its_score_and_says_why(store: Experiment
     assert [(run.score, run.failure) for run in runs.values()] == [(0.3, "collapse"), (0.3, "")]
 
 
-def test_sealed_scores_are_read_by_arm_and_seed(store: ExperimentStore, study: str) -> None:
-    score(store, finish(store, study, "kl", 3, 0.9), "sealed", 0.8, split="test")
+def test_test_scores_are_read_by_arm_and_seed(store: ExperimentStore, study: str) -> None:
+    score(store, finish(store, study, "kl", 3, 0.9), "test", 0.8, split="test")
 
-    sealed = read_sealed(store, study, CHARTER)
-    assert {arm: {seed: run.score for seed, run in runs.items()} for arm, runs in sealed.items()} == {"kl": {3: 0.8}}
+    found = read_test_scores(store, study, CHARTER)
+    assert {arm: {seed: run.score for seed, run in runs.items()} for arm, runs in found.items()} == {"kl": {3: 0.8}}
 
 
 def test_later_plan_is_judged_by_its_fresh_runs_unless_it_pools_them() -> None:

@@ -7,19 +7,20 @@ import pytest
 from researcher.analysis import Analysis
 from researcher.charter import Budget, Charter, DecisionRule, FrameRequest
 from researcher.errors import PlannerError
-from researcher.plan import Arm, Plan, Problem
+from researcher.plan import Arm, Plan, ProgramProblem
 from researcher.planner.base import Action, Decision, History, Planner
 from researcher.planner.claims import Claim, ClaimKind
 from researcher.planner.scripted import Script, ScriptedPlanner
 
 CHARTER = Charter(
-    topic="t", question="q?", task="reverse", metric="m", direction="maximize", baseline="a", search_split="validation",
-    sealed_split="test", eval_episodes=8, rule=DecisionRule(), budget=Budget(), planner="scripted",
+    topic="t", question="q?", environment_name="reverse", metric="m", direction="maximize", baseline="a",
+    search_split="validation", test_split="test", eval_episodes=8, rule=DecisionRule(), budget=Budget(),
+    planner="scripted",
 )  # fmt: skip
 ARM = Arm("a", {}, {}, "r", is_baseline=True)
 PLANS = tuple(Plan(number, (), (ARM,), (0,), "r") for number in range(2))
 ANALYSIS = Analysis((), (), (), {})
-PROBLEMS = (Problem("lint", "bad"),)
+PROBLEMS = (ProgramProblem("lint", "bad"),)
 FIRST, SECOND = (Claim(ClaimKind.BEST, arm="a"),), (Claim(ClaimKind.OPINION, text="maybe"),)
 
 

@@ -9,9 +9,11 @@ import pytest
 from experiments_db import open_store
 from researcher.charter import Asked, ComparedAt, JudgedBy, StudyKind
 from researcher.errors import TopicInvalid, TopicNotUnderstood
-from researcher.study import settings as study_settings
+from researcher.study import topic as study_topic
 from researcher.study.requests import create_study
-from researcher.study.settings import StudySettings, check_study, complete_from_topic, read_settings
+from researcher.study.settings import StudySettings, read_settings
+from researcher.study.settings_check import check_study
+from researcher.study.topic import complete_from_topic
 
 ELSEWHERE = ("http://127.0.0.1:9",)
 
@@ -36,7 +38,7 @@ def test_gpus_of_the_topic_are_asked_of_servers_elsewhere() -> None:
 def test_more_gpus_than_there_are_are_refused_by_name(
     monkeypatch: pytest.MonkeyPatch, here: int, is_enough: bool
 ) -> None:
-    monkeypatch.setattr(study_settings, "_count_gpus", lambda _: here)
+    monkeypatch.setattr(study_topic, "_count_gpus", lambda _: here)
     if is_enough:
         assert complete_from_topic("lr on sorting with 8 GPUs", StudySettings()).n_gpu == 8
         return
@@ -57,7 +59,7 @@ def test_environment_of_the_topic_is_that_of_the_study(tmp_path: Path, monkeypat
     # In full: the study may be taken up from another directory.
     assert by_path.env == str(tmp_path / "tasks.jsonl")
     with pytest.raises(TopicInvalid, match="name one of them"):
-        complete_from_topic("lr on ./tasks.jsonl", StudySettings(task="sort"))
+        complete_from_topic("lr on ./tasks.jsonl", StudySettings(family="sort"))
 
 
 def test_language_model_reads_its_topic_itself() -> None:
@@ -72,7 +74,7 @@ def test_topic_is_stored_as_the_flags_that_say_it() -> None:
     )
 
     assert (settings.vary, settings.baseline, settings.asked) == (("lr=0.003,0.001",), ("lr=0.001",), Asked.BETTER)
-    assert (settings.task, settings.equal, settings.seeds) == ("sort", ComparedAt.TOKENS, 3)
+    assert (settings.family, settings.equal, settings.seeds) == ("sort", ComparedAt.TOKENS, 3)
 
 
 def test_one_value_beside_a_varied_setting_is_fixed() -> None:
@@ -88,10 +90,10 @@ def test_what_learns_sooner_is_judged_over_all_steps() -> None:
 
 
 def test_topic_beside_flags_that_name_factors_is_a_title() -> None:
-    given = read_settings({"vary": ["lr=1e-3,3e-3"], "task": "reverse"})
+    given = read_settings({"vary": ["lr=1e-3,3e-3"], "family": "reverse"})
 
     assert complete_from_topic("Ein Titel, den niemand liest", given) == given
-    fixed = read_settings({"vary": ["lr=1e-3,3e-3"], "fix": ["algorithm=dr.grpo"], "task": "reverse"})
+    fixed = read_settings({"vary": ["lr=1e-3,3e-3"], "fix": ["algorithm=dr.grpo"], "family": "reverse"})
     assert complete_from_topic("lr with Dr.GRPO", fixed) == fixed
     with pytest.raises(TopicInvalid, match="names group size, which no flag varies"):
         complete_from_topic("Does the group size matter?", given)

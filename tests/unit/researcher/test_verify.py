@@ -156,7 +156,7 @@ CHANGES = {
     "a charge": Change("runs", _sql("DELETE FROM budget_entries WHERE kind = 'runs' AND rowid IN"
                                     " (SELECT min(rowid) FROM budget_entries WHERE kind = 'runs')")),
     "an event": Change(None, _sql("UPDATE events SET message = 'changed' WHERE kind = 'plan.made'")),
-    "the test split": Change("sealed test", _sql("UPDATE charters SET test_opened_for = 'score lr=0.003'")),
+    "the test split": Change("test split", _sql("UPDATE charters SET test_opened_for = 'score lr=0.003'")),
     "a number of the report": Change("report", _file("report/report.md", "| 1 |", "| 2 |")),
     "a number of the page": Change(
         "report", _file("report/report.html", '<td class="n">1</td>', '<td class="n">2</td>')

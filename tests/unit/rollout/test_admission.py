@@ -1,4 +1,4 @@
-"""Who may begin, who is held, and in what order the held are let in."""
+"""Who may begin, who waits, and in what order they are let in."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def test_begins_are_held_while_the_engine_is_busy_and_let_in_by_its_next_move(tm
         await stage.lifecycle.move(EngineState.DRAINING)
         with pytest.raises(RolloutPaused, match="DRAINING"):
             await stage.begin()
-        held = [await stage.begin_held() for _ in range(3)]
+        waiting = [await stage.begin_waiting() for _ in range(3)]
         await stage.begin(episode_type="eval")
         await stage.lifecycle.move(EngineState.ROLLING)
-        await asyncio.gather(*held)
+        await asyncio.gather(*waiting)
         assert stage.episodes.running(EpisodeType.TRAIN) == 3
         assert stage.episodes.running(EpisodeType.EVAL) == 1
 
@@ -44,37 +44,37 @@ def test_begins_are_held_while_the_engine_is_busy_and_let_in_by_its_next_move(tm
 @pytest.mark.parametrize(
     ("state", "error"), [(EngineState.FAILED, EngineFailure), (EngineState.OFFLINE, EngineNotReady)]
 )
-def test_held_begins_hear_at_once_that_the_engine_is_gone(
+def test_waiting_begins_hear_at_once_that_the_engine_is_gone(
     tmp_path: Path, state: EngineState, error: type[SwarmError]
 ) -> None:
     async def scenario(stage: Stage) -> None:
         await stage.lifecycle.move(EngineState.DRAINING)
-        held = await stage.begin_held()
+        waiting = await stage.begin_waiting()
         await stage.lifecycle.move(state, "the disk burned")
         with pytest.raises(error):
-            await asyncio.wait_for(held, 1)
+            await asyncio.wait_for(waiting, 1)
 
     play(scenario, tmp_path)
 
 
-def test_held_begins_outlast_a_worker_that_is_healed(tmp_path: Path) -> None:
+def test_waiting_begins_outlast_a_worker_that_is_healed(tmp_path: Path) -> None:
     async def scenario(stage: Stage) -> None:
         await stage.lifecycle.move(EngineState.BOOTING, "the engine worker died: starting another")
-        held = await stage.begin_held()
+        waiting = await stage.begin_waiting()
         await stage.lifecycle.move(EngineState.ROLLING)
-        await asyncio.wait_for(held, 1)
+        await asyncio.wait_for(waiting, 1)
 
     play(scenario, tmp_path)
 
 
-def test_held_begins_hear_that_the_last_step_is_done(tmp_path: Path) -> None:
+def test_waiting_begins_hear_that_the_last_step_is_done(tmp_path: Path) -> None:
     async def scenario(stage: Stage) -> None:
         await stage.lifecycle.move(EngineState.DRAINING)
-        held = await stage.begin_held()
+        waiting = await stage.begin_waiting()
         stage.lifecycle.publish(WeightVersion(version=1, step=1, published_at=0.0))
         await stage.lifecycle.move(EngineState.ROLLING)
         with pytest.raises(TrainingComplete):
-            await asyncio.wait_for(held, 1)
+            await asyncio.wait_for(waiting, 1)
         await stage.begin(episode_type="eval")
 
     play(scenario, tmp_path, total_steps=1)
@@ -97,9 +97,9 @@ def test_beyond_the_limit_of_running_episodes_begins_are_held_until_one_is_over(
         first, second = await stage.begin(), await stage.begin(episode_type="eval")
         with pytest.raises(RolloutPaused, match="2 episodes run already"):
             await stage.begin()
-        held = await stage.begin_held()
+        waiting = await stage.begin_waiting()
         await stage.end(first.episode_id)
-        third = await asyncio.wait_for(held, 1)
+        third = await asyncio.wait_for(waiting, 1)
         for episode in (second, third):
             await stage.episodes.abort(episode.episode_id, "enough")
         await stage.begin()
@@ -107,19 +107,19 @@ def test_beyond_the_limit_of_running_episodes_begins_are_held_until_one_is_over(
     play(scenario, tmp_path, max_running=2)
 
 
-def test_held_begins_of_one_kind_are_let_in_by_arrival_and_kinds_take_turns(tmp_path: Path) -> None:
+def test_waiting_begins_of_one_kind_are_let_in_by_arrival_and_kinds_take_turns(tmp_path: Path) -> None:
     async def scenario(stage: Stage) -> None:
         running = await stage.begin()
         order: list[str] = []
-        held: list[asyncio.Task[Any]] = []
+        waiting: list[asyncio.Task[Any]] = []
         for number, source in enumerate(("math", "math", "math", "code", "code")):
-            task = await stage.begin_held(data_source=source)
+            task = await stage.begin_waiting(data_source=source)
             task.add_done_callback(lambda _, name=f"{source}{number}": order.append(name))
-            held.append(task)
+            waiting.append(task)
         for _ in range(5):
             await stage.episodes.abort(running.episode_id, "next")
-            done, pending = await asyncio.wait(held, return_when=asyncio.FIRST_COMPLETED, timeout=2)
-            [task], held = done, list(pending)
+            done, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED, timeout=2)
+            [task], waiting = done, list(pending)
             running = task.result()
         assert order == ["math0", "code3", "math1", "code4", "math2"]
 
@@ -129,7 +129,7 @@ def test_held_begins_of_one_kind_are_let_in_by_arrival_and_kinds_take_turns(tmp_
 def test_a_held_caller_that_goes_away_takes_no_place(tmp_path: Path) -> None:
     async def scenario(stage: Stage) -> None:
         running = await stage.begin()
-        gone, waiting = await stage.begin_held(), await stage.begin_held()
+        gone, waiting = await stage.begin_waiting(), await stage.begin_waiting()
         gone.cancel()
         await stage.episodes.abort(running.episode_id, "next")
         await asyncio.wait_for(waiting, 1)
@@ -141,7 +141,7 @@ def test_a_held_caller_that_goes_away_takes_no_place(tmp_path: Path) -> None:
 def test_a_caller_let_in_as_it_is_cancelled_gives_its_place_on(tmp_path: Path) -> None:
     async def scenario(stage: Stage) -> None:
         running = await stage.begin()
-        gone, waiting = await stage.begin_held(), await stage.begin_held()
+        gone, waiting = await stage.begin_waiting(), await stage.begin_waiting()
         aborting = asyncio.create_task(stage.episodes.abort(running.episode_id, "next"))
         while stage.episodes._admission.waiting == 2:
             await asyncio.sleep(0)
@@ -164,7 +164,7 @@ def test_a_held_caller_whose_connection_is_gone_begins_no_episode(tmp_path: Path
         request = BeginEpisodeRequest(wait_s=20)
         gone = asyncio.create_task(stage.episodes.begin(request, departure))
         await asyncio.sleep(0.02)
-        waiting = await stage.begin_held()
+        waiting = await stage.begin_waiting()
         connection.set()
         with pytest.raises(RolloutPaused, match="gone away"):
             await asyncio.wait_for(gone, 1)
@@ -185,7 +185,7 @@ def test_a_caller_let_in_as_its_connection_ends_gives_its_place_on(tmp_path: Pat
 
         gone = asyncio.create_task(stage.episodes.begin(BeginEpisodeRequest(wait_s=20), departure))
         await asyncio.sleep(0.02)
-        waiting = await stage.begin_held()
+        waiting = await stage.begin_waiting()
         aborting = asyncio.create_task(stage.episodes.abort(running.episode_id, "next"))
         while stage.episodes._admission.waiting == 2:
             await asyncio.sleep(0)
@@ -215,13 +215,13 @@ def test_a_source_whose_quota_is_covered_is_held_while_the_others_go_on(tmp_path
             await stage.finish(task_id="m", data_source="math", reward=reward)
         with pytest.raises(RolloutPaused, match="enough of data source 'math'"):
             await stage.begin(data_source="math")
-        held = await stage.begin_held(data_source="math")
+        waiting = await stage.begin_waiting(data_source="math")
         for reward in (0.0, 1.0):
             await stage.finish(task_id="c", data_source="code", reward=reward)
         assert stage.episodes.batch_ready.is_set()
-        assert not held.done()
-        assert len(await stage.seal()) == 4
-        await asyncio.wait_for(held, 1)
+        assert not waiting.done()
+        assert len(await stage.close_batch()) == 4
+        await asyncio.wait_for(waiting, 1)
 
     play(scenario, tmp_path, **MIXED)
 
@@ -229,9 +229,9 @@ def test_a_source_whose_quota_is_covered_is_held_while_the_others_go_on(tmp_path
 def test_a_lost_episode_makes_room_for_another_of_its_source(tmp_path: Path) -> None:
     async def scenario(stage: Stage) -> None:
         first, _ = [await stage.begin(data_source="math") for _ in range(2)]
-        held = await stage.begin_held(data_source="math")
+        waiting = await stage.begin_waiting(data_source="math")
         await stage.episodes.abort(first.episode_id, "crashed")
-        await asyncio.wait_for(held, 1)
+        await asyncio.wait_for(waiting, 1)
 
     play(scenario, tmp_path, **MIXED)
 
@@ -251,12 +251,12 @@ def test_a_source_that_joins_with_the_next_batch_is_held_until_then(tmp_path: Pa
         await stage.episodes.propose_policy(change)
         with pytest.raises(RolloutPaused, match="next batch"):
             await stage.begin(data_source="terminal")
-        joining = await stage.begin_held(data_source="terminal")
+        joining = await stage.begin_waiting(data_source="terminal")
         for source in ("math", "code"):
             for reward in (0.0, 1.0):
                 await stage.finish(task_id=source, data_source=source, reward=reward)
-        leaving = await stage.begin_held(data_source="code")
-        await stage.seal()
+        leaving = await stage.begin_waiting(data_source="code")
+        await stage.close_batch()
         await asyncio.wait_for(joining, 1)
         with pytest.raises(BadRequest, match="code"):
             await asyncio.wait_for(leaving, 1)

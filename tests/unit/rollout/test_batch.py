@@ -42,7 +42,7 @@ def test_a_revised_reward_is_what_the_batch_trains_and_the_ledger_shows(tmp_path
         await stage.end(episode.episode_id, reward=0.0, is_success=False, turn_rewards=[0.25])
         row = await stage.episodes.revise(episode.episode_id, revision(1.0, is_success=True))
         assert (row.reward, row.is_success, row.turn_rewards) == (1.0, True, (0.25,))
-        [finished] = stage.pool.seal("batch-1", 1).batch.episodes
+        [finished] = stage.pool.close_batch("batch-1", 1).batch.episodes
         assert (finished.reward, finished.is_success, finished.turn_rewards) == (1.0, True, (0.25,))
 
     play(scenario, tmp_path, min_group=1)
@@ -69,12 +69,12 @@ def test_revised_turn_rewards_must_fit_the_recorded_turns(tmp_path: Path) -> Non
     play(scenario, tmp_path)
 
 
-def test_a_reward_is_final_once_the_batch_is_sealed_or_where_none_is_awaited(tmp_path: Path) -> None:
+def test_a_reward_is_final_once_the_batch_is_closed_or_where_none_is_awaited(tmp_path: Path) -> None:
     async def scenario(stage: Stage) -> None:
-        sealed = [await stage.finish(reward=reward) for reward in (0.0, 1.0)]
-        await stage.seal()
-        with pytest.raises(EpisodeEnded, match="sealed"):
-            await stage.episodes.revise(sealed[0], revision(0.5))
+        closed = [await stage.finish(reward=reward) for reward in (0.0, 1.0)]
+        await stage.close_batch()
+        with pytest.raises(EpisodeEnded, match="closed"):
+            await stage.episodes.revise(closed[0], revision(0.5))
         tested = await stage.finish(episode_type="eval")
         with pytest.raises(Conflict, match="eval"):
             await stage.episodes.revise(tested, revision(0.5))
@@ -90,7 +90,7 @@ def test_a_reward_is_final_once_the_batch_is_sealed_or_where_none_is_awaited(tmp
     play(scenario, tmp_path)
 
 
-def test_revisions_and_a_seal_at_once_leave_ledger_and_batch_agreed(tmp_path: Path) -> None:
+def test_revisions_while_a_batch_is_closed_leave_ledger_and_batch_agreed(tmp_path: Path) -> None:
     async def scenario(stage: Stage) -> None:
         for trial in range(10):
             ids = [await stage.finish(task_id=f"t{trial}", reward=reward) for reward in (0.0, 1.0)]
@@ -99,11 +99,11 @@ def test_revisions_and_a_seal_at_once_leave_ledger_and_batch_agreed(tmp_path: Pa
                 for number, episode_id in enumerate(ids)
             ]
             await asyncio.sleep(0.001 * trial)
-            sealed = stage.pool.seal(f"batch-{trial}", trial + 1)
-            await stage.ledger.seal_batch(f"batch-{trial}", trial + 1, [ids], [])
+            closed = stage.pool.close_batch(f"batch-{trial}", trial + 1)
+            await stage.ledger.close_batch(f"batch-{trial}", trial + 1, [ids], [])
             answers = await asyncio.gather(*revising, return_exceptions=True)
             assert all(isinstance(answer, EpisodeEnded) for answer in answers if isinstance(answer, BaseException))
-            for episode in sealed.batch.episodes:
+            for episode in closed.batch.episodes:
                 row = await stage.ledger.episode(episode.episode_id)
                 assert (row.reward, row.state) == (episode.reward, EpisodeState.COMPLETED)
 
@@ -165,7 +165,7 @@ def test_a_batch_is_ready_when_its_time_is_over_though_nobody_calls(tmp_path: Pa
     play(scenario, tmp_path, batch_timeout_s=0.5)
 
 
-def test_a_changed_policy_is_durable_and_waits_for_the_seal(tmp_path: Path) -> None:
+def test_a_changed_policy_is_durable_and_waits_for_the_next_batch(tmp_path: Path) -> None:
     async def scenario(stage: Stage) -> None:
         policies = await stage.episodes.propose_policy(UpdateBatchPolicyRequest(batch_size=1, num_repeat=3))
         assert policies.active.batch_size == 2
@@ -182,7 +182,7 @@ def test_a_changed_policy_is_durable_and_waits_for_the_seal(tmp_path: Path) -> N
         for task in range(2):
             for _ in range(2):
                 await stage.finish(task_id=f"t{task}")
-        await stage.seal()
+        await stage.close_batch()
         assert stage.episodes.policies().active.num_repeat == 3
         assert stage.episodes.policies().next is None
         policies = await stage.episodes.propose_policy(UpdateBatchPolicyRequest(mixture={}))
@@ -242,7 +242,7 @@ def test_warnings_about_a_client_reach_the_status(tmp_path: Path) -> None:
         for _ in range(40):
             await stage.finish(task_id="same", reward=1.0, client_id="careless")
             if stage.episodes.is_batch_ready():
-                await stage.seal()
+                await stage.close_batch()
         warnings = stage.episodes.warnings()
         assert {warning.client_id for warning in warnings} == {"careless"}
         assert all(warning.message and warning.count >= 1 for warning in warnings)

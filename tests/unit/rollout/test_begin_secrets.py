@@ -43,10 +43,10 @@ def test_two_of_the_same_begin_at_once_are_one_episode_and_leave_one_place_taken
     async def scenario() -> None:
         async with rolling(tmp_path, batch_size=1, num_repeat=2) as stage:
             before = [await stage.begin(task_id="t", client_id="desk") for _ in range(2)]
-            held = [await stage.begin_held(**begin_of()) for _ in range(2)]
+            waiting = [await stage.begin_waiting(**begin_of()) for _ in range(2)]
             for each in before:
                 await stage.episodes.abort(each.episode_id, "gone")
-            begun = await asyncio.gather(*held)
+            begun = await asyncio.gather(*waiting)
             assert len({each.episode_id for each in begun}) == 1
             assert stage.pool.running == {"default": 1}
             # Its place is free for the other repeat.

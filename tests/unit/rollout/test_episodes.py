@@ -13,7 +13,7 @@ import pytest
 from rollout_support import Stage, eventually, rolling, sampled_turn
 
 from swarm.errors import BadRequest, EpisodeEnded, IdempotencyMismatch, LedgerError, NotFound, Unauthorized
-from swarm.ledger import Ending
+from swarm.ledger import ReportedResult
 from swarm.rollout.results import align_turn_rewards
 from swarm.schemas import EpisodeState
 from swarm.types import EpisodeType, FinishReason
@@ -36,7 +36,7 @@ def test_an_ended_episode_waits_in_the_pool_with_its_source_and_turn_rewards(tmp
             await stage.call(episode)
         receipt = await stage.end(episode.episode_id, turn_rewards=[0.5, -1])
         assert (receipt.state, receipt.replayed) == (EpisodeState.COMPLETED, False)
-        [finished] = stage.pool.seal("batch-1", 1).batch.episodes
+        [finished] = stage.pool.close_batch("batch-1", 1).batch.episodes
         assert (finished.data_source, finished.client_id, finished.turn_rewards) == ("math", "laptop", (0.5, -1))
         row = await stage.ledger.episode(episode.episode_id)
         assert (row.turn_rewards, row.data_source) == ((0.5, -1), "math")
@@ -107,7 +107,7 @@ def test_an_end_whose_caller_never_came_back_is_found_when_the_episode_would_exp
         await stage.call(episode)
         # What is left of an end that was cut off between the ledger's commit and its answer.
         await stage.ledger.end_episode(
-            Ending(
+            ReportedResult(
                 episode.episode_id,
                 idempotency_key=episode.episode_id,
                 payload_digest="",
@@ -119,7 +119,7 @@ def test_an_end_whose_caller_never_came_back_is_found_when_the_episode_would_exp
             )
         )
         await eventually(lambda: stage.episodes.running(EpisodeType.TRAIN) == 0)
-        [finished] = stage.pool.seal("batch-1", 1).batch.episodes
+        [finished] = stage.pool.close_batch("batch-1", 1).batch.episodes
         assert (finished.reward, finished.trained_tokens) == (0.5, 2)
         [client] = stage.episodes.client_views()
         assert (client.completed, client.lost) == (1, 0)
@@ -134,7 +134,7 @@ def test_an_end_during_a_call_trains_what_is_on_record(tmp_path: Path) -> None:
         running.calls_in_flight += 1
         await stage.ledger.add_turns([sampled_turn(episode.episode_id, 0)])
         await stage.end(episode.episode_id)
-        [finished] = stage.pool.seal("batch-1", 1).batch.episodes
+        [finished] = stage.pool.close_batch("batch-1", 1).batch.episodes
         assert [sample.token_ids_T for sample in finished.samples] == [(1, 2, 10, 4, 5)]
 
     play(scenario, tmp_path, min_group=1)

@@ -17,7 +17,7 @@ from batch_support import Clock, make_episode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarm.batch import BatchPolicy, BatchPool, Place, SealedBatch
+from swarm.batch import BatchPolicy, BatchPool, ClosedBatch, Place
 from swarm.job import TrainJob
 from swarm.rollout.admission import Admission
 from swarm.run.lifecycle import EngineLifecycle
@@ -41,7 +41,7 @@ class Chances:
 
 @dataclass
 class World:
-    """One server and its clients. `sealed` are the batches that were trained, `lost` counts repeats by task that never
+    """One server and its clients. `closed` are the batches that were trained, `lost` counts repeats by task that never
     came."""
 
     job: TrainJob
@@ -50,7 +50,7 @@ class World:
     names_tasks: bool = True
     clock: Clock = field(default_factory=Clock)
     lost: Counter[str] = field(default_factory=Counter[str])
-    sealed: list[SealedBatch] = field(default_factory=list[SealedBatch])
+    closed: list[ClosedBatch] = field(default_factory=list[ClosedBatch])
     finished: dict[str, FinishedEpisode] = field(default_factory=dict[str, FinishedEpisode])
     running: dict[int, tuple[str, str, Place]] = field(default_factory=dict[int, tuple[str, str, Place]])
     clients: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
@@ -104,11 +104,11 @@ class World:
             await self.lifecycle.move(EngineState.DRAINING)
             if not is_async:
                 assert await self.admission.drained(FOREVER_S)
-            sealed = self.pool.seal(f"b{self.version}", self.version + 1)
-            for gone in (*sealed.batch.episodes, *sealed.dropped):
+            closed = self.pool.close_batch(f"b{self.version}", self.version + 1)
+            for gone in (*closed.batch.episodes, *closed.dropped):
                 del self.finished[gone.episode_id]
             self.admission.release()
-            self.sealed.append(sealed)
+            self.closed.append(closed)
             await self.lifecycle.move(EngineState.TRAINING)
             for _ in range(self.dice.randrange(6) if is_async else 0):
                 await asyncio.sleep(0)
@@ -215,11 +215,11 @@ def test_twelve_batches_of_tasks_make_twelve_exact_batches_however_many_workers_
         await world.open()
         world.join(attempts_of(12 * 8, 4), workers)
         await world.train(12)
-        assert len(world.sealed) == 12
-        for sealed in world.sealed:
-            assert [len(group.episodes) for group in sealed.batch.groups] == [4] * 8
-            assert sealed.dropped == ()
-        tasks = [group.task_id for sealed in world.sealed for group in sealed.batch.groups]
+        assert len(world.closed) == 12
+        for closed in world.closed:
+            assert [len(group.episodes) for group in closed.batch.groups] == [4] * 8
+            assert closed.dropped == ()
+        tasks = [group.task_id for closed in world.closed for group in closed.batch.groups]
         # Who names no task is in the batch that its begin happened to fall into.
         assert len(set(tasks)) == 96 or not names_tasks
 
@@ -255,22 +255,22 @@ def test_batches_are_exact_whatever_fails(
                 world.clients.clear()
                 world.join(attempts_of(1_000, 4, name=f"after{number}-"), workers)
                 killed = True
-        assert len(world.sealed) >= 3
-        for sealed in world.sealed:
-            check_groups(world, sealed, is_whole=not killed)
+        assert len(world.closed) >= 3
+        for closed in world.closed:
+            check_groups(world, closed, is_whole=not killed)
         await world.kill(1_000)
 
     play(scenario())
 
 
-def check_groups(world: World, sealed: SealedBatch, *, is_whole: bool) -> None:
+def check_groups(world: World, closed: ClosedBatch, *, is_whole: bool) -> None:
     """Exactly so many groups, none larger than `num_repeat`, and each smaller one lacks only what was lost."""
     job = world.job
-    assert len(sealed.batch.groups) == job.batch_size
-    assert sealed.missing_groups == 0
-    short = [group for group in sealed.batch.groups if len(group.episodes) < job.num_repeat]
-    assert sealed.short_groups == len(short)
-    assert all(len(group.episodes) <= job.num_repeat for group in sealed.batch.groups)
+    assert len(closed.batch.groups) == job.batch_size
+    assert closed.missing_groups == 0
+    short = [group for group in closed.batch.groups if len(group.episodes) < job.num_repeat]
+    assert closed.short_groups == len(short)
+    assert all(len(group.episodes) <= job.num_repeat for group in closed.batch.groups)
     if is_whole and not job.max_staleness:
         for group in short:
             assert len(group.episodes) + world.lost[group.task_id] >= job.num_repeat
@@ -284,7 +284,7 @@ def test_no_task_is_in_two_batches_even_if_attempts_fail_and_are_made_again(max_
         await world.open()
         world.join(attempts_of(200, 4), 64)
         await world.train(12)
-        tasks = Counter(group.task_id for sealed in world.sealed for group in sealed.batch.groups)
+        tasks = Counter(group.task_id for closed in world.closed for group in closed.batch.groups)
         assert set(tasks.values()) == {1}
         await world.kill(1_000)
 
@@ -297,8 +297,8 @@ def test_a_client_whose_tasks_run_out_ends_the_batch_with_the_groups_that_there_
         await world.open()
         world.join(attempts_of(11, 4), 16)
         await world.train(2)
-        assert [len(sealed.batch.groups) for sealed in world.sealed] == [8, 3]
-        assert world.sealed[1].missing_groups == 5
+        assert [len(closed.batch.groups) for closed in world.closed] == [8, 3]
+        assert world.closed[1].missing_groups == 5
         assert world.clock.now == pytest.approx(JOB.stall_timeout_s, rel=1e-3)
 
     play(scenario())
@@ -310,8 +310,8 @@ def test_a_group_given_up_half_way_without_a_word_is_trained_on_its_survivors_af
         await world.open()
         world.join(attempts_of(8, 4), 200)
         await world.train(1)
-        [sealed] = world.sealed
-        assert 0 < sealed.short_groups == len(world.lost)
+        [closed] = world.closed
+        assert 0 < closed.short_groups == len(world.lost)
         assert world.clock.now == pytest.approx(JOB.group_timeout_s, rel=1e-3)
 
     play(scenario())
@@ -333,8 +333,8 @@ def test_attempts_that_their_client_gives_up_for_good_cost_no_time(
         await world.open()
         world.join(attempts_of(3_000, 4), workers)
         await world.train(6)
-        assert (len(world.sealed), world.clock.now) == (6, 0.0)
-        assert any(sealed.short_groups for sealed in world.sealed)
+        assert (len(world.closed), world.clock.now) == (6, 0.0)
+        assert any(closed.short_groups for closed in world.closed)
         await world.kill(1_000)
 
     play(scenario())
@@ -347,9 +347,9 @@ def test_fewer_tasks_than_a_batch_has_groups_are_run_several_times_in_it() -> No
         epochs = [attempt for _ in range(6) for attempt in attempts_of(4, 4)]
         world.join(iter(epochs), 1)
         await world.train(3)
-        for sealed in world.sealed:
-            assert Counter(group.task_id for group in sealed.batch.groups) == dict.fromkeys(["t0", "t1", "t2", "t3"], 2)
-            assert {len(group.episodes) for group in sealed.batch.groups} == {4}
+        for closed in world.closed:
+            assert Counter(group.task_id for group in closed.batch.groups) == dict.fromkeys(["t0", "t1", "t2", "t3"], 2)
+            assert {len(group.episodes) for group in closed.batch.groups} == {4}
 
     play(scenario())
 
@@ -360,8 +360,8 @@ def test_a_client_that_runs_the_repeats_of_a_task_far_apart_is_served_all_the_sa
         await world.open()
         world.join(iter([("default", f"t{task}") for _ in range(40) for task in range(20)]), 4)
         await world.train(3)
-        assert [len(sealed.batch.groups) for sealed in world.sealed] == [8, 8, 8]
-        assert all(len(group.episodes) == 4 for sealed in world.sealed for group in sealed.batch.groups)
+        assert [len(closed.batch.groups) for closed in world.closed] == [8, 8, 8]
+        assert all(len(group.episodes) == 4 for closed in world.closed for group in closed.batch.groups)
         await world.kill(1_000)
 
     play(scenario())
@@ -375,7 +375,7 @@ def test_a_mixture_whose_source_has_run_out_goes_on_without_it() -> None:
         world.join(attempts_of(100, 4, source="math"), 16)
         world.join(attempts_of(4, 4, source="code"), 16)
         await world.train(2)
-        assert [len(sealed.batch.groups) for sealed in world.sealed] == [8, 4]
+        assert [len(closed.batch.groups) for closed in world.closed] == [8, 4]
         await world.kill(1_000)
 
     play(scenario())
@@ -393,7 +393,7 @@ def test_a_mixture_waits_for_a_source_whose_clients_take_long_to_start() -> None
         assert not world.pool.is_ready(())
         world.join(attempts_of(100, 4, source="code"), 16)
         await world.train(1)
-        sources = Counter(group.episodes[0].data_source for group in world.sealed[0].batch.groups)
+        sources = Counter(group.episodes[0].data_source for group in world.closed[0].batch.groups)
         assert sources == {"math": 4, "code": 4}
         await world.kill(1_000)
 
@@ -421,7 +421,7 @@ def test_episodes_of_a_dead_program_that_run_on_beside_the_same_tasks_of_its_suc
         for _ in range(rounds):
             await asyncio.sleep(0)
         await world.abandon()
-        done = Counter(task for sealed in world.sealed for task in tasks_of(sealed.batch.episodes))
+        done = Counter(task for closed in world.closed for task in tasks_of(closed.batch.episodes))
         done.update(tasks_of(world.finished.values()))
         lacking = [("default", f"t{task}") for task in range(4 * 8) for _ in range(4 - done[f"t{task}"])]
         world.join(iter(sorted(lacking, key=lambda attempt: not done[attempt[1]])), workers)
@@ -433,9 +433,9 @@ def test_episodes_of_a_dead_program_that_run_on_beside_the_same_tasks_of_its_suc
                 await asyncio.sleep(0)
         await training
         assert world.clock.now == 0.0
-        assert [[len(group.episodes) for group in sealed.batch.groups] for sealed in world.sealed] == [[4] * 8] * 4
-        assert not any(sealed.dropped for sealed in world.sealed)
-        assert Counter(task for sealed in world.sealed for task in tasks_of(sealed.batch.episodes)) == Counter(
+        assert [[len(group.episodes) for group in closed.batch.groups] for closed in world.closed] == [[4] * 8] * 4
+        assert not any(closed.dropped for closed in world.closed)
+        assert Counter(task for closed in world.closed for task in tasks_of(closed.batch.episodes)) == Counter(
             {f"t{task}": 4 for task in range(4 * 8)}
         )
 

@@ -41,7 +41,7 @@ def test_they_are_in_the_batch_and_on_record_and_replay_exactly_once(tmp_path: P
         assert (first.state, first.replayed, again.replayed) == (EpisodeState.COMPLETED, False, True)
         with pytest.raises(IdempotencyMismatch):
             await stage.end(episode_id, rewards={**REWARDS, "right": 0.0})
-        [finished] = stage.pool.seal("batch-1", 1).batch.episodes
+        [finished] = stage.pool.close_batch("batch-1", 1).batch.episodes
         assert finished.rewards == (await stage.ledger.episode(episode_id)).rewards == REWARDS
 
     play(scenario, tmp_path, min_group=1)
@@ -100,7 +100,7 @@ def test_they_are_revised_as_a_whole_and_kept_if_left_out(tmp_path: Path) -> Non
             )
         other = {"right": 0.0, "short": 0.25}
         await stage.episodes.revise(episode_id, ReviseRewardRequest(reward=0.0, rewards=other, reason="a fourth look"))
-        [finished] = stage.pool.seal("batch-1", 1).batch.episodes
+        [finished] = stage.pool.close_batch("batch-1", 1).batch.episodes
         assert finished.rewards == other
 
     play(scenario, tmp_path, min_group=1, **GDPO)
@@ -115,7 +115,7 @@ def test_a_transaction_commits_them(tmp_path: Path) -> None:
         request = PrepareEpisodeRequest.model_validate({**body, "rewards": REWARDS})
         await stage.episodes.transactions.prepare(episode_id, request)
         await stage.episodes.transactions.commit(episode_id, secret)
-        [finished] = stage.pool.seal("batch-1", 1).batch.episodes
+        [finished] = stage.pool.close_batch("batch-1", 1).batch.episodes
         assert finished.rewards == REWARDS
 
     play(scenario, tmp_path, min_group=1, **GDPO)

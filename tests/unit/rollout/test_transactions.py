@@ -101,7 +101,7 @@ def test_a_prepared_episode_is_in_no_pool_and_holds_the_batch_back_until_it_is_c
         assert (receipt.state, receipt.replayed) == (EpisodeState.COMPLETED, False)
         assert (await stage.episodes.transactions.commit(episode.episode_id, secret)).replayed
         assert await stage.episodes.drained(0.05)
-        [finished] = stage.pool.seal("batch", 1).batch.episodes
+        [finished] = stage.pool.close_batch("batch", 1).batch.episodes
         assert (finished.reward, finished.trained_tokens) == (1.0, 2)
         assert await stage.episodes.transactions.state_of(secret) is TransactionState.COMMITTED
 
@@ -281,7 +281,7 @@ def test_prepared_episodes_outlive_a_stop_of_the_engine_and_the_server(tmp_path:
         [view] = stage.episodes.running_views()
         assert (view.episode_id, view.state, view.turns) == (begun[0], EpisodeState.PREPARED, 1)
         await stage.episodes.transactions.commit(begun[0], secret)
-        [finished] = stage.pool.seal("batch", 1).batch.episodes
+        [finished] = stage.pool.close_batch("batch", 1).batch.episodes
         assert finished.trained_tokens == 2
 
     play(before, tmp_path, min_group=1)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from swarm.backends.base import Backend, Backends
-from swarm.backends.fake.sampler import FakeEngine
+from swarm.backends.fake.sampler import FakeSampler
 from swarm.backends.fake.trainer import FakeTrainer
 from swarm.config import ServerConfig
 from swarm.gateway.dialects.chat.reply import render_completion
@@ -49,11 +49,11 @@ class Gate:
 class GatedTrainer(FakeTrainer):
     """Its steps pass a gate; the batches it was given are on record."""
 
-    def __init__(self, engine: FakeEngine, gate: Gate, trained: list[TrainBatch]) -> None:
-        super().__init__(engine)
+    def __init__(self, sampler: FakeSampler, gate: Gate, trained: list[TrainBatch]) -> None:
+        super().__init__(sampler)
         self._gate = gate
         self._trained = trained
-        self._fake = engine
+        self._fake = sampler
 
     async def train(self, batch: TrainBatch) -> StepReport:
         if not self._gate.before.is_set():
@@ -78,16 +78,16 @@ class OpenBackends(Backends):
         super().__init__(config, log_path)
         self.gate = Gate()
         self.trained: list[TrainBatch] = []
-        self.engine: FakeEngine | None = None
+        self.sampler: FakeSampler | None = None
 
     def build(self, job: TrainJob, *, is_fresh: bool) -> Backend:
         backend = super().build(job, is_fresh=is_fresh)
-        if not isinstance(backend.engine, FakeEngine):
+        if not isinstance(backend.sampler, FakeSampler):
             return backend
-        self.engine = backend.engine
+        self.sampler = backend.sampler
         return Backend(
-            backend.engine,
-            GatedTrainer(backend.engine, self.gate, self.trained),
+            backend.sampler,
+            GatedTrainer(backend.sampler, self.gate, self.trained),
             backend.tokenizer_path,
             backend.warm_up,
             backend.died,
@@ -111,9 +111,9 @@ class Hosted:
     bystanders: set[asyncio.Task[Any]]
 
     @property
-    def engine(self) -> FakeEngine:
-        assert self.backends.engine is not None
-        return self.backends.engine
+    def sampler(self) -> FakeSampler:
+        assert self.backends.sampler is not None
+        return self.backends.sampler
 
     async def start(self, job: TrainJob) -> None:
         await self.server.sync_job(job.model_dump(mode="json", exclude_defaults=True))

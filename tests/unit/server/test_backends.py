@@ -12,7 +12,7 @@ import pytest
 
 from swarm.backends.base import Backend, Backends
 from swarm.backends.local.pair import LocalPair
-from swarm.backends.local.sampler import LocalEngine
+from swarm.backends.local.sampler import LocalSampler
 from swarm.config import ServerConfig
 from swarm.errors import EngineFailure, JobInvalid
 from swarm.external_samplers import EXTERNAL_SAMPLERS
@@ -28,8 +28,8 @@ LIMIT_S = 60
 async def first_completion(backend: Backend) -> list[int]:
     params = SamplingParams(max_tokens=40, temperature=5.0)
     async with asyncio.timeout(LIMIT_S):
-        await backend.engine.start()
-        deltas = [delta async for delta in backend.engine.generate("request", [40, 41, 42], params)]
+        await backend.sampler.start()
+        deltas = [delta async for delta in backend.sampler.generate("request", [40, 41, 42], params)]
     return [token for delta in deltas for token in delta.token_ids_T]
 
 
@@ -63,12 +63,12 @@ def test_auto_is_local_up_to_one_gpu_and_verl_beyond(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "has_vllm", "samples"),
     [
-        ({}, True, LocalEngine),
+        ({}, True, LocalSampler),
         ({"n_gpu": 1}, True, LocalPair),
-        ({"n_gpu": 1}, False, LocalEngine),
-        ({"n_gpu": 1, "lora_rank": 4}, True, LocalEngine),
-        ({"n_gpu": 1, "model": "nano"}, True, LocalEngine),
-        ({"n_gpu": 1, "sampler": "local"}, True, LocalEngine),
+        ({"n_gpu": 1}, False, LocalSampler),
+        ({"n_gpu": 1, "lora_rank": 4}, True, LocalSampler),
+        ({"n_gpu": 1, "model": "nano"}, True, LocalSampler),
+        ({"n_gpu": 1, "sampler": "local"}, True, LocalSampler),
     ],
 )
 def test_auto_samples_with_vllm_on_a_gpu_where_the_server_has_it(
@@ -79,7 +79,7 @@ def test_auto_samples_with_vllm_on_a_gpu_where_the_server_has_it(
     config = ServerConfig(home=tmp_path / "home", sampler_pythons={"vllm": Path(sys.executable)} if has_vllm else {})
     backends = Backends(config, tmp_path / "worker.log", gpu_drivers=(tmp_path,))
     backend = backends.build(TrainJob(**{"model": str(model), **given}).resolve(), is_fresh=True)
-    assert type(backend.engine) is samples
+    assert type(backend.sampler) is samples
 
 
 def test_each_external_sampler_may_have_an_interpreter_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,10 +35,10 @@ async def test_an_idle_engine_that_dies_is_replaced_and_nothing_else_changes(hos
     await hosted.wait_for(EngineState.ROLLING, step=1)
     episode = await hosted.begin()
     await hosted.call(episode)
-    hosted.engine.die("out of memory")
+    hosted.sampler.die("out of memory")
     await wait_for_recoveries(hosted, 1)
     assert hosted.server.lifecycle.state is EngineState.ROLLING
-    assert (hosted.server.lifecycle.weights.step, hosted.engine.weight_version) == (1, 1)
+    assert (hosted.server.lifecycle.weights.step, hosted.sampler.weight_version) == (1, 1)
     await hosted.call(episode)
     await hosted.end(episode, "task", 1.0)
     [event] = [event for event in await hosted.ledger.events(limit=1000) if event.kind == "engine.recovered"]
@@ -52,11 +52,11 @@ async def test_a_call_whose_engine_dies_is_answered_by_the_next_engine(host: Any
     hosted = host()
     await hosted.start(JOB)
     episode = await hosted.begin()
-    hosted.engine.fault = Fault(FaultKind.HANG)
+    hosted.sampler.fault = Fault(FaultKind.HANG)
     calls = [asyncio.create_task(hosted.call(episode, f"Question {number}")) for number in range(3)]
     await asyncio.sleep(0.05)
-    hosted.engine.fault = None
-    hosted.engine.die("killed")
+    hosted.sampler.fault = None
+    hosted.sampler.die("killed")
     replies = await asyncio.gather(*calls)
     assert all(reply["choices"][0]["finish_reason"] == "stop" for reply in replies)
     turns = await hosted.ledger.turns(episode.episode_id)
@@ -72,7 +72,7 @@ async def test_a_batch_in_training_goes_back_to_the_pool_and_is_trained_once(hos
     hosted.backends.gate.before.clear()
     await hosted.run_batch("one")
     await asyncio.wait_for(hosted.backends.gate.reached.wait(), 60)
-    hosted.engine.die("killed")
+    hosted.sampler.die("killed")
     hosted.backends.gate.before.set()
     await hosted.wait_for(EngineState.ROLLING, step=1)
     states = [batch.state for batch in await hosted.ledger.batches()]
@@ -87,7 +87,7 @@ async def test_a_drain_does_not_keep_a_dead_engine_waiting(host: Any) -> None:
     await hosted.run_batch("one")
     hosted.service.episodes.agree("anonymous")
     await hosted.wait_for(EngineState.DRAINING)
-    hosted.engine.die("killed")
+    hosted.sampler.die("killed")
     await wait_for_recoveries(hosted, 1)
     await hosted.end(straggler, "late", 0.0)
     await hosted.wait_for(EngineState.ROLLING, step=1)
@@ -97,13 +97,13 @@ async def test_deaths_without_progress_end_the_run_with_the_reason(host: Any) ->
     hosted = host()
     await hosted.start(JOB)
     episode = await hosted.begin()
-    hosted.engine.fault = Fault(FaultKind.DIE, after_tokens=1)
+    hosted.sampler.fault = Fault(FaultKind.DIE, after_tokens=1)
     with pytest.raises((EngineFailure, EpisodeEnded, EngineNotReady)):
         await hosted.call(episode)
     await hosted.wait_for(EngineState.FAILED)
     assert "died 4 times without a finished step" in (hosted.server.lifecycle.reason or "")
     assert "the fake engine died after 1 tokens" in (hosted.server.lifecycle.reason or "")
-    hosted.engine.fault = None
+    hosted.sampler.fault = None
     await hosted.server.start_engine()
     await hosted.wait_for(EngineState.ROLLING)
 
@@ -114,7 +114,7 @@ async def test_finished_steps_forgive_earlier_deaths(host: Any) -> None:
     for step in range(1, 4):
         for _ in range(2):
             before = (await hosted.server.status()).recoveries
-            hosted.engine.die("killed")
+            hosted.sampler.die("killed")
             await wait_for_recoveries(hosted, before + 1)
         await hosted.run_batch(f"batch-{step}")
         await hosted.wait_for(EngineState.ROLLING, step=step)
@@ -125,7 +125,7 @@ async def test_a_failure_that_no_new_engine_mends_ends_the_run(host: Any) -> Non
     hosted = host()
     await hosted.start(JOB)
     episode = await hosted.begin()
-    hosted.engine.fault = Fault(FaultKind.RAISE)
+    hosted.sampler.fault = Fault(FaultKind.RAISE)
     with pytest.raises(EngineFailure, match="fake fault"):
         await hosted.call(episode)
     await hosted.wait_for(EngineState.FAILED)
@@ -141,7 +141,7 @@ async def test_going_back_forgets_later_steps_and_their_checkpoints_and_aborts_t
     checkpoint = await hosted.server.checkpoint()
     running, evaluation = await hosted.begin(), await hosted.begin(episode_type="eval")
     await hosted.server.load(1)
-    assert (hosted.server.lifecycle.weights.step, hosted.engine.weight_version) == (1, 1)
+    assert (hosted.server.lifecycle.weights.step, hosted.sampler.weight_version) == (1, 1)
     assert [batch.state for batch in await hosted.ledger.batches()] == [
         BatchState.REWOUND,
         BatchState.REWOUND,
@@ -153,7 +153,7 @@ async def test_going_back_forgets_later_steps_and_their_checkpoints_and_aborts_t
     assert not [path for path in (checkpoint.path,) if path in await _loadable(hosted)]
     await hosted.run_batch("again")
     await hosted.wait_for(EngineState.ROLLING, step=2)
-    hosted.engine.die("killed")
+    hosted.sampler.die("killed")
     await wait_for_recoveries(hosted, 1)
     assert hosted.server.lifecycle.weights.step == 2
 

@@ -1,4 +1,4 @@
-"""With staleness allowed a complete batch is sealed at once, and running episodes go on across the update."""
+"""With staleness allowed a complete batch is closed at once, and running episodes go on across the update."""
 
 from __future__ import annotations
 

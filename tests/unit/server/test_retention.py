@@ -69,7 +69,7 @@ async def test_a_finished_run_is_served_again_and_goes_on_without_its_recovery_c
     second = host()
     assert await second.server.resume(job.model_copy(update={"total_steps": 6}))
     await second.wait_for(EngineState.ROLLING, step=4)
-    assert (second.engine.weight_version, second.backends.trained) == (4, [])
+    assert (second.sampler.weight_version, second.backends.trained) == (4, [])
     await train(second, 5, 6)
     assert left(tmp_path, "checkpoints") == ["step-000006"]
 

@@ -78,7 +78,7 @@ async def test_a_crash_between_training_and_its_record_trains_the_batch_once(hos
     first.backends.gate.after.clear()
     await first.run_batch("one")
     await asyncio.wait_for(first.backends.gate.reached.wait(), 60)
-    assert first.engine.weight_version == 1
+    assert first.sampler.weight_version == 1
     await first.crash()
     await _expect_trained_once(host())
 
@@ -90,7 +90,7 @@ async def _expect_trained_once(second: Any) -> None:
     assert sorted(batch.state for batch in batches) == [BatchState.FAILED, BatchState.TRAINED]
     trained = await second.ledger.episodes(state=EpisodeState.TRAINED)
     assert len(trained.episodes) == 4
-    assert (second.engine.weight_version, len(second.backends.trained)) == (1, 1)
+    assert (second.sampler.weight_version, len(second.backends.trained)) == (1, 1)
 
 
 async def test_a_crash_within_a_checkpoint_falls_back_to_the_one_before(host: Any, tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ async def test_a_crash_within_a_checkpoint_falls_back_to_the_one_before(host: An
     assert await second.server.resume()
     await second.wait_for(EngineState.ROLLING)
     assert checkpoint.step == 2
-    assert (second.server.lifecycle.weights.step, second.engine.weight_version) == (2, 2)
+    assert (second.server.lifecycle.weights.step, second.sampler.weight_version) == (2, 2)
     assert [batch.step for batch in second.backends.trained] == [2]
 
 
@@ -176,7 +176,7 @@ async def test_a_job_that_spells_out_a_default_is_the_one_on_record(host: Any) -
     assert second.server.lifecycle.weights.step == 1
 
 
-async def test_a_policy_that_waited_for_the_seal_still_waits_and_one_in_force_still_is(host: Any) -> None:
+async def test_a_policy_that_waited_for_the_next_batch_still_waits_and_one_in_force_still_is(host: Any) -> None:
     first = host()
     await first.start(JOB)
     episodes = first.service.episodes

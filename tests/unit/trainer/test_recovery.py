@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from swarm.backends.local.sampler import LocalEngine
+from swarm.backends.local.sampler import LocalSampler
 from swarm.backends.local.trainer import LocalTrainer, build_local, build_worker
 from swarm.backends.process.worker_process import WorkerProcess
 from swarm.config import ServerConfig
@@ -42,7 +42,7 @@ def anyio_backend() -> str:
 class Trained:
     """A run of STEPS steps with checkpoints of steps 2 and 4, and its weights at the end in `final`."""
 
-    engine: LocalEngine
+    sampler: LocalSampler
     trainer: LocalTrainer
     worker: WorkerProcess
     job: TrainJob
@@ -61,7 +61,7 @@ class Trained:
         given = self.job.model_dump(mode="json")
         await ledger.record_job(given, given)
         for batch in self.batches.values():
-            await ledger.seal_batch(batch.batch_id, batch.step, [], [])
+            await ledger.close_batch(batch.batch_id, batch.step, [], [])
             await ledger.finish_batch(self.reports[batch.batch_id])
         return Recovery(ledger, self.trainer, RunCheckpoints(home), self.read, train_timeout_s=LIMIT_S)
 
@@ -75,12 +75,12 @@ async def trained(
 ) -> AsyncIterator[Trained]:
     directory = tmp_path_factory.mktemp("trained")
     worker = build_worker(ServerConfig(), directory / "worker.log")
-    engine, trainer = build_local(request.param, ServerConfig(), worker)
-    run = Trained(engine, trainer, worker, request.param, directory / "step-4")
+    sampler, trainer = build_local(request.param, ServerConfig(), worker)
+    run = Trained(sampler, trainer, worker, request.param, directory / "step-4")
     async with asyncio.timeout(LIMIT_S):
-        await engine.start()
+        await sampler.start()
         for step in range(1, STEPS + 1):
-            batch = await make_batch(engine, step)
+            batch = await make_batch(sampler, step)
             run.batches[batch.batch_id] = batch
             run.reports[batch.batch_id] = await trainer.train(batch)
             if step % 2 == 0:
@@ -92,23 +92,23 @@ async def trained(
 @pytest.fixture
 async def recovery(trained: Trained, tmp_path: Path) -> AsyncIterator[Recovery]:
     async with asyncio.timeout(LIMIT_S):
-        await trained.engine.start()
+        await trained.sampler.start()
     recovery = await trained.record_in(tmp_path)
     yield recovery
     recovery.ledger.close()
 
 
-async def make_batch(engine: LocalEngine, step: int) -> TrainBatch:
+async def make_batch(sampler: LocalSampler, step: int) -> TrainBatch:
     groups: list[Group] = []
     for task in range(2):
-        episodes = [await make_episode(engine, f"{step}-{task}-{repeat}", repeat) for repeat in range(3)]
+        episodes = [await make_episode(sampler, f"{step}-{task}-{repeat}", repeat) for repeat in range(3)]
         groups.append(Group(f"task-{task}", tuple(episodes)))
     return TrainBatch(f"batch-{step}", step, tuple(groups))
 
 
-async def make_episode(engine: LocalEngine, name: str, repeat: int) -> FinishedEpisode:
+async def make_episode(sampler: LocalSampler, name: str, repeat: int) -> FinishedEpisode:
     params = SamplingParams(max_tokens=8, seed=repeat)
-    deltas = [delta async for delta in engine.generate(name, PROMPT, params)]
+    deltas = [delta async for delta in sampler.generate(name, PROMPT, params)]
     tokens = tuple(token for delta in deltas for token in delta.token_ids_T)
     read, sampled = len(PROMPT), len(tokens)
     sample = Sample(
@@ -170,7 +170,7 @@ async def test_a_killed_worker_costs_no_bit_of_the_weights(
     os.kill(trained.worker.pid, signal.SIGKILL)
     async with asyncio.timeout(LIMIT_S):
         await trained.worker.exited.wait()
-        await trained.engine.start()
+        await trained.sampler.start()
     await expect_final_weights(trained, recovery, replayed=2, directory=tmp_path / "again")
 
 

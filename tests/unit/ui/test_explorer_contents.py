@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from explorer_study import add_study, create_database
 
-from experiments_db import Charter, RunStatus, open_store
+from experiments_db import RunStatus, StoredCharter, open_store
 from ui import queries
 from ui.contents import StudyContents, best_arm, rank_arms
 from ui.study_reader import StudyReader
@@ -28,12 +28,12 @@ def test_arms_are_ranked_best_first_with_their_intervals(contents: StudyContents
     assert means == sorted(means, key=lambda mean: -(mean or 0))
     assert [len(item.seeds) for item in ranked] == [3, 3, 3]
     assert all(item.ci_low is not None and item.ci_high is not None for item in ranked)
-    assert ranked[0].base_mean == pytest.approx(0.314) and ranked[0].sealed_mean is not None
+    assert ranked[0].base_mean == pytest.approx(0.314) and ranked[0].test_mean is not None
 
 
 def test_the_least_is_best_where_the_charter_minimizes(contents: StudyContents) -> None:
     assert contents.charter is not None
-    charter: Charter = replace(contents.charter, document={**contents.document, "direction": "minimize"})
+    charter: StoredCharter = replace(contents.charter, document={**contents.document, "direction": "minimize"})
     ranked = rank_arms(replace(contents, charter=charter))
     assert ranked == tuple(reversed(rank_arms(contents)))
 
@@ -89,7 +89,7 @@ def test_a_reader_that_looks_again_sees_what_one_that_looks_first_sees(tmp_path:
 
 def test_arms_judged_by_another_number_are_ranked_by_the_numbers_of_the_analysis(contents: StudyContents) -> None:
     assert contents.charter is not None
-    charter: Charter = replace(contents.charter, document={**contents.document, "judged_by": "spread"})
+    charter: StoredCharter = replace(contents.charter, document={**contents.document, "judged_by": "spread"})
     by_spread = replace(contents, charter=charter)
     numbers = {arm.name: 0.1 * place for place, arm in enumerate(contents.experiments, 1)}
     run_of = {

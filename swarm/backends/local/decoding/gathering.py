@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 MOST_AWAITED = 32
 """With this many rows, a fuller pass costs hardly less per row, even for a model as small as the bundled one."""
-LONGEST_HOLD_S = 0.05
+LONGEST_WAIT_S = 0.05
 """No request waits longer than this for others. A reader sees no difference."""
 SHORTEST_SILENCE_S = 0.01
 """No request waits once this time has passed since the latest arrival: the missing clients are busy elsewhere. On a
@@ -56,13 +56,13 @@ class Gathering:
         """Record that the arrived requests have begun."""
         self._pending = 0
 
-    def hold_s(self, waiting: int) -> float:
+    def wait_s(self, waiting: int) -> float:
         """Return how much longer the `waiting` requests may wait for another one, in seconds; 0 means begin now."""
         # If requests are left over from the last start, the batch is full, so there is no reason to wait.
         if not self._pending or waiting > self._pending or self._pending >= self._awaited:
             return 0.0
         silence_s = max(SHORTEST_SILENCE_S, GAPS_OF_SILENCE * self._gap_s)
-        return max(0.0, min(self._first_at + LONGEST_HOLD_S, self._latest_at + silence_s) - self._clock())
+        return max(0.0, min(self._first_at + LONGEST_WAIT_S, self._latest_at + silence_s) - self._clock())
 
     @property
     def _awaited(self) -> int:

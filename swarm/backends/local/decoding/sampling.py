@@ -44,12 +44,12 @@ class LogitEdits:
         if params.repetition_penalty != 1:
             for token_id in set(prompt_ids):
                 self._row(token_id)[SEEN] = 1
-        self._to_hold = params.min_tokens
-        self._held: dict[int, float] = {}
-        if self._to_hold:
+        self._left_of_minimum = params.min_tokens
+        self._biases_of_ends: dict[int, float] = {}
+        if self._left_of_minimum:
             for token_id in end_ids:
                 row = self._row(token_id)
-                self._held[token_id] = float(row[BIAS])
+                self._biases_of_ends[token_id] = float(row[BIAS])
                 row[BIAS] = -math.inf
 
     @staticmethod
@@ -73,11 +73,11 @@ class LogitEdits:
             row = self._row(token_id)
             row[SEEN] = 1
             row[COUNT] += 1
-        if self._to_hold:
-            self._to_hold -= 1
-            if not self._to_hold:
-                for held_id, bias in self._held.items():
-                    self._row(held_id)[BIAS] = bias
+        if self._left_of_minimum:
+            self._left_of_minimum -= 1
+            if not self._left_of_minimum:
+                for end_id, bias in self._biases_of_ends.items():
+                    self._row(end_id)[BIAS] = bias
 
     def _row(self, token_id: int) -> np.ndarray:
         """Return the row of a token, to be changed in place before the next call: the table may be reallocated."""
@@ -117,7 +117,7 @@ class Draw:
     allowed: np.ndarray | None = None
 
 
-class Drawn(NamedTuple):
+class SampledTokens(NamedTuple):
     """One token per row with its log-probability, and the likeliest tokens of the rows that asked for them."""
 
     token_ids: list[int]
@@ -125,7 +125,7 @@ class Drawn(NamedTuple):
     likeliest: Mapping[int, TokenLogprobs]
 
 
-def sample(logits: Tensor, draws: Sequence[Draw]) -> Drawn:
+def sample(logits: Tensor, draws: Sequence[Draw]) -> SampledTokens:
     """Return one token per row of `logits` (n, vocabulary), and its natural log-probability.
 
     The log-probability belongs to the distribution that was sampled from. That distribution has only the allowed
@@ -144,7 +144,7 @@ def sample(logits: Tensor, draws: Sequence[Draw]) -> Drawn:
     if greedy:
         token_ids[greedy] = logits[greedy].argmax(-1)
     chosen = logprobs.gather(1, token_ids[:, None])[:, 0]
-    return Drawn(token_ids.tolist(), chosen.tolist(), _likeliest(logprobs, draws))
+    return SampledTokens(token_ids.tolist(), chosen.tolist(), _likeliest(logprobs, draws))
 
 
 def _change(logits: Tensor, draws: Sequence[Draw]) -> Tensor:

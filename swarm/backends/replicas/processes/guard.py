@@ -58,7 +58,7 @@ def main() -> int:
     except OSError as error:
         sys.stderr.write(f"{command[0]} cannot be run: {error.strerror}\n")
         return 127
-    _say(process.pid)
+    _report(process.pid)
     ended = os.pidfd_open(process.pid)
     is_given_up = _wait_for_end(ended)
     shared = _shared_memory(process.pid)
@@ -73,11 +73,11 @@ def main() -> int:
     if own := os.environ.get("TMPDIR"):
         shutil.rmtree(own, ignore_errors=True)
     status = 128 - status if status < 0 else status
-    _say(status)
+    _report(status)
     return status
 
 
-def _say(number: int) -> None:
+def _report(number: int) -> None:
     with contextlib.suppress(BrokenPipeError):
         sys.stdout.write(f"{number}\n")
         sys.stdout.flush()

@@ -86,8 +86,8 @@ class GuardedProcess:
     def _describe(self, status: int) -> str:
         killed_by = -status if status < 0 else status - 128 if status > 128 else 0
         how = f"was killed by {signal.Signals(killed_by).name}" if killed_by else f"ended with status {status}"
-        said = last_words(self._log_path, self._log_start)
-        return how + (f": {said} ({self._log_path})" if said else f" (see {self._log_path})")
+        output = last_words(self._log_path, self._log_start)
+        return how + (f": {output} ({self._log_path})" if output else f" (see {self._log_path})")
 
 
 async def start_process(
@@ -125,8 +125,8 @@ async def start_process(
             line = await guard.stdout.readline()
     except TimeoutError:
         await _end(guard, grace_s)
-        said = last_words(log_path, log_start)
-        raise EngineLost(f"a replica was not started in time{f': {said}' if said else ''}") from None
+        output = last_words(log_path, log_start)
+        raise EngineLost(f"a replica was not started in time{f': {output}' if output else ''}") from None
     except BaseException:
         await _end(guard, grace_s)
         raise

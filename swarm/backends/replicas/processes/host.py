@@ -73,8 +73,8 @@ class ReplicaHost:
     def wait(self) -> int:
         """Wait for the guard's end, and return its exit status."""
         assert self._guard is not None and self._guard.stdout is not None
-        said = self._guard.stdout.read().split()
-        return int(said[-1]) if said else KILLED
+        output = self._guard.stdout.read().split()
+        return int(output[-1]) if output else KILLED
 
     def stop(self) -> None:
         """Make the guard end its command in order."""
@@ -112,7 +112,7 @@ class _Closed(Exception):
 
 def main() -> int:
     # Ray prints logs to standard output, which here belong on standard error.
-    said = os.fdopen(os.dup(1), "w")
+    output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     order = TypeAdapter(ReplicaOrder).validate_json(os.environ.pop(ORDER_VARIABLE))
     closed = threading.Event()
@@ -122,8 +122,8 @@ def main() -> int:
         check_address(order.ray_address)
         ray.init(address=order.ray_address, log_to_driver=True)
         host, (base_url, node_id) = _start(order, closed)
-        said.write(f"{os.getpid()} {base_url} {node_id}\n")
-        said.flush()
+        output.write(f"{os.getpid()} {base_url} {node_id}\n")
+        output.flush()
         return _follow(host, closed)
     except _Closed:
         return 0
@@ -192,13 +192,13 @@ def _wanted(order: ReplicaOrder) -> str:
 
 def _result(pending: Any, closed: threading.Event, wanted: str) -> Any:
     """Return the result of an actor call. Raise _Closed, and the errors of the call."""
-    say_at = time.monotonic() + PATIENCE_S
+    warn_at = time.monotonic() + PATIENCE_S
     while not closed.is_set():
         done, _ = ray.wait([pending], timeout=LOOK_INTERVAL_S)
         if done:
             return ray.get(pending)
-        if time.monotonic() > say_at:
-            say_at = float("inf")
+        if time.monotonic() > warn_at:
+            warn_at = float("inf")
             sys.stderr.write(f"Error: no node of the Ray cluster has {wanted} free so far; waiting\n")
             sys.stderr.flush()
     raise _Closed

@@ -80,8 +80,8 @@ async def _beside_the_server(plan: ReplicaPlan, order: ReplicaOrder) -> Launched
 
 async def _on_a_node(plan: ReplicaPlan, order: ReplicaOrder) -> Launched:
     # In the environment, because every user can read the command line of a process.
-    told = TypeAdapter(ReplicaOrder).dump_json(order).decode()
-    environment = {name: value for name, value in os.environ.items() if name not in SECRETS} | {ORDER_VARIABLE: told}
+    encoded = TypeAdapter(ReplicaOrder).dump_json(order).decode()
+    environment = {name: value for name, value in os.environ.items() if name not in SECRETS} | {ORDER_VARIABLE: encoded}
     process = await start_process(
         [sys.executable, "-m", "swarm.backends.replicas.processes.host"],
         environment,

@@ -212,11 +212,11 @@ class Operations:
     ) -> dict[str, Any]:
         session.step = step
         session.weight_version += 1
-        told = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
+        reported = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
         began = time.perf_counter()
         released = self._let_out(session)
-        told["timing_s/export_weights"] = time.perf_counter() - began
-        return {"metrics": told, "advantages": dict(advantages), **released}
+        reported["timing_s/export_weights"] = time.perf_counter() - began
+        return {"metrics": reported, "advantages": dict(advantages), **released}
 
     def _let_out(self, session: _Session) -> dict[str, Any]:
         """Return the current version, as an existing file or as a broadcast that waits for "send"."""

@@ -85,7 +85,7 @@ def build_sequences(
         _kept_tokens(row, constrained.get(row.episode_id, frozenset()), None if per_token_temperature else temperature)
         for row in rows
     ]
-    says_temperature = is_mixed and per_token_temperature
+    carries_temperatures = is_mixed and per_token_temperature
     trained: list[TrainedSequence] = []
     for number, row in enumerate(rows):
         total = int(kept[number].sum())
@@ -95,13 +95,13 @@ def build_sequences(
                 continue
             advantages_K = advantages_EL[number, torch.from_numpy(sample.columns_K)]
             fields = _fields(row, sample, keep_K, advantages_K)
-            if says_temperature:
+            if carries_temperatures:
                 fields["token_temperatures"] = _shifted_temperatures(sample)
             share = int(keep_K.sum()) / total if loss_agg_mode in SEQUENCE_SHARED_MODES else 1.0
             fields["row_weight"] = torch.tensor(share)
             signal = bool(advantages_K[torch.from_numpy(keep_K)].any())
             trained.append(TrainedSequence(number, int(keep_K.sum()), signal, fields))
-    return Sequences(tuple(trained), 1.0 if says_temperature else temperature, _left_out(rows, constrained, kept))
+    return Sequences(tuple(trained), 1.0 if carries_temperatures else temperature, _left_out(rows, constrained, kept))
 
 
 def padding_fields(like: Fields) -> Fields:

@@ -59,7 +59,7 @@ def _of_objective(job: TrainJob, config: DictConfig) -> Iterator[Problem]:
     if algorithm.use_kl_in_reward and not job.has_critic:
         yield "algorithm.use_kl_in_reward", "rewards are of whole episodes: use the job's use_kl_loss"
     if algorithm.use_pf_ppo:
-        yield "algorithm.use_pf_ppo", "a sealed batch is trained as it is"
+        yield "algorithm.use_pf_ppo", "a closed batch is trained as it is"
     if job.policy_loss == "bypass_mode":
         for name in ("rollout_rs", "rollout_rs_threshold", "rollout_is_batch_normalize"):
             if correction[name]:

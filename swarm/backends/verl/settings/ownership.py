@@ -81,7 +81,7 @@ RESERVED: Final[Mapping[str, str]] = {
     "sandbox_fusion": "rewards come from the clients",
     "skip": "rollouts come from the clients",
     "distillation": "there is no teacher in this service",
-    "trainer.v1": "the service steps verl's trainer itself, one sealed batch at a time",
+    "trainer.v1": "the service steps verl's trainer itself, one closed batch at a time",
     "trainer.use_v1": "the service is built on verl's v1 trainer",
     "trainer.total_epochs": "an epoch is one of the job's steps: set total_steps",
     "trainer.val_before_train": "evaluation is by eval episodes",

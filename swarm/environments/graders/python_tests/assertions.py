@@ -131,10 +131,10 @@ def failure_of(test: PreparedTest, reports: Iterable[Report]) -> str | None:
                 is_done = True
             case "raised", str(text):
                 return text
-            case kind, [int(number), *said] if 0 <= number < len(test.assertions):
+            case kind, [int(number), *reported] if 0 <= number < len(test.assertions):
                 assertion = test.assertions[number]
-                if not _holds(assertion.expected, kind, said):
-                    shown = f": got {_shown(said[0])}" if kind == "value" else ""
+                if not _holds(assertion.expected, kind, reported):
+                    shown = f": got {_shown(reported[0])}" if kind == "value" else ""
                     return f"the assertion in line {assertion.line} failed{shown}"
                 seen.add(number)
             case _:
@@ -170,13 +170,13 @@ def decoded(value: Any) -> Any:
         raise ValueError(f"there is no value of kind {str(kind)[:_MAX_SHOWN]!r}") from error
 
 
-def _holds(expected: Constant | None, kind: str, said: Sequence[Any]) -> bool:
+def _holds(expected: Constant | None, kind: str, reported: Sequence[Any]) -> bool:
     """Return whether a report shows that its assertion holds.
 
     A report whose kind does not fit the assertion was not written by the test.
     """
     try:
-        match kind, said:
+        match kind, reported:
             case "truth", [is_true] if expected is None:
                 return is_true is True
             case "pair", [[first], [second]] if expected is None:
@@ -189,11 +189,11 @@ def _holds(expected: Constant | None, kind: str, said: Sequence[Any]) -> bool:
         return False
 
 
-def _shown(said: Any) -> str:
-    if said is None:
+def _shown(reported: Any) -> str:
+    if reported is None:
         return "an object that is not a plain value"
     try:
-        return repr(decoded(said[0]))[:_MAX_SHOWN]
+        return repr(decoded(reported[0]))[:_MAX_SHOWN]
     except (ValueError, RecursionError):
         return "a value that cannot be shown"
 

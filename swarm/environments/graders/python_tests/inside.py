@@ -22,7 +22,7 @@ from typing import Any, cast
 # The functions below keep these builtins, even if a program replaces the shared ones.
 globals()["__builtins__"] = dict(vars(builtins))
 
-Say = Callable[[str, str], None]
+Report = Callable[[str, str], None]
 """Writes a report, given its kind and its data as JSON."""
 
 PROGRAM, TEST = "solution", "tests"
@@ -39,25 +39,25 @@ class _Opaque(Exception):
 
 def main() -> None:
     document = loads(sys.stdin.buffer.read())
-    say = _speaker(os.dup(1), document.pop("mark"))
+    report = _speaker(os.dup(1), document.pop("mark"))
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nothing, stream)
     try:
         copies = _import(document["imports"], document["modules"])
     except Exception as error:  # noqa: BLE001 - the boundary: a failed import is data of the grade
-        say("broken", _described(error))
+        report("broken", _described(error))
         return
     private = vars(builtins) | {"__import__": _importer(builtins.__import__, copies)}
-    say("started", "null")
-    _run(document["program"], document["test"], private, say)
+    report("started", "null")
+    _run(document["program"], document["test"], private, report)
     # Do not wait for threads of the program that still run.
     os._exit(0)
 
 
-def _run(program: str, test: str, private: dict[str, Any], say: Say) -> None:
+def _run(program: str, test: str, private: dict[str, Any], report: Report) -> None:
     real = {f"__real_{name}__": value for name, value in private.items()}
-    own = {"__name__": "__main__", "__builtins__": private, **_checks(say)}
+    own = {"__name__": "__main__", "__builtins__": private, **_checks(report)}
     # Otherwise the program could find this script as the module __main__.
     sys.modules[PROGRAM] = sys.modules["__main__"] = module = ModuleType(PROGRAM)
     names = vars(module)
@@ -66,31 +66,31 @@ def _run(program: str, test: str, private: dict[str, Any], say: Say) -> None:
         seen = {name: value for name, value in names.items() if not name.startswith("__")}
         exec(_compiled(test, TEST), {**seen, **real, **own})
     except BaseException as error:  # noqa: BLE001 - the boundary: any error of a program is data of its grade
-        say("raised", _described(error))
+        report("raised", _described(error))
     else:
-        say("done", "null")
+        report("done", "null")
 
 
 def _compiled(code: str, name: str) -> CodeType:
     return compile(code, f"{name}.py", "exec", dont_inherit=True)
 
 
-def _checks(say: Say) -> Mapping[str, Callable[..., None]]:
+def _checks(report: Report) -> Mapping[str, Callable[..., None]]:
     """Return the functions that a test calls instead of asserting, each with the number of the assertion."""
 
     def check_value(number: int, value: object) -> None:
-        say("value", f"[{number}, {_encoded_or_null(value)}]")
+        report("value", f"[{number}, {_encoded_or_null(value)}]")
 
     def check_equal(number: int, first: object, second: object) -> None:
         left, right = _encoded_or_null(first), _encoded_or_null(second)
         if left == right == "null":
             check_truth(number, _agree_to_be_equal(first, second))
         else:
-            say("pair", f"[{number}, {left}, {right}]")
+            report("pair", f"[{number}, {left}, {right}]")
 
     def check_truth(number: int, value: object) -> None:
         is_true = bool(value)
-        say("truth", f"[{number}, {'true' if is_true else 'false'}]")
+        report("truth", f"[{number}, {'true' if is_true else 'false'}]")
         if not is_true:
             raise AssertionError
 
@@ -102,8 +102,8 @@ def _agree_to_be_equal(first: object, second: object) -> bool:
 
     An object that claims to equal everything is not enough.
     """
-    said = type(first).__eq__(first, second), type(second).__eq__(second, first)
-    return all(answer is not NotImplemented and bool(answer) for answer in said)
+    answers = type(first).__eq__(first, second), type(second).__eq__(second, first)
+    return all(answer is not NotImplemented and bool(answer) for answer in answers)
 
 
 def encoded(value: Any) -> str:
@@ -159,15 +159,15 @@ def _encoded_or_null(value: object) -> str:
         return "null"
 
 
-def _speaker(channel: int, mark: str) -> Say:
+def _speaker(channel: int, mark: str) -> Report:
     write = os.write
 
-    def say(kind: str, data: str) -> None:
+    def report(kind: str, data: str) -> None:
         line = memoryview(f"{mark} {kind} {data}\n".encode())
         while line:
             line = line[write(channel, line) :]
 
-    return say
+    return report
 
 
 def _import(statements: Iterable[str], modules: Iterable[str]) -> dict[str, ModuleType]:

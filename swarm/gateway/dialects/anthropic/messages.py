@@ -146,8 +146,8 @@ class RecordedReplies:
 
     def reasoning(self, signature: str) -> str:
         """Return all reasoning of the reply with this signature, or an empty string if there is none."""
-        said = (turn.reply.get("reasoning_content") for turn in self._turns if turn.call_id == signature)
-        return next(said, None) or ""
+        thoughts = (turn.reply.get("reasoning_content") for turn in self._turns if turn.call_id == signature)
+        return next(thoughts, None) or ""
 
 
 def tool_input(arguments: str) -> dict[str, Any]:
@@ -272,9 +272,9 @@ def _assistant(blocks: Sequence[_Block], replies: RecordedReplies) -> Message:
 
 
 def _reasoning(blocks: Sequence[_Thinking], replies: RecordedReplies) -> str:
-    said = "".join(block.thinking for block in blocks)
+    thoughts = "".join(block.thinking for block in blocks)
     # Reasoning without text was omitted at the client's request: each signature stands for that of one reply.
-    return said or "".join(map(replies.reasoning, dict.fromkeys(block.signature for block in blocks)))
+    return thoughts or "".join(map(replies.reasoning, dict.fromkeys(block.signature for block in blocks)))
 
 
 def _tool_call(block: _ToolUse, replies: RecordedReplies) -> dict[str, Any]:

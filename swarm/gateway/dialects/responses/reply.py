@@ -165,8 +165,8 @@ class ResponseStream:
 
     def fail(self, error: SwarmError) -> list[SseEvent]:
         """Return the events of a failure, on which OpenAI's clients raise. The HTTP status has been sent already."""
-        told = {"code": "server_error", "message": error.message}
-        body = _body(self._shown, self._head, status="failed", error=told)
+        failure = {"code": "server_error", "message": error.message}
+        body = _body(self._shown, self._head, status="failed", error=failure)
         plain = {"code": error.code, "message": error.message, "param": None}
         nested = {"type": "server_error", **plain}
         return [self._frame("response.failed", response=body), self._frame("error", **plain, error=nested)]

@@ -18,12 +18,12 @@ from typing import Any
 from swarm.errors import BadRequest, Conflict, ContextLengthExceeded, UnknownParameter
 from swarm.job import TrainJob
 from swarm.ledger import Ledger
-from swarm.rollout.call_metrics import CallCounts, Oddity, TokenRate
 from swarm.rollout.deduplication import CallIdentity, Closed, Completion, LogicalCall, Opened, Piece
 from swarm.rollout.episodes import Episodes, RunningEpisode
 from swarm.rollout.model_request import Conversation, ModelRequest, RawPrompt, SamplingDefaults
 from swarm.rollout.usage import OpenCompletion, call_seed
 from swarm.rollout.waiting_sampler import Crowded, Draft, WaitingSampler
+from swarm.run.call_metrics import CallCounts, Oddity, TokenRate
 from swarm.tracker.codec import Codec
 from swarm.tracker.reply import ReplyStream
 from swarm.tracker.tree import Prompt

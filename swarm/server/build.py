@@ -22,13 +22,13 @@ from swarm.job import TrainJob
 from swarm.ledger import BatchRow, EventRow, JobRow, Ledger, OpenWork
 from swarm.live_settings import JobTimeline
 from swarm.processes.imports import collector_paused
-from swarm.rollout.call_metrics import TokenRate
 from swarm.rollout.completion import ModelService
 from swarm.rollout.episodes import Episodes
 from swarm.rollout.results import finished_episode, salvaged_episode
 from swarm.rollout.running import REMEMBERED_EPISODES
 from swarm.rollout.transactions.coordinator_client import CoordinatorClient
 from swarm.rollout.waiting_sampler import WaitingSampler
+from swarm.run.call_metrics import TokenRate
 from swarm.run.evaluations import Evaluations
 from swarm.run.lifecycle import EngineLifecycle
 from swarm.run.running_job import RunningJob

@@ -112,6 +112,9 @@ class ReplicaClient:
     async def _send(
         self, method: str, path: str, query: Mapping[str, str] | None = None, body: object = None
     ) -> httpx.Response:
+        if self._http.is_closed:
+            # A call of several requests may go on after the end of its replica.
+            raise EngineLost("the replica has ended")
         try:
             return await self._http.request(method, path, params=query, json=body)
         except httpx.TransportError as error:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from swarm.backends.replicas.layout import WeightBroadcast, WeightFile, WeightSource
 from swarm.backends.replicas.plan import ReplicaPlan
 from swarm.backends.replicas.replica import Replica, ReplicaState
-from swarm.backends.replicas.routing import PrefixRouter
+from swarm.backends.replicas.requests.routing import PrefixRouter
 from swarm.errors import EngineFailure, SwarmError
 from swarm.sampler import EngineLost
 

@@ -19,7 +19,7 @@ from swarm.backends.replicas.layout import WeightFile, WeightSource
 from swarm.backends.replicas.plan import ReplicaPlan
 from swarm.backends.replicas.processes.guarded_process import GuardedProcess
 from swarm.backends.replicas.processes.launcher import launch
-from swarm.backends.replicas.streams import PieceStream
+from swarm.backends.replicas.requests.streams import PieceStream
 from swarm.errors import EngineFailure, SwarmError
 from swarm.sampler import EngineLost
 

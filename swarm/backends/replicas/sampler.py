@@ -14,13 +14,13 @@ from typing import Final
 
 from swarm.backends.grammar.compiler import Constraint, GrammarCompiler
 from swarm.backends.replicas.adapter import load_adapter
-from swarm.backends.replicas.generation import Generation
 from swarm.backends.replicas.layout import SamplerLimits, SamplerSettings, WeightSource
 from swarm.backends.replicas.model_facts import ModelFacts, read_facts
 from swarm.backends.replicas.plan import ReplicaPlan
 from swarm.backends.replicas.pool import ReplicaPool
 from swarm.backends.replicas.replica import Replica
-from swarm.backends.replicas.streams import PieceStream
+from swarm.backends.replicas.requests.generation import Generation
+from swarm.backends.replicas.requests.streams import PieceStream
 from swarm.errors import BadRequest, ContextLengthExceeded, EngineFailure
 from swarm.sampler import EngineLost, SamplerInfo
 from swarm.types import FinishReason, SamplingParams, TokenDelta

@@ -16,10 +16,10 @@ from llguidance import LLMatcher, grammar_from
 from swarm.backends.grammar.compiler import GrammarCompiler
 from swarm.backends.grammar.lark import write_lark
 from swarm.backends.replicas.adapter import SamplerRequest, StreamPiece
-from swarm.backends.replicas.generation import Generation
 from swarm.backends.replicas.model_facts import ModelFacts, read_facts
 from swarm.backends.replicas.openai_wire import error_of, read_event
-from swarm.backends.replicas.routing import BLOCK_TOKENS, PrefixRouter
+from swarm.backends.replicas.requests.generation import Generation
+from swarm.backends.replicas.requests.routing import BLOCK_TOKENS, PrefixRouter
 from swarm.backends.replicas.sampler import check_request
 from swarm.backends.replicas.vllm.wire import check_params, completion_body
 from swarm.errors import BadRequest, ContextLengthExceeded, EngineFailure, UnknownParameter

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from swarm.backends.grammar.compiler import Constraint
 from swarm.backends.replicas.adapter import SamplerRequest
 from swarm.backends.replicas.model_facts import ModelFacts
-from swarm.backends.replicas.streams import Arrival
+from swarm.backends.replicas.requests.streams import Arrival
 from swarm.backends.stopping import StopRule
 from swarm.errors import EngineFailure
 from swarm.types import FinishReason, SamplingParams, TokenDelta, TokenLogprobs

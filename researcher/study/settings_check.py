@@ -38,8 +38,8 @@ def check_study(topic: str, settings: StudySettings) -> tuple[str, ...]:
     """
     if not topic.strip():
         raise TopicInvalid("the topic is empty: say what to study, such as 'Does group size matter for word reversal?'")
-    if settings.task is not None and settings.task not in TASK_FAMILIES:
-        raise TopicInvalid(f"unknown task {settings.task!r}; choose one of: {', '.join(TASK_FAMILIES)}")
+    if settings.family is not None and settings.family not in TASK_FAMILIES:
+        raise TopicInvalid(f"unknown environment {settings.family!r}; choose one of: {', '.join(TASK_FAMILIES)}")
     _check_scores(settings)
     try:
         build_job({"engine": "local", **settings.base_job()})

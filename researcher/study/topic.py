@@ -27,27 +27,27 @@ def complete_from_topic(topic: str, settings: StudySettings) -> StudySettings:
     """
     if settings.planner != "rules" or not topic.strip():
         return settings
-    reading = read_topic(topic, has_environment=settings.task is not None or settings.env is not None)
+    reading = read_topic(topic, has_environment=settings.family is not None or settings.env is not None)
     given = settings.model_dump(exclude_defaults=True)
     if settings.is_asked:
-        check_title(reading, settings.question(), settings.fix, settings.task or settings.env)
+        check_title(reading, settings.question(), settings.fix, settings.family or settings.env)
         return settings
-    check_environment(reading, settings.task or settings.env)
+    check_environment(reading, settings.family or settings.env)
     unread = reading.unread + _too_many_gpus(reading, settings)
     if unread and not settings.assume:
         raise refuse(replace(reading, unread=unread), given)
-    said = flags_of(reading)
-    if "task" in given or "env" in given:
-        said = {name: value for name, value in said.items() if name not in ("task", "env")}
-    if "env" in said:
-        source, mark, options = str(said["env"]).partition("?")
+    flags = flags_of(reading)
+    if "family" in given or "env" in given:
+        flags = {name: value for name, value in flags.items() if name not in ("family", "env")}
+    if "env" in flags:
+        source, mark, options = str(flags["env"]).partition("?")
         path = Path(source).expanduser()
-        said["env"] = f"{path.resolve()}{mark}{options}" if path.exists() else said["env"]
-    if "n_gpu" in said and settings.engine is None and "engine" not in settings.job:
-        said["engine"] = "auto"
+        flags["env"] = f"{path.resolve()}{mark}{options}" if path.exists() else flags["env"]
+    if "n_gpu" in flags and settings.engine is None and "engine" not in settings.job:
+        flags["engine"] = "auto"
     # Flags win over the topic, but fixed settings are added up from both.
-    fix = (*settings.fix, *said.pop("fix", ()))
-    return read_settings({**settings.model_dump(), **said, **given, "fix": fix, "not_studied": unread})
+    fix = (*settings.fix, *flags.pop("fix", ()))
+    return read_settings({**settings.model_dump(), **flags, **given, "fix": fix, "not_studied": unread})
 
 
 def read_request(topic: str, settings: StudySettings) -> FrameRequest:

@@ -36,18 +36,18 @@ def complete_from_topic(topic: str, settings: StudySettings) -> StudySettings:
     unread = reading.unread + _too_many_gpus(reading, settings)
     if unread and not settings.assume:
         raise refuse(replace(reading, unread=unread), given)
-    said = flags_of(reading)
+    flags = flags_of(reading)
     if "family" in given or "env" in given:
-        said = {name: value for name, value in said.items() if name not in ("family", "env")}
-    if "env" in said:
-        source, mark, options = str(said["env"]).partition("?")
+        flags = {name: value for name, value in flags.items() if name not in ("family", "env")}
+    if "env" in flags:
+        source, mark, options = str(flags["env"]).partition("?")
         path = Path(source).expanduser()
-        said["env"] = f"{path.resolve()}{mark}{options}" if path.exists() else said["env"]
-    if "n_gpu" in said and settings.engine is None and "engine" not in settings.job:
-        said["engine"] = "auto"
+        flags["env"] = f"{path.resolve()}{mark}{options}" if path.exists() else flags["env"]
+    if "n_gpu" in flags and settings.engine is None and "engine" not in settings.job:
+        flags["engine"] = "auto"
     # Flags win over the topic, but fixed settings are added up from both.
-    fix = (*settings.fix, *said.pop("fix", ()))
-    return read_settings({**settings.model_dump(), **said, **given, "fix": fix, "not_studied": unread})
+    fix = (*settings.fix, *flags.pop("fix", ()))
+    return read_settings({**settings.model_dump(), **flags, **given, "fix": fix, "not_studied": unread})
 
 
 def read_request(topic: str, settings: StudySettings) -> FrameRequest:

@@ -93,7 +93,9 @@ check: setup ## Style, types and architecture
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/check_import_cycles.py
 	$(BIN)/python scripts/generate_sync_client.py --check
+	$(BIN)/python scripts/check_names.py
 
 # The last tag before this commit, or the commit before it.
 AGAINST ?= $(shell git describe --tags --abbrev=0 HEAD~1 2>/dev/null || echo HEAD~1)

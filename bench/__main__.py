@@ -30,14 +30,12 @@ class Benchmark(StrEnum):
     ENGINE = "engine"
     GATEWAY = "gateway"
     REAL_SIZE = "real_size"
-    REAL_STEP = "real_step"
     MERGING = "merging"
     CONTROL_PLANE = "control_plane"
     SCALE = "scale"
     SCALE_LIVE = "scale_live"
     JUDGE = "judge"
     RECORD = "record"
-    PEERS = "peers"
 
 
 def main(

@@ -35,7 +35,7 @@ CASE_LIMIT_S = 30.0
 
 
 @dataclass(slots=True)
-class Tally:
+class CaseOutput:
     """The output of one case until its deadline."""
 
     tokens: int = 0
@@ -75,9 +75,9 @@ async def bare_sampler() -> AsyncGenerator[LocalSampler]:
             await worker.stop()
 
 
-async def drive(sampler: LocalSampler, concurrency: int, seconds: float) -> Tally:
+async def drive(sampler: LocalSampler, concurrency: int, seconds: float) -> CaseOutput:
     """Keep `concurrency` requests going for `seconds`; those under way at the end are aborted, their tokens count."""
-    tally, prompts = Tally(), _prompts()
+    tally, prompts = CaseOutput(), _prompts()
     deadline = time.perf_counter() + seconds
     try:
         async with asyncio.TaskGroup() as group:
@@ -89,7 +89,9 @@ async def drive(sampler: LocalSampler, concurrency: int, seconds: float) -> Tall
     return tally
 
 
-async def _keep_sampling(sampler: LocalSampler, prompts: Iterator[list[int]], deadline: float, tally: Tally) -> None:
+async def _keep_sampling(
+    sampler: LocalSampler, prompts: Iterator[list[int]], deadline: float, tally: CaseOutput
+) -> None:
     params = SamplingParams(max_tokens=COMPLETION_TOKENS, ignore_eos=True)
     while (began := time.perf_counter()) < deadline:
         is_first = True
@@ -104,7 +106,7 @@ async def _keep_sampling(sampler: LocalSampler, prompts: Iterator[list[int]], de
                 tally.tokens += len(delta.token_ids_T)
 
 
-def _summarize(concurrency: int, seconds: float, tally: Tally) -> list[Result]:
+def _summarize(concurrency: int, seconds: float, tally: CaseOutput) -> list[Result]:
     case = f"{concurrency} at a time"
     return [
         Result(BENCHMARK, case, "tokens_per_second", tally.tokens / seconds, "tokens/s"),

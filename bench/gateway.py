@@ -20,8 +20,8 @@ from typing import Any
 import httpx
 
 from bench.control_plane import start_server
+from bench.engine import CASE_LIMIT_S, COMPLETION_TOKENS, WARM_UP, CaseOutput, bare_sampler, drive, questions
 from bench.results import Result, latency_results
-from bench.sampler import CASE_LIMIT_S, COMPLETION_TOKENS, WARM_UP, Tally, bare_sampler, drive, questions
 from swarm import AsyncConnectionStack, EpisodeType, SwarmClient, TrainJob
 
 BENCHMARK = "gateway"
@@ -70,12 +70,12 @@ async def _measure(seconds: float) -> list[Result]:
     ]
 
 
-Send = Callable[[httpx.AsyncClient, str, dict[str, str], dict[str, Any], Tally], Awaitable[None]]
+Send = Callable[[httpx.AsyncClient, str, dict[str, str], dict[str, Any], CaseOutput], Awaitable[None]]
 
 
-async def _drive(http: httpx.AsyncClient, endpoint: _Endpoint, clients: int, seconds: float, send: Send) -> Tally:
+async def _drive(http: httpx.AsyncClient, endpoint: _Endpoint, clients: int, seconds: float, send: Send) -> CaseOutput:
     """Send calls one after the other in each client; calls still open at the end do not count."""
-    tally, asked = Tally(), questions()
+    tally, asked = CaseOutput(), questions()
     deadline = time.perf_counter() + seconds
     async with asyncio.TaskGroup() as group:
         for _ in range(clients):
@@ -84,7 +84,7 @@ async def _drive(http: httpx.AsyncClient, endpoint: _Endpoint, clients: int, sec
 
 
 async def _keep_calling(
-    http: httpx.AsyncClient, endpoint: _Endpoint, asked: Iterator[str], deadline: float, send: Send, tally: Tally
+    http: httpx.AsyncClient, endpoint: _Endpoint, asked: Iterator[str], deadline: float, send: Send, tally: CaseOutput
 ) -> None:
     headers: dict[str, str] = {}
     for number in itertools.count():
@@ -99,7 +99,7 @@ async def _keep_calling(
             "ignore_eos": True,
             "temperature": 1.0,
         }
-        done = Tally()
+        done = CaseOutput()
         await send(http, f"{endpoint.url}/chat/completions", headers, body, done)
         if time.perf_counter() < deadline:
             tally.tokens += done.tokens
@@ -107,7 +107,7 @@ async def _keep_calling(
 
 
 async def _complete(
-    http: httpx.AsyncClient, url: str, headers: dict[str, str], body: dict[str, Any], done: Tally
+    http: httpx.AsyncClient, url: str, headers: dict[str, str], body: dict[str, Any], done: CaseOutput
 ) -> None:
     response = await http.post(url, headers=headers, json=body)
     response.raise_for_status()
@@ -115,7 +115,7 @@ async def _complete(
 
 
 async def _stream(
-    http: httpx.AsyncClient, url: str, headers: dict[str, str], body: dict[str, Any], done: Tally
+    http: httpx.AsyncClient, url: str, headers: dict[str, str], body: dict[str, Any], done: CaseOutput
 ) -> None:
     began = time.perf_counter()
     streaming = {**body, "stream": True, "stream_options": {"include_usage": True}}

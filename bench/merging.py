@@ -33,7 +33,7 @@ TINY_LR = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class MergingCase:
     """A batch, described by the tokens that its episodes read and sample.
 
     All episodes begin with the same `tools` tokens. The `prompt` behind them is that of the task or, unless
@@ -76,25 +76,26 @@ def run(seconds: float) -> list[Result]:
     return [result for results in found for result in results]
 
 
-def _cases() -> list[Case]:
+def _cases() -> list[MergingCase]:
     few: dict[str, Any] = {"repeats": 2, "is_prompt_shared": False}
     linear = [
-        Case(f"linear, {turns} turns", tasks=1, prompt=READ_TOKENS, turns=turns, **few) for turns in (4, 8, 16, 32)
+        MergingCase(f"linear, {turns} turns", tasks=1, prompt=READ_TOKENS, turns=turns, **few)
+        for turns in (4, 8, 16, 32)
     ]
     before = PREFIX_TOKENS - SAMPLED_TOKENS
     branches = [
-        Case(f"{count} branches", tasks=2, prompt=before, turns=1, branches=count, **few) for count in (2, 4, 8)
+        MergingCase(f"{count} branches", tasks=2, prompt=before, turns=1, branches=count, **few) for count in (2, 4, 8)
     ]
     prompts = [
-        Case(f"prompt of {length} x 8, {batch}", tasks, repeats=8, prompt=length, turns=1)
+        MergingCase(f"prompt of {length} x 8, {batch}", tasks, repeats=8, prompt=length, turns=1)
         for tasks, batch in ((1, "1 task"), (16, "16 tasks"))
         for length in (32, 128, 512)
     ]
-    tools = Case("tools of 224 x 128", tasks=16, repeats=8, prompt=24, turns=2, tools=224)
+    tools = MergingCase("tools of 224 x 128", tasks=16, repeats=8, prompt=24, turns=2, tools=224)
     return [*linear, *branches, *prompts, tools]
 
 
-def _measure(case: Case, module: torch.nn.Module, vocabulary: int, seconds: float) -> list[Result]:
+def _measure(case: MergingCase, module: torch.nn.Module, vocabulary: int, seconds: float) -> list[Result]:
     ways = {
         name: Way(_learner(module, share_prefixes), _build_batch(case, vocabulary, is_merged=is_merged))
         for name, is_merged, share_prefixes in (
@@ -153,7 +154,7 @@ def _kept_bytes(way: Way) -> int:
     return largest
 
 
-def _build_batch(case: Case, vocabulary: int, *, is_merged: bool) -> TrainBatch:
+def _build_batch(case: MergingCase, vocabulary: int, *, is_merged: bool) -> TrainBatch:
     """Return random tokens and alternating rewards, the same batch for the same case.
 
     The cost of a step depends on neither.
@@ -182,7 +183,7 @@ def _build_batch(case: Case, vocabulary: int, *, is_merged: bool) -> TrainBatch:
 
 
 def _build_turns(
-    case: Case, episode_id: str, prompt: tuple[int, ...], draw: Callable[[int], tuple[int, ...]], logprob: float
+    case: MergingCase, episode_id: str, prompt: tuple[int, ...], draw: Callable[[int], tuple[int, ...]], logprob: float
 ) -> list[Turn]:
     turns: list[Turn] = []
     for index in range(case.turns + case.branches):

@@ -24,7 +24,7 @@ import psutil
 from bench.control_plane import CALL_LIMIT_S, START_LIMIT_S, start_server
 from bench.results import Result
 from bench.scale import case_of, results_of
-from bench.scale.setup import Batching, Cluster, Outcome, Setup, Workload
+from bench.scale.setup import Batching, Cluster, Setup, SteadyState, Workload
 from bench.scale.simulation import simulate
 from swarm import AsyncConnectionStack, AsyncSwarmClient, EngineFailure, Task, WorkflowOutput
 from swarm.client.episode import Credentials
@@ -58,10 +58,10 @@ WAIT_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class LiveMeasurement:
     """`cpu_s_per_call` is what the server's process worked per model call, its share of begins and ends included."""
 
-    outcome: Outcome
+    outcome: SteadyState
     cpu_s_per_call: float
 
 
@@ -142,7 +142,7 @@ def run(seconds: float) -> list[Result]:
     return results
 
 
-def calibrated(setup: Setup, live: Measured) -> Setup:
+def calibrated(setup: Setup, live: LiveMeasurement) -> Setup:
     """Return the case with the measured time of the server's process for a call."""
     return replace(setup, cluster=replace(setup.cluster, gateway_call_s=live.cpu_s_per_call))
 
@@ -173,7 +173,7 @@ def _slow_down(setup: Setup, factor: float) -> Setup:
     )
 
 
-def measure(setup: Setup, *, steps: int, warm_up: int, seed: int = 0) -> Measured:
+def measure(setup: Setup, *, steps: int, warm_up: int, seed: int = 0) -> LiveMeasurement:
     """Measure a setup and return the outcome over `steps` batches after `warm_up` ones.
 
     Raises EngineFailure if the server does not start or a step takes too long, and what a failing call raises.
@@ -181,7 +181,7 @@ def measure(setup: Setup, *, steps: int, warm_up: int, seed: int = 0) -> Measure
     return asyncio.run(_measure(setup, steps, warm_up, seed))
 
 
-async def _measure(setup: Setup, steps: int, warm_up: int, seed: int) -> Measured:
+async def _measure(setup: Setup, steps: int, warm_up: int, seed: int) -> LiveMeasurement:
     async with AsyncExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-scale-"))
         program = ("bench.scale.server", json.dumps(asdict(_on_sampled_tokens(setup))))
@@ -212,14 +212,14 @@ async def _watch(
     server: psutil.Process,
     steps: int,
     warm_up: int,
-) -> Measured:
+) -> LiveMeasurement:
     await _until_step(load.client, warm_up, clients)
     before = _sight(load, server)
     await _until_step(load.client, warm_up + steps, clients)
     after = _sight(load, server)
     points = await load.client.metrics()
     outcome = _outcome(setup, points[warm_up - 1 : warm_up + steps], before, after)
-    return Measured(outcome, (after.cpu_s - before.cpu_s) / (after.calls - before.calls))
+    return LiveMeasurement(outcome, (after.cpu_s - before.cpu_s) / (after.calls - before.calls))
 
 
 async def _until_step(client: AsyncSwarmClient, step: int, clients: Sequence[asyncio.Task[None]]) -> None:
@@ -242,7 +242,7 @@ def _sight(load: _Load, server: psutil.Process) -> _Sighting:
     return replace(load.so_far, cpu_s=used.user + used.system)
 
 
-def _outcome(setup: Setup, points: Sequence[MetricPointView], before: _Sighting, after: _Sighting) -> Outcome:
+def _outcome(setup: Setup, points: Sequence[MetricPointView], before: _Sighting, after: _Sighting) -> SteadyState:
     """Return the means over the steps after the first point, which ends the warm-up."""
     first, last, measured = points[0], points[-1], points[1:]
     seconds, steps = last.at - first.at, len(measured)
@@ -259,7 +259,7 @@ def _outcome(setup: Setup, points: Sequence[MetricPointView], before: _Sighting,
     lost_s = max(0.0, rolling_s - episode_s / min(setup.clients, setup.batching.episodes))
     stale = sum(point.metrics["scale/staleness_mean"] * point.metrics["batch/episodes"] for point in measured)
     call_s = (after.call_s - before.call_s) / (after.calls - before.calls)
-    return Outcome(
+    return SteadyState(
         step_s=seconds / steps,
         episodes_per_s=episodes / seconds,
         batch_episodes=episodes / steps,

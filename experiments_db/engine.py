@@ -24,7 +24,7 @@ from sqlalchemy import URL, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, SQLAlchemyError, StatementError
 from sqlalchemy.orm import Session
 
-from experiments_db.errors import InvalidRecord, NotAStore, NotFound, ReadOnlyStore, StoreError, StoreUnavailable
+from experiments_db.errors import InvalidRecord, NotAStore, ReadOnlyStore, RecordNotFound, StoreError, StoreUnavailable
 
 BUSY_TIMEOUT_S = 30.0
 """How long a writer waits for another before it gives up: well above the longest transaction, a batch of metrics."""
@@ -141,7 +141,7 @@ def connect(location: str | Path, *, read_only: bool) -> Database:
 
     Nothing is stored yet, but a missing folder is made.
 
-    Raises InvalidRecord for an impossible location and NotFound for reading a file that does not exist. Raises
+    Raises InvalidRecord for an impossible location and RecordNotFound for reading a file that does not exist. Raises
     NotAStore for a file that is no SQLite database and StoreUnavailable for one that cannot be used.
     """
     url = _parse_location(location)
@@ -179,7 +179,7 @@ def _check_file(path: Path, *, read_only: bool) -> None:
             if header and header != SQLITE_HEADER:
                 raise NotAStore(f"{path} is not a SQLite database; give the path of another file")
         elif read_only:
-            raise NotFound(f"there is no database at {path}; start a study to create it")
+            raise RecordNotFound(f"there is no database at {path}; start a study to create it")
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

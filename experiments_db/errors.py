@@ -1,20 +1,20 @@
 """Every failure the store names, as one tree.
 
     StoreError
-    ├── NotFound            no record, or no database, of that name
-    ├── InvalidRecord       a value that cannot be stored: not JSON, out of range, or naming a missing record
-    ├── Conflict            the record exists and says otherwise
-    │   ├── FrozenCharter   a study has one charter, for good
-    │   ├── TestSplitOpened the test split has been scored before
-    │   ├── IllegalMove     a run cannot go from its status to this one
-    │   ├── LeaseHeld       another live owner works on this resource
-    │   └── LeaseLost       this owner has been replaced, or let go; its writes are refused
-    ├── SchemaMismatch      the database is not of this program's version; nothing in it was changed
-    │   ├── SchemaTooNew    it was written by a newer version
-    │   ├── SchemaTooOld    it needs an upgrade, which a read-only open cannot do
-    │   └── NotAStore       it holds something else
-    ├── ReadOnlyStore       a write on a store that was opened for reading
-    └── StoreUnavailable    busy, full, damaged or unreachable; the transaction was rolled back
+    ├── RecordNotFound       no record, or no database, of that name
+    ├── InvalidRecord        a value that cannot be stored: not JSON, out of range, or naming a missing record
+    ├── StoreConflict        the record exists and says otherwise
+    │   ├── FrozenCharter    a study has one charter, for good
+    │   ├── TestSplitOpened  the test split has been scored before
+    │   ├── IllegalMove      a run cannot go from its status to this one
+    │   ├── LeaseHeld        another live owner works on this resource
+    │   └── StoreLeaseLost   this owner has been replaced, or let go; its writes are refused
+    ├── SchemaMismatch       the database is not of this program's version; nothing in it was changed
+    │   ├── SchemaTooNew     it was written by a newer version
+    │   ├── SchemaTooOld     it needs an upgrade, which a read-only open cannot do
+    │   └── NotAStore        it holds something else
+    ├── ReadOnlyStore        a write on a store that was opened for reading
+    └── StoreUnavailable     busy, full, damaged or unreachable; the transaction was rolled back
 
 This module knows nothing of SQL.
 """
@@ -30,7 +30,7 @@ class StoreError(Exception):
         self.message = message
 
 
-class NotFound(StoreError):
+class RecordNotFound(StoreError):
     pass
 
 
@@ -38,24 +38,24 @@ class InvalidRecord(StoreError):
     pass
 
 
-class Conflict(StoreError):
+class StoreConflict(StoreError):
     pass
 
 
-class FrozenCharter(Conflict):
+class FrozenCharter(StoreConflict):
     pass
 
 
-class TestSplitOpened(Conflict):
+class TestSplitOpened(StoreConflict):
     # Keeps pytest from collecting the class by its name.
     __test__ = False
 
 
-class IllegalMove(Conflict):
+class IllegalMove(StoreConflict):
     pass
 
 
-class LeaseHeld(Conflict):
+class LeaseHeld(StoreConflict):
     """A lease of another live owner. `owner` has it; the last heartbeat came `age_s` seconds ago."""
 
     def __init__(self, message: str, *, owner: str, age_s: float) -> None:
@@ -64,7 +64,7 @@ class LeaseHeld(Conflict):
         self.age_s = age_s
 
 
-class LeaseLost(Conflict):
+class StoreLeaseLost(StoreConflict):
     pass
 
 

@@ -21,16 +21,16 @@ import pandas as pd
 
 from experiments_db.errors import StoreUnavailable
 from experiments_db.records import (
-    Decision,
-    Evaluation,
+    DetailedEvaluation,
     Event,
     Experiment,
     Finding,
-    Hypothesis,
     LLMCall,
     MetricPoint,
     Run,
     RunStatus,
+    StoredDecision,
+    StoredHypothesis,
     Study,
 )
 from experiments_db.store import ExperimentStore
@@ -134,7 +134,7 @@ def evaluations_frame(store: ExperimentStore, study_id: str) -> pd.DataFrame:
         run = runs[evaluation.run_id]
         arm = {"experiment_id": run.experiment_id, "experiment": names[run.experiment_id], "seed": run.seed}
         rows.append(_values(evaluation) | arm)
-    return pd.DataFrame(rows, columns=["experiment_id", "experiment", "seed", *_names(Evaluation)])
+    return pd.DataFrame(rows, columns=["experiment_id", "experiment", "seed", *_names(DetailedEvaluation)])
 
 
 def findings_frame(store: ExperimentStore, study_id: str) -> pd.DataFrame:
@@ -152,7 +152,7 @@ def findings_frame(store: ExperimentStore, study_id: str) -> pd.DataFrame:
 
 def decisions_frame(store: ExperimentStore, study_id: str) -> pd.DataFrame:
     """Return one row per decision, by iteration."""
-    return _frame(Decision, store.list_decisions(study_id))
+    return _frame(StoredDecision, store.list_decisions(study_id))
 
 
 def llm_calls_frame(store: ExperimentStore, study_id: str, *, limit: int | None = None) -> pd.DataFrame:
@@ -171,13 +171,13 @@ def export_study(
     """Write every table of a study to `directory`, one file each, and return their paths.
 
     Nested values become JSON text. A file is complete or absent: it is written beside its place and moved there.
-    Raises NotFound for an unknown study, StoreUnavailable if the files cannot be written.
+    Raises RecordNotFound for an unknown study, StoreUnavailable if the files cannot be written.
     """
     study = store.get_study(study_id)
     run_ids = [run.id for run in store.list_runs(study_id=study_id)]
     frames = {
         "study": _frame(Study, [study]),
-        "hypotheses": _frame(Hypothesis, store.list_hypotheses(study_id)),
+        "hypotheses": _frame(StoredHypothesis, store.list_hypotheses(study_id)),
         "experiments": _frame(Experiment, store.list_experiments(study_id)),
         "runs": runs_frame(store, study_id),
         "metrics": metrics_frame(store, run_ids),

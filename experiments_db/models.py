@@ -27,7 +27,16 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from experiments_db.records import Author, BudgetKind, ExperimentStatus, RunStatus, Severity, StudyStatus, Verdict
+from experiments_db.records import (
+    Author,
+    BudgetKind,
+    ExperimentStatus,
+    Outcome,
+    RunStatus,
+    Severity,
+    StudyStatus,
+    Verdict,
+)
 
 ID_LENGTH = 32
 ENUM_LENGTH = 32
@@ -90,6 +99,7 @@ class Base(DeclarativeBase):
         Author: _enum(Author),
         RunStatus: _enum(RunStatus),
         Verdict: _enum(Verdict),
+        Outcome: _enum(Outcome),
         Severity: _enum(Severity),
         BudgetKind: _enum(BudgetKind),
     }
@@ -143,7 +153,7 @@ class HypothesisRow(Base):
     parent_id: Mapped[str | None] = _reference("hypotheses.id")
     statement: Mapped[str]
     rationale: Mapped[str]
-    verdict: Mapped[Verdict | None]
+    verdict: Mapped[Outcome | None]
     verdict_reason: Mapped[str | None]
     created_at: Mapped[float]
 
@@ -236,7 +246,7 @@ class MetricPointRow(Base):
     recorded_at: Mapped[float]
 
 
-class EvaluationRow(Base):
+class RunEvaluationRow(Base):
     __tablename__ = "evaluations"
     __table_args__ = (UniqueConstraint("run_id", "phase", "split"),)
 
@@ -334,7 +344,7 @@ class LLMCallRow(Base):
     created_at: Mapped[float]
 
 
-class EventRow(Base):
+class StudyEventRow(Base):
     __tablename__ = "events"
     __table_args__ = (Index(None, "study_id", "id"),)
 
@@ -375,7 +385,7 @@ class ArtifactRow(Base):
     created_at: Mapped[float]
 
 
-class LeaseRow(Base):
+class ResourceLeaseRow(Base):
     __tablename__ = "leases"
 
     resource: Mapped[str] = mapped_column(primary_key=True)

@@ -78,16 +78,21 @@ RUN_MOVES: Mapping[RunStatus, frozenset[RunStatus]] = {
 
 
 class Verdict(StrEnum):
-    """The result of a comparison or of a test of a hypothesis.
+    """The result of the charter's rule for one arm against the baseline.
 
-    The charter's rule gives a comparison one of keep to inconclusive. The scores give a hypothesis one of supported,
-    refuted or undecided.
+    KEEP: the arm is better, by enough to matter. WORSE: the arm is worse. NO_BETTER: an improvement that matters is
+    ruled out. INCONCLUSIVE: the data decide nothing. A planner never chooses a verdict.
     """
 
     KEEP = "keep"
     WORSE = "worse"
     NO_BETTER = "no better"
     INCONCLUSIVE = "inconclusive"
+
+
+class Outcome(StrEnum):
+    """The result for a hypothesis that states a contrast."""
+
     SUPPORTED = "supported"
     REFUTED = "refuted"
     UNDECIDED = "undecided"
@@ -136,7 +141,7 @@ class Study:
 
 
 @dataclass(frozen=True, slots=True)
-class Charter:
+class StoredCharter:
     """The rules that a study has bound itself to before its first run. `content_hash` is `hash_json(document)`.
 
     `test_opened_at` and `test_opened_for` are set once, when the test split is first scored.
@@ -151,7 +156,7 @@ class Charter:
 
 
 @dataclass(frozen=True, slots=True)
-class Hypothesis:
+class StoredHypothesis:
     """A claim to be tested. `key` is the author's name for it, unique in the study; no `verdict` means it is open."""
 
     id: str
@@ -161,7 +166,7 @@ class Hypothesis:
     parent_id: str | None
     statement: str
     rationale: str
-    verdict: Verdict | None
+    verdict: Outcome | None
     verdict_reason: str | None
     created_at: float
 
@@ -286,7 +291,7 @@ class EvaluationSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation(EvaluationSummary):
+class DetailedEvaluation(EvaluationSummary):
     """An `EvaluationSummary` with its `details`, such as the reward of each episode."""
 
     details: JsonObject
@@ -355,7 +360,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class StoredDecision:
     """The end of one iteration of a study: the next action, its reason, and the findings behind it."""
 
     id: int

@@ -12,9 +12,9 @@ is put together from parts, by what they keep:
     revisions.py     what was written since somebody last looked
     digests.py       which rows a study ended with
 
-Frozen records go in and out, never ORM objects. `get_*` raises NotFound, `find_*` gives None; writes that a crashed
-process may repeat are keyed, as their docstrings say. A store may be used from several threads. After a fork, open a
-new one.
+Frozen records go in and out, never ORM objects. `get_*` raises RecordNotFound, `find_*` gives None; writes that a
+crashed process may repeat are keyed, as their docstrings say. A store may be used from several threads. After a fork,
+open a new one.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def open_store(
     For writing, a missing database is created and an older one upgraded, one process at a time. For reading, nothing is
     changed. `clock` gives seconds since the epoch.
 
-    Raises NotFound (reading what is not there), SchemaTooNew, SchemaTooOld, NotAStore, InvalidRecord (no valid
+    Raises RecordNotFound (reading what is not there), SchemaTooNew, SchemaTooOld, NotAStore, InvalidRecord (no valid
     location) or StoreUnavailable.
     """
     database = connect(location, read_only=read_only)

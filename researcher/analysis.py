@@ -8,30 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 
+from experiments_db import Outcome, Verdict
 from researcher.plan import Contrast
-
-
-class Verdict(StrEnum):
-    """The result of the charter's rule for one arm against the baseline.
-
-    KEEP: the arm is better, by enough to matter. WORSE: the arm is worse. NO_BETTER: an improvement that matters is
-    ruled out. INCONCLUSIVE: the data decide nothing. A planner never chooses a verdict.
-    """
-
-    KEEP = "keep"
-    WORSE = "worse"
-    NO_BETTER = "no better"
-    INCONCLUSIVE = "inconclusive"
-
-
-class Outcome(StrEnum):
-    """The result for a hypothesis that states a contrast."""
-
-    SUPPORTED = "supported"
-    REFUTED = "refuted"
-    UNDECIDED = "undecided"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from experiments_db import Evaluation, ExperimentStore, hash_json
+from experiments_db import DetailedEvaluation, ExperimentStore, hash_json
 
 TRAINS = frozenset(
     {
@@ -44,7 +44,7 @@ def key_of(job: Mapping[str, Any], program_code: str, evaluator_hash: str) -> st
 
 def find_base_score(
     store: ExperimentStore, study_id: str, *, phase: str, split: str, key: str, weight_version: int
-) -> Evaluation | None:
+) -> DetailedEvaluation | None:
     """Return the first score of a study with this key and weight version."""
     return store.find_detailed_evaluation(
         study_id, phase=phase, split=split, weight_version=weight_version, detail=(KEY, key)

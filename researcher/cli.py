@@ -2,7 +2,7 @@
 
 Place in the flow: top of the package. Each command checks its arguments before it imports anything heavy. Data goes to
 stdout, messages and progress go to stderr. Every failure is one line with a documented exit code. This module decides
-nothing about a study. The commands extend, fork, pause and stop are in lifecycle_cli.py.
+nothing about a study. The command start is in start_cli.py; extend, fork, pause and stop are in lifecycle_cli.py.
 
 Exit codes: 0 done, paused or stopped on request; 1 failure; 2 wrong usage or a bad topic; 3 no such study; 5 a swarm
 server cannot be reached or started; 6 no sandbox; 7 budget; 8 the record is not what was stored or measured; 9 too
@@ -21,7 +21,7 @@ import time
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -29,18 +29,11 @@ from rich.table import Table
 
 import swarm
 from researcher import lifecycle_cli, options
-from researcher.command_parts import (
-    database_of,
-    find,
-    open_database,
-    paths_of,
-    print_result,
-    print_values,
-    work,
-)
+from researcher.command_parts import database_of, find, open_database, paths_of, print_result, print_values, work
 from researcher.errors import ResearchError
 from researcher.home import DEFAULT_HOME
 from researcher.options import DatabaseOption, HomeOption, JsonOption, NewestStudyArgument, StudyArgument
+from researcher.start_cli import start
 from researcher.terminal import failures_in_one_line
 
 app = typer.Typer(
@@ -66,91 +59,7 @@ def root(
     pass
 
 
-@app.command()
-def start(
-    topic: options.TopicOption,
-    vary: options.VaryOption = None,
-    fix: options.FixOption = None,
-    baseline: options.BaselineOption = None,
-    design: options.DesignOption = None,
-    equal: options.EqualOption = None,
-    kind: options.KindOption = "compare",
-    asked: options.AskedOption = "effect",
-    planner: options.PlannerOption = None,
-    model: options.ModelOption = None,
-    env: options.EnvOption = None,
-    train_env: options.TrainEnvOption = None,
-    program: options.ProgramOption = None,
-    job: options.JobOption = None,
-    train_model: options.TrainModelOption = None,
-    n_gpu: options.NGpuOption = None,
-    seeds: options.SeedsOption = None,
-    underpowered: options.UnderpoweredOption = False,
-    steps: options.StepsOption = None,
-    eval_episodes: options.EvalEpisodesOption = None,
-    eval_every: options.EvalEveryOption = None,
-    metric: options.MetricOption = None,
-    attempt_calls: options.AttemptCallsOption = None,
-    attempt_tokens: options.AttemptTokensOption = None,
-    servers: options.ServersOption = None,
-    parallel: options.ParallelOption = 2,
-    max_runs: options.MaxRunsOption = None,
-    max_hours: options.MaxHoursOption = None,
-    max_outage_hours: options.MaxOutageHoursOption = None,
-    max_gpu_hours: options.MaxGpuHoursOption = None,
-    max_llm_tokens: options.MaxLlmTokensOption = None,
-    max_llm_usd: options.MaxLlmUsdOption = None,
-    llm_price: options.LlmPriceOption = None,
-    on_llm_outage: options.OnLlmOutageOption = None,
-    llm_patience: options.LlmPatienceOption = 60.0,
-    assume: options.AssumeOption = False,
-    unsafe_no_sandbox: options.UnsafeNoSandboxOption = False,
-    engine: options.EngineOption = None,
-    keep_checkpoints: options.KeepCheckpointsOption = "best",
-    min_free_gb: options.MinFreeGbOption = 1.0,
-    webhook: options.WebhookOption = None,
-    detach: options.DetachOption = False,
-    home: HomeOption = DEFAULT_HOME,
-    db: DatabaseOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Begin a study and work on it until its report is written."""
-    # Most options have the same name as their setting.
-    given = locals()
-    with failures_in_one_line():
-        from researcher.study.settings import (
-            StudySettings,
-            check_study,
-            complete_from_topic,
-            read_job,
-            read_programs,
-            read_settings,
-        )
-
-        settings = read_settings(
-            {
-                **{name: value for name, value in given.items() if name in StudySettings.model_fields},
-                "planner": _choose_planner(planner),
-                **{name: given[name] or () for name in ("vary", "fix", "baseline")},
-                **_environment_settings(env),
-                "train_envs": [_in_full(name) for name in train_env or ()],
-                "programs": read_programs(program or (), env),
-                "job": {} if job is None else read_job(job),
-                "servers": [url.strip() for entry in servers or [] for url in entry.split(",") if url.strip()],
-                "llm_price": None if llm_price is None else llm_price.split(","),
-            }
-        )
-        settings = complete_from_topic(topic, settings)
-        for line in check_study(topic, settings):
-            typer.echo(line, err=True)
-        with open_database(home, db) as store:
-            from researcher.study.requests import create_study, resume_command
-
-            study = create_study(store, topic, settings)
-            go_on = resume_command(store, study.id, home)
-            how_to_stop = "" if detach else "Ctrl-C stops; "
-            typer.echo(f"study {study.id} ({how_to_stop}go on later with: {go_on})", err=True)
-            work(store, study.id, home, db, as_json, detach=detach)
+app.command()(start)
 
 
 @app.command()
@@ -379,30 +288,6 @@ def ui(
 
 for command in (lifecycle_cli.extend, lifecycle_cli.fork, lifecycle_cli.pause, lifecycle_cli.stop):
     app.command()(command)
-
-
-def _environment_settings(env: str | None) -> dict[str, Any]:
-    """Return the settings for `--env`, with an absolute path, because the study may be resumed in another directory."""
-    from swarm.environments.registry import is_bundled
-
-    if env is None or is_bundled(env):
-        return {"family": env, "env": None}
-    return {"env": _in_full(env)}
-
-
-def _in_full(env: str) -> str:
-    source, mark, options = env.partition("?")
-    return f"{Path(source).resolve()}{mark}{options}" if Path(source).exists() else env
-
-
-def _choose_planner(wanted: str | None) -> str:
-    if wanted is not None:
-        return wanted
-    if os.environ.get("OPENAI_API_KEY"):
-        typer.echo("planner: llm, because OPENAI_API_KEY is set (--planner rules works without a model)", err=True)
-        return "llm"
-    typer.echo("planner: rules, because OPENAI_API_KEY is not set (a designed experiment, no language model)", err=True)
-    return "rules"
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from researcher.home import DATABASE, home_option
 from researcher.terminal import log_to
-from swarm.processes.imports import collector_paused
+from swarm.processes import collector_paused
 
 EXAMPLE = "learning rate 1e-3 or 3e-3 for copying words"
 """A topic that works in any home."""

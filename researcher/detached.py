@@ -16,7 +16,7 @@ from pathlib import Path
 
 from experiments_db import ExperimentStore, Study, lease_name
 from researcher.errors import NotDetached
-from swarm.processes.child import tail
+from swarm.processes import tail
 
 START_LIMIT_S = 120.0
 """The longest start, in seconds: far above the time of the imports on a busy laptop."""

@@ -35,15 +35,12 @@ from researcher.execution.training_process import bound_options, start_training
 from researcher.execution.training_quota import quota_options
 from researcher.servers.launching import await_serving, is_replaced, launch_once, refuse_own_successor
 from researcher.servers.server_pool import PROJECT
-from researcher.study.costs import COST, cost_of_attempts, cost_to_json, read_training_cost
+from researcher.study.costs.attempts import COST, cost_of_attempts, cost_to_json, read_training_cost
 from swarm import Credentials, Evaluation, SwarmClient, Task, TrainJob
 from swarm.environments import Environment
-from swarm.processes.child import Child, end_stale
-from swarm.program import Program, measure
-from swarm.program.base import PLAIN
-from swarm.program.hosted.process import MAX_HUNG, ProgramProcess, place_program
-from swarm.program.training import EVAL_TEMPERATURE
-from swarm.sandbox.sandbox import Sandbox
+from swarm.processes import Child, end_stale
+from swarm.program import EVAL_TEMPERATURE, MAX_HUNG, PLAIN, Program, ProgramProcess, measure, place_program
+from swarm.sandbox import Sandbox
 from swarm.tasks import Split
 
 BASE, FINAL, TEST = "base", "final", "test"

@@ -56,7 +56,7 @@ def extend(
         from researcher.study.requests import find_study
 
         study = find_study(store, study_id)
-        wanted = continuation.Request(iterations, seeds, max_runs)
+        wanted = continuation.ContinuationRequest(iterations, seeds, max_runs)
         continuation.extend(store, study, wanted, continuation.next_plan_of(study), home)
         work(store, study.id, home, db, as_json, detach=detach)
 
@@ -79,12 +79,12 @@ def fork(
 ) -> None:
     """Begin a study with the record of another one up to a decision; runs of that record are not trained again."""
     with failures_in_one_line(), open_database(home, db, must_exist=True) as store:
-        from researcher.study.changes.fork import Changes, carry_out_fork, prepare_fork
+        from researcher.study.changes.fork import ForkChanges, carry_out_fork, prepare_fork
         from researcher.study.requests import find_study
-        from researcher.study.settings import check_study
+        from researcher.study.settings_check import check_study
 
         parent = find_study(store, study_id)
-        found = prepare_fork(store, parent, at, Changes(topic, seeds, max_runs, max_hours))
+        found = prepare_fork(store, parent, at, ForkChanges(topic, seeds, max_runs, max_hours))
         check_study(found.topic, found.settings)
         study = carry_out_fork(store, database_of(home, db), found)
         typer.echo(f"study {study.id} begins with study {parent.id} up to decision {at}", err=True)

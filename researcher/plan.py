@@ -131,7 +131,7 @@ class ArmProgram:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ProgramProblem:
     """One reason why `check` rejects a program.
 
     `stage` is parse, lint, imports, job, functions, preflight, twin, promise or environment.

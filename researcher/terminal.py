@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 @contextmanager
 def failures_in_one_line() -> Generator[None]:
     """Turn a domain error into one line on stderr and its exit code."""
-    from experiments_db import LeaseLost, NotFound, StoreError
+    from experiments_db import RecordNotFound, StoreError, StoreLeaseLost
     from swarm import SwarmError
     from swarm.errors import SandboxUnavailable
 
@@ -42,7 +42,7 @@ def failures_in_one_line() -> Generator[None]:
         raise typer.Exit(error.exit_code) from error
     except (StoreError, SwarmError) as error:
         typer.echo(f"researcher: {error}", err=True)
-        codes = {NotFound: 3, LeaseLost: 75, SandboxUnavailable: 6}
+        codes = {RecordNotFound: 3, StoreLeaseLost: 75, SandboxUnavailable: 6}
         raise typer.Exit(next((code for kind, code in codes.items() if isinstance(error, kind)), 1)) from error
     except KeyboardInterrupt:
         raise typer.Exit(130) from None

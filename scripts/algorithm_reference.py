@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import get_args
 
-from swarm.algorithms import UNSERVED_BY_ENGINE, Engine
-from swarm.job import AdvantageEstimator, PolicyLoss
+from swarm.estimators import ESTIMATORS, Engine
+from swarm.job import PolicyLoss
 
 PAGE = Path(__file__).parents[1] / "docs" / "algorithms.md"
 BEGIN, END = "<!-- Written by scripts/algorithm_reference.py. -->\n", "<!-- End of what is written. -->\n"
@@ -21,7 +21,7 @@ def tables() -> str:
     """Every estimator and loss that verl has by name, in alphabetical order."""
     engines: tuple[Engine, ...] = get_args(Engine)
     head = f"| {' | '.join(engines)} | why not |\n|---{'|---' * len(engines)}|---|\n"
-    rows = "".join(_row(name, engines) for name in sorted(get_args(AdvantageEstimator)))
+    rows = "".join(_row(name, engines) for name in sorted(ESTIMATORS))
     losses = "".join(f"| `{name}` |{' yes |' * len(engines)} |\n" for name in sorted(get_args(PolicyLoss)))
     return f"| `algorithm` {head}{rows}\n| `policy_loss` {head}{losses}"
 
@@ -34,7 +34,7 @@ def page() -> str:
 
 
 def _row(name: str, engines: tuple[Engine, ...]) -> str:
-    reasons = {engine: UNSERVED_BY_ENGINE.get((name, engine)) for engine in engines}
+    reasons = {engine: ESTIMATORS[name].unserved.get(engine) for engine in engines}
     cells = " | ".join("no" if reasons[engine] else "yes" for engine in engines)
     why = "; ".join(dict.fromkeys(reason for reason in reasons.values() if reason))
     return f"| `{name}` | {cells} | {why} |\n"

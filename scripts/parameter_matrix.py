@@ -17,13 +17,25 @@ BEGIN, END = "<!-- parameters: written by scripts/parameter_matrix.py -->", "<!-
 
 
 def matrix() -> str:
-    """One Markdown table per API, fields in alphabetical order."""
-    return "\n".join(f"**`{route}`**\n\n{_table(fields)}" for route, fields in TABLES.items())
+    """Return one section for each API: its plain fields in lists, then a table of those with a condition or a note."""
+    return "\n".join(f"**`{route}`**\n\n{_lists(fields)}\n{_table(fields)}" for route, fields in TABLES.items())
+
+
+def _lists(fields: FieldTable) -> str:
+    plain: dict[str, list[str]] = {}
+    for name in sorted(fields):
+        if _is_plain(fields[name]):
+            plain.setdefault(str(fields[name].handling), []).append(f"`{name}`")
+    return "".join(f"- {handling}: {', '.join(names)}\n" for handling, names in sorted(plain.items()))
 
 
 def _table(fields: FieldTable) -> str:
-    rows = [f"| `{name}` | {_fate(fields[name])} |\n" for name in sorted(fields)]
+    rows = [f"| `{name}` | {_fate(fields[name])} |\n" for name in sorted(fields) if not _is_plain(fields[name])]
     return "| field | |\n|---|---|\n" + "".join(rows)
+
+
+def _is_plain(field: FieldRule) -> bool:
+    return _fate(field) == str(field.handling)
 
 
 def _fate(field: FieldRule) -> str:

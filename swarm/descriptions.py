@@ -16,13 +16,14 @@ from pydantic_core import CoreSchema
 
 
 class DescribedModel(BaseModel):
-    """Fields are described where the class itself has them, not where a subclass inherits them."""
+    """A model whose fields are described where the class, or a base class of its, has them."""
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler, /) -> dict[str, Any]:
         schema = handler(core_schema)
         properties = handler.resolve_ref_schema(schema)["properties"]
-        for name, description in _docstrings_of(cls).items():
+        described = (base for base in reversed(cls.__mro__) if issubclass(base, DescribedModel))
+        for name, description in (item for base in described for item in _docstrings_of(base).items()):
             if name in properties:
                 properties[name]["description"] = description
         return schema

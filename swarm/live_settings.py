@@ -95,7 +95,7 @@ FIXED: Final[Mapping[str, str]] = MappingProxyType(
         "tool_parser": f"recorded turns were parsed with it: {_NEW_RUN}",
         "reasoning_parser": f"recorded turns were parsed with it: {_NEW_RUN}",
         "sampler": f"the processes of the sampler hold the weights: {_NEW_RUN}",
-        "vllm": f"vLLM's processes are built with these options: {_NEW_RUN}",
+        "sampler_options": f"the processes of the sampler are built with these options: {_NEW_RUN}",
         "verl": f"verl's processes are built with these options: {_NEW_RUN}",
     }
 )

@@ -320,7 +320,8 @@ class FinishedEpisode:
 class Group:
     """The episodes of one task in one batch, without the failed ones.
 
-    `greedy` is the baseline episode of algorithm remax. It belongs to the batch but is not trained.
+    `greedy` is the baseline episode of the others, if the algorithm asks for one. It belongs to the batch but is not
+    trained.
     """
 
     task_id: str

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from swarm.backends.grammar.compiler import GrammarCompiler
-from swarm.backends.local.decoding.batching import BatchSampler, Limits
+from swarm.backends.local.decoding.batching import BatchingLimits, BatchSampler
 from swarm.backends.local.learning.constraints import GrammarFollower
 from swarm.model_path import BUNDLED_DIRECTORY, read_tokenizer
 from swarm.tracker.merge import merge
@@ -118,7 +118,9 @@ class Stage:
         compiler = GrammarCompiler(TOKENIZER, VOCABULARY, stop_ids)
         self.grammars = GrammarFollower(compiler, stop_ids)
         decode = TOKENIZER.decode
-        self.sampler = BatchSampler(module, Limits(CONTEXT, VOCABULARY, 64), stop_ids, decode, grammars=compiler)
+        self.sampler = BatchSampler(
+            module, BatchingLimits(CONTEXT, VOCABULARY, 64), stop_ids, decode, grammars=compiler
+        )
 
     def sample(self, requests: Sequence[tuple[Sequence[int], SamplingParams]]) -> list[Sampled]:
         found = [Sampled() for _ in requests]

@@ -15,6 +15,7 @@ from experiments_db import (
     Experiment,
     ExperimentStatus,
     ExperimentStore,
+    Outcome,
     Run,
     RunStatus,
     Severity,
@@ -72,7 +73,7 @@ def add_study(store: ExperimentStore, home: Path, *, seeds: int = 3, is_finished
     _add_failed_run(store, arms[0])
     means = {arm.name: [_add_run(store, home, arm, seed) for seed in range(seeds)] for arm in arms}
     _add_analysis(store, study.id, arms, means)
-    store.judge_hypothesis(hypothesis.id, Verdict.KEEP, "lr=0.0001: worse")
+    store.judge_hypothesis(hypothesis.id, Outcome.REFUTED, "lr=0.0001: worse")
     store.charge_budget(study.id, BudgetKind.RUNS, 3 * seeds, "runs")
     store.charge_budget(study.id, BudgetKind.WALL_CLOCK_S, 312.4, "session:1")
     store.record_decision(

@@ -37,8 +37,7 @@ from researcher.planner.claims import Claim, ClaimKind, Measured
 from researcher.planner.scripted import Script, ScriptedPlanner
 from researcher.servers.server_pool import ServerPool
 from researcher.study.budget import BudgetLedger
-from researcher.study.costs import COST, cost_to_json
-from researcher.study.costs.attempts import AttemptCost
+from researcher.study.costs.attempts import COST, AttemptCost, cost_to_json
 from researcher.study.ending import judge_ending
 from researcher.study.log import StudyLog, to_json
 

@@ -19,7 +19,7 @@ from swarm.backends.local.learning.correction import RolloutCorrection
 from swarm.backends.local.learning.optimizer import PolicyOptimizer
 from swarm.backends.local.learning.updater import MiniBatchUpdater, StepInput, TokenScorer
 from swarm.job import AGGREGATION_BY_LOSS, TrainJob
-from swarm.trainer.advantages import POLICY_ESTIMATORS, compute_advantages
+from swarm.trainer.advantages import compute_advantages
 from swarm.trainer.token_rows import build_rows
 from swarm.types import FinishedEpisode, Sample, TrainBatch
 
@@ -116,7 +116,7 @@ def learner_gradient(
     rows = build_rows(followed.batch, followed.masks)
     correction = RolloutCorrection(rows, job) if job.has_proximal_policy else None
     measured_policy = None
-    if job.algorithm in POLICY_ESTIMATORS:
+    if job.reads_policy:
         measured_policy = updater.measure_policy(rows, correction, lambda: None)
     step = StepInput(
         rows,

@@ -14,7 +14,7 @@ from pathlib import Path
 try:
     import streamlit as st
 
-    from experiments_db import NotFound
+    from experiments_db import RecordNotFound
     from ui import elements, queries
 except ModuleNotFoundError as error:
     sys.exit(f"ui: {error.name} is not installed: pip install 'swarm-researcher[ui]' brings it")
@@ -63,7 +63,7 @@ with elements.store_errors():
     location = elements.choose_database()
     try:
         queries.open_database(location)
-    except NotFound:
+    except RecordNotFound:
         elements.show_missing_database(location)
     else:
         page.run()

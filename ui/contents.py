@@ -16,16 +16,16 @@ from typing import Any
 
 from experiments_db import (
     BudgetKind,
-    Charter,
-    Decision,
     EvaluationSummary,
     Experiment,
     Finding,
-    Hypothesis,
     JsonObject,
     LLMUsage,
     Run,
     RunStatus,
+    StoredCharter,
+    StoredDecision,
+    StoredHypothesis,
     Study,
     StudyStatus,
     StudyWork,
@@ -80,13 +80,13 @@ class StudyContents:
     """
 
     study: Study
-    charter: Charter | None
-    hypotheses: tuple[Hypothesis, ...]
+    charter: StoredCharter | None
+    hypotheses: tuple[StoredHypothesis, ...]
     experiments: tuple[Experiment, ...]
     runs: tuple[Run, ...]
     evaluations: tuple[EvaluationSummary, ...]
     findings: tuple[Finding, ...]
-    decisions: tuple[Decision, ...]
+    decisions: tuple[StoredDecision, ...]
     analysis: JsonObject
     used: Mapping[BudgetKind, float]
     usage: LLMUsage

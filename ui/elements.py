@@ -13,7 +13,7 @@ from typing import Literal
 
 import streamlit as st
 
-from experiments_db import NotFound, RunStatus, SchemaMismatch, StoreError, StudyStatus, Verdict
+from experiments_db import Outcome, RecordNotFound, RunStatus, SchemaMismatch, StoreError, StudyStatus, Verdict
 from ui import formats, queries
 from ui.contents import ArmScore, StudyContents, best_arm, rank_arms
 
@@ -35,14 +35,14 @@ RUN_COLORS: Mapping[RunStatus, Color] = {
     RunStatus.FAILED: "red",
     RunStatus.STOPPED: "orange",
 }
-VERDICT_COLORS: Mapping[Verdict, Color] = {
+VERDICT_COLORS: Mapping[Verdict | Outcome, Color] = {
     Verdict.KEEP: "green",
     Verdict.WORSE: "red",
     Verdict.NO_BETTER: "orange",
     Verdict.INCONCLUSIVE: "gray",
-    Verdict.SUPPORTED: "green",
-    Verdict.REFUTED: "red",
-    Verdict.UNDECIDED: "gray",
+    Outcome.SUPPORTED: "green",
+    Outcome.REFUTED: "red",
+    Outcome.UNDECIDED: "gray",
 }
 
 EXAMPLE = 'researcher start --topic "Which learning rate trains word reversal best, 1e-4, 1e-3 or 1e-2?"'
@@ -53,7 +53,7 @@ def store_errors() -> Generator[None]:
     """Show an error of the store in one line instead of a traceback."""
     try:
         yield
-    except NotFound as error:
+    except RecordNotFound as error:
         st.warning(f"{formats.plain(error.message)}. The address may be of another database.", icon=":material/search:")
     except SchemaMismatch as error:
         st.error(formats.plain(error.message), icon=":material/database_off:")
@@ -120,7 +120,7 @@ def choose_study(*, label: str = "Study") -> StudyContents | None:
     wanted = st.query_params.get("study") or st.session_state.get("study")
     if wanted not in topics:
         if "study" in st.query_params:
-            raise NotFound(f"there is no study {wanted!r}")
+            raise RecordNotFound(f"there is no study {wanted!r}")
         wanted = studies[0].id
     remember_study(wanted)
     if len(studies) > 1:
@@ -152,7 +152,7 @@ def show_no_studies() -> None:
     st.code(EXAMPLE, language="bash")
 
 
-def badge(status: StudyStatus | RunStatus | Verdict) -> str:
+def badge(status: StudyStatus | RunStatus | Verdict | Outcome) -> str:
     """Return a status as coloured Markdown."""
     if isinstance(status, StudyStatus):
         color = STUDY_COLORS[status]

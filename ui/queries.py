@@ -75,7 +75,7 @@ def resume_command(location: str, study_id: str) -> str:
 
 
 def open_database(location: str) -> ExperimentStore:
-    """Return the store at `location`. Raises NotFound, SchemaMismatch, InvalidRecord or StoreUnavailable."""
+    """Return the store at `location`. Raises RecordNotFound, SchemaMismatch, InvalidRecord or StoreUnavailable."""
     return _open(location, _identity(location))
 
 

@@ -28,7 +28,7 @@ class StudyReader:
         self._scores: dict[str, list[EvaluationSummary]] = {}
 
     def read(self) -> StudyContents:
-        """Return the study as it stands. Raises what the store raises, including NotFound for an unknown study."""
+        """Return the study as it stands. Raises RecordNotFound for an unknown study, and other StoreErrors."""
         store, study_id = self._store, self._study_id
         study = store.get_study(study_id)
         with self._lock:

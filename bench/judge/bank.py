@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.random import default_rng
 
-from bench.judge.many_studies import Measured, decide, measure
+from bench.judge.many_studies import EvaluatedRuns, decide, measure
 from bench.judge.policies import fixed_seeds
 from bench.judge.shapes import (
     BASE,
@@ -30,7 +30,7 @@ from bench.judge.shapes import (
     two_groups,
 )
 from bench.judge.simulation import Truth, play_studies
-from researcher.analysis import Verdict
+from experiments_db import Verdict
 from researcher.charter import Charter
 from researcher.judge import Family, Runs, judge
 from researcher.judge.samples import ScoredRun
@@ -208,7 +208,7 @@ def play(case: Case, seeds: int, studies: int, seed: int, arms: int = ARMS) -> R
 
 def draw(
     case: Case, charter: Charter, seeds: int, studies: int, seed: int, arms: int = ARMS
-) -> tuple[Measured, Measured]:
+) -> tuple[EvaluatedRuns, EvaluatedRuns]:
     """Draw the runs of the arms and of the baseline, as the evaluator gives them."""
     random = default_rng(seed)
     by_arm = [_shape_of(case, index)(random, (studies, seeds)) for index in range(arms)]
@@ -217,7 +217,7 @@ def draw(
     return measure(together, random, charter.eval_episodes), measure(of_baseline, random, charter.eval_episodes)
 
 
-def judge_one(charter: Charter, drawn: Measured, of_baseline: Measured, study: int) -> dict[str, Verdict]:
+def judge_one(charter: Charter, drawn: EvaluatedRuns, of_baseline: EvaluatedRuns, study: int) -> dict[str, Verdict]:
     """Return the verdicts of `judge` for one of the studies."""
     runs: dict[str, Runs] = {BASELINE: _runs_of(BASELINE, of_baseline, study, 0)}
     missing: dict[str, Mapping[int, str]] = {}
@@ -229,7 +229,7 @@ def judge_one(charter: Charter, drawn: Measured, of_baseline: Measured, study: i
     return {item.arm: item.verdict for item in judge(charter, runs, family).comparisons}
 
 
-def _runs_of(name: str, measured: Measured, study: int, arm: int) -> Runs:
+def _runs_of(name: str, measured: EvaluatedRuns, study: int, arm: int) -> Runs:
     return {
         int(seed): ScoredRun(
             run_id=f"{name}/{seed}",

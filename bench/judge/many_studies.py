@@ -22,7 +22,7 @@ Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class EvaluatedRuns:
     """The runs as the evaluator gives them, on scores from 0 to 1; what is missing has a score that nobody sees."""
 
     scores: Floats
@@ -44,7 +44,7 @@ class Moments:
     headroom: Floats
 
 
-def measure(drawn: Drawn, random: Generator, episodes: int) -> Measured:
+def measure(drawn: Drawn, random: Generator, episodes: int) -> EvaluatedRuns:
     """Measure each score over a number of episodes that are won or lost.
 
     A run that failed counts with the base score.
@@ -54,10 +54,10 @@ def measure(drawn: Drawn, random: Generator, episodes: int) -> Measured:
     added = (scores * episodes + 1) / (episodes + 2)
     inside = scores * (1 - scores)
     noise = np.where(inside > 0, inside / (episodes - 1), added * (1 - added) / episodes)
-    return Measured(scores, noise, drawn.failed, drawn.trainings > 1, drawn.missing)
+    return EvaluatedRuns(scores, noise, drawn.failed, drawn.trainings > 1, drawn.missing)
 
 
-def decide(rule: DecisionRule, arms: Measured, baseline: Measured) -> tuple[Bools, Bools]:
+def decide(rule: DecisionRule, arms: EvaluatedRuns, baseline: EvaluatedRuns) -> tuple[Bools, Bools]:
     """Decide which arms are kept and which are called worse.
 
     The baseline has one arm and no missing seed.
@@ -91,7 +91,7 @@ def _by_rule(rule: DecisionRule, p: Floats, gain: Floats) -> tuple[Bools, Bools]
     return is_clear & (gain >= rule.min_effect - TOLERANCE), is_clear & (gain < 0)
 
 
-def _loss_by_retries(arms: Measured, baseline: Measured) -> Floats:
+def _loss_by_retries(arms: EvaluatedRuns, baseline: EvaluatedRuns) -> Floats:
     runs, retried = arms.shown.sum(axis=-1), (arms.retried & arms.shown).sum(axis=-1)
     bound = special.betaincinv(retried + 1, np.maximum(runs - retried, 1), 1 - RETRIED_LEVEL)
     share = np.where(retried < runs, bound, 1.0)
@@ -100,7 +100,7 @@ def _loss_by_retries(arms: Measured, baseline: Measured) -> Floats:
     return np.where(retried > 0, share * np.maximum(mean - np.minimum(lowest, BASE), 0.0), 0.0)
 
 
-def _test(arms: Measured, baseline: Measured, loss: Floats | float = 0.0) -> tuple[Floats, Floats]:
+def _test(arms: EvaluatedRuns, baseline: EvaluatedRuns, loss: Floats | float = 0.0) -> tuple[Floats, Floats]:
     """Return P values, 1 where there are too few runs, and gains."""
     arm, base = _moments(arms), _moments(baseline)
     widest = np.maximum(arm.headroom, base.headroom)
@@ -113,7 +113,7 @@ def _test(arms: Measured, baseline: Measured, loss: Floats | float = 0.0) -> tup
     return np.where(np.isnan(p), 1.0, p), gain
 
 
-def _within_seeds(arms: Measured, baseline: Measured, total: Floats, df: Floats) -> tuple[Floats, Floats]:
+def _within_seeds(arms: EvaluatedRuns, baseline: EvaluatedRuns, total: Floats, df: Floats) -> tuple[Floats, Floats]:
     """Return the variance and its degrees of freedom, from the differences within seeds.
 
     They are used only where arm and baseline clearly correlate negatively, and then only if they are wider than
@@ -136,7 +136,7 @@ def _centered(values: Floats, mask: Bools) -> Floats:
     return np.where(mask, values - mean, 0.0)
 
 
-def _moments(runs: Measured) -> Moments:
+def _moments(runs: EvaluatedRuns) -> Moments:
     mask = runs.shown
     n = mask.sum(axis=-1).astype(np.float64)
     mean = np.where(mask, runs.scores, 0.0).sum(axis=-1) / n
@@ -146,7 +146,7 @@ def _moments(runs: Measured) -> Moments:
     return Moments(n, mean, np.maximum(variance, noise), share * (1 - share))
 
 
-def _has_outlier(runs: Measured, sign: float) -> Bools:
+def _has_outlier(runs: EvaluatedRuns, sign: float) -> Bools:
     """Return whether the highest run (`sign` 1) or the lowest (-1) lies apart from the others of its arm."""
     mask = runs.shown & ~runs.failed
     n = mask.sum(axis=-1)

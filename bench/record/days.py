@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from bench.record.meter import Meter, metered
+from bench.record.meter import StatementMeter, metered
 from bench.record.simulation import LongStudy, Size
 from bench.results import Result
 from experiments_db import open_store
@@ -33,7 +33,7 @@ MEMORY_DISK = Path("/dev/shm")
 class Rounds:
     """The costs of each round of the loop: wall and processor seconds, statements and database steps."""
 
-    meter: Meter
+    meter: StatementMeter
     wall_s: list[float] = field(default_factory=list[float])
     cpu_s: list[float] = field(default_factory=list[float])
     statements: list[int] = field(default_factory=list[int])

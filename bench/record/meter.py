@@ -19,7 +19,7 @@ STEPS_PER_CALL = 100
 
 
 @dataclass(slots=True)
-class Meter:
+class StatementMeter:
     """Counts since it was made."""
 
     statements: int = 0
@@ -37,9 +37,9 @@ class Meter:
 
 
 @contextmanager
-def metered() -> Generator[Meter]:
+def metered() -> Generator[StatementMeter]:
     """Count the work of connections that are opened inside of the block."""
-    meter = Meter()
+    meter = StatementMeter()
     listeners = (("connect", meter._on_connect), ("before_cursor_execute", meter._on_statement))
     for name, listener in listeners:
         event.listen(Engine, name, listener)

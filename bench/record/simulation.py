@@ -28,7 +28,7 @@ from prompts import load
 from researcher.charter import Budget, Charter, DecisionRule, FrameRequest
 from researcher.evaluator import BASE, FINAL, TEST, Evaluator
 from researcher.execution.background import BackgroundTasks
-from researcher.execution.early_stopping import REWARD, Limits
+from researcher.execution.early_stopping import REWARD, StoppingLimits
 from researcher.execution.orphaned_runs import reconcile
 from researcher.execution.runs import job_of
 from researcher.loop.deps import Deps
@@ -300,7 +300,7 @@ class LongStudy:
             ledger=BudgetLedger(store, self.study_id, charter.budget),
             sandbox=None,
             home=folder,
-            limits=Limits(dead_steps=10**6, silent_steps=10**6, kl_limit=10.0, collapse_fraction=0.0),
+            limits=StoppingLimits(dead_steps=10**6, silent_steps=10**6, kl_limit=10.0, collapse_fraction=0.0),
         )
         return deps
 

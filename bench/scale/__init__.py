@@ -7,7 +7,7 @@ many clients. bench/scale_live.py holds the simulation against a real server.
 from __future__ import annotations
 
 from bench.results import Result
-from bench.scale.setup import Batching, Outcome, Setup
+from bench.scale.setup import Batching, Setup, SteadyState
 from bench.scale.simulation import simulate
 from bench.scale.sizing import EXAMPLE, WORKLOADS, propose
 
@@ -59,7 +59,7 @@ def case_of(setup: Setup) -> str:
     return f"{setup.clients} clients, {f'staleness {staleness}' if staleness else 'sync'}"
 
 
-def results_of(benchmark: str, case: str, outcome: Outcome) -> list[Result]:
+def results_of(benchmark: str, case: str, outcome: SteadyState) -> list[Result]:
     """Return every figure of an outcome in its unit."""
     return [
         Result(benchmark, case, metric, getattr(outcome, metric) * (100 if unit == "%" else 1), unit)

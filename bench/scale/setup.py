@@ -1,6 +1,6 @@
 """The parts of a scale experiment: a workload, a cluster, the batching of episodes, and the outcome.
 
-Place in the flow: shared by simulation.py and bench/scale_live.py, which give an `Outcome` each for the same `Setup`.
+Place in the flow: simulation.py and bench/scale_live.py each give a `SteadyState` for the same `Setup`.
 Speeds that follow from one number of requests alone are here; nothing here knows of time or chance.
 """
 
@@ -137,7 +137,7 @@ class Setup:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SteadyState:
     """Means over steps in the long run.
 
     `trainer_utilization`: share of the time that the trainer trains. `sampler_utilization`: tokens per second over

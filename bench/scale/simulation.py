@@ -1,7 +1,7 @@
 """Utilisation and staleness by simulation: the service's own admission, pool and states in simulated time.
 
-Place in the flow: takes a `Setup`, gives an `Outcome` in seconds. Real are who may begin (rollout/admission.py), what a
-batch holds, keeps and drops (batch/), and the engine's states; the order of a training step is that of trainer/loop.py.
+Place in the flow: takes a `Setup`, gives a `SteadyState` in seconds. Real are who may begin (rollout/admission.py),
+what a batch holds, keeps and drops (batch/), and the engine's states; a training step has the order of trainer/loop.py.
 Simulated are clients, tools, gateway, samplers and the trainer's time.
 """
 
@@ -12,8 +12,8 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from bench.scale.setup import Outcome, Setup
-from bench.scale.stations import Gateway, Replica, run_simulated
+from bench.scale.setup import Setup, SteadyState
+from bench.scale.stations import Gateway, SimulatedReplica, run_simulated
 from swarm.batch import BatchPolicy, BatchPool, ClosedBatch, Place
 from swarm.rollout.admission import Admission
 from swarm.run.lifecycle import EngineLifecycle
@@ -67,7 +67,7 @@ class Simulation:
         self._lifecycle = EngineLifecycle(_keep_no_record)
         self._admission = Admission(lambda _: job.total_steps, self._lifecycle, self._pool, MOST_RUNNING)
         self._lifecycle.subscribe(self._admission.release)
-        self._replicas = [Replica(setup.cluster, self._loop) for _ in range(setup.cluster.replicas)]
+        self._replicas = [SimulatedReplica(setup.cluster, self._loop) for _ in range(setup.cluster.replicas)]
         self._gateway = Gateway()
         self._ready = asyncio.Event()
         self._version = 0
@@ -85,7 +85,7 @@ class Simulation:
         """The number of episodes in the pool."""
         return len(self._pool)
 
-    async def run(self, warm_up: int, steps: int) -> Outcome:
+    async def run(self, warm_up: int, steps: int) -> SteadyState:
         """Return the outcome over `steps` batches after `warm_up` ones."""
         await self._lifecycle.move(EngineState.BOOTING)
         await self._lifecycle.move(EngineState.ROLLING)
@@ -209,20 +209,20 @@ class Simulation:
         self._tally.lost_s += max(0.0, self._loop.time() - self._rolling_since - even_s)
 
 
-def simulate(setup: Setup, *, steps: int = 12, warm_up: int = 4, seed: int = 0) -> Outcome:
+def simulate(setup: Setup, *, steps: int = 12, warm_up: int = 4, seed: int = 0) -> SteadyState:
     """Return the outcome over `steps` batches after `warm_up` ones; the same for the same seed."""
 
-    async def work() -> Outcome:
+    async def work() -> SteadyState:
         return await Simulation(setup, seed).run(warm_up, steps)
 
     return run_simulated(work())
 
 
-def _outcome(setup: Setup, before: Tally, after: Tally, steps: int) -> Outcome:
+def _outcome(setup: Setup, before: Tally, after: Tally, steps: int) -> SteadyState:
     seconds = after.at - before.at
     trained, dropped = after.trained - before.trained, after.dropped - before.dropped
     staleness = after.staleness[len(before.staleness) :]
-    return Outcome(
+    return SteadyState(
         step_s=seconds / steps,
         episodes_per_s=trained / seconds,
         batch_episodes=trained / steps,

@@ -63,7 +63,7 @@ def run_simulated(work: Coroutine[Any, Any, T]) -> T:
 
 
 @dataclass(slots=True)
-class Replica:
+class SimulatedReplica:
     """Requests that share one sampler evenly. Work is in tokens that each open request has been given so far."""
 
     cluster: Cluster

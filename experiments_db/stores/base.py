@@ -19,9 +19,9 @@ from sqlalchemy import Select, bindparam, select
 from sqlalchemy.orm import Session
 
 from experiments_db.engine import Database
-from experiments_db.errors import InvalidRecord, LeaseLost, NotFound
+from experiments_db.errors import InvalidRecord, RecordNotFound, StoreLeaseLost
 from experiments_db.inserts import dialect_of, insert_or_replace
-from experiments_db.models import Base, LeaseRow
+from experiments_db.models import Base, ResourceLeaseRow
 from experiments_db.records import Lease
 
 RowT = TypeVar("RowT", bound=Base)
@@ -44,7 +44,8 @@ class StoreBase:
     def under(self, lease: Lease) -> Self:
         """Return the same store, fenced: each write first checks, in its own transaction, that `lease` is still valid.
 
-        Once another owner has taken over, or the lease was released, every write raises LeaseLost and stores nothing.
+        Once another owner has taken over, or the lease was released, every write raises StoreLeaseLost and stores
+        nothing.
         """
         return type(self)(self._database, clock=self._clock, lease=lease)
 
@@ -69,13 +70,13 @@ class StoreBase:
             return [to_record(record, row) for row in session.scalars(statement)]
 
 
-def check_lease(session: Session, lease: Lease) -> LeaseRow:
-    """Return the row of a lease that is still valid, locked until the transaction ends. Raises LeaseLost."""
-    row = session.get(LeaseRow, lease.resource, with_for_update=True)
+def check_lease(session: Session, lease: Lease) -> ResourceLeaseRow:
+    """Return the row of a lease that is still valid, locked until the transaction ends. Raises StoreLeaseLost."""
+    row = session.get(ResourceLeaseRow, lease.resource, with_for_update=True)
     if row is None or row.owner is None:
-        raise LeaseLost(f"the lease of {lease.owner} on {lease.resource} was released")
+        raise StoreLeaseLost(f"the lease of {lease.owner} on {lease.resource} was released")
     if row.token != lease.token or row.owner != lease.owner:
-        raise LeaseLost(f"{row.owner} has taken over {lease.resource} from {lease.owner}")
+        raise StoreLeaseLost(f"{row.owner} has taken over {lease.resource} from {lease.owner}")
     return row
 
 
@@ -99,10 +100,10 @@ def to_record(record: type[RecordT], row: Base) -> RecordT:
 
 
 def require(session: Session, row: type[RowT], key: Any, noun: str, *, lock: bool = False) -> RowT:
-    """Return the row with this primary key, locked for change if asked. Raises NotFound."""
+    """Return the row with this primary key, locked for change if asked. Raises RecordNotFound."""
     found = session.get(row, key, with_for_update=lock)
     if found is None:
-        raise NotFound(f"there is no {noun} {key!r}")
+        raise RecordNotFound(f"there is no {noun} {key!r}")
     return found
 
 

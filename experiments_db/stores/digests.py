@@ -15,11 +15,11 @@ from sqlalchemy import Select, String, Table, Text, collate, select
 from sqlalchemy.orm import Session
 
 from experiments_db.inserts import dialect_of
-from experiments_db.models import Base, LeaseRow, RunRow, StudyRow
+from experiments_db.models import Base, ResourceLeaseRow, RunRow, StudyRow
 from experiments_db.records import BudgetKind, StudyDigest, TableDigest, canonical_json
 from experiments_db.stores.base import StoreBase, require
 
-TABLES = tuple(table for table in Base.metadata.sorted_tables if table is not LeaseRow.__table__)
+TABLES = tuple(table for table in Base.metadata.sorted_tables if table is not ResourceLeaseRow.__table__)
 """Every table but the leases, which belong to no study."""
 
 LEFT_OUT = {
@@ -43,12 +43,12 @@ _CHUNK = 1000
 
 class DigestStore(StoreBase):
     def find_digest(self, study_id: str) -> StudyDigest | None:
-        """Return the digest that the study ended with; None while it goes on. Raises NotFound."""
+        """Return the digest that the study ended with; None while it goes on. Raises RecordNotFound."""
         with self._read() as session:
             return _stored_digest(session, study_id)
 
     def compute_digest(self, study_id: str) -> StudyDigest:
-        """Return the digest of the rows as they are now, without events after the end. Raises NotFound."""
+        """Return the digest of the rows as they are now, without events after the end. Raises RecordNotFound."""
         with self._read() as session:
             stored = _stored_digest(session, study_id)
             return take_digest(session, study_id, events=None if stored is None else stored.tables["events"].rows)

@@ -13,7 +13,7 @@ from sqlalchemy import select
 
 from experiments_db.errors import InvalidRecord
 from experiments_db.models import AnalysisRow, DecisionRow, ExperimentRow, FindingRow, PlanRow, StudyRow
-from experiments_db.records import Decision, Finding, IterationDocument, JsonObject, Verdict
+from experiments_db.records import Finding, IterationDocument, JsonObject, StoredDecision, Verdict
 from experiments_db.stores.base import (
     StoreBase,
     check_finite,
@@ -51,11 +51,14 @@ ITERATION = ("study_id", "iteration")
 
 class FindingStore(StoreBase):
     def record_plan(self, study_id: str, iteration: int, document: JsonObject) -> None:
-        """Store the plan of an iteration; a later version of the same iteration replaces it. Raises NotFound."""
+        """Store the plan of an iteration; a later version of the same iteration replaces it. Raises RecordNotFound."""
         self._record_iteration(PlanRow, study_id, iteration, document)
 
     def record_analysis(self, study_id: str, iteration: int, document: JsonObject) -> None:
-        """Store the analysis of the runs so far; a later version of the same iteration replaces it. Raises NotFound."""
+        """Store the analysis of the runs so far; a later version of the same iteration replaces it.
+
+        Raises RecordNotFound.
+        """
         self._record_iteration(AnalysisRow, study_id, iteration, document)
 
     def find_plan(self, study_id: str, iteration: int) -> IterationDocument | None:
@@ -100,7 +103,7 @@ class FindingStore(StoreBase):
         """Store a comparison; the same one of the same iteration (arms, metric, split) is replaced and keeps its id.
 
         Replacing serves the correction over a study's comparisons, which changes as they grow in number. Raises
-        InvalidRecord for numbers that cannot be, NotFound.
+        InvalidRecord for numbers that cannot be, RecordNotFound.
         """
         _check_outcome(metric, split, outcome)
         now = self._clock()
@@ -154,8 +157,8 @@ class FindingStore(StoreBase):
         finding_ids: Sequence[str] = (),
         details: JsonObject | None = None,
         replace: bool = False,
-    ) -> Decision:
-        """Store how an iteration ends. Raises NotFound.
+    ) -> StoredDecision:
+        """Store how an iteration ends. Raises RecordNotFound.
 
         The first decision of an iteration stands and is returned, unless `replace` is set.
         """
@@ -173,7 +176,7 @@ class FindingStore(StoreBase):
             require(session, StudyRow, study_id, "study")
             replaced = tuple(values.keys() - set(ITERATION)) if replace else ()
             insert_rows(session, DecisionRow, [values], key=ITERATION, replace=replaced)
-            return to_record(Decision, get_by(session, DecisionRow, study_id=study_id, iteration=iteration))
+            return to_record(StoredDecision, get_by(session, DecisionRow, study_id=study_id, iteration=iteration))
 
     def _record_iteration(
         self, row: type[PlanRow] | type[AnalysisRow], study_id: str, iteration: int, document: JsonObject
@@ -190,10 +193,10 @@ class FindingStore(StoreBase):
             if row is PlanRow:
                 renumber(session, get_by(session, PlanRow, study_id=study_id, iteration=iteration))
 
-    def list_decisions(self, study_id: str) -> list[Decision]:
+    def list_decisions(self, study_id: str) -> list[StoredDecision]:
         """Return the decisions of a study by iteration."""
         statement = select(DecisionRow).where(DecisionRow.study_id == study_id).order_by(DecisionRow.iteration)
-        return self._list(statement, Decision)
+        return self._list(statement, StoredDecision)
 
 
 def _check_outcome(metric: str, split: str, outcome: FindingOutcome) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import func, select
 
 from experiments_db.errors import InvalidRecord
-from experiments_db.models import ArtifactRow, BudgetEntryRow, EventRow, LLMCallRow, RunRow, StudyRow
+from experiments_db.models import ArtifactRow, BudgetEntryRow, LLMCallRow, RunRow, StudyEventRow, StudyRow
 from experiments_db.records import Artifact, BudgetEntry, BudgetKind, Event, JsonObject, LLMCall, LLMUsage, Severity
 from experiments_db.stores.base import (
     StoreBase,
@@ -45,7 +45,7 @@ class HistoryStore(StoreBase):
         attempt: int = 1,
         error: str | None = None,
     ) -> LLMCall:
-        """Append one call, answered or not. Raises NotFound."""
+        """Append one call, answered or not. Raises RecordNotFound."""
         check_text(node=node, model=model)
         check_finite(cost_usd=cost_usd, latency_s=latency_s)
         row = LLMCallRow(
@@ -108,9 +108,9 @@ class HistoryStore(StoreBase):
         run_id: str | None = None,
         payload: JsonObject | None = None,
     ) -> Event:
-        """Append one event. Raises NotFound."""
+        """Append one event. Raises RecordNotFound."""
         check_text(kind=kind)
-        row = EventRow(
+        row = StudyEventRow(
             study_id=study_id,
             run_id=run_id,
             severity=severity,
@@ -142,14 +142,14 @@ class HistoryStore(StoreBase):
         Pass the last id seen to follow along.
         """
         severities = SEVERITIES[SEVERITIES.index(min_severity) :]
-        statement = select(EventRow).where(
-            EventRow.study_id == study_id, EventRow.id > after_id, EventRow.severity.in_(severities)
+        statement = select(StudyEventRow).where(
+            StudyEventRow.study_id == study_id, StudyEventRow.id > after_id, StudyEventRow.severity.in_(severities)
         )
         if kind is not None:
-            statement = statement.where(EventRow.kind == kind)
+            statement = statement.where(StudyEventRow.kind == kind)
         if run_id is not None:
-            statement = statement.where(EventRow.run_id == run_id)
-        statement = statement.order_by(EventRow.id.desc() if newest_first else EventRow.id)
+            statement = statement.where(StudyEventRow.run_id == run_id)
+        statement = statement.order_by(StudyEventRow.id.desc() if newest_first else StudyEventRow.id)
         return self._list(statement.limit(limit).offset(offset), Event)
 
     def charge_budget(
@@ -157,7 +157,7 @@ class HistoryStore(StoreBase):
     ) -> BudgetEntry:
         """Charge `amount` for `key`; a repeat of the key replaces the amount, so a growing cost counts once.
 
-        Raises InvalidRecord for an amount that is negative or not finite, NotFound.
+        Raises InvalidRecord for an amount that is negative or not finite, RecordNotFound.
         """
         check_text(key=key)
         check_finite(amount=amount)
@@ -191,7 +191,7 @@ class HistoryStore(StoreBase):
     def record_artifact(
         self, study_id: str, kind: str, path: str, *, sha256: str, size_bytes: int, run_id: str | None = None
     ) -> Artifact:
-        """Record a file; a repeat of the path replaces the record. Raises NotFound."""
+        """Record a file; a repeat of the path replaces the record. Raises RecordNotFound."""
         check_text(kind=kind, path=path)
         now = self._clock()
         values: dict[str, Any] = {

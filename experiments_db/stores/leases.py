@@ -7,7 +7,7 @@ need clocks that agree to well within the time to live.
 from __future__ import annotations
 
 from experiments_db.errors import InvalidRecord, LeaseHeld
-from experiments_db.models import LeaseRow
+from experiments_db.models import ResourceLeaseRow
 from experiments_db.records import Lease
 from experiments_db.stores.base import StoreBase, check_finite, check_lease, check_text, insert_rows, require, to_record
 
@@ -33,8 +33,8 @@ class LeaseStore(StoreBase):
             "heartbeat_at": now,
         }
         with self._write() as session:
-            insert_rows(session, LeaseRow, [free], key=("resource",))
-            row = require(session, LeaseRow, resource, "lease", lock=True)
+            insert_rows(session, ResourceLeaseRow, [free], key=("resource",))
+            row = require(session, ResourceLeaseRow, resource, "lease", lock=True)
             age_s = now - row.heartbeat_at
             if row.owner not in (None, owner) and age_s <= row.ttl_s:
                 raise LeaseHeld(
@@ -50,7 +50,7 @@ class LeaseStore(StoreBase):
             return to_record(Lease, row)
 
     def heartbeat(self, lease: Lease) -> Lease:
-        """Prolong the lease by its `ttl_s` from now. Raises LeaseLost."""
+        """Prolong the lease by its `ttl_s` from now. Raises StoreLeaseLost."""
         with self._write() as session:
             row = check_lease(session, lease)
             row.heartbeat_at = self._clock()
@@ -59,7 +59,7 @@ class LeaseStore(StoreBase):
     def release_lease(self, lease: Lease) -> None:
         """Release the lease at once; one that is already lost raises no error."""
         with self._write() as session:
-            row = session.get(LeaseRow, lease.resource, with_for_update=True)
+            row = session.get(ResourceLeaseRow, lease.resource, with_for_update=True)
             if row is not None and row.token == lease.token and row.owner == lease.owner:
                 row.owner = None
 
@@ -69,5 +69,5 @@ class LeaseStore(StoreBase):
         It has expired if `heartbeat_at` + `ttl_s` is in the past.
         """
         with self._read() as session:
-            row = session.get(LeaseRow, resource)
+            row = session.get(ResourceLeaseRow, resource)
             return None if row is None or row.owner is None else to_record(Lease, row)

@@ -18,11 +18,11 @@ from sqlalchemy import JSON, Select, Subquery, func, literal, select, type_coerc
 from sqlalchemy.orm import defer
 
 from experiments_db.errors import InvalidRecord
-from experiments_db.models import EpisodeSampleRow, EvaluationRow, MetricPointRow, RunRow
+from experiments_db.models import EpisodeSampleRow, MetricPointRow, RunEvaluationRow, RunRow
 from experiments_db.records import (
+    DetailedEvaluation,
     EpisodeSample,
     EpisodeSummary,
-    Evaluation,
     EvaluationSummary,
     JsonObject,
     MetricPoint,
@@ -41,14 +41,14 @@ _POINT = (
 )
 """The columns of a MetricPoint, in the order of its fields."""
 
-_SUMMARY = tuple(getattr(EvaluationRow, field.name) for field in fields(EvaluationSummary))
+_SUMMARY = tuple(getattr(RunEvaluationRow, field.name) for field in fields(EvaluationSummary))
 
 
 class MeasurementStore(StoreBase):
     def record_metrics(self, run_id: str, values: Mapping[int, Mapping[str, float]]) -> None:
         """Store points as {step: {name: value}}; a point stored before under the same step and name is replaced.
 
-        All or none is stored. Raises NotFound.
+        All or none is stored. Raises RecordNotFound.
         """
         now = self._clock()
         rows = [
@@ -149,10 +149,10 @@ class MeasurementStore(StoreBase):
         stderr: float,
         evaluator_hash: str,
         details: JsonObject | None = None,
-    ) -> Evaluation:
+    ) -> DetailedEvaluation:
         """Store a score; the first one of a run, phase and split stands and is returned, so nothing can be re-rolled.
 
-        Raises InvalidRecord for numbers that cannot be, NotFound.
+        Raises InvalidRecord for numbers that cannot be, RecordNotFound.
         """
         check_text(phase=phase, split=split, metric=metric, evaluator_hash=evaluator_hash)
         check_finite(mean=mean, stderr=stderr)
@@ -174,25 +174,27 @@ class MeasurementStore(StoreBase):
         }
         with self._write() as session:
             run = require(session, RunRow, run_id, "run", lock=True)
-            insert_rows(session, EvaluationRow, [values], key=("run_id", "phase", "split"))
+            insert_rows(session, RunEvaluationRow, [values], key=("run_id", "phase", "split"))
             renumber(session, run)
-            return to_record(Evaluation, get_by(session, EvaluationRow, run_id=run_id, phase=phase, split=split))
+            return to_record(
+                DetailedEvaluation, get_by(session, RunEvaluationRow, run_id=run_id, phase=phase, split=split)
+            )
 
-    def find_evaluation(self, run_id: str, phase: str, split: str) -> Evaluation | None:
+    def find_evaluation(self, run_id: str, phase: str, split: str) -> DetailedEvaluation | None:
         evaluations = self.list_evaluations(run_ids=[run_id], phase=phase, split=split)
         return evaluations[0] if evaluations else None
 
     def find_detailed_evaluation(
         self, study_id: str, *, phase: str, split: str, weight_version: int, detail: tuple[str, str]
-    ) -> Evaluation | None:
+    ) -> DetailedEvaluation | None:
         """Return the first evaluation of a study whose `details` have this text under this name."""
         name, value = detail
-        statement = _of_evaluations(select(EvaluationRow), study_id, None, phase, split)
+        statement = _of_evaluations(select(RunEvaluationRow), study_id, None, phase, split)
         statement = statement.where(
-            EvaluationRow.weight_version == weight_version,
-            type_coerce(EvaluationRow.details, JSON)[name].as_string() == value,
+            RunEvaluationRow.weight_version == weight_version,
+            type_coerce(RunEvaluationRow.details, JSON)[name].as_string() == value,
         )
-        found = self._list(statement.limit(1), Evaluation)
+        found = self._list(statement.limit(1), DetailedEvaluation)
         return found[0] if found else None
 
     def list_evaluations(
@@ -202,9 +204,11 @@ class MeasurementStore(StoreBase):
         run_ids: Collection[str] | None = None,
         phase: str | None = None,
         split: str | None = None,
-    ) -> list[Evaluation]:
+    ) -> list[DetailedEvaluation]:
         """Return evaluations that meet every condition given, in the order of recording; None is no condition."""
-        return self._list(_of_evaluations(select(EvaluationRow), study_id, run_ids, phase, split), Evaluation)
+        return self._list(
+            _of_evaluations(select(RunEvaluationRow), study_id, run_ids, phase, split), DetailedEvaluation
+        )
 
     def list_evaluation_summaries(
         self,
@@ -215,13 +219,13 @@ class MeasurementStore(StoreBase):
         split: str | None = None,
     ) -> list[EvaluationSummary]:
         """Return evaluations like `list_evaluations`, without `details`, the largest part of each."""
-        statement = _of_evaluations(select(EvaluationRow), study_id, run_ids, phase, split)
+        statement = _of_evaluations(select(RunEvaluationRow), study_id, run_ids, phase, split)
         with self._read() as session:
             rows = session.execute(statement.with_only_columns(*_SUMMARY, maintain_column_froms=True))
             return [EvaluationSummary(*row) for row in rows]
 
     def record_episodes(self, run_id: str, episodes: Sequence[EpisodeSample]) -> None:
-        """Store episodes of one run, all or none. Raises NotFound.
+        """Store episodes of one run, all or none. Raises RecordNotFound.
 
         An episode whose id is already stored is left as it is.
         """
@@ -257,7 +261,7 @@ class MeasurementStore(StoreBase):
         return self._list(statement.limit(limit).offset(offset), EpisodeSummary)
 
     def get_episode(self, run_id: str, episode_id: str) -> EpisodeSample:
-        """Return one episode with text and tokens. Raises NotFound."""
+        """Return one episode with text and tokens. Raises RecordNotFound."""
         with self._read() as session:
             row = require(session, EpisodeSampleRow, (run_id, episode_id), "episode")
             return EpisodeSample(
@@ -268,15 +272,15 @@ class MeasurementStore(StoreBase):
 def _of_evaluations(
     statement: Select[Any], study_id: str | None, run_ids: Collection[str] | None, phase: str | None, split: str | None
 ) -> Select[Any]:
-    statement = statement.order_by(EvaluationRow.id)
+    statement = statement.order_by(RunEvaluationRow.id)
     if study_id is not None:
-        statement = statement.join(RunRow, RunRow.id == EvaluationRow.run_id).where(RunRow.study_id == study_id)
+        statement = statement.join(RunRow, RunRow.id == RunEvaluationRow.run_id).where(RunRow.study_id == study_id)
     if run_ids is not None:
-        statement = statement.where(EvaluationRow.run_id.in_(run_ids))
+        statement = statement.where(RunEvaluationRow.run_id.in_(run_ids))
     if phase is not None:
-        statement = statement.where(EvaluationRow.phase == phase)
+        statement = statement.where(RunEvaluationRow.phase == phase)
     if split is not None:
-        statement = statement.where(EvaluationRow.split == split)
+        statement = statement.where(RunEvaluationRow.split == split)
     return statement
 
 

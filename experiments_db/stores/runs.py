@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Select, func, select
 
-from experiments_db.errors import Conflict, IllegalMove
+from experiments_db.errors import IllegalMove, StoreConflict
 from experiments_db.models import ExperimentRow, RunRow
 from experiments_db.records import RUN_MOVES, JsonObject, Run, RunOrder, RunStatus
 from experiments_db.stores.base import StoreBase, check_text, find_by, get_by, insert_rows, new_id, require, to_record
@@ -31,8 +31,8 @@ class RunStore(StoreBase):
     ) -> Run:
         """Return the run of this key: a new one in status `planned`, or the stored one in its present state.
 
-        Raises Conflict if the key belongs to another arm, seed or attempt, or if these have a run under another key.
-        Raises NotFound for an unknown experiment.
+        Raises StoreConflict if the key belongs to another arm, seed or attempt, or if these have a run under another
+        key. Raises RecordNotFound for an unknown experiment.
         """
         check_text(idempotency_key=idempotency_key)
         now = self._clock()
@@ -41,7 +41,7 @@ class RunStore(StoreBase):
             experiment = require(session, ExperimentRow, experiment_id, "experiment")
             twin = find_by(session, RunRow, **identity)
             if twin is not None and twin.idempotency_key != idempotency_key:
-                raise Conflict(f"attempt {attempt} of seed {seed} of {experiment.name!r} is claimed as {twin.id}")
+                raise StoreConflict(f"attempt {attempt} of seed {seed} of {experiment.name!r} is claimed as {twin.id}")
             values = identity | {
                 "id": new_id("run", now),
                 "study_id": experiment.study_id,
@@ -57,7 +57,7 @@ class RunStore(StoreBase):
             insert_rows(session, RunRow, [values], key=("idempotency_key",))
             row = get_by(session, RunRow, idempotency_key=idempotency_key)
             if (row.experiment_id, row.seed, row.attempt) != (experiment_id, seed, attempt):
-                raise Conflict(f"idempotency key {idempotency_key!r} belongs to {row.id}, which is another run")
+                raise StoreConflict(f"idempotency key {idempotency_key!r} belongs to {row.id}, which is another run")
             renumber(session, row)
             return to_record(Run, row)
 
@@ -81,7 +81,7 @@ class RunStore(StoreBase):
         """Change the fields that are given; None leaves a field as it is. The present status again is accepted.
 
         `started_at` is set on the first move to `running`, `finished_at` when the run is over. Raises IllegalMove,
-        NotFound.
+        RecordNotFound.
         """
         changes: dict[str, Any] = {
             "server_url": server_url,
@@ -108,7 +108,7 @@ class RunStore(StoreBase):
             return to_record(Run, row)
 
     def get_run(self, run_id: str) -> Run:
-        """Return one run. Raises NotFound."""
+        """Return one run. Raises RecordNotFound."""
         with self._read() as session:
             return to_record(Run, require(session, RunRow, run_id, "run"))
 

@@ -10,18 +10,18 @@ from typing import Any
 
 from sqlalchemy import select
 
-from experiments_db.errors import Conflict, FrozenCharter, InvalidRecord, TestSplitOpened
+from experiments_db.errors import FrozenCharter, InvalidRecord, StoreConflict, TestSplitOpened
 from experiments_db.models import CharterRow, ExperimentRow, HypothesisRow, RunRow, StudyRow
 from experiments_db.records import (
     Author,
-    Charter,
     Experiment,
     ExperimentStatus,
-    Hypothesis,
     JsonObject,
+    Outcome,
+    StoredCharter,
+    StoredHypothesis,
     Study,
     StudyStatus,
-    Verdict,
     hash_json,
 )
 from experiments_db.stores.base import (
@@ -59,7 +59,7 @@ class StudyStore(StoreBase):
             return add(session, row, Study)
 
     def get_study(self, study_id: str) -> Study:
-        """Return one study. Raises NotFound."""
+        """Return one study. Raises RecordNotFound."""
         with self._read() as session:
             return to_record(Study, require(session, StudyRow, study_id, "study"))
 
@@ -73,7 +73,7 @@ class StudyStore(StoreBase):
         return self._list(statement.limit(limit).offset(offset), Study)
 
     def set_study_status(self, study_id: str, status: StudyStatus, reason: str | None = None) -> Study:
-        """Set any status after any other, because a stopped or failed study can be resumed. Raises NotFound.
+        """Set any status after any other, because a stopped or failed study can be resumed. Raises RecordNotFound.
 
         A status that ends the study also stores the digest of its rows. Any other status removes the digest.
         """
@@ -91,14 +91,14 @@ class StudyStore(StoreBase):
             return digest_to_json(take_digest(session, study_id))
 
     def revise_settings(self, study_id: str, settings: JsonObject) -> Study:
-        """Replace the settings that `resume` needs to carry out the study. Raises NotFound."""
+        """Replace the settings that `resume` needs to carry out the study. Raises RecordNotFound."""
         with self._write() as session:
             row = require(session, StudyRow, study_id, "study", lock=True)
             row.settings, row.updated_at = dict(settings), self._clock()
             session.flush()
             return to_record(Study, row)
 
-    def freeze_charter(self, study_id: str, document: JsonObject) -> Charter:
+    def freeze_charter(self, study_id: str, document: JsonObject) -> StoredCharter:
         """Bind the study to `document`, for good. The same document again is accepted, another raises FrozenCharter."""
         try:
             content_hash = hash_json(document)
@@ -116,18 +116,18 @@ class StudyStore(StoreBase):
             row = require(session, CharterRow, study_id, "charter of study")
             if row.content_hash != content_hash:
                 raise FrozenCharter(f"study {study_id} has a charter already, and it differs; start a new study")
-            return to_record(Charter, row)
+            return to_record(StoredCharter, row)
 
-    def find_charter(self, study_id: str) -> Charter | None:
+    def find_charter(self, study_id: str) -> StoredCharter | None:
         with self._read() as session:
             row = session.get(CharterRow, study_id)
-            return None if row is None else to_record(Charter, row)
+            return None if row is None else to_record(StoredCharter, row)
 
-    def open_test_split(self, study_id: str, purpose: str) -> Charter:
+    def open_test_split(self, study_id: str, purpose: str) -> StoredCharter:
         """Note that the test split is scored now, for `purpose` (such as "confirm run-...").
 
         The same purpose again is accepted, so that a crash between this and the score does not lock the study out.
-        Raises TestSplitOpened for another purpose, NotFound for a study without charter.
+        Raises TestSplitOpened for another purpose, RecordNotFound for a study without charter.
         """
         check_text(purpose=purpose)
         with self._write() as session:
@@ -138,7 +138,7 @@ class StudyStore(StoreBase):
                 raise TestSplitOpened(
                     f"the test split of study {study_id} was opened for {row.test_opened_for!r}; it opens only once"
                 )
-            return to_record(Charter, row)
+            return to_record(StoredCharter, row)
 
     def create_hypothesis(
         self,
@@ -149,8 +149,8 @@ class StudyStore(StoreBase):
         rationale: str = "",
         iteration: int = 0,
         parent_id: str | None = None,
-    ) -> Hypothesis:
-        """Store a hypothesis; a repeat of `key` returns the stored one, unchanged. Raises NotFound."""
+    ) -> StoredHypothesis:
+        """Store a hypothesis; a repeat of `key` returns the stored one, unchanged. Raises RecordNotFound."""
         check_text(key=key, statement=statement)
         now = self._clock()
         values = {
@@ -168,19 +168,19 @@ class StudyStore(StoreBase):
             if parent_id is not None:
                 require(session, HypothesisRow, parent_id, "hypothesis")
             insert_rows(session, HypothesisRow, [values], key=("study_id", "key"))
-            return to_record(Hypothesis, get_by(session, HypothesisRow, study_id=study_id, key=key))
+            return to_record(StoredHypothesis, get_by(session, HypothesisRow, study_id=study_id, key=key))
 
-    def judge_hypothesis(self, hypothesis_id: str, verdict: Verdict, reason: str) -> Hypothesis:
-        """Set the verdict; a later one, on more runs, replaces it. Raises NotFound."""
+    def judge_hypothesis(self, hypothesis_id: str, verdict: Outcome, reason: str) -> StoredHypothesis:
+        """Set the verdict; a later one, on more runs, replaces it. Raises RecordNotFound."""
         with self._write() as session:
             row = require(session, HypothesisRow, hypothesis_id, "hypothesis", lock=True)
             row.verdict, row.verdict_reason = verdict, reason
-            return to_record(Hypothesis, row)
+            return to_record(StoredHypothesis, row)
 
-    def list_hypotheses(self, study_id: str) -> list[Hypothesis]:
+    def list_hypotheses(self, study_id: str) -> list[StoredHypothesis]:
         """Return hypotheses in the order of creation."""
         statement = select(HypothesisRow).where(HypothesisRow.study_id == study_id)
-        return self._list(statement.order_by(HypothesisRow.created_at, HypothesisRow.id), Hypothesis)
+        return self._list(statement.order_by(HypothesisRow.created_at, HypothesisRow.id), StoredHypothesis)
 
     def create_experiment(
         self,
@@ -198,7 +198,10 @@ class StudyStore(StoreBase):
         is_baseline: bool = False,
         note: str | None = None,
     ) -> Experiment:
-        """Store a new arm in status `draft`; a repeat of `name` returns the stored arm, unchanged. Raises NotFound."""
+        """Store a new arm in status `draft`; a repeat of `name` returns the stored arm, unchanged.
+
+        Raises RecordNotFound.
+        """
         check_text(name=name)
         now = self._clock()
         values: dict[str, Any] = {
@@ -242,7 +245,7 @@ class StudyStore(StoreBase):
     ) -> Experiment:
         """Change the fields that are given. New code comes with its author; without one, nobody vouches for it.
 
-        Job and code are fixed once a run has been claimed: Conflict. Raises NotFound.
+        Job and code are fixed once a run has been claimed: StoreConflict. Raises RecordNotFound.
         """
         with self._write() as session:
             row = require(session, ExperimentRow, experiment_id, "experiment", lock=True)
@@ -251,7 +254,7 @@ class StudyStore(StoreBase):
             if (new_job, new_code) != (row.job, row.program_code):
                 used = session.scalars(select(RunRow.id).where(RunRow.experiment_id == experiment_id).limit(1)).first()
                 if used is not None:
-                    raise Conflict(
+                    raise StoreConflict(
                         f"experiment {row.name!r} has runs; its job and code are fixed, make a new arm of it"
                     )
             row.job, row.program_code, row.updated_at = new_job, new_code, self._clock()

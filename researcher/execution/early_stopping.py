@@ -61,7 +61,7 @@ A run whose own steps are slow gets longer limits.
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class StoppingLimits:
     """The limits beyond which a run is ended early.
 
     stall_s: seconds without a step. None: the engine's default or STALL_FACTOR times the slowest step, if that is
@@ -98,7 +98,7 @@ class Limits:
     gap_fall: float = 0.1
     outage_s: float = 60.0
 
-    def learned_from(self, healthy: Iterable[Sequence[StepMetrics]]) -> Limits:
+    def learned_from(self, healthy: Iterable[Sequence[StepMetrics]]) -> StoppingLimits:
         """Return limits that are wider where healthy runs came close to these; each run is given as its steps in order.
 
         The baseline shows how late the first reward may come and for how long steps may teach nothing. It also shows
@@ -152,7 +152,7 @@ class EarlyStopping:
     """
 
     def __init__(
-        self, limits: Limits, engine: str, total_steps: int, *, clock: Callable[[], float] = time.monotonic
+        self, limits: StoppingLimits, engine: str, total_steps: int, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._limits = limits
         self._granted = TIME_LIMITS[engine]

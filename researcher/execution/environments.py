@@ -19,12 +19,16 @@ from pathlib import Path
 from experiments_db import Experiment
 from researcher.charter import Charter, StudiedEnvironment
 from researcher.errors import EnvironmentBroken, TopicInvalid
-from swarm.environments import DrivenEnvironment, Environment, EnvironmentTask, load_environment
-from swarm.environments.environment_check import transcript_of
-from swarm.environments.registry import has_own_worker, is_bundled
-from swarm.environments.server import RemoteEnvironment, open_environment
-from swarm.environments.server.process import SOCKET_PREFIX, EnvironmentProcess
-from swarm.environments.server.remote import CallRecord
+from swarm.environments import (
+    DrivenEnvironment,
+    Environment,
+    EnvironmentTask,
+    has_own_worker,
+    is_bundled,
+    load_environment,
+    transcript_of,
+)
+from swarm.environments.server import SOCKET_PREFIX, CallRecord, EnvironmentProcess, RemoteEnvironment, open_environment
 from swarm.errors import SandboxUnavailable, SwarmError
 from swarm.tasks import Split
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-from researcher.plan import Problem
+from researcher.plan import ProgramProblem
 from swarm.errors import JobInvalid
 from swarm.job import BUNDLED_MODEL, LR_OF_BUNDLED_MODELS, TrainJob, build_job
 
@@ -28,18 +28,18 @@ _PROMISE = re.compile(r"(?<![\w.])([a-z_]+)=([^\s,]+?)(?=$|[\s,]|\+[a-z_])")
 """Matches a setting and its value in the name of an arm; a plus sign may join two of them."""
 
 
-def check_job(job: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[Problem, ...]:
+def check_job(job: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[ProgramProblem, ...]:
     """Return the problems of a job; `given` are the settings that a person fixed for every arm."""
     try:
         checked = build_job(dict(job))
     except JobInvalid as error:
-        return (Problem("job", error.message),)
+        return (ProgramProblem("job", error.message),)
     objections = list(_objections(checked.model, checked.verl, given))
     if reason := why_not_carried_out(job):
         objections.append(reason)
     if checked.eval_every or checked.eval_env is not None:
         objections.append("eval_every, eval_env: the study's own evaluator scores its runs: leave both out")
-    return tuple(Problem("job", message) for message in objections)
+    return tuple(ProgramProblem("job", message) for message in objections)
 
 
 def why_not_carried_out(job: Mapping[str, Any]) -> str | None:

@@ -15,7 +15,7 @@ from researcher.loop.deps import Deps, Phase
 from researcher.loop.nodes.launch import begin, charge
 from researcher.servers.server_pool import Slot
 from swarm import SwarmError
-from swarm.processes.child import end_stale
+from swarm.processes import end_stale
 from swarm.schemas import LaunchView
 
 INTERRUPTED = "interrupted: the researcher ended before the run did"

@@ -24,14 +24,13 @@ from typing import Any
 
 from researcher.errors import EnvironmentBroken, ResearchError, ServerProblem
 from researcher.execution.job_check import check_job
-from researcher.plan import ArmProgram, Problem
+from researcher.plan import ArmProgram, ProgramProblem
 from researcher.servers.server_pool import PROJECT, is_outage
 from swarm import SwarmClient
 from swarm.errors import SandboxUnavailable, SwarmError
 from swarm.job import build_job
-from swarm.program import is_program
-from swarm.program.command_line import ENVIRONMENT_FAILED, NO_SANDBOX
-from swarm.sandbox.sandbox import Sandbox, SandboxedCommand, plain_command
+from swarm.program import ENVIRONMENT_FAILED, NO_SANDBOX, is_program
+from swarm.sandbox import Sandbox, SandboxedCommand, plain_command
 
 LINT_TIMEOUT_S = 30.0
 PREFLIGHT_TIMEOUT_S = 90.0
@@ -70,7 +69,7 @@ def check_program(
     environment: str,
     token: str | None = None,
     given_job: Mapping[str, Any] = MappingProxyType({}),
-) -> tuple[Problem, ...]:
+) -> tuple[ProgramProblem, ...]:
     """Return all problems of the first stage that has any; empty if the program may run.
 
     `job` are the arm's settings, and `given_job` those of them that a person set. The program trains on `environment`.
@@ -94,29 +93,33 @@ def check_program(
     return _check_preflight(program, job, workdir, _Trial(sandbox, preflight_url, token, environment))
 
 
-def _check_parse(code: str) -> tuple[Problem, ...]:
+def _check_parse(code: str) -> tuple[ProgramProblem, ...]:
     if len(code) > MAX_CODE_CHARS:
-        return (Problem("parse", f"the program has {len(code)} characters, at most {MAX_CODE_CHARS} are accepted"),)
+        return (
+            ProgramProblem("parse", f"the program has {len(code)} characters, at most {MAX_CODE_CHARS} are accepted"),
+        )
     if not code.strip():
-        return (Problem("parse", "the program is empty"),)
+        return (ProgramProblem("parse", "the program is empty"),)
     try:
         compile(code, "program.py", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = f"line {error.lineno}: " if isinstance(error, SyntaxError) and error.lineno else ""
         # Null bytes are a ValueError up to Python 3.11.3.
         reason = error.msg if isinstance(error, SyntaxError) else str(error) or type(error).__name__
-        return (Problem("parse", f"{line}{reason}"),)
+        return (ProgramProblem("parse", f"{line}{reason}"),)
     return ()
 
 
-def _check_functions(code: str) -> tuple[Problem, ...]:
+def _check_functions(code: str) -> tuple[ProgramProblem, ...]:
     """Return a problem for code without any function to call: a script would need the token of its server."""
     if is_program(code):
         return ()
-    return (Problem("functions", "the file has none of the functions agent, reward and schedule at its top level"),)
+    return (
+        ProgramProblem("functions", "the file has none of the functions agent, reward and schedule at its top level"),
+    )
 
 
-def _check_lint(code: str) -> tuple[Problem, ...]:
+def _check_lint(code: str) -> tuple[ProgramProblem, ...]:
     """Return ruff's findings; none without ruff, since the compiler and the preflight remain."""
     try:
         from ruff.__main__ import find_ruff_bin
@@ -130,16 +133,16 @@ def _check_lint(code: str) -> tuple[Problem, ...]:
         done = subprocess.run(argv, input=code, capture_output=True, text=True, timeout=LINT_TIMEOUT_S, check=False)
         findings = json.loads(done.stdout)
     except (OSError, subprocess.TimeoutExpired, json.JSONDecodeError) as error:
-        return (Problem("lint", f"the linter did not work: {type(error).__name__}: {error}"),)
+        return (ProgramProblem("lint", f"the linter did not work: {type(error).__name__}: {error}"),)
     return tuple(
-        Problem("lint", f"line {finding['location']['row']}: {finding['code']} {finding['message']}")
+        ProgramProblem("lint", f"line {finding['location']['row']}: {finding['code']} {finding['message']}")
         for finding in findings
     )
 
 
-def _check_imports(tree: ast.Module) -> tuple[Problem, ...]:
+def _check_imports(tree: ast.Module) -> tuple[ProgramProblem, ...]:
     found = (message for node in ast.walk(tree) for message in _objections(node))
-    return tuple(Problem("imports", message) for message in dict.fromkeys(found))
+    return tuple(ProgramProblem("imports", message) for message in dict.fromkeys(found))
 
 
 def _objections(node: ast.AST) -> Iterator[str]:
@@ -207,7 +210,9 @@ class _Trial:
     environment: str
 
 
-def _check_preflight(program: ArmProgram, job: Mapping[str, Any], workdir: Path, trial: _Trial) -> tuple[Problem, ...]:
+def _check_preflight(
+    program: ArmProgram, job: Mapping[str, Any], workdir: Path, trial: _Trial
+) -> tuple[ProgramProblem, ...]:
     tiny = build_job({**job, **_smallest(job), "project_name": PROJECT, "experiment_name": "preflight"})
     workdir.mkdir(parents=True, exist_ok=True)
     url = trial.url
@@ -232,7 +237,7 @@ def _check_preflight(program: ArmProgram, job: Mapping[str, Any], workdir: Path,
             raise kind(f"the preflight server at {url} does not work: {error}") from error
     if message and is_restarted:
         raise ServerProblem(f"the preflight server at {url} was started again meanwhile")
-    return (Problem("preflight", message),) if message else ()
+    return (ProgramProblem("preflight", message),) if message else ()
 
 
 def _smallest(job: Mapping[str, Any]) -> dict[str, Any]:

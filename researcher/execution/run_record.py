@@ -13,7 +13,7 @@ from typing import Any
 
 from researcher.errors import ResearchError
 from swarm import SwarmClient
-from swarm.program.order import RUN_MARK
+from swarm.program import RUN_MARK
 from swarm.schemas import EpisodeView, EventView
 
 MAX_EPISODES = 100_000

@@ -16,8 +16,8 @@ import yaml
 
 from prompts import load
 from researcher.charter import Charter
-from swarm.processes.child import Child
-from swarm.sandbox.sandbox import plain_command
+from swarm.processes import Child
+from swarm.sandbox import plain_command
 
 
 def bound_options(charter: Charter) -> tuple[str, ...]:

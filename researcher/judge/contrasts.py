@@ -17,9 +17,10 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
-from researcher.analysis import JudgedContrast, Outcome
+from experiments_db import Outcome
+from researcher.analysis import JudgedContrast
 from researcher.charter import Charter
-from researcher.judge.samples import Estimate, Sample, contrast_of
+from researcher.judge.samples import ArmSample, Estimate, contrast_of
 from researcher.plan import Contrast, Relation
 
 Judged = tuple[float, float, str, str]
@@ -41,7 +42,7 @@ def judge_contrast(
     charter: Charter,
     key: str,
     contrast: Contrast,
-    samples: Mapping[str, Sample],
+    samples: Mapping[str, ArmSample],
     failures: Mapping[str, float],
     alpha: float,
 ) -> JudgedContrast:
@@ -99,7 +100,7 @@ class _Scores:
     Differences are gains: more is better, whatever the metric's direction.
     """
 
-    def __init__(self, samples: Mapping[str, Sample], sign: float, baseline: str, min_effect: float) -> None:
+    def __init__(self, samples: Mapping[str, ArmSample], sign: float, baseline: str, min_effect: float) -> None:
         self._samples = samples
         self._sign = sign
         self.baseline = baseline

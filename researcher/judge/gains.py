@@ -12,7 +12,16 @@ from __future__ import annotations
 import math
 
 from researcher.analysis import GainPart
-from researcher.judge.samples import NOT_ESTIMATED, Estimate, Range, Sample, ScoredRun, contrast_of, noise_of, sample_of
+from researcher.judge.samples import (
+    NOT_ESTIMATED,
+    ArmSample,
+    Estimate,
+    Range,
+    ScoredRun,
+    contrast_of,
+    noise_of,
+    sample_of,
+)
 from researcher.judge.worst_case import Runs
 
 ARM, BASELINE = "arm", "baseline"
@@ -51,7 +60,7 @@ def _measurements(runs: Runs) -> set[tuple[float, float]]:
     return {(run.base, run.base_noise or 0.0) for run in runs.values() if run.base is not None}
 
 
-def _sample(measured: set[tuple[float, float]], metric_range: Range) -> Sample:
+def _sample(measured: set[tuple[float, float]], metric_range: Range) -> ArmSample:
     return sample_of([ScoredRun("", score, noise) for score, noise in sorted(measured)], metric_range)
 
 

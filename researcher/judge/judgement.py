@@ -22,7 +22,8 @@ from statistics import fmean
 
 from scipy import special
 
-from researcher.analysis import Analysis, ArmSummary, Comparison, JudgedContrast, Outcome, Verdict
+from experiments_db import Outcome, Verdict
+from researcher.analysis import Analysis, ArmSummary, Comparison, JudgedContrast
 from researcher.charter import Charter, DecisionRule
 from researcher.judge.contrasts import judge_contrast, rule_out_contrast
 from researcher.judge.gains import divide_gain

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
-from researcher.analysis import GainPart, Verdict
+from experiments_db import Verdict
+from researcher.analysis import GainPart
 from researcher.charter import Charter
 from researcher.judge.worst_case import Runs, largest_share
 

@@ -75,7 +75,7 @@ def evaluation_noise(mean: float, stderr: float, episodes: int, metric_range: Ra
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class ArmSample:
     """The runs of one arm: their number, their mean, and the variance of one run's score; NaN if there are too few.
 
     `noise` is the part of the variance that comes from evaluation. `headroom` is share * (1 - share), where share is
@@ -89,14 +89,14 @@ class Sample:
     headroom: float = 1.0
 
 
-def sample_of(runs: Sequence[ScoredRun], metric_range: Range = None) -> Sample:
+def sample_of(runs: Sequence[ScoredRun], metric_range: Range = None) -> ArmSample:
     if not runs:
-        return Sample(0, math.nan, math.nan, math.nan)
+        return ArmSample(0, math.nan, math.nan, math.nan)
     noise = fmean(run.noise for run in runs)
     scores = [run.score for run in runs]
     mean = fmean(scores)
     spread = max(variance(scores), noise) if len(runs) > 1 else math.nan
-    return Sample(len(runs), mean, spread, noise, headroom_at(mean, metric_range))
+    return ArmSample(len(runs), mean, spread, noise, headroom_at(mean, metric_range))
 
 
 def variance(values: Sequence[float]) -> float:
@@ -169,7 +169,7 @@ class Estimate:
 NOT_ESTIMATED = Estimate(math.nan, math.nan, math.nan)
 
 
-def contrast_of(weights: Mapping[str, float], samples: Mapping[str, Sample]) -> Estimate:
+def contrast_of(weights: Mapping[str, float], samples: Mapping[str, ArmSample]) -> Estimate:
     """Return the weighted sum of the arms' means, with the variance that the arms have if they are equal.
 
     Its standard error is NaN if an arm has fewer than two runs.
@@ -189,7 +189,7 @@ def contrast_of(weights: Mapping[str, float], samples: Mapping[str, Sample]) -> 
     return Estimate(value, math.sqrt(total), total**2 / below)
 
 
-def noise_of(weights: Mapping[str, float], samples: Mapping[str, Sample]) -> Estimate:
+def noise_of(weights: Mapping[str, float], samples: Mapping[str, ArmSample]) -> Estimate:
     """Return the weighted sum of the arms' means, with evaluation noise as the only uncertainty.
 
     This is all that a single run per arm can show.

@@ -18,7 +18,7 @@ from experiments_db import Experiment, ExperimentStore, RunStatus
 from researcher.charter import Charter, Question
 from researcher.evaluator import Evaluator
 from researcher.execution.background import BackgroundTasks
-from researcher.execution.early_stopping import Diagnosis, EarlyStopping, Limits
+from researcher.execution.early_stopping import Diagnosis, EarlyStopping, StoppingLimits
 from researcher.execution.environments import StudyEnvironments
 from researcher.execution.runs import engine_of, total_steps
 from researcher.execution.storage import DiskGuard
@@ -29,8 +29,8 @@ from researcher.servers.server_pool import ServerPool, Slot
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog
 from researcher.study.settings import KeptCheckpoints
-from swarm.processes.child import Child
-from swarm.sandbox.sandbox import Sandbox
+from swarm.processes import Child
+from swarm.sandbox import Sandbox
 
 
 class Phase(StrEnum):
@@ -167,7 +167,7 @@ class Deps:
     given_job: Mapping[str, Any] = field(default_factory=dict[str, Any])
     asked: Question = field(default_factory=Question)
     environments: StudyEnvironments = field(default_factory=StudyEnvironments)
-    limits: Limits = field(default_factory=Limits)
+    limits: StoppingLimits = field(default_factory=StoppingLimits)
     active_runs: ActiveRuns = field(default_factory=ActiveRuns)
     kept_checkpoints: KeptCheckpoints = KeptCheckpoints.BEST
     disk: DiskGuard | None = None

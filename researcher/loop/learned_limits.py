@@ -6,7 +6,7 @@ Place in the flow: `launch` asks for them whenever a run begins. execution/early
 from __future__ import annotations
 
 from experiments_db import ExperimentStore, Run, RunStatus
-from researcher.execution.early_stopping import WATCHED, Limits
+from researcher.execution.early_stopping import WATCHED, StoppingLimits
 
 
 class LearnedLimits:
@@ -15,7 +15,7 @@ class LearnedLimits:
     A finished run never changes, so it is read once. Only the graph's thread uses this.
     """
 
-    def __init__(self, store: ExperimentStore, study_id: str, limits: Limits) -> None:
+    def __init__(self, store: ExperimentStore, study_id: str, limits: StoppingLimits) -> None:
         self._store = store
         self._study_id = study_id
         self._limits = limits
@@ -23,7 +23,7 @@ class LearnedLimits:
         self._baseline: set[str] = set()
         self._learned: set[str] = set()
 
-    def now(self) -> Limits:
+    def now(self) -> StoppingLimits:
         """Return the limits, widened by the finished runs of the baseline so far.
 
         A run that was ended early teaches nothing.

@@ -12,7 +12,7 @@ from experiments_db import RunStatus
 from researcher.execution.failure_reason import in_one_line
 from researcher.execution.runs import OWN_DOING, SERVER_LOST
 from researcher.loop.deps import ActiveRun, Deps
-from swarm.processes.child import Child
+from swarm.processes import Child
 
 OUTAGE_WAIT_S = 30.0
 """The length of a round while no server answers; it ends as soon as one comes back."""

@@ -12,16 +12,10 @@ import logging
 import time
 from pathlib import Path
 
-from experiments_db import Run, RunStatus
-from researcher.analysis import Verdict
+from experiments_db import Run, RunStatus, Verdict
 from researcher.evaluator import AT_STEP, CHECKPOINTS, PRUNED, TEST
 from researcher.loop.deps import Deps
-from researcher.servers.server_files import (
-    Removed,
-    pack_ledgers,
-    remove_checkpoints,
-    remove_optimizer_state,
-)
+from researcher.servers.server_files import Removed, pack_ledgers, remove_checkpoints, remove_optimizer_state
 from researcher.study.settings import KeptCheckpoints
 
 logger = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ from experiments_db import ExperimentStore, Severity, StoreError, Study, StudySt
 from researcher.charter import FrameRequest
 from researcher.errors import BudgetExceeded, LanguageModelUnavailable, ResearchError
 from researcher.execution.background import BackgroundTasks, Drained
-from researcher.execution.early_stopping import Limits
+from researcher.execution.early_stopping import StoppingLimits
 from researcher.execution.orphaned_runs import end_clients, leave, reconcile
 from researcher.execution.storage import GB, DiskGuard, await_storage, free_bytes, is_storage_outage
 from researcher.loop.deps import Deps
@@ -39,6 +39,7 @@ from researcher.loop.system_faults import examine_environment
 from researcher.loop.webhook import FAILED as NOT_TOLD
 from researcher.loop.webhook import Webhook
 from researcher.planner.base import Planner
+from researcher.planner.rules import build_rules_planner
 from researcher.servers.leases import LeaseHolder, name_database
 from researcher.servers.server_files import unpack_ledgers
 from researcher.servers.server_pool import ServerPool
@@ -48,9 +49,9 @@ from researcher.study.ending import is_over, judge_ending, reopen
 from researcher.study.lease import StudyLease
 from researcher.study.log import StudyLog
 from researcher.study.requests import find_study, resume_command
-from researcher.study.settings import StudySettings, build_rules_planner, sandbox_of
+from researcher.study.settings import StudySettings, sandbox_of
 from swarm.errors import SwarmError
-from swarm.sandbox.sandbox import Sandbox
+from swarm.sandbox import Sandbox
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ LEAST_SPACE = 10 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SessionOutcome:
     """The end of this process's work on a study; `signal` is the signal that ended it, if any."""
 
     study: Study
@@ -71,11 +72,11 @@ def work_on(
     study_id: str,
     home: Path,
     *,
-    limits: Limits | None = None,
+    limits: StoppingLimits | None = None,
     budget: Mapping[str, float] | None = None,
     min_free_gb: float | None = None,
     measure_space: Callable[[Path], int] = free_bytes,
-) -> Outcome:
+) -> SessionOutcome:
     """Run a study to its end, or until a signal or a request drains it. Call from the main thread.
 
     `budget` holds new limits by name of the setting, such as max_runs. A study that is over stays as it is, unless they
@@ -93,12 +94,14 @@ def work_on(
             was_ended = is_begun and study.status in (StudyStatus.PAUSED, StudyStatus.STOPPED)
             is_at_end = is_over(store, study)
             if was_ended or (is_at_end and (is_begun or not budget)):
-                return Outcome(study)
+                return SessionOutcome(study)
             if is_at_end:
                 check_reopens(store, study)
             settings = check_change(store, study, budget or {})
             settings = settings if min_free_gb is None else settings.model_copy(update={"min_free_gb": min_free_gb})
-            worker = _Worker(store, study, settings, home, limits or Limits(), budget or {}, measure_space, is_begun)
+            worker = _Worker(
+                store, study, settings, home, limits or StoppingLimits(), budget or {}, measure_space, is_begun
+            )
             return worker.run()
         except Exception as error:
             if not is_storage_outage(error) or (worker is not None and worker.received is not None):
@@ -126,7 +129,7 @@ class _Worker:
     study: Study
     settings: StudySettings
     home: Path
-    limits: Limits
+    limits: StoppingLimits
     budget: Mapping[str, float]
     measure_space: Callable[[Path], int]
     is_begun: bool
@@ -145,7 +148,7 @@ class _Worker:
         """The command that resumes the study."""
         return resume_command(self.store, self.study.id, self.home)
 
-    def run(self) -> Outcome:
+    def run(self) -> SessionOutcome:
         self.sandbox = sandbox_of(self.settings)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.background = BackgroundTasks(2 * max(self.settings.parallel, len(self.settings.servers)))
@@ -161,7 +164,7 @@ class _Worker:
             change_budget(study_lease.store, self.study, self.budget)
             with self._drain_on_signals(), self._log(study_lease.store) as log:
                 self._work(study_lease.store, log)
-        return Outcome(self.store.get_study(self.study.id), self.received)
+        return SessionOutcome(self.store.get_study(self.study.id), self.received)
 
     @contextmanager
     def _log(self, store: ExperimentStore) -> Generator[StudyLog]:

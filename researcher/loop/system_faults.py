@@ -11,8 +11,8 @@ from researcher.errors import EnvironmentBroken, ScoreIncomplete
 from researcher.execution.early_stopping import Diagnosis
 from researcher.execution.runs import ENVIRONMENT, FAILURE, PROGRAM
 from researcher.loop.deps import ActiveRun, Deps
-from swarm.processes.child import KILLED
-from swarm.program.command_line import ENVIRONMENT_FAILED, PROGRAM_FAILED
+from swarm.processes import KILLED
+from swarm.program import ENVIRONMENT_FAILED, PROGRAM_FAILED
 
 
 def examine_environment(deps: Deps) -> None:

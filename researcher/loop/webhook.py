@@ -227,4 +227,5 @@ def _notify(url: str, body: Mapping[str, Any]) -> None:
             body="\n".join(line for line in lines if line),
             body_format=NotifyFormat.TEXT,
         ):
-            raise NotDelivered(captured.getvalue(), is_final=False)
+            captured.seek(0)
+            raise NotDelivered(captured.read(), is_final=False)

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from researcher.analysis import Analysis
 from researcher.charter import Charter, FrameRequest
-from researcher.plan import Arm, ArmProgram, Plan, Problem
+from researcher.plan import Arm, ArmProgram, Plan, ProgramProblem
 from researcher.planner.claims import Claim
 
 
@@ -90,7 +90,7 @@ class Planner(Protocol):
         ...
 
     def repair_program(
-        self, charter: Charter, arm: Arm, program: ArmProgram, problems: tuple[Problem, ...]
+        self, charter: Charter, arm: Arm, program: ArmProgram, problems: tuple[ProgramProblem, ...]
     ) -> ArmProgram:
         """Return a corrected program after `check` rejected one."""
         ...

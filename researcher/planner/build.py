@@ -17,9 +17,11 @@ from researcher.planner.language_model.backoff import Backoff
 from researcher.planner.language_model.chat import Chat, Price
 from researcher.planner.language_model.planning import PLAIN_PROGRAM
 from researcher.planner.llm import LLMPlanner
+from researcher.planner.rules import build_rules_planner
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog
-from researcher.study.settings import StudySettings, build_rules_planner, read_request
+from researcher.study.settings import StudySettings
+from researcher.study.topic import read_request
 
 
 def build_language_planner(

@@ -12,8 +12,7 @@ from itertools import product
 from types import MappingProxyType
 from typing import Any
 
-from experiments_db import number_as_text
-from researcher.analysis import Verdict
+from experiments_db import Verdict, number_as_text
 from researcher.charter import Design, Factor, Level, Question, StudyKind
 from researcher.plan import Arm
 from researcher.planner.base import History

@@ -18,7 +18,7 @@ from researcher.analysis import Analysis
 from researcher.charter import Charter, FrameRequest
 from researcher.errors import PlannerError, ResearchError, TopicInvalid
 from researcher.execution.job_check import contradict_name
-from researcher.plan import Arm, ArmProgram, Plan, Problem
+from researcher.plan import Arm, ArmProgram, Plan, ProgramProblem
 from researcher.planner.base import Decision, History, Planner
 from researcher.planner.claims import Claim
 from researcher.planner.designs import default_space
@@ -70,7 +70,7 @@ class FallbackPlanner:
         )
 
     def repair_program(
-        self, charter: Charter, arm: Arm, program: ArmProgram, problems: tuple[Problem, ...]
+        self, charter: Charter, arm: Arm, program: ArmProgram, problems: tuple[ProgramProblem, ...]
     ) -> ArmProgram:
         return self._ask(
             f"mend the program of {arm.name}",

@@ -14,7 +14,7 @@ from functools import partial
 from prompts import load
 from researcher.analysis import Analysis
 from researcher.charter import Charter, FrameRequest, SampleSizeGoal, StudiedEnvironment
-from researcher.plan import Arm, ArmProgram, Plan, Problem
+from researcher.plan import Arm, ArmProgram, Plan, ProgramProblem
 from researcher.planner.base import Action, Decision, History
 from researcher.planner.claims import Claim
 from researcher.planner.language_model.answers import (
@@ -138,7 +138,7 @@ class LLMPlanner:
         return ArmProgram(arm.name, self._chat.ask("write_program", question, parse_program), trusted=False)
 
     def repair_program(
-        self, charter: Charter, arm: Arm, program: ArmProgram, problems: tuple[Problem, ...]
+        self, charter: Charter, arm: Arm, program: ArmProgram, problems: tuple[ProgramProblem, ...]
     ) -> ArmProgram:
         if program.code not in self._mended:
             question = load(

@@ -15,8 +15,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from experiments_db import Verdict
 from prompts import load
-from researcher.analysis import Analysis, Verdict
+from researcher.analysis import Analysis
 from researcher.charter import (
     Budget,
     Charter,
@@ -29,8 +30,9 @@ from researcher.charter import (
     StudyKind,
 )
 from researcher.errors import PlannerError, TopicInvalid
+from researcher.execution.environments import name_environments
 from researcher.execution.job_check import why_not_carried_out
-from researcher.plan import Arm, ArmProgram, Plan, Problem
+from researcher.plan import Arm, ArmProgram, Plan, ProgramProblem
 from researcher.planner.base import Action, Decision, History
 from researcher.planner.claims import Claim, ClaimKind
 from researcher.planner.designs import (
@@ -52,8 +54,9 @@ from researcher.planner.equal_amounts import (
 from researcher.planner.predictions import predict
 from researcher.question.factors import PROGRAM, RESPONSE_LENGTH, TRAIN_ENV
 from researcher.question.wording import state_question, title_of, title_of_environment
+from researcher.study.settings import StudySettings
 from swarm import TrainJob
-from swarm.environments.registry import is_bundled, options_of, with_options
+from swarm.environments import is_bundled, options_of, with_options
 from swarm.tasks import TASK_FAMILIES
 
 DEFAULT_TASK = "reverse"
@@ -164,7 +167,7 @@ class RulesPlanner:
         return ArmProgram(arm=arm.name, code=code, trusted=True)
 
     def repair_program(
-        self, charter: Charter, arm: Arm, program: ArmProgram, problems: tuple[Problem, ...]
+        self, charter: Charter, arm: Arm, program: ArmProgram, problems: tuple[ProgramProblem, ...]
     ) -> ArmProgram:
         """Raise PlannerError, because no rule repairs a program."""
         first = problems[0].message if problems else "no reason given"
@@ -349,3 +352,9 @@ def _check_job(arm: Arm) -> None:
         reason = first["msg"].removeprefix("Value error, ")
         value = f" (got {first['input']!r})" if first["loc"] else ""
         raise TopicInvalid(f"arm {arm.name}: {where} {reason[:1].lower()}{reason[1:]}{value}") from error
+
+
+def build_rules_planner(settings: StudySettings) -> RulesPlanner:
+    """Return the planner with the programs and the environments of a study."""
+    programs = {program.name: program.code for program in settings.programs}
+    return RulesPlanner(programs=programs, train_envs=name_environments(settings.train_envs))

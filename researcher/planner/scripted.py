@@ -13,7 +13,7 @@ from typing import TypeVar
 from researcher.analysis import Analysis
 from researcher.charter import Charter, FrameRequest
 from researcher.errors import PlannerError
-from researcher.plan import Arm, ArmProgram, Plan, Problem
+from researcher.plan import Arm, ArmProgram, Plan, ProgramProblem
 from researcher.planner.base import Decision, History
 from researcher.planner.claims import Claim
 
@@ -59,7 +59,7 @@ class ScriptedPlanner:
         return ArmProgram(arm.name, self._script.programs[arm.name], self._script.trusted)
 
     def repair_program(
-        self, charter: Charter, arm: Arm, program: ArmProgram, problems: tuple[Problem, ...]
+        self, charter: Charter, arm: Arm, program: ArmProgram, problems: tuple[ProgramProblem, ...]
     ) -> ArmProgram:
         programs = [self._script.programs.get(arm.name), *self._script.repairs.get(arm.name, ())]
         position = programs.index(program.code) + 1 if program.code in programs else len(programs)

@@ -93,7 +93,7 @@ _NO_FACTORS: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(("ppo_max_token_len", "share_prefixes", "enable_gradient_checkpointing"), _COMPUTED),
         "mixture": "all tasks of an environment are of one source: compare environments with --train-env",
         **dict.fromkeys(("gdpo_reward_keys", "gdpo_reward_weights"), _ONE_REWARD),
-        "vllm": "these are options of the sampler's own process: begin a study for each, with --job",
+        "sampler_options": "these are options of the sampler's own process: begin a study for each, with --job",
     }
 )
 

@@ -17,7 +17,7 @@ from researcher.charter import Asked
 from researcher.errors import TopicInvalid
 from researcher.question.factors import SPECS, FactorSpec
 from researcher.question.flags import read_value, value_as_text
-from researcher.question.tokens import Kind, Token
+from researcher.question.tokens import Token, TokenKind
 
 _STUDY_DEFAULTS: Mapping[str, Any] = MappingProxyType({"lr": 1e-3, "mini_batch_num": 4, "total_steps": 30})
 """The defaults of a study that differ from those of a job."""
@@ -115,20 +115,20 @@ def find_mentions(tokens: Sequence[Token], *, near_unknown: bool = False) -> tup
 
 def _mention_at(tokens: Sequence[Token], index: int) -> Mention | None:
     token = tokens[index]
-    if token.kind is Kind.SETTING:
+    if token.kind is TokenKind.SETTING:
         name = str(token.meaning)
         first = _after_links(tokens, index + 1)
         end, values, baseline = _list_at(tokens, first, name, stops_at_names=True)
         if not values or _is_claimed(tokens, end):
             return _mention(tokens, name, index, index + 1)
         return _read(tokens, name, index, end, values, baseline)
-    if token.kind is Kind.VALUE:
+    if token.kind is TokenKind.VALUE:
         name = str(token.meaning[0])
         end, values, baseline = _list_at(tokens, index, name, stops_at_names=False)
         # In "a cosine or a constant schedule", the name follows its values.
-        end += end < len(tokens) and tokens[end].kind is Kind.SETTING and tokens[end].meaning == name
+        end += end < len(tokens) and tokens[end].kind is TokenKind.SETTING and tokens[end].meaning == name
         return _read(tokens, name, index, end, values, baseline)
-    if token.kind is Kind.NUMBER:
+    if token.kind is TokenKind.NUMBER:
         return _mention_behind(tokens, index)
     return None
 
@@ -138,24 +138,26 @@ def _mention_behind(tokens: Sequence[Token], index: int) -> Mention | None:
     before = tokens[index - 1] if index else None
     for place in range(index, len(tokens)):
         token = tokens[place]
-        is_name = token.kind is Kind.SETTING
-        is_steps = token.kind is Kind.COUNT and token.meaning == "steps" and place > index + 1
+        is_name = token.kind is TokenKind.SETTING
+        is_steps = token.kind is TokenKind.COUNT and token.meaning == "steps" and place > index + 1
         if is_name or is_steps:
             name = str(token.meaning) if is_name else "total_steps"
             end, values, baseline = _list_at(tokens, index, name, stops_at_names=False)
-            is_clear = end == place and values and (before is None or before.kind not in (Kind.SETTING, Kind.WORD))
+            is_clear = (
+                end == place and values and (before is None or before.kind not in (TokenKind.SETTING, TokenKind.WORD))
+            )
             if not is_clear or _is_number(tokens, place + 1):
                 return None
             return _read(tokens, name, index, place + 1, values, baseline)
-        if token.kind is not Kind.NUMBER and not _is_joint(token):
+        if token.kind is not TokenKind.NUMBER and not _is_joint(token):
             return None
     return None
 
 
 def _read(tokens: Sequence[Token], name: str, start: int, end: int, values: tuple[Any, ...], baseline: Any) -> Mention:
     for token in tokens[start:end]:
-        if token.kind in (Kind.NUMBER, Kind.COUNT):
-            token.kind = Kind.READ
+        if token.kind in (TokenKind.NUMBER, TokenKind.COUNT):
+            token.kind = TokenKind.READ
     return _mention(tokens, name, start, end, values, baseline)
 
 
@@ -197,7 +199,9 @@ def _list_at(
     is_baseline = False
     while place < len(tokens):
         value = _value_of(tokens[place], name)
-        if value is None or (stops_at_names and tokens[place].kind is Kind.NUMBER and _is_claimed(tokens, place + 1)):
+        if value is None or (
+            stops_at_names and tokens[place].kind is TokenKind.NUMBER and _is_claimed(tokens, place + 1)
+        ):
             break
         if is_baseline:
             baseline = value if baseline is None else baseline
@@ -212,9 +216,9 @@ def _list_at(
 
 def _value_of(token: Token, name: str) -> Any:
     """Return the token as a value of a setting; None if it is not one."""
-    if token.kind is Kind.VALUE:
+    if token.kind is TokenKind.VALUE:
         return token.meaning[1] if token.meaning[0] == name else None
-    if token.kind is not Kind.NUMBER or not SPECS[name].is_numeric:
+    if token.kind is not TokenKind.NUMBER or not SPECS[name].is_numeric:
         return None
     try:
         return read_value(name, token.text.replace("−", "-").replace("10^", "1e"), "topic")
@@ -223,22 +227,22 @@ def _value_of(token: Token, name: str) -> Any:
 
 
 def _is_joint(token: Token) -> bool:
-    is_relation = token.kind is Kind.ASKED and token.meaning in (Asked.BETTER, Asked.SOONER, Asked.EQUAL)
+    is_relation = token.kind is TokenKind.ASKED and token.meaning in (Asked.BETTER, Asked.SOONER, Asked.EQUAL)
     return is_relation or token.key in _JOINTS or token.key in _BEFORE_BASELINE or token.key in ("learn", "learns")
 
 
 def _is_claimed(tokens: Sequence[Token], place: int) -> bool:
     """Return whether the token here takes the number before it: a name, a counted thing or an unknown word."""
-    return place < len(tokens) and tokens[place].kind in (Kind.SETTING, Kind.COUNT, Kind.WORD)
+    return place < len(tokens) and tokens[place].kind in (TokenKind.SETTING, TokenKind.COUNT, TokenKind.WORD)
 
 
 def _is_number(tokens: Sequence[Token], place: int) -> bool:
-    return place < len(tokens) and tokens[place].kind is Kind.NUMBER
+    return place < len(tokens) and tokens[place].kind is TokenKind.NUMBER
 
 
 def _is_compound(tokens: Sequence[Token], mention: Mention) -> bool:
     beside = [tokens[place] for place in (mention.start - 1, mention.end) if 0 <= place < len(tokens)]
-    return any(token.kind is Kind.WORD for token in beside)
+    return any(token.kind is TokenKind.WORD for token in beside)
 
 
 def _after_links(tokens: Sequence[Token], place: int) -> int:
@@ -249,16 +253,16 @@ def _after_links(tokens: Sequence[Token], place: int) -> int:
 
 def _with_set_off_values(tokens: Sequence[Token], found: list[Mention]) -> tuple[Mention, ...]:
     """Return the mentions; a single separate list of numbers becomes the values of a single setting."""
-    places = [place for place, token in enumerate(tokens) if token.kind is Kind.NUMBER]
+    places = [place for place, token in enumerate(tokens) if token.kind is TokenKind.NUMBER]
     if len(found) != 1 or not places or found[0].values:
         return tuple(found)
     [mention] = found
     end, values, baseline = _list_at(tokens, places[0], mention.name, stops_at_names=True)
     beside = [tokens[place] for place in (places[0] - 1, end) if 0 <= place < len(tokens)]
-    if len(values) < 2 or places[-1] >= end or any(token.kind is Kind.WORD for token in beside):
+    if len(values) < 2 or places[-1] >= end or any(token.kind is TokenKind.WORD for token in beside):
         return tuple(found)
     for token in tokens[places[0] : end]:
-        if token.kind is Kind.NUMBER:
-            token.kind = Kind.READ
+        if token.kind is TokenKind.NUMBER:
+            token.kind = TokenKind.READ
     start, last = min(mention.start, places[0]), max(mention.end, end)
     return (_mention(tokens, mention.name, mention.start, mention.end, values, baseline),) if start < last else ()

@@ -19,7 +19,7 @@ from researcher.errors import TopicInvalid
 from researcher.question.factors import SPECS, FactorSpec
 from researcher.question.flags import make_factor, value_as_text
 from researcher.question.mentions import Mention, find_mentions
-from researcher.question.tokens import Kind, Token, key_of, tokenize
+from researcher.question.tokens import Token, TokenKind, key_of, tokenize
 
 LONGEST_TOPIC = 4000
 """The largest number of characters of a topic, which is a question, not a document."""
@@ -109,9 +109,9 @@ class _Reader:
     def _read_environment(self) -> str | None:
         names: list[str] = []
         for token in self._tokens:
-            if token.kind is Kind.PATH and Path(token.text.partition("?")[0]).expanduser().exists():
-                token.kind, token.meaning = Kind.ENVIRONMENT, token.text
-            if token.kind in (Kind.REFERENCE, Kind.ENVIRONMENT):
+            if token.kind is TokenKind.PATH and Path(token.text.partition("?")[0]).expanduser().exists():
+                token.kind, token.meaning = TokenKind.ENVIRONMENT, token.text
+            if token.kind in (TokenKind.REFERENCE, TokenKind.ENVIRONMENT):
                 names.append(token.meaning or token.text)
         known = list(dict.fromkeys(names))
         self._unread += known[1:]
@@ -122,14 +122,14 @@ class _Reader:
     def _read_own_name(self) -> None:
         """Read the words after the last "on" or "for" of a topic as the name of the environment."""
         end = len(self._tokens)
-        while end and self._tokens[end - 1].kind is Kind.STOP:
+        while end and self._tokens[end - 1].kind is TokenKind.STOP:
             end -= 1
         place = end
-        while place and self._tokens[place - 1].kind is Kind.WORD:
+        while place and self._tokens[place - 1].kind is TokenKind.WORD:
             place -= 1
         if {"on", "for"} & {token.key for token in self._tokens[max(0, place - 2) : place]}:
             for token in self._tokens[place:end]:
-                token.kind = Kind.READ
+                token.kind = TokenKind.READ
 
     def _read_counts(self) -> dict[str, float]:
         """Return the numbers that directly precede what they count, each thing once.
@@ -139,27 +139,27 @@ class _Reader:
         counts: dict[str, float] = {}
         for index, token in enumerate(self._tokens):
             number = self._tokens[index - 1] if index else None
-            if token.kind is not Kind.COUNT or number is None or number.kind is not Kind.NUMBER:
+            if token.kind is not TokenKind.COUNT or number is None or number.kind is not TokenKind.NUMBER:
                 continue
             value, name = float(number.text.replace("−", "-")), str(token.meaning)
             is_whole = name == "max_hours" or value == int(value)
             if is_whole and name not in counts and self._is_set_off(index - 1, index + 1):
-                number.kind = token.kind = Kind.READ
+                number.kind = token.kind = TokenKind.READ
                 counts[name] = value
         return counts
 
     def _is_set_off(self, start: int, end: int) -> bool:
         before = self._tokens[start - 1] if start else None
         after = self._tokens[end] if end < len(self._tokens) else None
-        return (before is None or before.kind is Kind.STOP or before.key in ("with", "and")) and (
-            after is None or after.kind is Kind.STOP or after.key in _ENDS_COUNT
+        return (before is None or before.kind is TokenKind.STOP or before.key in ("with", "and")) and (
+            after is None or after.kind is TokenKind.STOP or after.key in _ENDS_COUNT
         )
 
     def _read_equal(self) -> ComparedAt | None:
-        found = [(index, token) for index, token in enumerate(self._tokens) if token.kind is Kind.EQUAL]
+        found = [(index, token) for index, token in enumerate(self._tokens) if token.kind is TokenKind.EQUAL]
         for place, (index, token) in enumerate(found):
             after = self._tokens[index + 1] if index + 1 < len(self._tokens) else None
-            if place or not (after is None or after.kind is Kind.STOP or after.key in _ENDS_COUNT):
+            if place or not (after is None or after.kind is TokenKind.STOP or after.key in _ENDS_COUNT):
                 self._unread.append(token.text)
         return found[0][1].meaning if found else None
 
@@ -174,11 +174,11 @@ class _Reader:
                 self._unread.append(token.text)
 
     def _read_question(self, mentions: Sequence[Mention]) -> tuple[Asked, StudyKind]:
-        found = dict.fromkeys(token.meaning for token in self._tokens if token.kind is Kind.ASKED)
+        found = dict.fromkeys(token.meaning for token in self._tokens if token.kind is TokenKind.ASKED)
         particular = [asked for asked in found if asked is not Asked.EFFECT]
         if len(particular) > 1:
-            self._unread += [token.text for token in self._tokens if token.kind is Kind.ASKED][1:]
-        if not any(token.kind is Kind.OPTIMIZES for token in self._tokens):
+            self._unread += [token.text for token in self._tokens if token.kind is TokenKind.ASKED][1:]
+        if not any(token.kind is TokenKind.OPTIMIZES for token in self._tokens):
             return (particular or [Asked.EFFECT])[0], StudyKind.COMPARE
         # Only flags can name the space of a search and its fixed settings.
         self._unread += [mention.text for mention in mentions]
@@ -260,7 +260,7 @@ def _unread_parts(tokens: Sequence[Token]) -> list[str]:
     """Return the words without a known meaning; adjacent words are one part."""
     parts: list[list[str]] = [[]]
     for token in tokens:
-        if token.kind in (Kind.WORD, Kind.NUMBER, Kind.PATH, Kind.COUNT):
+        if token.kind in (TokenKind.WORD, TokenKind.NUMBER, TokenKind.PATH, TokenKind.COUNT):
             parts[-1].append(token.text)
         elif parts[-1]:
             parts.append([])
@@ -283,7 +283,9 @@ def nearest_setting(text: str) -> str:
 
     Only settings with usual levels count. If none is similar, it is the learning rate.
     """
-    unknown = [token.key for token in tokenize(text) if token.kind is Kind.WORD and len(token.key) >= SHORTEST_NAME]
+    unknown = [
+        token.key for token in tokenize(text) if token.kind is TokenKind.WORD and len(token.key) >= SHORTEST_NAME
+    ]
     likeness = {spec.name: sum(_likeness(spec, word) for word in unknown) for spec in SPECS.values() if spec.usual}
     # Among equally similar settings, the first in the table wins.
     return max(likeness, key=lambda name: likeness[name])

@@ -23,10 +23,10 @@ from researcher.question.words import (
     OPTIMIZES,
     VERBS_OF_ENVIRONMENTS,
 )
-from swarm.environments.registry import LIBRARIES
+from swarm.environments import LIBRARIES
 
 
-class Kind(StrEnum):
+class TokenKind(StrEnum):
     """The kind of a token's meaning.
 
     READ is a number that has been assigned to its setting.
@@ -53,7 +53,7 @@ class Token:
     """A word or number of the topic, or several words with one meaning."""
 
     text: str
-    kind: Kind
+    kind: TokenKind
     meaning: Any = None
 
     @property
@@ -79,11 +79,11 @@ def tokenize(text: str) -> list[Token]:
     found: list[Token] = []
     for match in _TOKEN.finditer(text):
         if match.lastgroup in ("word", "other"):
-            found.append(Token(match.group().strip("\"'“”‘’").removesuffix("'s"), Kind.WORD))
+            found.append(Token(match.group().strip("\"'“”‘’").removesuffix("'s"), TokenKind.WORD))
         elif match.group() in ("…",) or match.group().startswith(".."):
-            found.append(Token(match.group(), Kind.PATH if match.lastgroup == "path" else Kind.WORD))
+            found.append(Token(match.group(), TokenKind.PATH if match.lastgroup == "path" else TokenKind.WORD))
         else:
-            found.append(Token(match.group(), Kind(str(match.lastgroup))))
+            found.append(Token(match.group(), TokenKind(str(match.lastgroup))))
     return _merge(found)
 
 
@@ -108,39 +108,39 @@ def _merge(tokens: Sequence[Token]) -> list[Token]:
     return merged
 
 
-def _find(tokens: Sequence[Token], start: int, length: int, before: Sequence[Token]) -> tuple[Kind, Any] | None:
+def _find(tokens: Sequence[Token], start: int, length: int, before: Sequence[Token]) -> tuple[TokenKind, Any] | None:
     """Return the meaning of the words from `start`; None if they have none."""
     run = tokens[start : start + length]
-    if len(run) < length or any(token.kind is not Kind.WORD for token in run):
+    if len(run) < length or any(token.kind is not TokenKind.WORD for token in run):
         return None
     known = _lexicon().get(key_of(" ".join(token.text for token in run)))
     if known is None:
         return None
     kind, meaning = known
     if kind != _VERB:
-        return Kind(kind), meaning
+        return TokenKind(kind), meaning
     # "add" is an environment after "on" and a verb elsewhere.
     is_named = bool(before) and before[-1].key in ("on", "for", "train", "trains", "training", "environment", "task")
-    return (Kind.ENVIRONMENT, meaning) if is_named else None
+    return (TokenKind.ENVIRONMENT, meaning) if is_named else None
 
 
 @cache
 def _lexicon() -> Mapping[str, tuple[str, Any]]:
     """Return every phrase that a topic may use, by its key."""
-    found: dict[str, tuple[str, Any]] = {key_of(word): (Kind.HARMLESS, None) for word in HARMLESS}
-    found |= {key_of(phrase): (Kind.ASKED, asked) for phrase, asked in ASKED.items()}
-    found |= {key_of(phrase): (Kind.OPTIMIZES, None) for phrase in OPTIMIZES}
-    found |= {key_of(phrase): (Kind.EQUAL, unit) for phrase, unit in EQUAL.items()}
-    found |= {key_of(phrase): (Kind.COUNT, name) for phrase, name in COUNTED.items()}
-    found |= {key_of(phrase): (Kind.ENVIRONMENT, name) for phrase, name in NAMES_OF_ENVIRONMENTS.items()}
+    found: dict[str, tuple[str, Any]] = {key_of(word): (TokenKind.HARMLESS, None) for word in HARMLESS}
+    found |= {key_of(phrase): (TokenKind.ASKED, asked) for phrase, asked in ASKED.items()}
+    found |= {key_of(phrase): (TokenKind.OPTIMIZES, None) for phrase in OPTIMIZES}
+    found |= {key_of(phrase): (TokenKind.EQUAL, unit) for phrase, unit in EQUAL.items()}
+    found |= {key_of(phrase): (TokenKind.COUNT, name) for phrase, name in COUNTED.items()}
+    found |= {key_of(phrase): (TokenKind.ENVIRONMENT, name) for phrase, name in NAMES_OF_ENVIRONMENTS.items()}
     found |= {key_of(name): (_VERB, name) for name in VERBS_OF_ENVIRONMENTS}
     for spec in SPECS.values():
         for phrase in (spec.name, spec.title, *spec.aliases):
             for form in (phrase, f"{phrase}s", f"{phrase}es"):
-                found[key_of(form)] = (Kind.SETTING, spec.name)
+                found[key_of(form)] = (TokenKind.SETTING, spec.name)
         for phrase, value in spec.values.items():
             if phrase not in ("on", "off"):
-                found[key_of(phrase)] = (Kind.VALUE, (spec.name, value))
+                found[key_of(phrase)] = (TokenKind.VALUE, (spec.name, value))
     return found
 
 

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from researcher.analysis import JudgedContrast, Outcome, Verdict
+from experiments_db import Outcome, Verdict
+from researcher.analysis import JudgedContrast
 from researcher.charter import Asked
 from researcher.plan import Relation
 from researcher.question.factors import SPECS

@@ -16,7 +16,8 @@ from decimal import Decimal
 from functools import partial
 from itertools import pairwise
 
-from researcher.analysis import ArmSummary, Comparison, Verdict
+from experiments_db import Verdict
+from researcher.analysis import ArmSummary, Comparison
 from researcher.planner.claims import Claim, ClaimKind, Measured
 from researcher.report.formats import (
     LEAST,

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from researcher.analysis import Comparison, JudgedContrast, Outcome, Verdict
+from experiments_db import Outcome, Verdict
+from researcher.analysis import Comparison, JudgedContrast
 from researcher.charter import Asked, JudgedBy
 from researcher.plan import Relation
 from researcher.report.asked import answer_relation, is_answered

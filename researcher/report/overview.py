@@ -26,7 +26,7 @@ from researcher.report.formats import (
 from researcher.report.headline import is_better_trained, unseen
 from researcher.report.numbers.counts import RunCounts, RunEnd
 from researcher.report.numbers.facts import ArmFacts, StudyFacts
-from researcher.study.costs import NOT_FROM_MODEL_BELOW
+from researcher.study.costs.arms import NOT_FROM_MODEL_BELOW
 from researcher.study.log import BUDGET_USED_UP
 
 USUAL_EPISODES = 100

@@ -32,7 +32,7 @@ def build_report(store: ExperimentStore, study_id: str, directory: Path, *, has_
     The data of each figure lies beside it as CSV. Without `has_images` the figures are empty files, because drawing
     takes longer than everything else.
 
-    Raises StudyNotFound if the study was never framed, NotFound if there is no such study.
+    Raises StudyNotFound if the study was never framed, RecordNotFound if there is no such study.
     """
     # matplotlib imports slowly, and a study runs for long before it draws anything.
     from researcher.report.figures import draw_all

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from researcher.errors import RunBroken
 from swarm import SwarmClient, SwarmError
 from swarm.errors import BadRequest, EpisodeEnded
-from swarm.processes.child import Child
+from swarm.processes import Child
 from swarm.schemas import MetricPointView
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from pathlib import Path
 from researcher.errors import ServerInUse
 from swarm import SwarmClient
 from swarm.errors import ServerLeased
-from swarm.processes.child import is_dead, own_name
+from swarm.processes import is_dead, own_name
 from swarm.schemas import LeaseRequest, LeaseView
 
 TTL_S = 60.0

@@ -11,8 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from researcher.errors import ServerProblem
-from swarm.processes.announcement import NoAnnouncement, await_announcement
-from swarm.processes.child import Child, server_environment
+from swarm.processes import Child, NoAnnouncement, await_announcement, server_environment
 
 START_TIMEOUT_S = 60.0
 """Far above the seconds that a cold start takes on a busy laptop, where it imports the web stack from disk."""

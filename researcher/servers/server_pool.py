@@ -27,8 +27,7 @@ from researcher.servers.leases import LeaseHolder, refuse_if_used
 from researcher.servers.own_server import start_own_server
 from swarm import ServerUnreachable, SwarmClient, SwarmError, Unavailable
 from swarm.errors import LeaseLost, LedgerError
-from swarm.processes.child import Child
-from swarm.processes.cores import usable_cores
+from swarm.processes import Child, usable_cores
 
 logger = logging.getLogger(__name__)
 

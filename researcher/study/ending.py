@@ -10,8 +10,17 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from experiments_db import Experiment, ExperimentStatus, ExperimentStore, Run, RunStatus, Severity, Study, StudyStatus
-from researcher.analysis import Outcome
+from experiments_db import (
+    Experiment,
+    ExperimentStatus,
+    ExperimentStore,
+    Outcome,
+    Run,
+    RunStatus,
+    Severity,
+    Study,
+    StudyStatus,
+)
 from researcher.evaluator import FINAL
 from researcher.execution.failure_reason import in_one_line
 from researcher.execution.runs import BUDGET, ENVIRONMENT, OWN_DOING, SERVER_LOST

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from experiments_db import Experiment, ExperimentStore, Verdict
+from experiments_db import Experiment, ExperimentStore, Outcome
 from researcher.analysis import Analysis, Comparison
 from researcher.charter import Charter
 from researcher.judge.contrasts import rule_out_contrast
@@ -43,9 +43,9 @@ def record_verdicts(
         if hypothesis.iteration != iteration and judged is found:
             continue
         if judged is None:
-            store.judge_hypothesis(hypothesis.id, Verdict.UNDECIDED, "it states no contrast that can be judged")
+            store.judge_hypothesis(hypothesis.id, Outcome.UNDECIDED, "it states no contrast that can be judged")
         else:
-            store.judge_hypothesis(hypothesis.id, Verdict(judged.outcome.value), judged.reason)
+            store.judge_hypothesis(hypothesis.id, judged.outcome, judged.reason)
 
 
 def _record(store: ExperimentStore, charter: Charter, comparison: Comparison, arms: Mapping[str, Experiment]) -> None:
@@ -65,7 +65,7 @@ def _record(store: ExperimentStore, charter: Charter, comparison: Comparison, ar
         confidence=1 - charter.rule.alpha,
         p_value=finite(comparison.p),
         p_adjusted=finite(comparison.p_adjusted),
-        verdict=Verdict(comparison.verdict.value),
+        verdict=comparison.verdict,
         method=EVALUATION_ALONE if comparison.basis == "evaluation" else METHOD,
         run_ids=comparison.run_ids,
         summary=_summarize(charter, comparison),

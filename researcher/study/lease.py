@@ -11,9 +11,9 @@ import threading
 from collections.abc import Callable
 from typing import Self
 
-from experiments_db import ExperimentStore, Lease, LeaseHeld, LeaseLost, StoreError, lease_name
+from experiments_db import ExperimentStore, Lease, LeaseHeld, StoreError, StoreLeaseLost, lease_name
 from researcher.errors import StudyBusy
-from swarm.processes.child import is_dead, own_name
+from swarm.processes import is_dead, own_name
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class StudyLease:
             try:
                 self._store.heartbeat(self._lease)
                 self._on_beat()
-            except LeaseLost:
+            except StoreLeaseLost:
                 logger.exception("another process has taken over")
                 self._on_lost()
                 return

@@ -52,7 +52,7 @@ class RunView:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class StudySnapshot:
     """The state of a study at `now`.
 
     A trial is an arm with a seed, whatever its attempts. `done` of the `planned` trials are over: with a score, or
@@ -89,7 +89,7 @@ class Snapshot:
         return f"{self.done} of {self.planned} runs done{left}"
 
 
-def take_snapshot(store: ExperimentStore, study_id: str) -> Snapshot:
+def take_snapshot(store: ExperimentStore, study_id: str) -> StudySnapshot:
     """Return the study as the database has it now."""
     return SnapshotReader(store, study_id).read()
 
@@ -117,7 +117,7 @@ class SnapshotReader:
         self._views: dict[str, RunView] = {}
         self._progress = _Progress()
 
-    def read(self) -> Snapshot:
+    def read(self) -> StudySnapshot:
         """Return a snapshot. Raises what the store raises."""
         changes = self._store.list_changes(self._study_id, after=self._revision)
         if changes.experiments or changes.plans or changes.runs:
@@ -131,7 +131,7 @@ class SnapshotReader:
         work = work_of(self._store, study)
         left = _seconds_left(self._progress, now) if work.is_at_work else None
         budget = budget_lines(study.settings, self._store.sum_budget(self._study_id))
-        return Snapshot(study, work, views, now, self._progress.done, self._progress.planned, left, budget)
+        return StudySnapshot(study, work, views, now, self._progress.done, self._progress.planned, left, budget)
 
     def _take_in(self, changes: Changes) -> None:
         self._arms.update((arm.id, arm) for arm in changes.experiments)

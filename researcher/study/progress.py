@@ -19,7 +19,7 @@ from rich.text import Text
 
 from experiments_db import Event, ExperimentStore, RunStatus, Severity, StoreError, StudyStatus, StudyWork
 from researcher.execution.failure_reason import in_one_line
-from researcher.study.overview import Snapshot, SnapshotReader, describe_silence
+from researcher.study.overview import SnapshotReader, StudySnapshot, describe_silence
 from researcher.study.requests import work_of
 
 REFRESH_S = 1.0
@@ -34,7 +34,7 @@ _STATUS_STYLES = {RunStatus.FINISHED: "green", RunStatus.FAILED: "red", RunStatu
 _STUDY_STYLES = {StudyStatus.FAILED: "red", StudyStatus.PAUSED: "yellow", StudyStatus.STOPPED: "yellow"}
 
 
-def render(snapshot: Snapshot, events: tuple[Event, ...] = ()) -> RenderableType:
+def render(snapshot: StudySnapshot, events: tuple[Event, ...] = ()) -> RenderableType:
     """Return a study as a table of its newest runs, with the last events below."""
     study = snapshot.study
     until = study.finished_at or snapshot.now

@@ -9,11 +9,12 @@ import shlex
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from experiments_db import ExperimentStore, NotFound, Study, StudyStatus, StudyWork, find_work
+from experiments_db import ExperimentStore, RecordNotFound, Study, StudyStatus, StudyWork, find_work
 from researcher.errors import ResearchError, StudyNotFound
 from researcher.home import DATABASE, DEFAULT_HOME, home_option
-from researcher.study.settings import StudySettings, complete_from_topic
-from swarm.processes.child import is_dead
+from researcher.study.settings import StudySettings
+from researcher.study.topic import complete_from_topic
+from swarm.processes import is_dead
 
 
 def create_study(store: ExperimentStore, topic: str, settings: StudySettings) -> Study:
@@ -27,7 +28,7 @@ def find_study(store: ExperimentStore, study_id: str) -> Study:
     """Return a study by its id. Raises StudyNotFound."""
     try:
         return store.get_study(study_id)
-    except NotFound as error:
+    except RecordNotFound as error:
         shown = "" if _is_in(store, DEFAULT_HOME) else database_option(store.location)
         raise StudyNotFound(f"there is no study {study_id}: `researcher list{shown}` shows them all") from error
 

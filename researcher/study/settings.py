@@ -1,15 +1,13 @@
-"""The settings of a study, and every check of them that is possible before a run.
+"""The settings of a study, from the flags of a command or from the record of the study.
 
-Place in the flow: the CLI asks here first, and session.py carries out settings that passed. This module loads neither
-the graph nor the database, so that a wrong setting is answered at once.
+Place in the flow: the CLI reads settings here first. topic.py completes them, settings_check.py checks them, and
+session.py carries them out. This module does not load the graph, so that a wrong setting is answered at once.
 """
 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -17,50 +15,21 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from researcher.charter import (
-    Asked,
-    Budget,
-    ComparedAt,
-    Design,
-    FrameRequest,
-    JudgedBy,
-    Question,
-    StudiedEnvironment,
-    StudyKind,
-)
-from researcher.errors import ServerProblem, TopicInvalid
+from researcher.charter import Asked, Budget, ComparedAt, Design, FrameRequest, JudgedBy, Question, StudyKind
+from researcher.errors import TopicInvalid
 from researcher.execution.environments import look_at, name_environments
-from researcher.plan import Arm
-from researcher.planner.base import History
-from researcher.planner.rules import RulesPlanner
-from researcher.question.asking import (
-    METRICS_OF,
-    QuestionFlags,
-    build_question,
-    check_environment,
-    check_title,
-    flags_of,
-    refuse,
-)
+from researcher.question.asking import METRICS_OF, QuestionFlags, build_question
 from researcher.question.flags import complete_model
-from researcher.question.reader import Reading, read_topic
-from researcher.question.wording import describe_question
-from researcher.servers.server_pool import check_servers
 from researcher.study.budget import present_budget
-from swarm.config import cluster_from_environment, complete_address
-from swarm.doctor.examination import Health
-from swarm.doctor.verl import check_sampler, check_trainer
-from swarm.environments.registry import agent_of
-from swarm.errors import JobInvalid, SwarmError
-from swarm.job import TrainJob, build_job
+from swarm.config import complete_address
+from swarm.environments import agent_of
+from swarm.errors import JobInvalid
+from swarm.job import TrainJob
 from swarm.program import is_program
-from swarm.sandbox.sandbox import Sandbox, choose_sandbox
-from swarm.tasks import TASK_FAMILIES
+from swarm.sandbox import Sandbox, choose_sandbox
 
 MAX_OF_ATTEMPT = 2**31 - 1
 """The largest limit of an episode that a server accepts."""
-VLLM_LIMIT_S = 120.0
-"""Seconds for an interpreter with many packages to answer on a busy machine."""
 
 
 class KeptCheckpoints(StrEnum):
@@ -330,194 +299,6 @@ def read_job(path: Path) -> dict[str, Any]:
     return {name: job.model_dump(mode="json")[name] for name in job.model_fields_set - own}
 
 
-def complete_from_topic(topic: str, settings: StudySettings) -> StudySettings:
-    """Return the settings, completed from the topic where no flag decides otherwise.
-
-    Only the `rules` planner reads topics this way; a language model reads the topic later. If flags name what is
-    compared, the topic is a title. A title may use any words, but it may name no setting that flags neither vary nor
-    fix.
-
-    Raises TopicNotUnderstood for a topic with words that match nothing, TopicInvalid for one that contradicts a flag.
-    """
-    if settings.planner != "rules" or not topic.strip():
-        return settings
-    reading = read_topic(topic, has_environment=settings.family is not None or settings.env is not None)
-    given = settings.model_dump(exclude_defaults=True)
-    if settings.is_asked:
-        check_title(reading, settings.question(), settings.fix, settings.family or settings.env)
-        return settings
-    check_environment(reading, settings.family or settings.env)
-    unread = reading.unread + _too_many_gpus(reading, settings)
-    if unread and not settings.assume:
-        raise refuse(replace(reading, unread=unread), given)
-    flags = flags_of(reading)
-    if "family" in given or "env" in given:
-        flags = {name: value for name, value in flags.items() if name not in ("family", "env")}
-    if "env" in flags:
-        source, mark, options = str(flags["env"]).partition("?")
-        path = Path(source).expanduser()
-        flags["env"] = f"{path.resolve()}{mark}{options}" if path.exists() else flags["env"]
-    if "n_gpu" in flags and settings.engine is None and "engine" not in settings.job:
-        flags["engine"] = "auto"
-    # Flags win over the topic, but fixed settings are added up from both.
-    fix = (*settings.fix, *flags.pop("fix", ()))
-    return read_settings({**settings.model_dump(), **flags, **given, "fix": fix, "not_studied": unread})
-
-
-def read_request(topic: str, settings: StudySettings) -> FrameRequest:
-    """Return the request that the `rules` planner frames, from the topic and the flags. Raises TopicInvalid."""
-    return complete_from_topic(topic, settings).request(topic)
-
-
-def _too_many_gpus(reading: Reading, settings: StudySettings) -> tuple[str, ...]:
-    wanted, here = reading.counts.get("n_gpu"), _count_gpus(settings)
-    is_here = wanted is None or here is None or wanted <= here or "n_gpu" in settings.job
-    return () if is_here else (f"{wanted:g} GPUs",)
-
-
-def _count_gpus(settings: StudySettings) -> int | None:
-    """Return how many GPUs own servers would find; None if runs are on other machines, or use no GPU."""
-    on_ray, _ = cluster_from_environment()
-    if settings.servers or on_ray is not None or settings.base_job().get("engine") == "fake":
-        return None
-    return sum(1 for device in Path("/dev").glob("nvidia*") if device.name.removeprefix("nvidia").isdigit())
-
-
-def check_study(topic: str, settings: StudySettings) -> tuple[str, ...]:
-    """Check everything that can be checked without a run, and return lines that describe the understood question.
-
-    Nothing is stored before. With a language model there are no lines, because it reads the topic later. Raises
-    TopicInvalid, ServerProblem or SandboxUnavailable.
-    """
-    if not topic.strip():
-        raise TopicInvalid("the topic is empty: say what to study, such as 'Does group size matter for word reversal?'")
-    if settings.family is not None and settings.family not in TASK_FAMILIES:
-        raise TopicInvalid(f"unknown environment {settings.family!r}; choose one of: {', '.join(TASK_FAMILIES)}")
-    _check_scores(settings)
-    try:
-        build_job({"engine": "local", **settings.base_job()})
-    except JobInvalid as error:
-        raise TopicInvalid(f"--job: {error.message}") from error
-    if not settings.servers:
-        _check_model(settings.base_job(), "--train-model")
-        _check_engine(settings.base_job())
-    train_envs = [look_at(name, "--train-env") for name in settings.train_envs]
-    understood: tuple[str, ...] = ()
-    if settings.planner == "rules":
-        planner = build_rules_planner(settings)
-        charter = planner.frame(settings.request(topic))
-        arms = planner.plan(charter, History()).arms
-        for arm in () if settings.servers else arms:
-            _check_model(arm.job, f"arm {arm.name}")
-        _check_training(arms, train_envs)
-        understood = tuple(describe_question(charter))
-    else:
-        _check_language_model(settings)
-        settings.request(topic)
-    sandbox_of(settings)
-    _check_programs(settings)
-    check_servers(settings.servers)
-    return understood
-
-
-def _check_scores(settings: StudySettings) -> None:
-    """Check that metric, score settings and job fit together. Raises TopicInvalid."""
-    metric = settings.metric or settings.judged_by
-    if settings.judged_by.needs_curve and settings.eval_every is None:
-        raise TopicInvalid(f"--metric {metric} needs scores in mid-training: give --eval-every N")
-    if settings.judged_by not in METRICS_OF.get(settings.asked, tuple(JudgedBy)):
-        known = " or ".join(METRICS_OF[settings.asked])
-        raise TopicInvalid(f"--metric {metric} does not say what is {settings.asked}: use {known}, or leave it out")
-    if settings.judged_by is JudgedBy.STEPS_TO and settings.planner != "rules":
-        raise TopicInvalid(
-            f"--metric {metric} needs arms of equally many steps, which a language model may change: use --metric area"
-        )
-    if settings.eval_every is not None and (settings.equal or "").startswith(("tokens", "time")):
-        raise TopicInvalid(
-            f"--eval-every needs runs of known steps, and --equal {settings.equal} ends them: leave one of both out"
-        )
-    if settings.eval_every is not None and "save_freq" in settings.job:
-        raise TopicInvalid("--eval-every says which checkpoints are kept: leave save_freq out of the job")
-    for name in ("eval_every", "eval_env"):
-        if settings.job.get(name):
-            raise TopicInvalid(
-                f"a study scores its runs itself, in mid-training by --eval-every: leave {name} out of the job"
-            )
-
-
-def _check_training(arms: Sequence[Arm], named: Sequence[StudiedEnvironment]) -> None:
-    """Open the environments that arms train on, except those opened for a flag. Raises TopicInvalid.
-
-    Two equal environments are refused, because the study would compare a thing with itself.
-    """
-    known = {environment.reference: environment for environment in named}
-    names: dict[str, str] = {}
-    for reference in dict.fromkeys(arm.environment for arm in arms if arm.environment is not None):
-        digest = (known.get(reference) or look_at(reference, "--vary")).digest
-        if digest in names:
-            flag = "--train-env" if reference in known else "--vary"
-            raise TopicInvalid(f"{flag}: {names[digest]} and {reference} are the same environment: change one")
-        names[digest] = reference
-
-
-def _check_programs(settings: StudySettings) -> None:
-    """Raise TopicInvalid for two equal programs, because the study would compare a thing with itself."""
-    names: dict[str, str] = {}
-    for program in settings.programs:
-        if program.code in names:
-            raise TopicInvalid(f"--program: {names[program.code]} and {program.name} are the same program: change one")
-        names[program.code] = program.name
-
-
-def _check_model(job: Mapping[str, Any], where: str) -> None:
-    """Raise TopicInvalid if the model is not on this machine, where own servers run."""
-    if job.get("engine") == "fake" or "model" not in job:
-        return
-    # Imported here because it loads a tokenizer library.
-    from swarm.model_path import resolve_model
-
-    try:
-        resolve_model(str(job["model"]))
-    except SwarmError as error:
-        raise TopicInvalid(f"{where}: {error.message}") from error
-
-
-def _check_engine(job: Mapping[str, Any]) -> None:
-    """Raise ServerProblem if the job needs verl and this machine, where own servers run, lacks a part of it."""
-    if build_job(dict(job)).chosen_engine != "verl":
-        return
-    _, vllm_python = cluster_from_environment()
-    for finding in (check_trainer(), check_sampler(vllm_python, VLLM_LIMIT_S)):
-        if finding.verdict is not Health.OK:
-            raise ServerProblem(f"--engine verl cannot be used here: {finding.message}: {finding.remedy}")
-
-
 def sandbox_of(settings: StudySettings) -> Sandbox | None:
     """Return the sandbox for code of a language model; None for the `rules` planner. Raises SandboxUnavailable."""
     return None if settings.planner == "rules" else choose_sandbox(settings.unsafe_no_sandbox)
-
-
-def build_rules_planner(settings: StudySettings) -> RulesPlanner:
-    programs = {program.name: program.code for program in settings.programs}
-    return RulesPlanner(programs=programs, train_envs=name_environments(settings.train_envs))
-
-
-def _check_language_model(settings: StudySettings) -> None:
-    """Raise TopicInvalid for settings that a planner with a language model lacks or cannot use."""
-    if settings.train_envs:
-        raise TopicInvalid("--train-env names what --planner rules compares: leave it out, or use --planner rules")
-    if settings.question().options:
-        raise TopicInvalid("--vary: --planner rules alone varies options of the environment: add --planner rules")
-    if len(settings.programs) > 1:
-        raise TopicInvalid("--program: with a language model name one program, which those that it writes start from")
-    if not settings.model:
-        raise TopicInvalid(
-            f"--planner {settings.planner} needs the name of a model: give --model NAME, or use --planner rules"
-        )
-    if not os.environ.get("OPENAI_API_KEY"):
-        raise TopicInvalid(
-            f"--planner {settings.planner} needs OPENAI_API_KEY "
-            "(any text if the server at OPENAI_BASE_URL asks for none)"
-        )
-    if settings.max_llm_usd is not None and settings.llm_price is None:
-        raise TopicInvalid("--max-llm-usd needs the model's prices: give --llm-price INPUT,OUTPUT in $ per 1M tokens")

@@ -15,13 +15,13 @@ from typing import Any
 import yaml
 
 import swarm
-from experiments_db import Artifact, Evaluation, Experiment, ExperimentStore, Run
+from experiments_db import Artifact, DetailedEvaluation, Experiment, ExperimentStore, Run
 from researcher.charter import Charter
 from researcher.evaluator import PRUNED, TRAIN_DIGEST, evaluator_hash
 from researcher.execution.environments import StudyEnvironments
 from researcher.execution.runs import job_of
 from researcher.loop.pruning import checkpoint_of
-from researcher.verification.result import Check, differences
+from researcher.verification.result import RecordCheck, differences
 from swarm.environments import Environment
 from swarm.errors import SwarmError
 from swarm.job import build_job
@@ -30,7 +30,7 @@ AUTOMATIC = (None, "auto")
 """The values of a job's settings that the server resolves."""
 
 
-def check_programs(store: ExperimentStore, study_id: str) -> Check:
+def check_programs(store: ExperimentStore, study_id: str) -> RecordCheck:
     """Check that the files beside each run and in the folder of its arm are the arm's program, byte for byte."""
     experiments = {item.id: item for item in store.list_experiments(study_id)}
     runs = {run.id: run for run in store.list_runs(study_id=study_id)}
@@ -47,10 +47,10 @@ def check_programs(store: ExperimentStore, study_id: str) -> Check:
             missing += 1
         elif found != code.encode():
             mismatches.append(f"{artifact.path} is not the program that ran")
-    return Check("programs", files, tuple(mismatches), _not_there(missing))
+    return RecordCheck("programs", files, tuple(mismatches), _not_there(missing))
 
 
-def check_jobs(store: ExperimentStore, study_id: str) -> Check:
+def check_jobs(store: ExperimentStore, study_id: str) -> RecordCheck:
     """Check that each run had the settings of its arm, and its own seed."""
     experiments = {item.id: item for item in store.list_experiments(study_id)}
     runs = store.list_runs(study_id=study_id)
@@ -67,10 +67,10 @@ def check_jobs(store: ExperimentStore, study_id: str) -> Check:
             continue
         given = job_of(study_id, experiment, run.seed, run.attempt)
         mismatches += differences(_read_yaml(found), given, artifact.path)
-    return Check("jobs", len(runs), tuple(mismatches), _not_there(missing))
+    return RecordCheck("jobs", len(runs), tuple(mismatches), _not_there(missing))
 
 
-def check_files(store: ExperimentStore, study_id: str) -> Check:
+def check_files(store: ExperimentStore, study_id: str) -> RecordCheck:
     """Check all other files with a stored hash, except those of the report, which report_check.py writes anew."""
     mismatches: list[str] = []
     files, missing = 0, 0
@@ -82,10 +82,10 @@ def check_files(store: ExperimentStore, study_id: str) -> Check:
             missing += 1
         elif sha256(found).hexdigest() != artifact.sha256:
             mismatches.append(f"{artifact.path} was changed since it was noted")
-    return Check("files", files, tuple(mismatches), _not_there(missing))
+    return RecordCheck("files", files, tuple(mismatches), _not_there(missing))
 
 
-def check_checkpoints(store: ExperimentStore, study_id: str) -> Check:
+def check_checkpoints(store: ExperimentStore, study_id: str) -> RecordCheck:
     """Return the finished runs whose weights the study removed after scoring.
 
     Weights that remain are not read: they may lie on another machine, and no number of the study depends on them.
@@ -93,20 +93,22 @@ def check_checkpoints(store: ExperimentStore, study_id: str) -> Check:
     runs = [run for run in store.list_runs(study_id=study_id) if checkpoint_of(run) is not None]
     pruned = [run.id for run in runs if str(checkpoint_of(run)) in run.external_ids.get(PRUNED, ())]
     notes = (f"those of {len(pruned)} runs were removed by the study: {', '.join(pruned)}",) if pruned else ()
-    return Check("checkpoints", len(runs), notes=notes)
+    return RecordCheck("checkpoints", len(runs), notes=notes)
 
 
-def check_environments(store: ExperimentStore, study_id: str, charter: Charter) -> Iterator[Check]:
+def check_environments(store: ExperimentStore, study_id: str, charter: Charter) -> Iterator[RecordCheck]:
     """Check data and grader, which share one hash, and how scores were measured on them."""
     evaluations = store.list_evaluations(study_id=study_id)
     with closing(StudyEnvironments()) as environments:
         try:
             environment = environments.open(charter.environment)
         except SwarmError as error:
-            yield Check("environments", 0, notes=(f"{charter.environment} cannot be opened: {error.message}",))
-            yield Check("measurements", len(evaluations), tuple(_unlike(evaluations)), ("tasks were not looked at",))
+            yield RecordCheck("environments", 0, notes=(f"{charter.environment} cannot be opened: {error.message}",))
+            yield RecordCheck(
+                "measurements", len(evaluations), tuple(_unlike(evaluations)), ("tasks were not looked at",)
+            )
             return
-        yield Check("environments", *_compare_digests(store, study_id, charter, environment, environments))
+        yield RecordCheck("environments", *_compare_digests(store, study_id, charter, environment, environments))
         yield _check_measurements(charter, environment, evaluations, store.list_runs(study_id=study_id))
 
 
@@ -145,8 +147,8 @@ def _compare_digests(
 
 
 def _check_measurements(
-    charter: Charter, environment: Environment, evaluations: list[Evaluation], runs: list[Run]
-) -> Check:
+    charter: Charter, environment: Environment, evaluations: list[DetailedEvaluation], runs: list[Run]
+) -> RecordCheck:
     """Check that every score was measured on the charter's tasks, in the way that this version measures."""
     versions = {run.id: run.environment.get("swarm") for run in runs}
     mismatches = list(_unlike(evaluations))
@@ -161,10 +163,10 @@ def _check_measurements(
         if item.evaluator_hash != hashes[item.split]:
             mismatches.append(f"{item.run_id}: its {item.phase} score was measured on other tasks, or in another way")
     notes = (f"{others} were measured by another version: their tasks were not looked at",) if others else ()
-    return Check("measurements", len(evaluations), tuple(mismatches), notes)
+    return RecordCheck("measurements", len(evaluations), tuple(mismatches), notes)
 
 
-def _unlike(evaluations: list[Evaluation]) -> Iterator[str]:
+def _unlike(evaluations: list[DetailedEvaluation]) -> Iterator[str]:
     first: dict[str, str] = {}
     for item in evaluations:
         if first.setdefault(item.split, item.evaluator_hash) != item.evaluator_hash:

@@ -13,17 +13,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from experiments_db import (
-    Evaluation,
+    DetailedEvaluation,
     Event,
     Experiment,
     ExperimentStore,
     Finding,
-    Hypothesis,
     IterationDocument,
     JsonObject,
+    Outcome,
     Run,
     Severity,
-    Verdict,
+    StoredHypothesis,
 )
 
 
@@ -44,7 +44,7 @@ class Written:
 
     analysis: JsonObject | None = None
     findings: dict[tuple[int, str], dict[str, Any]] = field(default_factory=dict[tuple[int, str], dict[str, Any]])
-    hypotheses: dict[str, tuple[Verdict, str]] = field(default_factory=dict[str, tuple[Verdict, str]])
+    hypotheses: dict[str, tuple[Outcome, str]] = field(default_factory=dict[str, tuple[Outcome, str]])
 
 
 class RecomputedStore(ExperimentStore):
@@ -59,7 +59,7 @@ class RecomputedStore(ExperimentStore):
         super().__init__(*arguments, **options)
         self.written = Written()
 
-    def list_evaluations(self, **conditions: Any) -> list[Evaluation]:
+    def list_evaluations(self, **conditions: Any) -> list[DetailedEvaluation]:
         found = super().list_evaluations(**conditions)
         return [recompute(item) for item in found if self.moment is None or item.created_at <= self.moment.at]
 
@@ -72,7 +72,7 @@ class RecomputedStore(ExperimentStore):
     def list_experiments(self, study_id: str, **conditions: Any) -> list[Experiment]:
         return [item for item in super().list_experiments(study_id, **conditions) if self._is_by_then(item.iteration)]
 
-    def list_hypotheses(self, study_id: str) -> list[Hypothesis]:
+    def list_hypotheses(self, study_id: str) -> list[StoredHypothesis]:
         return [item for item in super().list_hypotheses(study_id) if self._is_by_then(item.iteration)]
 
     def list_plans(self, study_id: str) -> list[IterationDocument]:
@@ -94,7 +94,7 @@ class RecomputedStore(ExperimentStore):
     def record_analysis(self, study_id: str, iteration: int, document: JsonObject) -> None:
         self.written.analysis = document
 
-    def judge_hypothesis(self, hypothesis_id: str, verdict: Verdict, reason: str) -> Hypothesis:
+    def judge_hypothesis(self, hypothesis_id: str, verdict: Outcome, reason: str) -> StoredHypothesis:
         self.written.hypotheses[hypothesis_id] = (verdict, reason)
         found = next(item for item in self._hypotheses() if item.id == hypothesis_id)
         return replace(found, verdict=verdict, verdict_reason=reason)
@@ -103,7 +103,7 @@ class RecomputedStore(ExperimentStore):
         severity = values.get("severity", Severity.INFO)
         return Event(0, study_id, values.get("run_id"), severity, kind, message, values.get("payload") or {}, 0.0)
 
-    def _hypotheses(self) -> Collection[Hypothesis]:
+    def _hypotheses(self) -> Collection[StoredHypothesis]:
         return [
             item for study in self.list_studies() for item in super(RecomputedStore, self).list_hypotheses(study.id)
         ]
@@ -112,7 +112,7 @@ class RecomputedStore(ExperimentStore):
         return self.moment is None or iteration <= self.moment.iteration
 
 
-def recompute(evaluation: Evaluation) -> Evaluation:
+def recompute(evaluation: DetailedEvaluation) -> DetailedEvaluation:
     """Return the score with mean, error, successes and episodes from its rewards."""
     rewards: list[float] = evaluation.details["rewards"]
     by_task: dict[str, list[float]] = {}

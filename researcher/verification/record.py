@@ -8,36 +8,36 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from experiments_db import BudgetKind, Charter, ExperimentStore, RunStatus, Study, hash_json
+from experiments_db import BudgetKind, ExperimentStore, RunStatus, StoredCharter, Study, hash_json
 from researcher.evaluator import FINAL, TEST
 from researcher.study.ending import ROWS_CHANGED
 from researcher.study.log import charter_from_json, plan_from_json
-from researcher.verification.result import Check, differences
+from researcher.verification.result import RecordCheck, differences
 
 
-def check_rows(store: ExperimentStore, study: Study) -> Iterator[Check]:
+def check_rows(store: ExperimentStore, study: Study) -> Iterator[RecordCheck]:
     """Compare the rows of each table with those at the end of the study, even if it has continued since."""
     if earlier := store.list_events(study.id, kind=ROWS_CHANGED, limit=None):
-        yield Check("rows at an earlier end", len(earlier), tuple(event.message for event in earlier))
+        yield RecordCheck("rows at an earlier end", len(earlier), tuple(event.message for event in earlier))
     ended = store.find_digest(study.id)
     if ended is None:
         lost = (f"the study is {study.status}, and the digest of its rows is gone",) if study.status.is_end else ()
-        yield Check("rows", len(lost), lost, () if lost else ("they are compared once the study has ended",))
+        yield RecordCheck("rows", len(lost), lost, () if lost else ("they are compared once the study has ended",))
         return
     now = store.compute_digest(study.id)
     differences = ended.compare(now)
     for name, table in now.tables.items():
         if table.rows or name in differences:
-            yield Check(f"rows of {name}", table.rows, (differences[name],) if name in differences else ())
+            yield RecordCheck(f"rows of {name}", table.rows, (differences[name],) if name in differences else ())
 
 
-def check_charter(charter: Charter) -> Check:
+def check_charter(charter: StoredCharter) -> RecordCheck:
     found = hash_json(charter.document)
     wrong = (f"the charter hashes to {found[:12]}, it was frozen as {charter.content_hash[:12]}",)
-    return Check("charter", 1, () if found == charter.content_hash else wrong)
+    return RecordCheck("charter", 1, () if found == charter.content_hash else wrong)
 
 
-def check_plans(store: ExperimentStore, study_id: str) -> Check:
+def check_plans(store: ExperimentStore, study_id: str) -> RecordCheck:
     """Check that each arm is the one in the first plan that named it."""
     experiments = {item.name: item for item in store.list_experiments(study_id)}
     mismatches: list[str] = []
@@ -52,10 +52,10 @@ def check_plans(store: ExperimentStore, study_id: str) -> Check:
                 mismatches += differences(dict(found.factors), dict(arm.factors), f"arm {arm.name}: factors")
             planned.add(arm.name)
     mismatches += [f"arm {name} is in no plan" for name in experiments if name not in planned]
-    return Check("planned arms", len(planned), tuple(mismatches))
+    return RecordCheck("planned arms", len(planned), tuple(mismatches))
 
 
-def check_decisions(store: ExperimentStore, study_id: str) -> Check:
+def check_decisions(store: ExperimentStore, study_id: str) -> RecordCheck:
     decisions = store.list_decisions(study_id)
     known = {item.id for item in store.list_findings(study_id=study_id)}
     lost = [
@@ -66,10 +66,10 @@ def check_decisions(store: ExperimentStore, study_id: str) -> Check:
     ]
     analysed = {item.iteration for item in store.list_analyses(study_id)}
     blind = [f"decision {item.iteration + 1} has no analysis" for item in decisions if item.iteration not in analysed]
-    return Check("decisions", len(decisions), (*lost, *blind))
+    return RecordCheck("decisions", len(decisions), (*lost, *blind))
 
 
-def check_test_split(store: ExperimentStore, study_id: str, charter: Charter) -> Check:
+def check_test_split(store: ExperimentStore, study_id: str, charter: StoredCharter) -> RecordCheck:
     """Check that the test split was scored only after it was opened, and only for the arms it was opened for."""
     document = charter_from_json(charter.document)
     arms = {item.id: item.name for item in store.list_experiments(study_id)}
@@ -82,10 +82,10 @@ def check_test_split(store: ExperimentStore, study_id: str, charter: Charter) ->
             mismatches.append(f"{item.run_id} was scored on the {document.test_split} split before it was opened")
         elif name not in (charter.test_opened_for or ""):
             mismatches.append(f"{item.run_id} of {name} was scored, opened was it to {charter.test_opened_for}")
-    return Check("test split", len(scores), tuple(mismatches))
+    return RecordCheck("test split", len(scores), tuple(mismatches))
 
 
-def check_runs(store: ExperimentStore, study_id: str, charter: Charter) -> Check:
+def check_runs(store: ExperimentStore, study_id: str, charter: StoredCharter) -> RecordCheck:
     """Check that finished runs have their scores and that each launched trial was charged once."""
     document = charter_from_json(charter.document)
     runs = store.list_runs(study_id=study_id)
@@ -99,4 +99,4 @@ def check_runs(store: ExperimentStore, study_id: str, charter: Charter) -> Check
     charged = store.sum_budget(study_id)[BudgetKind.RUNS]
     if charged != len(begun):
         mismatches.append(f"{charged:g} runs are charged to the budget, {len(begun)} were launched")
-    return Check("runs", len(runs), tuple(mismatches))
+    return RecordCheck("runs", len(runs), tuple(mismatches))

@@ -15,7 +15,7 @@ from pathlib import Path
 from experiments_db import Artifact, ExperimentStore
 from researcher.report.write import WRITER, build_report
 from researcher.verification.recomputed import RecomputedStore
-from researcher.verification.result import Check
+from researcher.verification.result import RecordCheck
 
 GROWING = ("wall clock (s)",)
 """Lines that still change while the report is written, such as the time of the study's own process."""
@@ -27,10 +27,10 @@ MAX_LINES = 5
 _PICTURE = re.compile(r"data:image/png;base64,[A-Za-z0-9+/=]*")
 
 
-def check_report(store: ExperimentStore, study_id: str) -> Check:
+def check_report(store: ExperimentStore, study_id: str) -> RecordCheck:
     artifacts = [item for item in store.list_artifacts(study_id) if item.kind.startswith("report.")]
     if not artifacts:
-        return Check("report", 0, notes=("no report was written",))
+        return RecordCheck("report", 0, notes=("no report was written",))
     root = min((Path(item.path).parent for item in artifacts), key=lambda path: len(path.parts))
     mismatches: list[str] = []
     notes: list[str] = []
@@ -49,7 +49,7 @@ def check_report(store: ExperimentStore, study_id: str) -> Check:
                 notes += reason
             elif sha256(found).hexdigest() != artifact.sha256 and found != _bytes(again):
                 mismatches.append(f"{artifact.path} was changed since it was written")
-    return Check("report", checked, tuple(mismatches), tuple(dict.fromkeys(notes)))
+    return RecordCheck("report", checked, tuple(mismatches), tuple(dict.fromkeys(notes)))
 
 
 def _is_changed(artifact: Artifact) -> bool:

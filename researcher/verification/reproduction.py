@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import stdev
 from typing import Any
 
-from experiments_db import Author, Evaluation, Experiment, ExperimentStore, Run, RunStatus, Study, open_store
+from experiments_db import Author, DetailedEvaluation, Experiment, ExperimentStore, Run, RunStatus, Study, open_store
 from researcher.charter import Charter
 from researcher.errors import ResearchError, ServerProblem
 from researcher.evaluator import BASE, FINAL, Evaluator
@@ -35,8 +35,8 @@ from researcher.servers.leases import LeaseHolder
 from researcher.servers.server_pool import ServerPool
 from researcher.study.log import charter_from_json
 from swarm import SwarmClient
-from swarm.processes.child import Child, tail
-from swarm.sandbox.sandbox import Sandbox, choose_sandbox
+from swarm.processes import Child, tail
+from swarm.sandbox import Sandbox, choose_sandbox
 
 Z = 1.959964
 """The number of standard deviations around the mean that covers 95 % of a normal distribution."""
@@ -112,8 +112,8 @@ def reproduce(
 ) -> Reproduction:
     """Train a run again, score it and return the comparison with its record.
 
-    Raises NotFound for no such run, ResearchError for a run without a score or a repeat that fails, ServerProblem,
-    SandboxUnavailable or SwarmError.
+    Raises RecordNotFound for no such run, ResearchError for a run without a score or a repeat that fails,
+    ServerProblem, SandboxUnavailable or SwarmError.
     """
     run = store.get_run(run_id)
     record = _Record.read(store, run)
@@ -149,8 +149,8 @@ class _Record:
     charter: Charter
     document: dict[str, Any]
     experiment: Experiment
-    base: Evaluation | None
-    final: Evaluation
+    base: DetailedEvaluation | None
+    final: DetailedEvaluation
 
     @classmethod
     def read(cls, store: ExperimentStore, run: Run) -> _Record:
@@ -312,13 +312,13 @@ def _spread_of_seeds(store: ExperimentStore, record: _Record) -> float:
     return stdev(item.mean for item in scores) if len(scores) > 1 else 0.0
 
 
-def _by_task(evaluation: Evaluation) -> list[tuple[str, float]]:
+def _by_task(evaluation: DetailedEvaluation) -> list[tuple[str, float]]:
     """Return the rewards with their tasks, sorted, because episodes end in another order each time."""
     details = evaluation.details
     return sorted(zip(details.get("tasks", ()), details.get("rewards", ()), strict=False))
 
 
-def _differing(record: _Record, repeated: Run, final: Evaluation) -> Iterator[str]:
+def _differing(record: _Record, repeated: Run, final: DetailedEvaluation) -> Iterator[str]:
     for name in sorted({*record.run.environment, *repeated.environment}):
         was, is_now = record.run.environment.get(name), repeated.environment.get(name)
         if was != is_now:

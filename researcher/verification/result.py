@@ -16,7 +16,7 @@ TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class RecordCheck:
     """The check of one kind of record.
 
     `mismatches` have one line each with the place and the difference. `notes` say what could not be checked, and why.
@@ -37,7 +37,7 @@ class Verification:
 
     study_id: str
     digest: str | None
-    checks: tuple[Check, ...]
+    checks: tuple[RecordCheck, ...]
 
     @property
     def mismatches(self) -> int:

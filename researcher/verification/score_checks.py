@@ -24,13 +24,13 @@ from researcher.servers.server_pool import ServerPool
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog
 from researcher.verification.recomputed import Moment, RecomputedStore, Written, recompute
-from researcher.verification.result import Check, differences
+from researcher.verification.result import RecordCheck, differences
 
 NUMBERS = ("effect", "ci_low", "ci_high", "confidence", "p_value", "p_adjusted")
 NOT_COMPARED = frozenset({"id", "study_id", "created_at"})
 
 
-def check_scores(store: ExperimentStore, study_id: str) -> Check:
+def check_scores(store: ExperimentStore, study_id: str) -> RecordCheck:
     """Check that mean, error and successes of each score follow from the rewards of its episodes."""
     evaluations = store.list_evaluations(study_id=study_id)
     mismatches: list[str] = []
@@ -43,10 +43,10 @@ def check_scores(store: ExperimentStore, study_id: str) -> Check:
         found = recompute(item)
         for name in ("episodes", "successes", "mean", "stderr"):
             mismatches += differences(getattr(item, name), getattr(found, name), f"{where}: {name}")
-    return Check("scores", len(evaluations), tuple(mismatches))
+    return RecordCheck("scores", len(evaluations), tuple(mismatches))
 
 
-def check_analyses(store: ExperimentStore, study_id: str, charter: Charter) -> Iterator[Check]:
+def check_analyses(store: ExperimentStore, study_id: str, charter: Charter) -> Iterator[RecordCheck]:
     """Check that the conclusions of each iteration follow from its runs."""
     stored = store.list_analyses(study_id)
     results = [(item, _analyze_again(store, study_id, charter, item)) for item in stored]
@@ -80,14 +80,14 @@ def _analyze_again(store: ExperimentStore, study_id: str, charter: Charter, stor
     return view.written
 
 
-def _compare_analyses(results: list[tuple[IterationDocument, Written]]) -> Check:
+def _compare_analyses(results: list[tuple[IterationDocument, Written]]) -> RecordCheck:
     mismatches: list[str] = []
     for stored, written in results:
         mismatches += differences(stored.document, written.analysis, f"analysis {stored.iteration + 1}")
-    return Check("analyses", len(results), tuple(mismatches))
+    return RecordCheck("analyses", len(results), tuple(mismatches))
 
 
-def _compare_findings(findings: list[Finding], results: list[tuple[IterationDocument, Written]]) -> Check:
+def _compare_findings(findings: list[Finding], results: list[tuple[IterationDocument, Written]]) -> RecordCheck:
     mismatches: list[str] = []
     # A later analysis replaces the findings of an earlier one about a disqualified arm.
     newest = {key: values for _, written in results for key, values in written.findings.items()}
@@ -101,10 +101,10 @@ def _compare_findings(findings: list[Finding], results: list[tuple[IterationDocu
     stored_keys = {(finding.iteration, finding.experiment_id) for finding in findings}
     lost = [key for key in newest if key not in stored_keys]
     mismatches += [f"analysis {number + 1}: the finding on {arm} is not on record" for number, arm in lost]
-    return Check("findings", len(findings), tuple(mismatches))
+    return RecordCheck("findings", len(findings), tuple(mismatches))
 
 
-def _compare_hypotheses(store: ExperimentStore, study_id: str, results: Sequence[Written]) -> Check:
+def _compare_hypotheses(store: ExperimentStore, study_id: str, results: Sequence[Written]) -> RecordCheck:
     """Compare the verdicts of hypotheses.
 
     Each analysis judges its own plan, and revokes verdicts on disqualified arms.
@@ -119,7 +119,7 @@ def _compare_hypotheses(store: ExperimentStore, study_id: str, results: Sequence
             continue
         mismatches += differences(item.verdict, again[0], f"hypothesis {item.key}: verdict")
         mismatches += differences(item.verdict_reason, again[1], f"hypothesis {item.key}: reason")
-    return Check("hypotheses", len(stored), tuple(mismatches))
+    return RecordCheck("hypotheses", len(stored), tuple(mismatches))
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:

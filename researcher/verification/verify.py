@@ -27,21 +27,21 @@ from researcher.verification.record import (
     check_test_split,
 )
 from researcher.verification.report_check import check_report
-from researcher.verification.result import Check, Verification
+from researcher.verification.result import RecordCheck, Verification
 from researcher.verification.score_checks import check_analyses, check_scores
 
 
 def verify_study(store: ExperimentStore, study_id: str) -> Verification:
     """Carry out all checks.
 
-    Raises StudyNotFound for a study without a charter, NotFound for no study.
+    Raises StudyNotFound for a study without a charter, RecordNotFound for no study.
     """
     study = store.get_study(study_id)
     stored = store.find_charter(study_id)
     if stored is None:
         raise StudyNotFound(f"study {study_id} has no charter yet, so there is nothing to verify")
     charter = charter_from_json(stored.document)
-    checks: dict[str, Callable[[], Iterable[Check]]] = {
+    checks: dict[str, Callable[[], Iterable[RecordCheck]]] = {
         "rows": lambda: check_rows(store, study),
         "charter": lambda: [check_charter(stored)],
         "planned arms": lambda: [check_plans(store, study_id)],
@@ -62,10 +62,10 @@ def verify_study(store: ExperimentStore, study_id: str) -> Verification:
     return Verification(study_id, None if ended is None else ended.sha256, found)
 
 
-def _carry_out(kind: str, check: Callable[[], Iterable[Check]]) -> Iterator[Check]:
+def _carry_out(kind: str, check: Callable[[], Iterable[RecordCheck]]) -> Iterator[RecordCheck]:
     """Run a check; a record that it cannot read is a mismatch, and the other checks go on."""
     try:
         yield from check()
     except Exception as error:  # noqa: BLE001 - the boundary: what cannot be recomputed is a result
         reason = " ".join(str(error).split())[:300]
-        yield Check(kind, 1, (f"{kind} cannot be recomputed: {type(error).__name__}: {reason}",))
+        yield RecordCheck(kind, 1, (f"{kind} cannot be recomputed: {type(error).__name__}: {reason}",))

@@ -19,8 +19,8 @@ class DropReason(StrEnum):
     exist. `group_too_small`: fewer than `min_group` episodes of its task were left. `constant_reward`: all rewards of
     its group were equal, and the stop rule asks for different ones. `group_closed`: its group was trained without it.
 
-    `no_baseline`: algorithm remax compares the episodes of a group with a greedy one, and its group had no greedy
-    episode or no others. `over_quota`: the batch, or its data source in a mixture, had enough without it, and the next
+    `no_baseline`: the algorithm compares the episodes of a group with a greedy one, and its group had no greedy episode
+    or no others. `over_quota`: the batch, or its data source in a mixture, had enough without it, and the next
     batch cannot use it.
     """
 

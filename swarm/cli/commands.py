@@ -201,9 +201,9 @@ def status(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
         from rich.console import Console
 
         from swarm.overwatch import panels
-        from swarm.overwatch.snapshot import Snapshot
+        from swarm.overwatch.snapshot import ServerSnapshot
 
-        Console().print(panels.report(Snapshot(client.url, time.time(), snapshot), with_history=False))
+        Console().print(panels.report(ServerSnapshot(client.url, time.time(), snapshot), with_history=False))
 
 
 @app.command()

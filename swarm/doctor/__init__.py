@@ -4,3 +4,8 @@ Place in the flow: the CLI uses it. examination.py runs checks within time limit
 are in installed.py, home.py, address.py and verl.py. They change no ledger and no running server, and remove the files
 that they write to measure a disk.
 """
+
+from swarm.doctor.examination import Health
+from swarm.doctor.verl import check_sampler, check_trainer
+
+__all__ = ["Health", "check_sampler", "check_trainer"]

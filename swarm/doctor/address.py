@@ -13,7 +13,7 @@ from pathlib import Path
 from swarm import __version__
 from swarm.client import SwarmClient
 from swarm.config import LEDGER, ServerConfig
-from swarm.doctor.examination import Finding, fail, ok, warn
+from swarm.doctor.examination import CheckFinding, fail, ok, warn
 from swarm.errors import Forbidden, JobInvalid, ServerUnreachable, SwarmError, Unauthorized
 from swarm.schemas import Status
 
@@ -24,7 +24,7 @@ LARGEST_SKEW_S = 5.0
 EARLIEST_TIME = 1_767_225_600
 
 
-def check_tokens(host: str) -> Finding:
+def check_tokens(host: str) -> CheckFinding:
     """Check the tokens in the environment by the rule of `swarm start`."""
     try:
         config = ServerConfig.from_environment(host=host)
@@ -47,7 +47,7 @@ def check_tokens(host: str) -> Finding:
     return ok(f"set for {', '.join(roles)}")
 
 
-def check_port(host: str, port: int, token: str | None) -> Finding:
+def check_port(host: str, port: int, token: str | None) -> CheckFinding:
     """Check that the port is free, or that a swarm server of this version answers there."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -75,7 +75,7 @@ def check_port(host: str, port: int, token: str | None) -> Finding:
     return ok(f"a swarm server answers at {url}: {status.state}, step {status.step}")
 
 
-def check_clock(host: str, port: int, token: str | None, home: Path) -> Finding:
+def check_clock(host: str, port: int, token: str | None, home: Path) -> CheckFinding:
     """Check the clock. Deadlines and leases are stored as times of day, so a wrong clock ends episodes wrongly."""
     now = time.time()
     shown = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(now))

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from swarm.doctor import address, home, installed, verl
-from swarm.doctor.examination import Check, Finding, fail, warn
+from swarm.doctor.examination import Check, CheckFinding, fail, warn
 
 QUICK_S = 10.0
 PROBE_S = installed.PROBE_LIMIT_S + 10.0
@@ -64,11 +64,11 @@ def checks_of(flags: ServerFlags) -> list[Check]:
     ]
 
 
-def _quick(name: str, run: Callable[[], Finding]) -> Check:
+def _quick(name: str, run: Callable[[], CheckFinding]) -> Check:
     return Check(name, run, QUICK_S, _STUCK)
 
 
-def _ledger_is_large(directory: Path) -> Finding:
+def _ledger_is_large(directory: Path) -> CheckFinding:
     return warn(
         f"only partly read within {LEDGER_S:.0f} s: no damage found so far",
         f"run `swarm doctor --home {shlex.quote(str(directory))}`, which reads all of it",

@@ -27,7 +27,7 @@ class Health(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckFinding:
     """The result of a check: one line about the present state, and one with a remedy unless it is OK."""
 
     verdict: Health
@@ -40,54 +40,54 @@ class Check:
     """A check to run; `if_late` is its finding if `run` takes longer than `limit_s` seconds."""
 
     name: str
-    run: Callable[[], Finding]
+    run: Callable[[], CheckFinding]
     limit_s: float
-    if_late: Finding
+    if_late: CheckFinding
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TimedFinding:
     name: str
-    finding: Finding
+    finding: CheckFinding
     seconds: float
 
     def as_json(self) -> dict[str, Any]:
         return {"check": self.name, **asdict(self.finding), "seconds": round(self.seconds, 3)}
 
 
-def ok(message: str) -> Finding:
-    return Finding(Health.OK, message)
+def ok(message: str) -> CheckFinding:
+    return CheckFinding(Health.OK, message)
 
 
-def warn(message: str, remedy: str) -> Finding:
-    return Finding(Health.WARN, message, remedy)
+def warn(message: str, remedy: str) -> CheckFinding:
+    return CheckFinding(Health.WARN, message, remedy)
 
 
-def fail(message: str, remedy: str) -> Finding:
-    return Finding(Health.FAIL, message, remedy)
+def fail(message: str, remedy: str) -> CheckFinding:
+    return CheckFinding(Health.FAIL, message, remedy)
 
 
-def examine(checks: Sequence[Check]) -> list[Outcome]:
+def examine(checks: Sequence[Check]) -> list[TimedFinding]:
     """Run all checks at once; return their outcomes in the given order, after the longest `limit_s` at the latest."""
     began = time.monotonic()
     started = [(check, _start(check)) for check in checks]
-    outcomes: list[Outcome] = []
+    outcomes: list[TimedFinding] = []
     for check, future in started:
         left_s = began + check.limit_s - time.monotonic()
         try:
             outcomes.append(future.result(timeout=max(0.0, left_s)))
         except TimeoutError:
-            outcomes.append(Outcome(check.name, check.if_late, check.limit_s))
+            outcomes.append(TimedFinding(check.name, check.if_late, check.limit_s))
     return outcomes
 
 
-def worst(outcomes: Sequence[Outcome]) -> Health:
+def worst(outcomes: Sequence[TimedFinding]) -> Health:
     found = {outcome.finding.verdict for outcome in outcomes}
     return next((verdict for verdict in (Health.FAIL, Health.WARN) if verdict in found), Health.OK)
 
 
-def _start(check: Check) -> Future[Outcome]:
-    future: Future[Outcome] = Future()
+def _start(check: Check) -> Future[TimedFinding]:
+    future: Future[TimedFinding] = Future()
 
     def run() -> None:
         began = time.monotonic()
@@ -96,7 +96,7 @@ def _start(check: Check) -> Future[Outcome]:
         except Exception as error:  # the boundary: a check can fail in any way on a broken machine
             logger.info("check %s raised an error", check.name, exc_info=error)
             finding = fail(f"the check raised {type(error).__name__}: {error}", "run again with --verbose")
-        future.set_result(Outcome(check.name, finding, time.monotonic() - began))
+        future.set_result(TimedFinding(check.name, finding, time.monotonic() - began))
 
     # A daemon thread, because a thread in a system call cannot be ended and would keep the process from ending.
     threading.Thread(target=run, name=f"check {check.name}", daemon=True).start()

@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from swarm.doctor.examination import Finding, fail, ok, warn
+from swarm.doctor.examination import CheckFinding, fail, ok, warn
 from swarm.errors import LedgerDamaged, LedgerError
 from swarm.ledger.database import lock_of
 from swarm.server.home import inspect_home, ledger_of
@@ -32,7 +32,7 @@ SLOW_FSYNC_S = 0.03
 NETWORK_FILESYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "9p", "ceph", "lustre"})
 
 
-def check_home(home: Path) -> Finding:
+def check_home(home: Path) -> CheckFinding:
     """Check that the directory can be written, has free space, and is not on a network filesystem."""
     place = existing_parent(home)
     try:
@@ -57,7 +57,7 @@ def check_home(home: Path) -> Finding:
     return ok(shown)
 
 
-def check_disk_use(home: Path) -> Finding:
+def check_disk_use(home: Path) -> CheckFinding:
     """Check the disk space that ledger and checkpoints use."""
     if not home.is_dir():
         return ok("nothing yet")
@@ -75,7 +75,7 @@ def check_disk_use(home: Path) -> Finding:
     return ok(shown)
 
 
-def check_fsync(home: Path) -> Finding:
+def check_fsync(home: Path) -> CheckFinding:
     """Check the median time of a durable 4 KiB write, on a temporary file."""
     times: list[float] = []
     try:
@@ -95,7 +95,7 @@ def check_fsync(home: Path) -> Finding:
     return ok(message)
 
 
-def check_ledger(home: Path) -> Finding:
+def check_ledger(home: Path) -> CheckFinding:
     """Check that the ledger is undamaged, has the schema of this version, and belongs to its control file."""
     path = ledger_of(home)
     try:

@@ -20,7 +20,7 @@ from typing import Any
 
 from packaging.requirements import Requirement
 
-from swarm.doctor.examination import Finding, fail, ok, warn
+from swarm.doctor.examination import CheckFinding, fail, ok, warn
 from swarm.sandbox.cgroup import find_parent
 from swarm.sandbox.seccomp import build_filter
 
@@ -34,19 +34,19 @@ PROBE_LIMIT_S = 120.0
 BWRAP_LIMIT_S = 10.0
 
 
-def check_python() -> Finding:
+def check_python() -> CheckFinding:
     present = f"Python {sys.version.split()[0]} at {sys.executable}"
     if not OLDEST_PYTHON <= sys.version_info[:2] <= NEWEST_PYTHON:
         return fail(present, "make a virtual environment with Python 3.11 or 3.12")
     return ok(present)
 
 
-def check_server_packages() -> Finding:
+def check_server_packages() -> CheckFinding:
     """Check the packages that the server and the local engine need."""
     return _check_extra("server", is_optional=False)
 
 
-def check_optional_extra(extra: str) -> Finding:
+def check_optional_extra(extra: str) -> CheckFinding:
     return _check_extra(extra, is_optional=True)
 
 
@@ -68,7 +68,7 @@ class TensorProbe:
             return self._outcome
 
 
-def check_tensors(probe: TensorProbe) -> Finding:
+def check_tensors(probe: TensorProbe) -> CheckFinding:
     outcome = probe.outcome()
     cores = len(os.sched_getaffinity(0))
     if not outcome.found:
@@ -89,7 +89,7 @@ def check_tensors(probe: TensorProbe) -> Finding:
     return ok(f"{message}, no GPU: the local engine runs on the CPU")
 
 
-def check_bundled_model(probe: TensorProbe) -> Finding:
+def check_bundled_model(probe: TensorProbe) -> CheckFinding:
     outcome = probe.outcome()
     if len(outcome.found) < 2:
         if outcome.found and outcome.is_late:
@@ -99,7 +99,7 @@ def check_bundled_model(probe: TensorProbe) -> Finding:
     return ok(f"nano: {found['parameters']:,} parameters, loaded and run in {found['seconds']:.1f} s")
 
 
-def check_bubblewrap() -> Finding:
+def check_bubblewrap() -> CheckFinding:
     """Check bubblewrap, which the researcher needs to run code that a language model wrote."""
     bwrap = shutil.which("bwrap")
     if bwrap is None:
@@ -133,7 +133,7 @@ def _filter_in_force() -> str:
     return f"system calls are not filtered, because there is no filter for {platform.machine()}"
 
 
-def check_open_files() -> Finding:
+def check_open_files() -> CheckFinding:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= ENOUGH_OPEN_FILES:
         return ok(f"{'no limit' if soft == resource.RLIM_INFINITY else f'{soft:,} per process'}")
@@ -144,7 +144,7 @@ def check_open_files() -> Finding:
     )
 
 
-def _check_extra(extra: str, *, is_optional: bool) -> Finding:
+def _check_extra(extra: str, *, is_optional: bool) -> CheckFinding:
     try:
         declared = importlib.metadata.requires(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:

@@ -11,12 +11,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from swarm.doctor.examination import Health, Outcome
+from swarm.doctor.examination import Health, TimedFinding
 
 STYLES = {Health.OK: "green", Health.WARN: "yellow", Health.FAIL: "bold red"}
 
 
-def table_of(outcomes: Sequence[Outcome]) -> RenderableType:
+def table_of(outcomes: Sequence[TimedFinding]) -> RenderableType:
     """Return a table with one row for each check, its remedy below its finding, and a last line with the totals."""
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(no_wrap=True)
@@ -31,6 +31,6 @@ def table_of(outcomes: Sequence[Outcome]) -> RenderableType:
     return Group(table, Text(_sum(outcomes), style="dim"))
 
 
-def _sum(outcomes: Sequence[Outcome]) -> str:
+def _sum(outcomes: Sequence[TimedFinding]) -> str:
     counts = {verdict: sum(outcome.finding.verdict is verdict for outcome in outcomes) for verdict in Health}
     return ", ".join(f"{count} {verdict.value}" for verdict, count in counts.items() if count)

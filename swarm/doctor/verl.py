@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from swarm.doctor.examination import Finding, ok, warn
+from swarm.doctor.examination import CheckFinding, ok, warn
 from swarm.doctor.installed import check_optional_extra
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -25,12 +25,12 @@ VLLM_LIMIT_S = 8.0
 _ASK_VERSION = "import importlib.metadata; print(importlib.metadata.version('vllm'))"
 
 
-def check_trainer() -> Finding:
+def check_trainer() -> CheckFinding:
     """Check the packages of the trainer, which runs verl's workers over Ray in the server's own environment."""
     return check_optional_extra("verl")
 
 
-def check_sampler(vllm_python: Path | None, limit_s: float = VLLM_LIMIT_S) -> Finding:
+def check_sampler(vllm_python: Path | None, limit_s: float = VLLM_LIMIT_S) -> CheckFinding:
     """Check the sampler vLLM, with the interpreter that the server would start it with."""
     python = Path(sys.executable) if vllm_python is None else vllm_python
     remedy = "for the verl engine: install vLLM in an environment of its own and set SWARM_VLLM_PYTHON to its python"
@@ -46,7 +46,7 @@ def check_sampler(vllm_python: Path | None, limit_s: float = VLLM_LIMIT_S) -> Fi
     return ok(f"vLLM {version} at {python}")
 
 
-def check_ray(address: str | None) -> Finding:
+def check_ray(address: str | None) -> CheckFinding:
     """Check that the given Ray cluster answers."""
     if address is None:
         return ok("none given: the verl engine starts a local cluster")
@@ -66,7 +66,7 @@ def check_ray(address: str | None) -> Finding:
     return ok(f"{host}:{port} answers")
 
 
-def check_shared_memory() -> Finding:
+def check_shared_memory() -> CheckFinding:
     """Check the shared memory, by which the trainer passes new weights to the samplers on the same host."""
     if not SHARED_MEMORY.is_dir() or not os.access(SHARED_MEMORY, os.W_OK):
         return warn(f"{SHARED_MEMORY} cannot be written", "mount a tmpfs there: the verl engine needs it")

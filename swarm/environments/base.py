@@ -61,7 +61,7 @@ class Session(ABC):
         """Take one assistant message and return the messages that follow it, or None when the attempt is over."""
 
 
-class SingleTurn(Session):
+class SingleTurnSession(Session):
     """A session with one question, whose answer ends the attempt."""
 
     def __init__(self, query: str, system: str | None = None) -> None:
@@ -97,7 +97,7 @@ class Environment(ABC):
 
     def open(self, task: EnvironmentTask) -> Session:
         """Open a new attempt at a task."""
-        return SingleTurn(task.task.main_query)
+        return SingleTurnSession(task.task.main_query)
 
     @abstractmethod
     def grade(self, task: EnvironmentTask, transcript: Transcript) -> Grade:

@@ -30,7 +30,7 @@ TOLERATED_JOINED = 0.5
 SLOW_S = 1.0
 
 
-class Severity(StrEnum):
+class CheckSeverity(StrEnum):
     OK = "ok"
     WARN = "warn"
     FAIL = "fail"
@@ -41,7 +41,7 @@ class CheckResult:
     """The result of one check in one line, which says what to do unless all is well."""
 
     check: str
-    severity: Severity
+    severity: CheckSeverity
     message: str
 
 
@@ -85,7 +85,7 @@ def check_environment(environment: Environment, samples: int = SAMPLES) -> Itera
         yield check(sampled)
     if isinstance(environment, DrivenEnvironment):
         message = f"skipped: {environment.refusal('grades for other agents')}; `swarm eval` runs it"
-        yield CheckResult("grades", Severity.OK, message)
+        yield CheckResult("grades", CheckSeverity.OK, message)
         return
     for check in of_grades:
         yield check(sampled)
@@ -101,8 +101,8 @@ def transcript_of(environment: Environment, task: EnvironmentTask, reply: str) -
 def _tasks(sampled: _Sampled) -> CheckResult:
     counts = ", ".join(f"{len(tasks)} {split}" for split, tasks in sampled.by_split.items())
     if empty := [split for split, tasks in sampled.by_split.items() if not tasks]:
-        return CheckResult("tasks", Severity.FAIL, f"no tasks in {', '.join(empty)} ({counts} checked): add some")
-    return CheckResult("tasks", Severity.OK, f"{counts} checked")
+        return CheckResult("tasks", CheckSeverity.FAIL, f"no tasks in {', '.join(empty)} ({counts} checked): add some")
+    return CheckResult("tasks", CheckSeverity.OK, f"{counts} checked")
 
 
 def _splits(sampled: _Sampled) -> CheckResult:
@@ -116,33 +116,33 @@ def _splits(sampled: _Sampled) -> CheckResult:
             if other is not split:
                 question = task.task.main_query[:60]
                 return CheckResult(
-                    "splits", Severity.FAIL, f"{question!r} is in both {other} and {split}: keep it in one"
+                    "splits", CheckSeverity.FAIL, f"{question!r} is in both {other} and {split}: keep it in one"
                 )
-    return CheckResult("splits", Severity.OK, "no question is in two splits")
+    return CheckResult("splits", CheckSeverity.OK, "no question is in two splits")
 
 
 def _order(sampled: _Sampled) -> CheckResult:
     again = islice(sampled.environment.tasks(Split.TRAIN), len(sampled.train))
     if [task.task.task_id for task in again] != [task.task.task_id for task in sampled.train]:
         return CheckResult(
-            "order", Severity.FAIL, "the same seed gave other tasks: make tasks depend on split and seed alone"
+            "order", CheckSeverity.FAIL, "the same seed gave other tasks: make tasks depend on split and seed alone"
         )
-    return CheckResult("order", Severity.OK, "the same seed gives the same tasks")
+    return CheckResult("order", CheckSeverity.OK, "the same seed gives the same tasks")
 
 
 def _solutions(sampled: _Sampled) -> CheckResult:
     known = [(task, solution) for task, solution in sampled.solved if solution is not None]
     if not known:
-        return CheckResult("solutions", Severity.OK, "no solutions are known, so none was graded")
+        return CheckResult("solutions", CheckSeverity.OK, "no solutions are known, so none was graded")
     for task, solution in known:
         grade = sampled.grade(task, solution)
         if not grade.is_success:
             return CheckResult(
                 "solutions",
-                Severity.FAIL,
+                CheckSeverity.FAIL,
                 f"the right answer {solution[:40]!r} of {task.task.task_id} is graded {grade.score:g}: fix the grader",
             )
-    return CheckResult("solutions", Severity.OK, f"{len(known)} right answers are graded as right")
+    return CheckResult("solutions", CheckSeverity.OK, f"{len(known)} right answers are graded as right")
 
 
 def _determinism(sampled: _Sampled) -> CheckResult:
@@ -150,9 +150,11 @@ def _determinism(sampled: _Sampled) -> CheckResult:
         for reply in (solution or "", "?"):
             if sampled.grade(task, reply) != sampled.grade(task, reply):
                 return CheckResult(
-                    "determinism", Severity.FAIL, f"{task.task.task_id}: one attempt got two grades: fix the grader"
+                    "determinism",
+                    CheckSeverity.FAIL,
+                    f"{task.task.task_id}: one attempt got two grades: fix the grader",
                 )
-    return CheckResult("determinism", Severity.OK, "an attempt always gets the same grade")
+    return CheckResult("determinism", CheckSeverity.OK, "an attempt always gets the same grade")
 
 
 def _empty_and_echo(sampled: _Sampled) -> CheckResult:
@@ -161,22 +163,26 @@ def _empty_and_echo(sampled: _Sampled) -> CheckResult:
     earned = {"an empty answer": _mean(empty), "the question itself": _mean(echo)}
     message = " and ".join(f"{name} earns {score:.2f}" for name, score in earned.items())
     if max(earned.values()) > TOLERATED_JUNK:
-        return CheckResult("empty answers", Severity.FAIL, f"{message} on average: fix the grader")
-    return CheckResult("empty answers", Severity.OK, message)
+        return CheckResult("empty answers", CheckSeverity.FAIL, f"{message} on average: fix the grader")
+    return CheckResult("empty answers", CheckSeverity.OK, message)
 
 
 def _constant(sampled: _Sampled) -> CheckResult:
     solutions = Counter(solution for _, solution in sampled.solved if solution is not None)
     if not solutions:
-        return CheckResult("constant answers", Severity.OK, "no solutions are known, so none was tried on all tasks")
+        return CheckResult(
+            "constant answers", CheckSeverity.OK, "no solutions are known, so none was tried on all tasks"
+        )
     reply, _ = solutions.most_common(1)[0]
     earned = _mean([sampled.grade(task, reply).score for task in sampled.train])
     message = f"the most common answer {reply[:40]!r} earns {earned:.2f} on average"
     if earned > TOLERATED_CONSTANT:
         return CheckResult(
-            "constant answers", Severity.FAIL, f"{message}: a model would learn this answer alone, so vary the answers"
+            "constant answers",
+            CheckSeverity.FAIL,
+            f"{message}: a model would learn this answer alone, so vary the answers",
         )
-    return CheckResult("constant answers", Severity.OK, message)
+    return CheckResult("constant answers", CheckSeverity.OK, message)
 
 
 def _joined(sampled: _Sampled) -> CheckResult:
@@ -187,13 +193,13 @@ def _joined(sampled: _Sampled) -> CheckResult:
     known = [(task, solution) for task, solution in sampled.solved if solution is not None]
     joined = [solution for solution, _ in Counter(solution for _, solution in known).most_common(JOINED)]
     if len(joined) < 2:
-        return CheckResult("joined answers", Severity.OK, "fewer than two answers are known, so none were joined")
+        return CheckResult("joined answers", CheckSeverity.OK, "fewer than two answers are known, so none were joined")
     reply = "\n".join(joined)
     earned = _mean([sampled.grade(task, reply).score for task, solution in known if solution in joined])
     message = f"a reply that lists {len(joined)} answers earns {earned:.2f} where the right one is among them"
     if earned > TOLERATED_JOINED:
-        return CheckResult("joined answers", Severity.FAIL, f"{message}: have the grader compare the whole answer")
-    return CheckResult("joined answers", Severity.OK, message)
+        return CheckResult("joined answers", CheckSeverity.FAIL, f"{message}: have the grader compare the whole answer")
+    return CheckResult("joined answers", CheckSeverity.OK, message)
 
 
 def _time(sampled: _Sampled) -> CheckResult:
@@ -206,8 +212,10 @@ def _time(sampled: _Sampled) -> CheckResult:
         f"{1000 * sampled.seconds / max(1, tasks):.1f} ms to make a task, {1000 * each:.1f} ms to grade an attempt"
     )
     if each > SLOW_S:
-        return CheckResult("time", Severity.WARN, f"{message}: speed up the grader, because it slows training down")
-    return CheckResult("time", Severity.OK, message)
+        return CheckResult(
+            "time", CheckSeverity.WARN, f"{message}: speed up the grader, because it slows training down"
+        )
+    return CheckResult("time", CheckSeverity.OK, message)
 
 
 def _mean(values: list[float]) -> float:

@@ -51,7 +51,7 @@ from swarm.run.lifecycle import EngineLifecycle
 
 
 @dataclass(frozen=True, slots=True)
-class Deps:
+class RouteDependencies:
     """Everything that the routes call. `served` returns None while no engine runs."""
 
     control: Control
@@ -64,7 +64,7 @@ class Deps:
     version: str
 
 
-def create_app(deps: Deps) -> SwarmApi:
+def create_app(deps: RouteDependencies) -> SwarmApi:
     """Return the ASGI app of one server.
 
     Control and episode routes need a token whose role allows the call, if the server has tokens. Model routes need the
@@ -100,7 +100,7 @@ def create_app(deps: Deps) -> SwarmApi:
     return app
 
 
-def _guarded(deps: Deps, traffic: Traffic) -> list[APIRouter]:
+def _guarded(deps: RouteDependencies, traffic: Traffic) -> list[APIRouter]:
     gate = Gate(deps.guard, AuditLog(deps.ledger), deps.control.lease.check)
     life = gate.router(CLIENTS, "episodes")
     add_life_routes(life, deps.served, deps.ledger)

@@ -1,6 +1,6 @@
 """The durable record of a server: SQLite, one writer, group commit."""
 
-from swarm.ledger.evaluations import Report as Report
+from swarm.ledger.evaluations import EvaluationReport as EvaluationReport
 from swarm.ledger.ledger import Ledger as Ledger
 from swarm.ledger.rows import NO_USE as NO_USE
 from swarm.ledger.rows import AuditRow as AuditRow
@@ -25,4 +25,4 @@ from swarm.ledger.rows import SamplingSettings as SamplingSettings
 from swarm.ledger.rows import StateRow as StateRow
 from swarm.ledger.rows import TaskRow as TaskRow
 from swarm.ledger.writer import CommitCount as CommitCount
-from swarm.ledger.writes.results import Ending as Ending
+from swarm.ledger.writes.results import ReportedResult as ReportedResult

@@ -27,7 +27,7 @@ _OPEN = "state IN ('due', 'running')"
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class EvaluationReport:
     """The final report of an evaluator: the episodes that it scored, and how many attempts brought no reward."""
 
     evaluator: str
@@ -134,7 +134,7 @@ def abandon_evaluation(connection: sqlite3.Connection, at: float, step: int, rea
     return evaluation_of(connection, step)
 
 
-def end_evaluation(connection: sqlite3.Connection, at: float, step: int, report: Report) -> EvaluationRow:
+def end_evaluation(connection: sqlite3.Connection, at: float, step: int, report: EvaluationReport) -> EvaluationRow:
     """Score the weights of a step, exactly once. The same report again gives the same answer.
 
     A report without episodes abandons the evaluation. Raise NotFound, Conflict if another evaluator runs the evaluation

@@ -15,7 +15,7 @@ from swarm.ledger import queries
 from swarm.ledger.rows import EndReceipt, EpisodeRow
 from swarm.ledger.writes.counts import count_acknowledged
 from swarm.ledger.writes.episodes import close_episode, receipt_of
-from swarm.ledger.writes.results import SET_RESULT, Ending
+from swarm.ledger.writes.results import SET_RESULT, ReportedResult
 from swarm.ledger.writes.usage import add_use
 from swarm.schemas import EpisodeState
 
@@ -29,7 +29,7 @@ _GIVEN_UP = frozenset({EpisodeState.ABORTED, EpisodeState.EXPIRED})
 
 
 def prepare_episode(
-    connection: sqlite3.Connection, ending: Ending, *, transaction_sha256: str, inquiry_url: str | None
+    connection: sqlite3.Connection, ending: ReportedResult, *, transaction_sha256: str, inquiry_url: str | None
 ) -> EndReceipt:
     """Store the result of a running episode that counts only if its transaction commits.
 
@@ -97,7 +97,7 @@ def transaction(connection: sqlite3.Connection, transaction_sha256: str) -> Epis
     return None if row is None else queries.to_episode(row)
 
 
-def _replay(row: EpisodeRow, ending: Ending, transaction_sha256: str) -> EndReceipt:
+def _replay(row: EpisodeRow, ending: ReportedResult, transaction_sha256: str) -> EndReceipt:
     if row.state in _GIVEN_UP:
         raise _over(row)
     _require_same(row, transaction_sha256)

@@ -16,7 +16,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import Footer, Static
 
 from swarm.overwatch import panels
-from swarm.overwatch.snapshot import Snapshot, Watcher
+from swarm.overwatch.snapshot import ServerSnapshot, Watcher
 
 TALL_SCREEN_LINES = 34
 
@@ -46,7 +46,7 @@ class Dashboard(App[None]):
         super().__init__()
         self._watcher = watcher
         self._every_s = every_s
-        self._snapshot: Snapshot | None = None
+        self._snapshot: ServerSnapshot | None = None
         self._looked_at = 0.0
         self.is_paused = False
 

@@ -1,6 +1,6 @@
 """The panels of the monitor as Rich renderables, one function per panel.
 
-Place in the flow: it makes text and tables of a Snapshot. The dashboard arranges them on a screen; `--once` and
+Place in the flow: it makes text and tables of a ServerSnapshot. The dashboard arranges them on a screen; `--once` and
 `status` print them one below the other. It knows neither HTTP nor the app. Names and messages from the server are shown
 as plain text without control characters, so that no client can control another person's terminal.
 """
@@ -22,7 +22,7 @@ from rich.text import Text
 from textual.renderables.sparkline import Sparkline
 
 from swarm.client.intervals import interval_on_record
-from swarm.overwatch.snapshot import Snapshot
+from swarm.overwatch.snapshot import ServerSnapshot
 from swarm.schemas import (
     GROUPED_RULES,
     BatchPolicyView,
@@ -55,7 +55,7 @@ LOW, HIGH = Color.parse("#4a7a8c"), Color.parse("#8fd3b6")
 SILENT_CLIENT_S = 60.0
 
 
-def header(snapshot: Snapshot, *, is_paused: bool = False) -> RenderableType:
+def header(snapshot: ServerSnapshot, *, is_paused: bool = False) -> RenderableType:
     """Return the state and the job, and below them the reason of the state, the study, the scores and any problem."""
     status = snapshot.status
     lines: list[RenderableType] = [
@@ -76,7 +76,7 @@ def header(snapshot: Snapshot, *, is_paused: bool = False) -> RenderableType:
     return Group(*lines)
 
 
-def curve(snapshot: Snapshot, *, height: int = 1) -> RenderableType:
+def curve(snapshot: ServerSnapshot, *, height: int = 1) -> RenderableType:
     """Return the mean reward per step as a sparkline over the whole width, with the last figures above it."""
     values = [reward for _, reward in snapshot.rewards]
     if not values:
@@ -188,7 +188,7 @@ def not_trained(status: Status) -> RenderableType:
     return Text(", ".join(f"{printable(reason)} {count:,}" for reason, count in ordered))
 
 
-def events(snapshot: Snapshot, limit: int | None = None) -> RenderableType:
+def events(snapshot: ServerSnapshot, limit: int | None = None) -> RenderableType:
     """Return the newest events, newest first."""
     if not snapshot.events:
         return _line("none", "dim")
@@ -220,7 +220,7 @@ def disk(use: DiskView) -> RenderableType:
     return _line(figures)
 
 
-def report(snapshot: Snapshot, *, with_history: bool) -> RenderableType:
+def report(snapshot: ServerSnapshot, *, with_history: bool) -> RenderableType:
     """Return all panels one below the other, for output that is printed once."""
     status = snapshot.status
     if status is None:
@@ -276,7 +276,7 @@ def _counted(title: str, count: int) -> str:
     return f"{title} · {count:,}" if count else title
 
 
-def _state(snapshot: Snapshot, *, is_paused: bool) -> Text:
+def _state(snapshot: ServerSnapshot, *, is_paused: bool) -> Text:
     shown = Text()
     if is_paused:
         shown.append("paused · ", style="yellow")
@@ -301,7 +301,7 @@ def _scores(status: Status) -> str | None:
     return " · ".join(parts) or None
 
 
-def _problem(snapshot: Snapshot) -> Text | None:
+def _problem(snapshot: ServerSnapshot) -> Text | None:
     if snapshot.error is None or snapshot.failing_since is None:
         return None
     since = f"{clock(snapshot.failing_since)} ({duration(snapshot.at - snapshot.failing_since)})"

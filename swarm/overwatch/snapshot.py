@@ -29,7 +29,7 @@ LOOK_TIMEOUT_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class ServerSnapshot:
     """The state of a server after one look at it.
 
     `status` is the newest answer, or None before the first one. `rewards` are pairs of step and mean reward. `events`
@@ -68,13 +68,13 @@ class Watcher:
         self._client = AsyncSwarmClient(url, token, client_id="overwatch", timeout=LOOK_TIMEOUT_S)
         self._rewards: dict[int, float] = {}
         self._events: deque[EventView] = deque(maxlen=KEPT_EVENTS)
-        self._latest = Snapshot(url=self._client.url, at=time.time())
+        self._latest = ServerSnapshot(url=self._client.url, at=time.time())
 
     @property
     def url(self) -> str:
         return self._latest.url
 
-    async def look(self) -> Snapshot:
+    async def look(self) -> ServerSnapshot:
         """Ask the server once and return the snapshot. A SwarmError is put into it, beside the last answers."""
         before = self._latest
         began = time.time()
@@ -88,12 +88,12 @@ class Watcher:
             await self._read_rewards(status.step)
         except SwarmError as error:
             since = before.failing_since if before.failing_since is not None else began
-            self._latest = Snapshot(
+            self._latest = ServerSnapshot(
                 before.url, time.time(), before.status, before.rewards, before.events, error, failing_since=since
             )
         else:
             rewards = tuple(sorted(self._rewards.items()))
-            self._latest = Snapshot(before.url, time.time(), status, rewards, tuple(self._events))
+            self._latest = ServerSnapshot(before.url, time.time(), status, rewards, tuple(self._events))
         return self._latest
 
     async def close(self) -> None:

@@ -1,0 +1,48 @@
+"""Child processes: how to start them, wait for their announcements, and end them and whatever they leave.
+
+A name loads its module on first use, because the sandbox of a program shows only some of the modules.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from swarm.processes.announcement import NoAnnouncement, await_announcement
+    from swarm.processes.child import KILLED, Child, end_stale, is_dead, own_name, server_environment, tail
+    from swarm.processes.cores import usable_cores
+    from swarm.processes.imports import collector_paused
+
+__all__ = [
+    "KILLED",
+    "Child",
+    "NoAnnouncement",
+    "await_announcement",
+    "collector_paused",
+    "end_stale",
+    "is_dead",
+    "own_name",
+    "server_environment",
+    "tail",
+    "usable_cores",
+]
+
+_MODULE_BY_NAME = {
+    **dict.fromkeys(("NoAnnouncement", "await_announcement"), "swarm.processes.announcement"),
+    **dict.fromkeys(
+        ("KILLED", "Child", "end_stale", "is_dead", "own_name", "server_environment", "tail"), "swarm.processes.child"
+    ),
+    "usable_cores": "swarm.processes.cores",
+    "collector_paused": "swarm.processes.imports",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULE_BY_NAME:
+        raise AttributeError(f"module 'swarm.processes' has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULE_BY_NAME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -10,13 +10,23 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from swarm.program.attempts import Model, RecordedSession
-    from swarm.program.base import Program, answer_in_turn, is_program, load_program
-    from swarm.program.command_line import main
-    from swarm.program.training import TrainingResult, measure, train
+    from swarm.program.base import PLAIN, Program, answer_in_turn, is_program, load_program
+    from swarm.program.command_line import ENVIRONMENT_FAILED, NO_SANDBOX, PROGRAM_FAILED, main
+    from swarm.program.hosted.process import MAX_HUNG, ProgramProcess, place_program
+    from swarm.program.order import RUN_MARK
+    from swarm.program.training import EVAL_TEMPERATURE, TrainingResult, measure, train
 
 __all__ = [
+    "ENVIRONMENT_FAILED",
+    "EVAL_TEMPERATURE",
+    "MAX_HUNG",
+    "NO_SANDBOX",
+    "PLAIN",
+    "PROGRAM_FAILED",
+    "RUN_MARK",
     "Model",
     "Program",
+    "ProgramProcess",
     "RecordedSession",
     "TrainingResult",
     "answer_in_turn",
@@ -24,14 +34,17 @@ __all__ = [
     "load_program",
     "main",
     "measure",
+    "place_program",
     "train",
 ]
 
 _MODULE_BY_NAME = {
     **dict.fromkeys(("Model", "RecordedSession"), "swarm.program.attempts"),
-    **dict.fromkeys(("Program", "answer_in_turn", "is_program", "load_program"), "swarm.program.base"),
-    "main": "swarm.program.command_line",
-    **dict.fromkeys(("TrainingResult", "measure", "train"), "swarm.program.training"),
+    **dict.fromkeys(("PLAIN", "Program", "answer_in_turn", "is_program", "load_program"), "swarm.program.base"),
+    **dict.fromkeys(("ENVIRONMENT_FAILED", "NO_SANDBOX", "PROGRAM_FAILED", "main"), "swarm.program.command_line"),
+    **dict.fromkeys(("MAX_HUNG", "ProgramProcess", "place_program"), "swarm.program.hosted.process"),
+    "RUN_MARK": "swarm.program.order",
+    **dict.fromkeys(("EVAL_TEMPERATURE", "TrainingResult", "measure", "train"), "swarm.program.training"),
 }
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from swarm.client import SwarmClient
 from swarm.client.intervals import interval
 from swarm.environments import Environment
-from swarm.environments.environment_check import CheckResult, Severity
+from swarm.environments.environment_check import CheckResult, CheckSeverity
 from swarm.program.base import PLAIN, Program
 from swarm.program.training import measure
 from swarm.tasks.base import Split
@@ -82,12 +82,12 @@ def judge(score: BaseScore) -> CheckResult:
     """Return the check's result: whether there is something to learn, and else what to do."""
     if not score.rewards:
         return CheckResult(
-            "base score", Severity.FAIL, f"no attempt could be scored; the first failure: {score.first_failure}"
+            "base score", CheckSeverity.FAIL, f"no attempt could be scored; the first failure: {score.first_failure}"
         )
     if score.broken == len(score.rewards):
         return CheckResult(
             "base score",
-            Severity.FAIL,
+            CheckSeverity.FAIL,
             f"the program broke all {score.broken} attempts; the first: {score.first_failure}",
         )
     message = (
@@ -103,12 +103,12 @@ def judge(score: BaseScore) -> CheckResult:
     if is_low or max(score.rewards) <= 0:
         message += f": {'hardly any' if max(score.rewards) > 0 else 'no'} attempt earned anything, so there is nothing "
         message += "to learn from: take easier tasks, give partial credit, or try another model"
-        return CheckResult("base score", Severity.FAIL, message)
+        return CheckResult("base score", CheckSeverity.FAIL, message)
     if score.low > LEARNED_FROM:
         return CheckResult(
             "base score",
-            Severity.WARN,
+            CheckSeverity.WARN,
             f"{message}: nearly all earn everything, so there is little left to learn: take harder tasks",
         )
     is_whole = not score.failures and not score.broken
-    return CheckResult("base score", Severity.OK if is_whole else Severity.WARN, message)
+    return CheckResult("base score", CheckSeverity.OK if is_whole else CheckSeverity.WARN, message)

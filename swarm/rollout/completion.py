@@ -18,11 +18,12 @@ from typing import Any
 from swarm.errors import BadRequest, Conflict, ContextLengthExceeded, UnknownParameter
 from swarm.job import TrainJob
 from swarm.ledger import Ledger
+from swarm.rollout.call_metrics import CallCounts, Oddity, TokenRate
 from swarm.rollout.deduplication import CallIdentity, Closed, Completion, LogicalCall, Opened, Piece
 from swarm.rollout.episodes import Episodes, RunningEpisode
 from swarm.rollout.model_request import Conversation, ModelRequest, RawPrompt, SamplingDefaults
 from swarm.rollout.usage import OpenCompletion, call_seed
-from swarm.rollout.waiting_sampler import CallCounts, Crowded, Draft, Oddity, WaitingSampler
+from swarm.rollout.waiting_sampler import Crowded, Draft, WaitingSampler
 from swarm.tracker.codec import Codec
 from swarm.tracker.reply import ReplyStream
 from swarm.tracker.tree import Prompt
@@ -124,6 +125,7 @@ class ModelService:
 
     episodes: Episodes
     sampler: WaitingSampler
+    rate: TokenRate
     codec: Codec
     ledger: Ledger
     counts: CallCounts = field(default_factory=CallCounts)
@@ -138,12 +140,12 @@ class ModelService:
         return self.episodes.job
 
     def tokens_per_second(self) -> float:
-        return self.sampler.rate.per_second()
+        return self.rate.per_second()
 
     @property
     def tokens_sampled(self) -> int:
         """Tokens sampled since this run started the engine."""
-        return self.sampler.rate.total
+        return self.rate.total
 
     def defaults(self, episode: RunningEpisode) -> SamplingDefaults:
         """Return the sampling defaults for the fields that a request leaves out."""

@@ -153,7 +153,8 @@ class Episodes:
             return begun
         if self.policy.has_greedy and request.episode_type is EpisodeType.TRAIN and request.task_id is None:
             raise BadRequest(
-                "algorithm remax has one greedy episode for each task: name the task when its episode begins",
+                f"algorithm {self.job.algorithm} has one greedy episode for each task: name the task when its episode"
+                " begins",
                 param="task_id",
             )
         place = await self._admission.enter(

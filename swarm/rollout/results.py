@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from swarm.errors import BadRequest, Conflict, EpisodeEnded
 from swarm.job import TrainJob
-from swarm.ledger import NO_USE, Ending, EpisodeRow, ModelUse
+from swarm.ledger import NO_USE, EpisodeRow, ModelUse, ReportedResult
 from swarm.schemas import EndEpisodeRequest, EpisodeState
 from swarm.tracker.merge import merge
 from swarm.types import EpisodeType, FinishedEpisode, FinishReason, Turn
@@ -36,9 +36,9 @@ def ending_of(
     *,
     unrecorded: ModelUse = NO_USE,
     model_share: float | None = None,
-) -> Ending:
+) -> ReportedResult:
     """Return the ending to record for a result that came just now."""
-    return Ending(
+    return ReportedResult(
         episode_id=episode_id,
         idempotency_key=request.idempotency_key or episode_id,
         payload_digest=payload_digest(request),

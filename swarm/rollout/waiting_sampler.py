@@ -1,7 +1,7 @@
-"""Tokens of one completion from whichever sampler serves, and the counts of model calls.
+"""Tokens of one completion from whichever sampler serves.
 
-Place in the flow: below completion.py, above the sampler. While no sampler serves, a call waits here. The status shows
-the counts. This module knows nothing of messages, records or replies.
+Place in the flow: below completion.py, above the sampler. While no sampler serves, a call waits here. This module knows
+nothing of messages, records, replies or metrics.
 """
 
 from __future__ import annotations
@@ -9,79 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import time
-from collections import Counter, deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from swarm.errors import EngineFailure, EngineNotReady, EpisodeEnded, RolloutPaused
 from swarm.run.lifecycle import SERVING, EngineLifecycle
 from swarm.sampler import EngineLost, Sampler
 from swarm.schemas import EngineState
 from swarm.types import FinishReason, SamplingParams, TokenDelta
-
-MAX_NAMES = 100
-"""The most names that are counted. Clients choose the names of the fields they send; further names count as `other`."""
-
-OTHER = "other"
-
-
-class Oddity(StrEnum):
-    """Unusual events of model calls, each with a count of its own.
-
-    An attempt joined a running call, or got the reply of a finished one again. A caller gave its call up. A turn was
-    excluded from training because its tokens do not spell the reply that was shown.
-    """
-
-    JOINED = "joined"
-    REPLAYED = "replayed"
-    ORPHANED = "orphaned"
-    DECODE_MISMATCH = "decode_mismatch"
-
-
-@dataclass(slots=True)
-class CallCounts:
-    """Counts of model calls. `ignored_fields` counts the fields without effect by name."""
-
-    oddities: Counter[str] = field(default_factory=Counter[str])
-    ignored_fields: Counter[str] = field(default_factory=Counter[str])
-
-    def count(self, oddity: Oddity) -> None:
-        self.oddities[oddity.value] += 1
-
-    def ignore(self, names: Iterable[str]) -> None:
-        for name in names:
-            known = name in self.ignored_fields or len(self.ignored_fields) < MAX_NAMES
-            self.ignored_fields[name if known else OTHER] += 1
-
-
-RATE_WINDOW_S = 10.0
-
-
-class TokenRate:
-    """Tokens per second over the last seconds; `total` counts them all."""
-
-    def __init__(self, window_s: float = RATE_WINDOW_S) -> None:
-        self.total = 0
-        self._window_s = window_s
-        self._counts: deque[tuple[float, int]] = deque()
-
-    def add(self, tokens: int) -> None:
-        self.total += tokens
-        self._counts.append((time.monotonic(), tokens))
-        self._forget()
-
-    def per_second(self) -> float:
-        self._forget()
-        return sum(tokens for _, tokens in self._counts) / self._window_s
-
-    def _forget(self) -> None:
-        horizon = time.monotonic() - self._window_s
-        while self._counts and self._counts[0][0] < horizon:
-            self._counts.popleft()
-
 
 logger = logging.getLogger(__name__)
 
@@ -117,13 +53,17 @@ class Draft:
 
 @dataclass(slots=True)
 class WaitingSampler:
-    """The sampler of one started job. `on_failure` is called for failures that a new sampler would not repair."""
+    """The sampler of one started job.
+
+    `on_failure` is called for failures that a new sampler would not repair, `on_tokens` with the number of tokens of
+    each piece of a completion.
+    """
 
     sampler: Sampler
     lifecycle: EngineLifecycle
     max_wait_s: float
     on_failure: Callable[[EngineFailure], None]
-    rate: TokenRate = field(default_factory=TokenRate)
+    on_tokens: Callable[[int], None]
     _token_at: float = field(default=-math.inf, init=False)
 
     async def sample(self, draft: Draft) -> AsyncGenerator[TokenDelta]:
@@ -186,7 +126,7 @@ class WaitingSampler:
                             raise EngineNotReady("the engine stopped during this call", retry_after_s=5)
                         raise EngineLost("the engine was started anew")
                     self._token_at = clock()
-                    self.rate.add(len(delta.token_ids_T))
+                    self.on_tokens(len(delta.token_ids_T))
                     yield delta
         except TimeoutError as error:
             if clock() - self._token_at < self.max_wait_s / 2:

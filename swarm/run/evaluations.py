@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from swarm.errors import Conflict, EngineNotReady, SwarmError
-from swarm.ledger import EvaluationRow, EvaluationState, Ledger, Report
+from swarm.ledger import EvaluationReport, EvaluationRow, EvaluationState, Ledger
 from swarm.processes.child import is_dead
 from swarm.run.lifecycle import EngineLifecycle
 from swarm.run.running_job import RunningJob
@@ -163,7 +163,7 @@ class Evaluations:
         current.lease_until = time.monotonic() + current.lease_s
         return current.row
 
-    async def end(self, step: int, report: Report) -> EvaluationRow:
+    async def end(self, step: int, report: EvaluationReport) -> EvaluationRow:
         """Record the end of an evaluation, durable on return. Raises the errors of `Ledger.end_evaluation`."""
         async with self._changing:
             row = await self.ledger.end_evaluation(step, report)

@@ -36,12 +36,12 @@ _CONNECTION_HEADERS = frozenset({b"connection", b"keep-alive"})
 _OF_THE_CONNECTION = frozenset({"connection", "keep-alive", "proxy-connection", "upgrade", "te", "expect"})
 
 
-class Refused(Exception):
+class NotForwarded(Exception):
     """A request that is not forwarded to the server."""
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ForwardedRequest:
     """The head of a request as it goes to the server, and the length of its body."""
 
     head: bytes
@@ -84,7 +84,7 @@ def model_forwarder(connect: Connect, prefix: str) -> Handler:
         try:
             head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), HEAD_TIMEOUT_S)
             request = read_head(head, prefix)
-        except Refused as refusal:
+        except NotForwarded as refusal:
             writer.write(_refusal(str(refusal)))
             writer.close()
             return
@@ -114,7 +114,7 @@ async def _answer(upstream: asyncio.StreamReader, writer: asyncio.StreamWriter) 
     await copy(upstream, writer)
 
 
-async def _send(request: Request, reader: asyncio.StreamReader, upstream: asyncio.StreamWriter) -> None:
+async def _send(request: ForwardedRequest, reader: asyncio.StreamReader, upstream: asyncio.StreamWriter) -> None:
     """Send the request to the server, and drop all further bytes on the same connection."""
     try:
         upstream.write(request.head)
@@ -131,44 +131,44 @@ async def _send(request: Request, reader: asyncio.StreamReader, upstream: asynci
     upstream.close()
 
 
-def read_head(head: bytes, prefix: str) -> Request:
+def read_head(head: bytes, prefix: str) -> ForwardedRequest:
     """Return the request with its head rewritten.
 
-    Raises Refused for a head that is not plain, and for a route that is not a model's.
+    Raises NotForwarded for a head that is not plain, and for a route that is not a model's.
     """
     try:
         first, *lines = head[:-4].decode("ascii").split("\r\n")
     except UnicodeDecodeError:
-        raise Refused("the head of a request must be ASCII") from None
+        raise NotForwarded("the head of a request must be ASCII") from None
     words = first.split(" ")
     if len(words) != 3 or words[0] not in ("GET", "POST") or words[2] != "HTTP/1.1":
-        raise Refused("only GET and POST of HTTP/1.1 are forwarded")
+        raise NotForwarded("only GET and POST of HTTP/1.1 are forwarded")
     path = words[1].partition("?")[0]
     below = path.removeprefix(prefix)
     if not (path.startswith(prefix) and _MODEL_ROUTE.fullmatch(below)) or "//" in below or "/." in below:
-        raise Refused("a program may reach the routes of the model, and no other route of the server")
+        raise NotForwarded("a program may reach the routes of the model, and no other route of the server")
     kept = [line for line in map(_plain_header, lines) if line is not None]
     lengths = [value for name, value in kept if name.lower() == "content-length"]
     if len(lengths) > 1 or not all(re.fullmatch(r"\d{1,10}", value) for value in lengths):
-        raise Refused("a request must have one content-length, a number")
+        raise NotForwarded("a request must have one content-length, a number")
     body_bytes = int(lengths[0]) if lengths else 0
     if body_bytes > MAX_BODY_BYTES:
-        raise Refused("the body of the request is too long")
+        raise NotForwarded("the body of the request is too long")
     fields = "".join(f"{name}: {value}\r\n" for name, value in kept)
-    return Request(f"{first}\r\n{fields}connection: close\r\n\r\n".encode("ascii"), body_bytes)
+    return ForwardedRequest(f"{first}\r\n{fields}connection: close\r\n\r\n".encode("ascii"), body_bytes)
 
 
 def _plain_header(line: str) -> tuple[str, str] | None:
     """Return the name and value of a header, or None for one that concerns this connection alone.
 
-    Raises Refused for a header that is not plain.
+    Raises NotForwarded for a header that is not plain.
     """
     name, colon, value = line.partition(":")
     value = value.strip(" \t")
     if not colon or not _NAME.fullmatch(name) or not all(" " <= letter <= "~" or letter == "\t" for letter in value):
-        raise Refused("a header of the request is not plain")
+        raise NotForwarded("a header of the request is not plain")
     if name.lower() == "transfer-encoding":
-        raise Refused("transfer-encoding is not forwarded: send the length of the body as content-length")
+        raise NotForwarded("transfer-encoding is not forwarded: send the length of the body as content-length")
     return None if name.lower() in _OF_THE_CONNECTION else (name, value)
 
 

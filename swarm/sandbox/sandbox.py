@@ -37,7 +37,7 @@ USERS = 2**24
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class GuestLimits:
     """The resources that one guest may use.
 
     `memory_bytes`, `tasks` (processes and threads) and `files` (inodes) are totals of the sandbox; memory includes the
@@ -76,7 +76,7 @@ class Sandbox:
     bwrap: str
     namespaces: tuple[str, ...]
     own_user: bool = False
-    limits: Limits = field(default_factory=Limits)
+    limits: GuestLimits = field(default_factory=GuestLimits)
     cgroup: Path | None = None
 
     def check(self) -> None:
@@ -233,7 +233,7 @@ def _module(name: str) -> tuple[str, ...]:
     return (*_python(), "-c", f"{code}sys.exit(main(sys.argv[1:]))", str(swarm_package().parent))
 
 
-def _limit_flags(limits: Limits) -> list[str]:
+def _limit_flags(limits: GuestLimits) -> list[str]:
     names = ("tasks", "files", "memory_bytes", "file_bytes", "address_bytes", "log_bytes", "cpu_s")
     return [flag for name in names for flag in (f"--max-{name.replace('_', '-')}", str(getattr(limits, name)))]
 

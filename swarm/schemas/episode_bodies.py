@@ -50,8 +50,8 @@ class BeginEpisodeResponse(Body):
     """The new episode with the credentials of its model routes.
 
     `base_url` ends in /v1 and has the host that the caller used. `api_key` works for this episode only. If `is_greedy`,
-    all calls of the episode are sampled at temperature 0, whatever they ask for. The algorithm remax uses its reward as
-    the baseline of the task's other episodes.
+    all calls of the episode are sampled at temperature 0, whatever they ask for, and its
+    reward is the baseline of the task's other episodes.
     """
 
     episode_id: str

@@ -22,6 +22,7 @@ from swarm.job import TrainJob
 from swarm.ledger import BatchRow, EventRow, JobRow, Ledger, OpenWork
 from swarm.live_settings import JobTimeline
 from swarm.processes.imports import collector_paused
+from swarm.rollout.call_metrics import TokenRate
 from swarm.rollout.completion import ModelService
 from swarm.rollout.episodes import Episodes
 from swarm.rollout.results import finished_episode, salvaged_episode
@@ -33,7 +34,7 @@ from swarm.run.lifecycle import EngineLifecycle
 from swarm.run.running_job import RunningJob
 from swarm.sampler import SamplerInfo
 from swarm.server.initial_weights import InitialWeights
-from swarm.server.run import Run
+from swarm.server.run import JobRun
 from swarm.tracker.codec import Codec
 from swarm.trainer.checkpoints import RunCheckpoints
 from swarm.trainer.loop import TrainLoop
@@ -47,15 +48,15 @@ EVENTS_AT_ONCE = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class JobHistory:
     """The history of a job as its events tell it: how often its engine has recovered."""
 
     recoveries: int = 0
 
-    def then(self, event: EventRow) -> History:
+    def then(self, event: EventRow) -> JobHistory:
         match event.kind:
             case "job.started":
-                return History()
+                return JobHistory()
             case "engine.recovered":
                 return replace(self, recoveries=self.recoveries + 1)
             case _:
@@ -74,7 +75,7 @@ class Assembly:
     fail: Callable[[str], Awaitable[None]]
     on_engine_failure: Callable[[EngineFailure], None]
 
-    async def build(self, job: TrainJob, row: JobRow, work: OpenWork | None, crashed_at: float | None) -> Run:
+    async def build(self, job: TrainJob, row: JobRow, work: OpenWork | None, crashed_at: float | None) -> JobRun:
         """Return a run of `job`, as it was given. The caller starts it with `carry_on`.
 
         The run continues with `work`, or begins at the first step if `work` is None. `crashed_at` is when a crashed
@@ -120,7 +121,7 @@ class Assembly:
             recovery_overhead=self.config.recovery_overhead,
             last_metrics=await self._last_metrics(work),
         )
-        return Run(
+        return JobRun(
             config=self.config,
             ledger=self.ledger,
             lifecycle=self.lifecycle,
@@ -160,9 +161,13 @@ class Assembly:
         return episodes
 
     def _open_service(self, episodes: Episodes, backend: Backend, codec: Codec) -> ModelService:
+        rate = TokenRate()
         return ModelService(
             episodes=episodes,
-            sampler=WaitingSampler(backend.sampler, self.lifecycle, self.config.max_wait_s, self.on_engine_failure),
+            sampler=WaitingSampler(
+                backend.sampler, self.lifecycle, self.config.max_wait_s, self.on_engine_failure, rate.add
+            ),
+            rate=rate,
             codec=codec.bounded(episodes.context_length),
             ledger=self.ledger,
         )
@@ -181,10 +186,10 @@ class Assembly:
             return {}
         return dict((await self.ledger.metrics(work.step - 1, 1))[0].metrics)
 
-    async def _read_history(self) -> History:
-        history, after_id = History(), 0
+    async def _read_history(self) -> JobHistory:
+        history, after_id = JobHistory(), 0
         while events := await self.ledger.events(after_id, EVENTS_AT_ONCE):
-            history = reduce(History.then, events, history)
+            history = reduce(JobHistory.then, events, history)
             after_id = events[-1].event_id
         return history
 

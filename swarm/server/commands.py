@@ -35,7 +35,7 @@ from swarm.server.build import Assembly
 from swarm.server.disk import DiskMeter
 from swarm.server.evaluator import environment_of, evaluator_of
 from swarm.server.lease import ServerLease
-from swarm.server.run import Run
+from swarm.server.run import JobRun
 from swarm.server.status import build_job_view, build_status
 
 logger = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class SwarmServer:
         self.ends_by_failure = False
         """Whether a failure of the engine ends the process. The process then reports the reason itself."""
         self._job: TrainJob | None = None
-        self._run: Run | None = None
+        self._run: JobRun | None = None
         self._commands = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
         self.lifecycle = EngineLifecycle(ledger.record_state)
@@ -396,7 +396,7 @@ class SwarmServer:
         if run is not None:
             await run.close(reason)
 
-    def _require_run(self) -> Run:
+    def _require_run(self) -> JobRun:
         if self._run is None:
             raise EngineNotReady("no engine is running: a client starts it (auto_sync_train_config_and_start_engine)")
         return self._run

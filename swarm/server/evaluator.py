@@ -23,7 +23,7 @@ from swarm.job import TrainJob
 from swarm.ledger import Ledger
 from swarm.processes.child import Child, tail
 from swarm.run.evaluations import Evaluations
-from swarm.server.run import Run
+from swarm.server.run import JobRun
 from swarm.tasks.registry import TASK_FAMILIES
 
 logger = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ def environment_of(job: TrainJob, config: ServerConfig) -> str | None:
     )
 
 
-def evaluator_of(run: Run, job: TrainJob, config: ServerConfig, url: str) -> Evaluator | None:
+def evaluator_of(run: JobRun, job: TrainJob, config: ServerConfig, url: str) -> EvaluatorCommand | None:
     """Return the evaluator of a run, or None if the job has no `eval_env`.
 
     Also return None if the server does not offer the environment. This happens when a restarted server, which resumes
@@ -68,11 +68,11 @@ def evaluator_of(run: Run, job: TrainJob, config: ServerConfig, url: str) -> Eva
         return None
     command = [sys.executable, "-m", "swarm.cli", "eval", "--follow", "--env", environment, "--url", url, "--json"]
     log = config.home / "evaluator.log"
-    return Evaluator(command, run.loop.evaluations, run.ledger, _environment_variables(config), log)
+    return EvaluatorCommand(command, run.loop.evaluations, run.ledger, _environment_variables(config), log)
 
 
 @dataclass(slots=True)
-class Evaluator:
+class EvaluatorCommand:
     """A command that runs whenever a score is due, and is restarted when it fails."""
 
     command: list[str]

@@ -23,7 +23,7 @@ import swarm
 from swarm.backends.base import Backends
 from swarm.config import ServerConfig
 from swarm.errors import EngineFailure, SwarmError
-from swarm.gateway.app import Deps, create_app
+from swarm.gateway.app import RouteDependencies, create_app
 from swarm.gateway.control.event_routes import EventStreams
 from swarm.gateway.http.auth import TokenGuard
 from swarm.gateway.http.connection import GuardedConnection
@@ -139,7 +139,7 @@ async def _serve(
     server = SwarmServer(config, ledger, backends, url=url)
     events = EventStreams(ledger)
     app = create_app(
-        Deps(
+        RouteDependencies(
             control=server.control,
             served=server.find_service,
             lifecycle=server.lifecycle,

@@ -43,7 +43,7 @@ REWOUND = "weights_rewound"
 
 
 @dataclass(slots=True)
-class Run:
+class JobRun:
     """A run of a job. `carry_on` executes it until it is cancelled, or raises the error that ended the run.
 
     `recoveries` counts the crashes of engine or server that this job has survived. `fail` ends the run from outside of

@@ -14,12 +14,12 @@ from swarm.ledger import EvaluationRow
 from swarm.live_settings import JobChange
 from swarm.run.lifecycle import EngineLifecycle
 from swarm.schemas import EvaluationView, JobChangeView, JobView, Status
-from swarm.server.run import Run
+from swarm.server.run import JobRun
 
 RUNNING_SHOWN = 50
 
 
-def build_status(job: TrainJob | None, run: Run | None, lifecycle: EngineLifecycle, started_at: float) -> Status:
+def build_status(job: TrainJob | None, run: JobRun | None, lifecycle: EngineLifecycle, started_at: float) -> Status:
     """Return what the server knows without a read of the ledger or the disk.
 
     `started_at` is in seconds since the epoch.
@@ -59,7 +59,7 @@ def build_status(job: TrainJob | None, run: Run | None, lifecycle: EngineLifecyc
     )
 
 
-def build_job_view(job: TrainJob | None, run: Run | None) -> JobView:
+def build_job_view(job: TrainJob | None, run: JobRun | None) -> JobView:
     if job is None:
         return JobView(job=None, resolved=None)
     view = JobView(

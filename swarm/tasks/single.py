@@ -28,14 +28,14 @@ class ExactAnswer(Exchange):
         return None
 
 
-class SingleTurn(TaskFamily):
+class SingleTurnFamily(TaskFamily):
     """A family whose problems carry their `answer`."""
 
     def start(self, task: Task) -> Exchange:
         return ExactAnswer(task, self.max_turns)
 
 
-class Reverse(SingleTurn):
+class Reverse(SingleTurnFamily):
     name = "reverse"
     description = "Write a word of three to five letters backwards."
 
@@ -44,7 +44,7 @@ class Reverse(SingleTurn):
         return Problem(word, f"Reverse: {word}", {"answer": word[::-1]})
 
 
-class Copy(SingleTurn):
+class Copy(SingleTurnFamily):
     name = "copy"
     description = "Repeat a word of three to five letters, or a number of two to five digits."
 
@@ -53,7 +53,7 @@ class Copy(SingleTurn):
         return Problem(word, f"Repeat: {word}", {"answer": word})
 
 
-class Sort(SingleTurn):
+class Sort(SingleTurnFamily):
     name = "sort"
     description = "Write the letters of a word of three to five letters in alphabetical order."
 
@@ -62,7 +62,7 @@ class Sort(SingleTurn):
         return Problem(word, f"Sort: {word}", {"answer": "".join(sorted(word))})
 
 
-class Add(SingleTurn):
+class Add(SingleTurnFamily):
     name = "add"
     description = "Add two numbers from 0 to 49 by head."
 
@@ -71,7 +71,7 @@ class Add(SingleTurn):
         return Problem(f"{x}+{y}", f"What is {x}+{y}?", {"answer": str(x + y)})
 
 
-class Count(SingleTurn):
+class Count(SingleTurnFamily):
     name = "count"
     description = "Count how often a letter occurs in a string of four to nine As, Bs and Cs."
 

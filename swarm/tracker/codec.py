@@ -48,7 +48,7 @@ _ANY_CALLS = ToolChoice()
 
 
 @dataclass(frozen=True, slots=True)
-class Extension:
+class PromptExtension:
     """A prompt that begins with the exact ids of an earlier turn.
 
     Without one, `prompt_ids` is None and `reason` tells why.
@@ -174,7 +174,7 @@ class Codec:
         messages: Sequence[Message],
         tools: Sequence[ToolSpec] = (),
         template_options: TemplateOptions = _NO_OPTIONS,
-    ) -> Extension:
+    ) -> PromptExtension:
         """Return the prompt for `messages`, which continue after the reply of `previous`.
 
         The prompt begins with the exact ids of `previous` and its reply. Raise BadRequest if the template refuses the
@@ -183,8 +183,8 @@ class Codec:
         added = self._added_text(previous, messages, tools, template_options)
         if added is None:
             changed = not same_tools(previous.tools, tools)
-            return Extension(None, ForkReason.TOOLS_CHANGED if changed else ForkReason.TEMPLATE_REWRITE)
-        return Extension(previous.prompt_ids + previous.output_ids_T + self._encode_after(previous, added), None)
+            return PromptExtension(None, ForkReason.TOOLS_CHANGED if changed else ForkReason.TEMPLATE_REWRITE)
+        return PromptExtension(previous.prompt_ids + previous.output_ids_T + self._encode_after(previous, added), None)
 
     def reads_option(self, name: str) -> bool:
         """Return whether the chat template reads a variable of this name that a request may set."""

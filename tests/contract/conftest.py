@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,13 @@ import pytest
 
 from swarm.backends.fake.sampler import FakeSampler
 from swarm.backends.fake.trainer import FakeTrainer
+from swarm.backends.local.pair import LocalPair, PublishingTrainer
 from swarm.backends.local.trainer import build_local, build_worker
+from swarm.backends.replicas.handover import Handover, shared_memory_of
+from swarm.backends.replicas.layout import SamplerLayout, SamplerSettings
+from swarm.backends.replicas.sampler import ReplicaSampler
 from swarm.config import ServerConfig
+from swarm.external_samplers import EXTERNAL_SAMPLERS
 from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.sampler import Sampler
@@ -57,7 +63,27 @@ async def local(anyio_backend: str, tmp_path_factory: pytest.TempPathFactory) ->
     await worker.stop()
 
 
-@pytest.fixture(scope="module", params=["fake", "local"])
+@pytest.fixture(scope="package")
+async def replicas(anyio_backend: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Backend]:
+    """The local trainer beside a server of another kind than vLLM. The server sleeps while the trainer trains."""
+    directory = tmp_path_factory.mktemp("replicas")
+    config = ServerConfig(home=directory / "home")
+    model = without_stop_tokens(directory / "model")
+    worker = build_worker(config, directory / "worker.log")
+    loaded, trainer = build_local(TrainJob(model=str(model), lr=1e-3), config, worker)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(EXTERNAL_SAMPLERS, "openai", "openai_sampler:OpenAiAdapter")
+        settings = SamplerSettings(model, SamplerLayout(colocated=True), "float32", max_num_seqs=64, sampler="openai")
+        sampler = ReplicaSampler(settings, python=Path(sys.executable), log_directory=directory)
+    handover = Handover(sampler.publish, suspend=sampler.suspend, resume=sampler.resume)
+    publishing = PublishingTrainer(trainer, worker, handover, shared_memory_of(config.home))
+    pair = LocalPair(sampler, publishing, worker, loaded, colocated=True)
+    await pair.start()
+    yield Backend(pair, pair, publishing)
+    await pair.end()
+
+
+@pytest.fixture(scope="module", params=["fake", "local", "replicas"])
 def backend(request: pytest.FixtureRequest) -> Backend:
     return request.getfixturevalue(request.param)
 

@@ -128,5 +128,5 @@ def test_status_shows_what_is_spent_of_each_budget_and_resume_refuses_less(store
 
     assert "spent: 3 of 8 runs, 0 of 2.5 hours of work, 1.25 of 4 GPU-hours" in " ".join(shown.stdout.split())
     assert '"gpu_hours": {' in as_json.stdout
-    assert refused.exit_code == 2 and "--max-gpu-hours 1: 1.25 are spent already" in refused.stderr
+    assert refused.exit_code == 2 and "--max-gpu-hours 1: 1.25 are used already" in refused.stderr
     assert store.get_study(study_id).settings["max_gpu_hours"] == 4

@@ -26,7 +26,9 @@ from simulated_study import Simulation
 import researcher.cli
 import swarm.cli
 from researcher.loop.webhook import NEWS, SCHEMA, News, describe
-from researcher.study.settings import check_study, complete_from_topic, read_settings
+from researcher.study.settings import read_settings
+from researcher.study.settings_check import check_study
+from researcher.study.topic import complete_from_topic
 from swarm import SwarmClient, Task, TrainJob
 from swarm.job import build_job
 
@@ -79,7 +81,6 @@ NOT_RUN = {
     'scale.md: pip install "swarm-researcher[server,verl]"          # train': "installs gigabytes of packages",
     "scale.md: .venv/bin/python -m bench NAME... [--seconds S] [--json]": "measures for minutes; "
     "tests/integration/test_bench.py runs one briefly",
-    "scale.md: scripts/install_trl.sh": "installs TRL; tests/unit/bench/test_peers.py runs both sides where it is",
     "scale.md: make bench [AGAINST=REF] [ROUNDS=8]": "measures for minutes; "
     "tests/integration/test_processor_time.py takes the steps",
 }
@@ -153,6 +154,7 @@ USAGE: dict[str, Callable[[Block], None]] = {
     'research.md: researcher start --topic "Do shorter words help?" --env "rea': commands_exist,
     "operations.md: researcher extend STUDY --iterations 1 --seeds 6 --max-runs": commands_exist,
     "operations.md: {": is_told_to_a_webhook,
+    'operations.md: researcher start --topic "..." [--planner rules|llm|hybrid]': commands_exist,
     "architecture.md: swarm start --host 0.0.0.0 --peer https://planner.example:10": commands_exist,
     "scale.md: engine: verl": is_a_job,
     "models.md: model: /models/qwen": is_a_job_with_vllm,

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from swarm.doctor.address import check_clock, check_port, check_tokens
-from swarm.doctor.examination import Check, Finding, Health, examine, fail, ok, worst
+from swarm.doctor.examination import Check, CheckFinding, Health, examine, fail, ok, worst
 from swarm.doctor.home import check_fsync, check_home, check_ledger
 from swarm.doctor.installed import TensorProbe, check_bundled_model, check_server_packages, check_tensors
 from swarm.ledger import Ledger
@@ -86,11 +86,11 @@ def test_a_failed_check_exits_1_and_the_table_says_what_to_do(tmp_path: Path) ->
 def test_a_check_that_hangs_or_breaks_is_a_finding_within_the_time_limit() -> None:
     hangs = threading.Event()
 
-    def hang() -> Finding:
+    def hang() -> CheckFinding:
         hangs.wait()
         return ok("too late")
 
-    def break_down() -> Finding:
+    def break_down() -> CheckFinding:
         raise OSError("no such luck")
 
     outcomes = examine(

@@ -20,7 +20,7 @@ from swarm.backends.fake.sampler import FakeSampler
 from swarm.backends.fake.trainer import FakeTrainer
 from swarm.cli import app
 from swarm.job import TrainJob
-from swarm.ledger import Ending, EpisodeRow, Ledger
+from swarm.ledger import EpisodeRow, Ledger, ReportedResult
 from swarm.schemas import EngineState, EpisodeState
 from swarm.trainer.run_directories import run_directory
 from swarm.types import (
@@ -59,7 +59,7 @@ class Filler:
             await self.ledger.add_turns([_turn(name, step, index)])
         if is_ended:
             await self.ledger.end_episode(
-                Ending(
+                ReportedResult(
                     name,
                     idempotency_key=name,
                     payload_digest="0" * 64,

@@ -16,7 +16,9 @@ from experiments_db import StudyStatus, lease_name, open_store
 from researcher.command_parts import EXAMPLE
 from researcher.study.lease import TTL_S
 from researcher.study.requests import create_study
-from researcher.study.settings import StudySettings, check_study, complete_from_topic
+from researcher.study.settings import StudySettings
+from researcher.study.settings_check import check_study
+from researcher.study.topic import complete_from_topic
 from swarm import SwarmClient, TrainJob
 
 pytestmark = pytest.mark.timeout(500)

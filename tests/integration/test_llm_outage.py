@@ -18,7 +18,7 @@ from experiments_db import BudgetKind, ExperimentStore, RunStatus, StudyStatus, 
 from researcher.errors import BudgetExceeded, LanguageModelRefused, LanguageModelUnavailable, TopicInvalid
 from researcher.loop.session import work_on
 from researcher.planner.language_model import backoff
-from researcher.study.changes.fork import Changes, prepare_fork
+from researcher.study.changes.fork import ForkChanges, prepare_fork
 from researcher.study.log import StudyLog, plan_from_json
 from researcher.study.requests import ask_to_end, create_study
 from researcher.study.settings import StudySettings
@@ -93,9 +93,9 @@ def test_study_waits_through_failures_of_every_sort_and_finishes(store, model, b
 def test_fork_of_a_framed_study_asks_nothing_else(store, begin, tmp_path):
     study = work_on(store, begin(), tmp_path).study
 
-    assert prepare_fork(store, study, 1, Changes(seeds=2)).charter.asks == StudyLog(store, study.id).charter().asks
+    assert prepare_fork(store, study, 1, ForkChanges(seeds=2)).charter.asks == StudyLog(store, study.id).charter().asks
     with pytest.raises(TopicInvalid, match="--topic: a language model frames a question only as a study begins"):
-        prepare_fork(store, study, 1, Changes(topic="lr 1e-3 or 2e-3 on reversal"))
+        prepare_fork(store, study, 1, ForkChanges(topic="lr 1e-3 or 2e-3 on reversal"))
 
 
 def test_answers_that_no_repair_mends_are_an_outage_too(store, model, begin, tmp_path):

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from llm_replies.server import LEARNING_RATE, ReplyServer
 
-from experiments_db import BudgetKind, ExperimentStore, open_store
-from researcher.analysis import Analysis, Comparison, Verdict
+from experiments_db import BudgetKind, ExperimentStore, Verdict, open_store
+from researcher.analysis import Analysis, Comparison
 from researcher.charter import Budget, Charter, FrameRequest, Question, StudyKind
 from researcher.errors import (
     BudgetExceeded,

@@ -25,7 +25,7 @@ from swarm.program import Program, measure, train
 from swarm.program.base import answer_in_turn
 from swarm.program.hosted.host import Host
 from swarm.program.hosted.process import ProgramProcess, place_program
-from swarm.program.hosted.protocol import Following
+from swarm.program.hosted.protocol import FollowingLine
 from swarm.sandbox.sandbox import choose_sandbox
 from swarm.tasks import Split
 
@@ -212,7 +212,7 @@ def test_a_system_that_starts_no_process_is_no_failure_of_the_program(server: Sw
 
 def test_a_reply_after_an_agent_has_returned_ends_no_process() -> None:
     host = Host(Program("late", answer_in_turn, None, None), Path("late.py"), "http://127.0.0.1:1", StringIO())
-    host.serve(StringIO(Following(id=7, is_over=True).model_dump_json() + "\n"))
+    host.serve(StringIO(FollowingLine(id=7, is_over=True).model_dump_json() + "\n"))
 
 
 BROKEN = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import email
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -58,6 +59,15 @@ def test_the_wheel_holds_every_file_of_every_skill_once(wheel: zipfile.ZipFile) 
     shipped = sorted(name.removeprefix(folder) for name in wheel.namelist() if name.startswith(folder))
     assert shipped == sorted(f"{skill.name}/{name}" for skill in list_skills() for name in skill.files)
     assert [name for name in wheel.namelist() if name.endswith("SKILL.md") and not name.startswith(folder)] == []
+
+
+def test_the_wheel_holds_the_bundled_models_and_not_their_recipes(wheel: zipfile.ZipFile) -> None:
+    for model in ("nano", "micro"):
+        folder = f"swarm/{model}/"
+        shipped = {name.removeprefix(folder) for name in wheel.namelist() if name.startswith(folder)}
+        assert "model/model.safetensors" in shipped
+        assert [name for name in shipped if not name.startswith("model/")] == ["__init__.py"]
+    assert not any(name.startswith("recipes/") for name in wheel.namelist())
 
 
 def test_every_target_that_a_document_names_is_in_the_makefile() -> None:
@@ -143,6 +153,14 @@ def test_docstrings_name_modules_that_there_are() -> None:
     assert wrong == []
 
 
+def test_documents_name_modules_that_there_are() -> None:
+    folders = (*PACKAGES, "prompts", "tests", "examples")
+    modules = [f"/{path.relative_to(ROOT)}" for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    named = {name for document in DOCUMENTS for name in re.findall(r"`([\w/]+\.py)`", document.read_text())}
+    missing = {name for name in named if not any(module.endswith(f"/{name}") for module in modules)}
+    assert missing <= FILES_OF_USERS | {"train.py"}
+
+
 def is_meant(name: str, module: Path, other: Path) -> bool:
     """A name stands for a module of the same package, or, with folders, for one of the service as well."""
     is_near = other.parts[0] == module.parts[0] or ("/" in name and other.parts[0] in {"swarm", "scripts"})
@@ -153,3 +171,12 @@ def docstrings(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield ast.get_docstring(node) or ""
+
+
+def test_a_public_class_name_that_is_defined_twice_is_reported_with_both_places(tmp_path: Path) -> None:
+    repeated = runpy.run_path(str(ROOT / "scripts" / "check_names.py"))["repeated"]
+    for path in ("swarm/runs.py", "ui/pages/run.py"):
+        (tmp_path / path).parent.mkdir(parents=True)
+        (tmp_path / path).write_text("class _Own: ...\nclass Run: ...\n")
+    [line] = repeated(tmp_path)
+    assert all(word in line for word in ("Run", "swarm/runs.py:2", "ui/pages/run.py:2"))

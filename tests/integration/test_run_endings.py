@@ -14,7 +14,7 @@ import pytest
 from simulated_study import reports_without_images
 
 from experiments_db import ExperimentStore, Run, RunStatus, StudyStatus, open_store
-from researcher.execution.early_stopping import Limits
+from researcher.execution.early_stopping import StoppingLimits
 from researcher.execution.runs import TRAINING_SECONDS
 from researcher.loop.session import work_on
 from researcher.report.numbers.amounts import EPISODES, gather_amounts
@@ -77,8 +77,8 @@ class Ledgers:
 
 
 SCORED = {
-    "kl_divergence": Limits(kl_limit=-1.0, dead_steps=1_000_000),
-    "dead_reward": Limits(dead_steps=3),
+    "kl_divergence": StoppingLimits(kl_limit=-1.0, dead_steps=1_000_000),
+    "dead_reward": StoppingLimits(dead_steps=3),
 }
 
 
@@ -117,7 +117,7 @@ def test_run_that_fails_by_its_diagnosis_trains_no_further_and_frees_its_server(
 ) -> None:
     study = create_study(store, TOPIC, _settings(steps=100_000, parallel=1, keep_checkpoints="all"))
 
-    work_on(store, study.id, tmp_path, limits=Limits(overrun_s=1.5, dead_steps=1_000_000))
+    work_on(store, study.id, tmp_path, limits=StoppingLimits(overrun_s=1.5, dead_steps=1_000_000))
 
     runs = store.list_runs(study_id=study.id)
     assert len(runs) == 2
@@ -126,7 +126,7 @@ def test_run_that_fails_by_its_diagnosis_trains_no_further_and_frees_its_server(
         _check_end(store, Ledgers(tmp_path, study.id), run)
 
 
-ENDLESS = Limits(dead_steps=1_000_000)
+ENDLESS = StoppingLimits(dead_steps=1_000_000)
 
 
 def _await_step(store: ExperimentStore, study_id: str, step: int, is_alive: Callable[[], bool]) -> None:

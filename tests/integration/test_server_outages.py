@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from experiments_db import ExperimentStore, RunStatus, StudyStatus, open_store
 from researcher.cli import app
 from researcher.errors import ServerProblem
-from researcher.execution.early_stopping import Limits
+from researcher.execution.early_stopping import StoppingLimits
 from researcher.loop.session import work_on
 from researcher.study.requests import create_study
 from researcher.study.settings import StudySettings
@@ -35,7 +35,7 @@ TOPIC = "batch size 2 or 3 for tool use at equal steps"
 ARMS, SEEDS, STEPS, EPISODES = 2, 2, 6, 6
 CELLS = ARMS * SEEDS
 PATIENCE_S = 400
-LIMITS = Limits(dead_steps=1_000_000, outage_s=1.0)
+LIMITS = StoppingLimits(dead_steps=1_000_000, outage_s=1.0)
 
 MakeServer = Callable[..., ServerProcess]
 

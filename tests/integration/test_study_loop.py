@@ -29,7 +29,7 @@ from experiments_db import (
 )
 from researcher.charter import Charter
 from researcher.cli import app
-from researcher.execution.early_stopping import Limits
+from researcher.execution.early_stopping import StoppingLimits
 from researcher.execution.preflight import check_program
 from researcher.loop import session as worker_module
 from researcher.loop.session import work_on
@@ -262,7 +262,11 @@ def test_bad_programs_cost_their_arm_and_not_the_study(
     monkeypatch.setattr("researcher.loop.nodes.check.check_program", check_the_others)
 
     done = _carry_out(
-        store, tmp_path, "group size 2, 3, 4, 8 or 16", settings.model_copy(update=small), limits=Limits(stall_s=20)
+        store,
+        tmp_path,
+        "group size 2, 3, 4, 8 or 16",
+        settings.model_copy(update=small),
+        limits=StoppingLimits(stall_s=20),
     )
 
     assert done.study.status is StudyStatus.FINISHED
@@ -303,7 +307,7 @@ def test_early_end_of_the_arms_own_doing_is_scored_with_what_was_learned(
 
     # With a limit below zero, the first step of any run counts as a divergence. The fake engine never succeeds, which
     # would be the diagnosis of a run that is seen a dozen steps late.
-    limits = Limits(kl_limit=-1.0, dead_steps=1_000_000)
+    limits = StoppingLimits(kl_limit=-1.0, dead_steps=1_000_000)
     done = _carry_out(store, tmp_path, "batch size 2 or 3 on reversal at equal steps", endless, limits=limits)
 
     runs = store.list_runs(study_id=done.study.id)

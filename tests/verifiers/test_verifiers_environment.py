@@ -27,7 +27,7 @@ from swarm import SwarmClient, TrainJob
 from swarm.cli import app
 from swarm.client.runner import is_transient
 from swarm.environments import DrivenEnvironment, EnvironmentTask, load_environment
-from swarm.environments.verifiers.worker import Worker
+from swarm.environments.verifiers.worker import VerifiersWorker
 from swarm.errors import EnvironmentFailure, EnvironmentInvalid, NotFound
 from swarm.tasks import Split
 from swarm.types import EpisodeType
@@ -216,7 +216,7 @@ def test_the_worker_does_not_outlive_its_killed_parent() -> None:
 
 def test_the_library_sees_no_module_of_ours() -> None:
     asked = {"id": "swarm", "settings": {}, "harness": None, "runtime": None, "rollout_seconds": 1.0}
-    worker = Worker(Path(os.environ["SWARM_VERIFIERS_PYTHON"]))
+    worker = VerifiersWorker(Path(os.environ["SWARM_VERIFIERS_PYTHON"]))
     with pytest.raises(NotFound, match="no package 'swarm'"):
         worker.ask("open", asked, PATIENCE_S)
     worker.stop()

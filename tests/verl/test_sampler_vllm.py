@@ -305,6 +305,6 @@ async def test_replica_killed_in_the_middle_is_only_a_pause_and_nothing_of_it_is
 
 
 async def metric(sampler: ReplicaSampler, name: str) -> float:
-    client: Any = sampler.replicas[0]._client  # pyright: ignore[reportPrivateUsage]
-    lines = [line for line in (await client._http.get("/metrics")).text.splitlines() if line.startswith(name)]
+    server: Any = sampler.replicas[0]._reached()  # pyright: ignore[reportPrivateUsage]
+    lines = [line for line in (await server._client.text("/metrics")).splitlines() if line.startswith(name)]
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines)

@@ -21,7 +21,7 @@ TRUE_GRADE = "batch/success_rate"
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class ComparedItem:
     """One thing compared: an arm with all its runs that count, or a single run. `label` is unique on the page."""
 
     label: str
@@ -34,7 +34,7 @@ def ids_in_address(name: str) -> list[str]:
     return [part for part in st.query_params.get(name, "").split(",") if part]
 
 
-def choose_arms(contents: StudyContents) -> list[Item]:
+def choose_arms(contents: StudyContents) -> list[ComparedItem]:
     """Return the arms in the address, or the best arms, and write the user's choice to the address."""
     ranked = {item.arm.id: item for item in rank_arms(contents)}
     names = unique({arm_id: formats.printable(item.arm.name) for arm_id, item in ranked.items()})
@@ -49,7 +49,7 @@ def choose_arms(contents: StudyContents) -> list[Item]:
         on_change=partial(follow_choice, "arm_choice", "arms"),
     )
     chosen = [ranked[arm_id] for arm_id in st.session_state["arm_choice"]]
-    return [Item(names[item.arm.id], item.arm, runs_of(contents, item), item.arm.job) for item in chosen]
+    return [ComparedItem(names[item.arm.id], item.arm, runs_of(contents, item), item.arm.job) for item in chosen]
 
 
 def runs_of(contents: StudyContents, item: ArmScore) -> tuple[str, ...]:
@@ -62,8 +62,8 @@ def follow_choice(key: str, name: str) -> None:
     st.query_params[name] = ",".join(st.session_state[key])
 
 
-def choose_runs(asked: Sequence[str]) -> tuple[list[StudyContents], list[Item]]:
-    """Return the runs in the address and their studies, and let the user choose others. Raises NotFound."""
+def choose_runs(asked: Sequence[str]) -> tuple[list[StudyContents], list[ComparedItem]]:
+    """Return the runs in the address and their studies, and let the user choose others. Raises RecordNotFound."""
     found = [queries.find_run(elements.database(), run_id) for run_id in dict.fromkeys(asked)][:MAX_ITEMS]
     studies = {run.study_id: queries.load_study(elements.database(), run.study_id) for run in found}
     runs = {run.id: run for contents in studies.values() for run in contents.runs}
@@ -78,7 +78,7 @@ def choose_runs(asked: Sequence[str]) -> tuple[list[StudyContents], list[Item]]:
         max_selections=MAX_ITEMS,
         on_change=partial(follow_choice, "run_choices", "runs"),
     )
-    items = [Item(labels[run.id], arms[run.experiment_id], (run.id,), run.job) for run in found]
+    items = [ComparedItem(labels[run.id], arms[run.experiment_id], (run.id,), run.job) for run in found]
     return list(studies.values()), items
 
 
@@ -92,7 +92,7 @@ def unique(labels: Mapping[str, str]) -> dict[str, str]:
     return {key: label if counts[label] == 1 else f"{label} ({key})" for key, label in labels.items()}
 
 
-def show_scores(studies: list[StudyContents], items: list[Item]) -> None:
+def show_scores(studies: list[StudyContents], items: list[ComparedItem]) -> None:
     """Show the final scores: arms with their interval and seeds, single runs as they are."""
     finals = {
         item.run_id: item.mean
@@ -126,7 +126,7 @@ def show_scores(studies: list[StudyContents], items: list[Item]) -> None:
     st.caption("Diamond: mean; bar: interval of the mean; dots: seeds.")
 
 
-def show_curves(items: list[Item]) -> None:
+def show_curves(items: list[ComparedItem]) -> None:
     run_ids = tuple(run_id for item in items for run_id in item.run_ids)
     names = queries.metric_names(elements.database(), run_ids)
     if not names:
@@ -152,7 +152,7 @@ def show_curves(items: list[Item]) -> None:
         st.caption("Line: mean over seeds. Band: lowest to highest seed.")
 
 
-def show_config(items: list[Item]) -> None:
+def show_config(items: list[ComparedItem]) -> None:
     table = differences.differing_settings([(item.label, item.job) for item in items])
     if table.empty:
         st.caption("The jobs are the same.")
@@ -161,7 +161,7 @@ def show_config(items: list[Item]) -> None:
     st.caption("Only what differs; names and seeds of runs are left out.")
 
 
-def show_code(items: list[Item]) -> None:
+def show_code(items: list[ComparedItem]) -> None:
     if len(items) < 2:
         st.caption("Choose two to see the changes in their programs.")
         return
@@ -227,7 +227,7 @@ def level_order(level: object) -> tuple[bool, float, str]:
     return not is_number, float(level) if is_number else 0.0, str(level)
 
 
-def show_comparison(studies: list[StudyContents], items: list[Item]) -> None:
+def show_comparison(studies: list[StudyContents], items: list[ComparedItem]) -> None:
     sections = {
         "Scores": partial(show_scores, studies, items),
         "Curves": partial(show_curves, items),

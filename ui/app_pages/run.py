@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 
-from experiments_db import EpisodeSummary, Experiment, NotFound, Run
+from experiments_db import EpisodeSummary, Experiment, RecordNotFound, Run
 from ui import charts, differences, elements, formats, queries, study_files, token_view
 from ui.contents import BASE, FINAL, TEST, StudyContents
 
@@ -307,7 +307,7 @@ run = choose_run()
 if run is not None:
     study = queries.load_study(elements.database(), run.study_id)
     if run.experiment_id not in study.arms_by_id:
-        raise NotFound(f"run {run.id} belongs to no arm of its study")
+        raise RecordNotFound(f"run {run.id} belongs to no arm of its study")
     show_switch(study, run)
     is_followed = not run.status.is_over and st.toggle("Live", value=True, help=f"Refresh every {REFRESH}", key="live")
     st.fragment(show_run, run_every=REFRESH if is_followed else None)(run.id)

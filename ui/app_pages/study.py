@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from experiments_db import BudgetKind, Experiment, Finding, Hypothesis, RunStatus, Severity, StudyStatus
+from experiments_db import BudgetKind, Experiment, Finding, RunStatus, Severity, StoredHypothesis, StudyStatus
 from ui import charts, elements, formats, queries, study_files
 from ui.contents import AUTOMATIC, ArmScore, StudyContents, best_arm, rank_arms
 
@@ -251,7 +251,7 @@ def show_tree(contents: StudyContents) -> None:
                 show_arm_line(contents, scores[arm.id], depth)
 
 
-def verdict_badge(hypothesis: Hypothesis) -> list[str]:
+def verdict_badge(hypothesis: StoredHypothesis) -> list[str]:
     return [] if hypothesis.verdict is None else [elements.badge(hypothesis.verdict)]
 
 

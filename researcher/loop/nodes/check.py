@@ -15,7 +15,7 @@ from researcher.loop.nodes.write_program import draft_arms, is_trusted, load_arm
 from researcher.loop.outages import OUTAGE_WAIT_S, note_servers
 from researcher.loop.state import ResearchState
 from researcher.loop.system_faults import refuse_to_blame
-from researcher.plan import Arm, ArmProgram, Problem
+from researcher.plan import Arm, ArmProgram, ProgramProblem
 from researcher.planner.rules import PROGRAM
 from researcher.servers.server_pool import Slot
 from swarm.job import build_job
@@ -42,7 +42,7 @@ def check(deps: Deps, state: ResearchState) -> ResearchState:
 
 def _check_and_repair(
     deps: Deps, arm: Arm, experiment: Experiment, program: ArmProgram, *, needs_preflight: bool
-) -> tuple[Problem, ...]:
+) -> tuple[ProgramProblem, ...]:
     """Return the problems that remain; empty once the program passes. The last repaired program is stored.
 
     Raises EnvironmentBroken or SandboxUnavailable if preflight failed through no fault of the arm.
@@ -65,7 +65,7 @@ def _check_and_repair(
 
 def _check_on_server(
     deps: Deps, experiment: Experiment, program: ArmProgram, charter: Charter, *, needs_preflight: bool
-) -> tuple[Problem, ...]:
+) -> tuple[ProgramProblem, ...]:
     """Check a program, again and again until one server has answered throughout.
 
     Raises Drained, ServerProblem, and EnvironmentBroken if the environment fails the baseline.
@@ -88,7 +88,7 @@ def _check_on_server(
             if experiment.is_baseline:
                 raise
             # The environment may fail only on the replies of this arm, or only this arm may use it.
-            return (Problem("preflight", f"its environment fails: {error}"),)
+            return (ProgramProblem("preflight", f"its environment fails: {error}"),)
         except ServerProblem as error:
             if slot is None:
                 raise
@@ -119,7 +119,7 @@ def _passed_before(deps: Deps, program: ArmProgram) -> bool:
     )
 
 
-def _find_twin(deps: Deps, arm: Arm) -> tuple[Problem, ...]:
+def _find_twin(deps: Deps, arm: Arm) -> tuple[ProgramProblem, ...]:
     """Return a problem if the arm equals a ready one: the study would compare a thing with itself."""
     experiments = deps.store.list_experiments(deps.study_id)
     own = next(item for item in experiments if item.name == arm.name)
@@ -127,11 +127,13 @@ def _find_twin(deps: Deps, arm: Arm) -> tuple[Problem, ...]:
         is_ready = other.id != own.id and other.status is ExperimentStatus.READY
         is_same = (other.program_code, other.train_environment) == (own.program_code, own.train_environment)
         if is_ready and is_same and build_job(other.job) == build_job(own.job):
-            return (Problem("twin", f"its settings and its program are those of {other.name}: change one of them"),)
+            return (
+                ProgramProblem("twin", f"its settings and its program are those of {other.name}: change one of them"),
+            )
     return ()
 
 
-def _find_broken_promise(deps: Deps, arm: Arm) -> tuple[Problem, ...]:
+def _find_broken_promise(deps: Deps, arm: Arm) -> tuple[ProgramProblem, ...]:
     """Return a problem if the arm is not what its name or its factors state.
 
     Its name gives a setting that the job does not have, or its program is to differ from another arm's and is the same.
@@ -139,13 +141,13 @@ def _find_broken_promise(deps: Deps, arm: Arm) -> tuple[Problem, ...]:
     experiments = deps.store.list_experiments(deps.study_id)
     own = next(item for item in experiments if item.name == arm.name)
     if problem := contradict_name(own.name, own.job):
-        return (Problem("promise", problem),)
+        return (ProgramProblem("promise", problem),)
     named = own.factors.get(PROGRAM)
     for other in experiments:
         has_program = other.id != own.id and other.status is ExperimentStatus.READY and PROGRAM in other.factors
         if has_program and other.factors[PROGRAM] != named and other.program_code == own.program_code:
             return (
-                Problem(
+                ProgramProblem(
                     "promise",
                     f"its program is to differ from that of {other.name} ({named!r}, {other.factors[PROGRAM]!r}) "
                     "and is the same to the last byte: write what it does differently, or say that it is the same",
@@ -154,7 +156,7 @@ def _find_broken_promise(deps: Deps, arm: Arm) -> tuple[Problem, ...]:
     return ()
 
 
-def _find_leak(deps: Deps, experiment: Experiment) -> tuple[Problem, ...]:
+def _find_leak(deps: Deps, experiment: Experiment) -> tuple[ProgramProblem, ...]:
     """Return a problem if the arm's training environment has tasks that the arm is judged by."""
     if experiment.train_environment is None:
         return ()
@@ -164,4 +166,4 @@ def _find_leak(deps: Deps, experiment: Experiment) -> tuple[Problem, ...]:
     question = find_held_out(trained, judged, (charter.search_split, charter.test_split), charter.eval_episodes)
     if question is None:
         return ()
-    return (Problem("environment", f"it trains on a task that it is judged by: {question[:100]!r}"),)
+    return (ProgramProblem("environment", f"it trains on a task that it is judged by: {question[:100]!r}"),)

@@ -6,8 +6,7 @@ about several arms, or if the winner is the baseline: one arm alone would confir
 
 from __future__ import annotations
 
-from experiments_db import Run
-from researcher.analysis import Verdict
+from experiments_db import Run, Verdict
 from researcher.charter import Charter
 from researcher.evaluator import PRUNED, TEST
 from researcher.execution.runs import list_all_trials

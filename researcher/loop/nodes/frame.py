@@ -10,7 +10,7 @@ from researcher.loop.deps import Deps
 from researcher.loop.state import ResearchState
 from researcher.question.wording import describe_question
 from researcher.study.log import to_json
-from swarm.environments.registry import is_bundled
+from swarm.environments import is_bundled
 
 SPREAD_OF_EFFECT = 0.5
 """The factor from an effect on scores to one on their spread: runs of one arm differ less than arms do."""

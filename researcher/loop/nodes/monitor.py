@@ -32,7 +32,7 @@ from researcher.servers.server_pool import is_outage
 from researcher.study.log import DIAGNOSED
 from swarm import SwarmError
 from swarm.errors import ProgramFailure
-from swarm.processes.child import KILLED, tail
+from swarm.processes import KILLED, tail
 from swarm.schemas import MetricPointView
 
 logger = logging.getLogger(__name__)

@@ -1,8 +1,8 @@
 """The valid answers of a language model as pydantic models, and the parsers that find them in its text.
 
-Place in the flow: chat.py calls these parsers. They turn free text into models, at the edge of the dataclasses of
-types.py. The message of `Unusable` tells the model what to correct. This module knows nothing of prompts, HTTP or
-studies.
+Place in the flow: chat.py calls these parsers. They turn free text into models, from which framing.py and
+planning.py make the dataclasses of a study. The message of `Unusable` tells the model what to correct. This module
+knows nothing of prompts, HTTP or studies.
 """
 
 from __future__ import annotations

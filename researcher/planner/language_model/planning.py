@@ -19,13 +19,7 @@ from researcher.plan import Arm, Contrast, Hypothesis, Plan, Relation
 from researcher.planner.base import History
 from researcher.planner.designs import lay_out
 from researcher.planner.equal_amounts import episodes_per_step, hold_equal
-from researcher.planner.language_model.answers import (
-    ArmAnswer,
-    HypothesisAnswer,
-    PlanAnswer,
-    Unusable,
-    parse_answer,
-)
+from researcher.planner.language_model.answers import ArmAnswer, HypothesisAnswer, PlanAnswer, Unusable, parse_answer
 from researcher.planner.language_model.briefing import TUNABLE
 from researcher.question.factors import PROGRAM
 from swarm import TrainJob

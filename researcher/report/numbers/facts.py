@@ -16,21 +16,22 @@ from statistics import fmean
 
 from experiments_db import (
     BudgetKind,
-    Decision,
     EvaluationSummary,
     Event,
     Experiment,
     ExperimentStatus,
     ExperimentStore,
-    Hypothesis,
     LLMUsage,
     Run,
     RunStatus,
     Severity,
+    StoredDecision,
+    StoredHypothesis,
     Study,
+    Verdict,
     hash_json,
 )
-from researcher.analysis import Analysis, ArmSummary, Comparison, JudgedContrast, Verdict
+from researcher.analysis import Analysis, ArmSummary, Comparison, JudgedContrast
 from researcher.base_scores import MEASURED_ON
 from researcher.charter import Charter
 from researcher.errors import StudyNotFound
@@ -49,8 +50,7 @@ from researcher.report.numbers.judged_arms import (
 )
 from researcher.report.numbers.mean_curves import with_curves
 from researcher.report.numbers.seeds_needed import SeedsNeeded, estimate_seeds
-from researcher.study.costs import cost_flags, gather_costs
-from researcher.study.costs.arms import ArmCost
+from researcher.study.costs.arms import ArmCost, cost_flags, gather_costs
 from researcher.study.log import JUDGED, StudyLog, analysis_from_json, charter_from_json
 from researcher.study.scores import read_scores, read_test_scores
 
@@ -171,8 +171,8 @@ class StudyFacts:
     frozen_at: float
     test_purpose: str | None
     arms: tuple[ArmFacts, ...]
-    hypotheses: tuple[Hypothesis, ...]
-    decisions: tuple[Decision, ...]
+    hypotheses: tuple[StoredHypothesis, ...]
+    decisions: tuple[StoredDecision, ...]
     warnings: tuple[Event, ...]
     used: Mapping[BudgetKind, float]
     usage: LLMUsage
@@ -228,7 +228,7 @@ class StudyFacts:
 def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
     """Return the facts of a study.
 
-    Raises StudyNotFound for a study without a charter, which has nothing to report yet, and NotFound for no study.
+    Raises StudyNotFound for a study without a charter and RecordNotFound for no study.
     """
     study = store.get_study(study_id)
     stored = store.find_charter(study_id)
@@ -285,7 +285,7 @@ def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
 
 def _at_decision(
     facts: StudyFacts,
-    decision: Decision,
+    decision: StoredDecision,
     analysis: Analysis,
     scored: Mapping[str, Runs],
     ruled_out: Mapping[str, str],

@@ -16,19 +16,19 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from experiments_db import Charter as StoredCharter
-from experiments_db import ExperimentStore, Study, StudyStatus
+from experiments_db import ExperimentStore, StoredCharter, Study, StudyStatus
 from researcher.charter import Charter
 from researcher.errors import AlphaSpent, NothingToExtend
 from researcher.judge.judgement import share_of_alpha
 from researcher.plan import Plan
 from researcher.planner.base import History
+from researcher.planner.rules import build_rules_planner
 from researcher.study.budget import present_budget
 from researcher.study.changes.budget_change import change_budget
 from researcher.study.ending import is_over, reopen
 from researcher.study.log import EXTENDED, StudyLog
 from researcher.study.requests import resume_command
-from researcher.study.settings import build_rules_planner, read_settings
+from researcher.study.settings import read_settings
 
 FORKED = "study.forked"
 
@@ -36,7 +36,7 @@ NextPlan = Callable[[Charter, History], Plan]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ContinuationRequest:
     """The request of a person for more plans.
 
     It asks for at most `iterations` more plans, each with `seeds` runs per arm, under a budget of `max_runs` for the
@@ -53,7 +53,7 @@ class Continuation:
     """A request that takes effect with the plan of `iteration`; `at` is its time in seconds since the epoch."""
 
     iteration: int
-    request: Request = Request()
+    request: ContinuationRequest = ContinuationRequest()
     at: float = 0.0
 
     @property
@@ -67,11 +67,13 @@ def find_continuation(store: ExperimentStore, study_id: str) -> Continuation | N
     if not events:
         return None
     newest = max(events, key=lambda event: event.id)
-    return Continuation(newest.payload["iteration"], Request(**newest.payload["request"]), newest.created_at)
+    return Continuation(
+        newest.payload["iteration"], ContinuationRequest(**newest.payload["request"]), newest.created_at
+    )
 
 
 def extend(
-    store: ExperimentStore, study: Study, request: Request, next_plan: NextPlan | None, home: Path
+    store: ExperimentStore, study: Study, request: ContinuationRequest, next_plan: NextPlan | None, home: Path
 ) -> Continuation:
     """Set a finished study running again, though no process works on it yet, and return its continuation.
 
@@ -103,7 +105,7 @@ def record(store: ExperimentStore, study_id: str, kind: str, message: str, wante
     )
 
 
-def runs_per_arm(request: Request) -> str:
+def runs_per_arm(request: ContinuationRequest) -> str:
     return "as many runs per arm as the plan says" if request.seeds is None else f"{request.seeds} runs per arm"
 
 

@@ -37,10 +37,11 @@ from researcher.evaluator import CHECKPOINTS, PRUNED, TEST
 from researcher.execution.runs import run_key, trial_key
 from researcher.judge.judgement import share_of_alpha
 from researcher.planner.base import History
+from researcher.planner.rules import build_rules_planner
 from researcher.study.changes.continuation import (
     FORKED,
     Continuation,
-    Request,
+    ContinuationRequest,
     check_alpha,
     check_plan,
     record,
@@ -48,14 +49,8 @@ from researcher.study.changes.continuation import (
 )
 from researcher.study.findings import record_verdicts
 from researcher.study.log import DIAGNOSED, StudyLog, analysis_from_json, to_json
-from researcher.study.settings import (
-    ForkOrigin,
-    StudySettings,
-    build_rules_planner,
-    complete_from_topic,
-    read_settings,
-    without_question,
-)
+from researcher.study.settings import ForkOrigin, StudySettings, read_settings, without_question
+from researcher.study.topic import complete_from_topic
 
 COPIED_FROM = "copied_from"
 """Key in a run's external ids: the id of the run that it is a copy of."""
@@ -76,7 +71,7 @@ _KEPT_IDS = ("checkpoint", CHECKPOINTS, PRUNED)
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class ForkChanges:
     """The differences of a fork from its parent study; None means no difference.
 
     `seeds` are runs per arm of the next plan.
@@ -96,14 +91,14 @@ class Fork:
     iteration: int
     settings: StudySettings
     charter: Charter
-    request: Request
+    request: ContinuationRequest
 
     @property
     def topic(self) -> str:
         return self.charter.topic
 
 
-def prepare_fork(store: ExperimentStore, parent: Study, decision: int, changes: Changes) -> Fork:
+def prepare_fork(store: ExperimentStore, parent: Study, decision: int, changes: ForkChanges) -> Fork:
     """Return a checked fork; nothing is stored.
 
     Raises NothingToExtend for a decision that does not exist or that no plan can follow, AlphaSpent, TopicInvalid.
@@ -122,7 +117,7 @@ def prepare_fork(store: ExperimentStore, parent: Study, decision: int, changes: 
     settings = _settings(parent, decision, changes)
     history = _until(log.history(), decision)
     charter = _charter(store, parent, log.charter(), settings, changes, decision)
-    request = Request(seeds=changes.seeds)
+    request = ContinuationRequest(seeds=changes.seeds)
     wanted = Continuation(decision, request)
     check_alpha(charter, parent.id, wanted)
     if settings.planner == "rules":
@@ -152,7 +147,7 @@ def carry_out_fork(store: ExperimentStore, location: str, fork: Fork) -> Study:
     return store.get_study(study.id)
 
 
-def _settings(parent: Study, decision: int, changes: Changes) -> StudySettings:
+def _settings(parent: Study, decision: int, changes: ForkChanges) -> StudySettings:
     given = {"seeds": changes.seeds, "max_runs": changes.max_runs, "max_hours": changes.max_hours}
     origin = ForkOrigin(study=parent.id, decision=decision).model_dump()
     kept = parent.settings if changes.topic is None else without_question(parent.settings)
@@ -172,7 +167,7 @@ def _until(history: History, decision: int) -> History:
 
 
 def _charter(
-    store: ExperimentStore, parent: Study, known: Charter, settings: StudySettings, changes: Changes, decision: int
+    store: ExperimentStore, parent: Study, known: Charter, settings: StudySettings, changes: ForkChanges, decision: int
 ) -> Charter:
     """Return the charter of the fork: that of its parent, or one with its own question on the same baseline."""
     sentence = (

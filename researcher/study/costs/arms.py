@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from experiments_db import ExperimentStore
+from researcher.evaluator import FINAL
 from researcher.execution.runs import list_all_trials
 from researcher.study.costs.attempts import COST, AttemptCost, cost_from_json
 
@@ -35,9 +36,6 @@ class ArmCost:
 
 def gather_costs(store: ExperimentStore, study_id: str) -> Mapping[str, ArmCost]:
     """Return the cost of each arm by name, from the finished run of each seed, else from its last run."""
-    # Imported here because the evaluator imports this package.
-    from researcher.evaluator import FINAL
-
     counted = {
         run.id: (trial.experiment.name, run)
         for trial in list_all_trials(store, study_id)

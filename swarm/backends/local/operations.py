@@ -23,7 +23,7 @@ import msgspec
 import torch
 
 from swarm.backends.grammar.compiler import GrammarCompiler
-from swarm.backends.local.decoding.batching import BatchSampler, Limits
+from swarm.backends.local.decoding.batching import BatchingLimits, BatchSampler
 from swarm.backends.local.decoding.gathering import Gathering
 from swarm.backends.local.delivery import TokenDelivery
 from swarm.backends.local.model.loading import LoadedModel, load_model
@@ -176,7 +176,7 @@ class Worker:
         grammars = GrammarCompiler(model.tokenizer, model.vocabulary, model.stop_ids)
         sampler = BatchSampler(
             model.module,
-            Limits(model.context_length, model.vocabulary, limits["max_running_requests"]),
+            BatchingLimits(model.context_length, model.vocabulary, limits["max_running_requests"]),
             model.stop_ids,
             model.decode,
             seed=args["sampling_seed"],

@@ -156,7 +156,7 @@ def sampler_settings(job: TrainJob, sampler: str, model_directory: Path, *, max_
         sampler=sampler,
         max_model_len=job.max_model_len,
         seed=job.seed,
-        flags={**load_adapter(sampler).flags_beside_trainer(device), **job.vllm},
+        flags={**load_adapter(sampler).flags_beside_trainer(device), **job.sampler_options},
     )
 
 

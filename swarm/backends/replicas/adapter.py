@@ -18,7 +18,7 @@ from swarm.external_samplers import EXTERNAL_SAMPLERS
 from swarm.types import SamplingParams, TokenLogprobs
 
 
-class Health(StrEnum):
+class ReplicaHealth(StrEnum):
     """Health of a replica. HUNG means that its process lives but does not answer in time."""
 
     SERVING = "serving"
@@ -29,7 +29,7 @@ class Health(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class CompletionRequest:
+class SamplerRequest:
     """Request for the rest of one completion, after the tokens in `prompt_ids`.
 
     `params` belong to the whole completion. The rest has at least `min_tokens` and at most `max_tokens` tokens, ends
@@ -47,7 +47,7 @@ class CompletionRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class StreamPiece:
     """Content of one event of a stream. `ended` tells that the server will send no more tokens."""
 
     token_ids_T: tuple[int, ...]
@@ -76,14 +76,14 @@ class SamplerServer(Protocol):
         """Return the maximum of prompt plus completion, in tokens. Raise EngineFailure if the server is unsuitable."""
         ...
 
-    def complete(self, request: CompletionRequest) -> AsyncGenerator[Piece]:
+    def complete(self, request: SamplerRequest) -> AsyncGenerator[StreamPiece]:
         """Yield a completion piece by piece. An early close aborts it.
 
         Raise BadRequest if the request is refused, and EngineLost if the server breaks off.
         """
         ...
 
-    async def health(self) -> Health:
+    async def health(self) -> ReplicaHealth:
         """Return the health; HUNG after the time limit for it. Raise nothing."""
         ...
 

@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 
 from swarm.backends.grammar.compiler import Constraint
-from swarm.backends.replicas.adapter import CompletionRequest
+from swarm.backends.replicas.adapter import SamplerRequest
 from swarm.backends.replicas.model_facts import ModelFacts
 from swarm.backends.replicas.streams import Arrival
 from swarm.backends.stopping import StopRule
@@ -65,11 +65,11 @@ class Generation:
             params.grammar is not None or params.presence_penalty or params.frequency_penalty
         )
 
-    def next_request(self) -> CompletionRequest:
+    def next_request(self) -> SamplerRequest:
         """Return the request for the rest of the completion."""
         self._attempts += 1
         given = len(self.output_ids)
-        return CompletionRequest(
+        return SamplerRequest(
             f"{self._request_id}-{self._attempts}",
             self.sequence,
             self._params,

@@ -50,7 +50,7 @@ class SamplerSettings:
     seed: int = 0
     transport: WeightTransport = "shm_file"
     flags: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    flags_setting: str = "vllm"
+    flags_setting: str = "sampler_options"
 
 
 @dataclass(frozen=True, slots=True)

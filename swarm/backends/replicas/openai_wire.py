@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from swarm.backends.replicas.adapter import Piece
+from swarm.backends.replicas.adapter import StreamPiece
 from swarm.errors import BadRequest, ContextLengthExceeded, EngineFailure, SwarmError
 from swarm.sampler import EngineLost
 from swarm.types import TokenLogprobs
@@ -21,7 +21,7 @@ IMPOSSIBLE: Final = -9999.0
 LONGEST_REASON: Final = 300
 
 
-def read_event(data: bytes, server: str, *, top_logprobs: int) -> Piece | None:
+def read_event(data: bytes, server: str, *, top_logprobs: int) -> StreamPiece | None:
     """Return the piece of one event, or None for an empty one. Raise the error that the event reports.
 
     `server` is the name of the server in messages.
@@ -37,7 +37,7 @@ def read_event(data: bytes, server: str, *, top_logprobs: int) -> Piece | None:
     reported: dict[str, Any] = choice.get("logprobs") or {}
     logprobs: list[float | None] = reported.get("token_logprobs") or []
     likeliest: list[dict[str, float | None]] = reported.get("top_logprobs") or []
-    piece = Piece(
+    piece = StreamPiece(
         tuple(token_ids),
         tuple(_number(value) for value in logprobs),
         tuple(_likeliest(each, top_logprobs) for each in likeliest) if top_logprobs else (),

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from enum import StrEnum
 from typing import Any, Final
 
-from swarm.backends.replicas.adapter import CompletionRequest, Health, SamplerServer
+from swarm.backends.replicas.adapter import ReplicaHealth, SamplerRequest, SamplerServer
 from swarm.backends.replicas.layout import WeightFile, WeightSource
 from swarm.backends.replicas.plan import ReplicaPlan
 from swarm.backends.replicas.processes.guarded_process import GuardedProcess
@@ -124,7 +124,7 @@ class Replica:
             await self.end("its start was broken off")
             raise
 
-    def open(self, request: CompletionRequest) -> PieceStream:
+    def open(self, request: SamplerRequest) -> PieceStream:
         """Begin a completion. Raise EngineLost if there is no process to begin it on."""
         server = self._reached()
         stream = PieceStream(self.index, self._note_arrival, self._streams.discard)
@@ -265,15 +265,19 @@ class Replica:
                 self._clear_doubt()
                 continue
             health = await self._server.health()
-            if health is Health.HUNG and time.monotonic() - self._last_arrival < limits.hang_s:
+            if health is ReplicaHealth.HUNG and time.monotonic() - self._last_arrival < limits.hang_s:
                 # A replica that sends tokens is only busy.
-                health = Health.SERVING
-            if health in {Health.SERVING, Health.PAUSED, Health.ASLEEP}:
+                health = ReplicaHealth.SERVING
+            if health in {ReplicaHealth.SERVING, ReplicaHealth.PAUSED, ReplicaHealth.ASLEEP}:
                 self._clear_doubt()
-            if health is Health.SERVING or self._turn.locked() or self._state is not ReplicaState.SERVING:
+            if health is ReplicaHealth.SERVING or self._turn.locked() or self._state is not ReplicaState.SERVING:
                 continue
-            if health in {Health.DEAD, Health.HUNG}:
-                hung = f"did not say within {limits.hang_s:g} s how it fares" if health is Health.HUNG else "is dead"
+            if health in {ReplicaHealth.DEAD, ReplicaHealth.HUNG}:
+                hung = (
+                    f"did not say within {limits.hang_s:g} s how it fares"
+                    if health is ReplicaHealth.HUNG
+                    else "is dead"
+                )
                 self._reason = self._reason or f"it {hung}"
                 return
             await self._rouse(health)
@@ -283,14 +287,14 @@ class Replica:
             self._doubt.clear()
             self._changed()
 
-    async def _rouse(self, health: Health) -> None:
+    async def _rouse(self, health: ReplicaHealth) -> None:
         logger.warning("%s is %s though it should serve: it is told to go on", self.label, health)
         try:
             async with self._turn:
                 # Since the check, it may have been put to sleep on purpose: the trainer has the devices then.
                 if self._state is ReplicaState.SERVING:
                     server = self._reached()
-                    await (server.wake() if health is Health.ASLEEP else server.resume())
+                    await (server.wake() if health is ReplicaHealth.ASLEEP else server.resume())
         except SwarmError as error:
             self.condemn(error.message)
 

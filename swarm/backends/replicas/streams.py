@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
 
-from swarm.backends.replicas.adapter import CompletionRequest, Piece, SamplerServer
+from swarm.backends.replicas.adapter import SamplerRequest, SamplerServer, StreamPiece
 from swarm.errors import SwarmError
 from swarm.sampler import EngineLost
 
-Arrival = tuple[Piece, int]
+Arrival = tuple[StreamPiece, int]
 """A piece and the weight version of its tokens."""
 
 
@@ -34,7 +34,7 @@ class PieceStream:
         self._error: SwarmError | None = None
         self._is_broken_off = False
 
-    def begin(self, server: SamplerServer, request: CompletionRequest) -> None:
+    def begin(self, server: SamplerServer, request: SamplerRequest) -> None:
         self._reader = asyncio.create_task(self._read(server, request))
 
     async def read(self) -> list[Arrival]:
@@ -81,7 +81,7 @@ class PieceStream:
         self._reader.cancel()
         return True
 
-    async def _read(self, server: SamplerServer, request: CompletionRequest) -> None:
+    async def _read(self, server: SamplerServer, request: SamplerRequest) -> None:
         try:
             async with aclosing(server.complete(request)) as pieces:
                 async for piece in pieces:

@@ -89,7 +89,7 @@ def check(
 
     With a model, also the base score: how much of it that model does already.
     """
-    from swarm.environments.environment_check import CheckResult, Severity, check_environment
+    from swarm.environments.environment_check import CheckResult, CheckSeverity, check_environment
     from swarm.environments.server import open_environment
     from swarm.program.base_score import judge, measure_base_score
     from swarm.tasks import Split
@@ -119,7 +119,7 @@ def check(
             checks = [{"check": each.check, "severity": each.severity, "message": each.message} for each in results]
             figures = {"checks": checks, "base_score": None if base is None else base.figures()}
             typer.echo(json.dumps({"name": environment.name, "digest": environment.digest, **figures}))
-        raise typer.Exit(1 if any(each.severity is Severity.FAIL for each in results) else 0)
+        raise typer.Exit(1 if any(each.severity is CheckSeverity.FAIL for each in results) else 0)
 
 
 def _refuse_contradictions(url: str | None, train_model: str | None, program: Path | None) -> None:

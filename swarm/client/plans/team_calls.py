@@ -30,21 +30,21 @@ Begun = Mapping[str, tuple[str, Credentials]]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ClientAction:
     """An `action` for the client `name`: a function that takes the client. An AsyncSwarmClient's result is awaited."""
 
     name: str
     action: Callable[[Any], Any]
 
 
-TeamPlan = Generator[Step, Any, T]
+TeamPlan = Generator[ClientAction, Any, T]
 
 
 def begin_all(names: Sequence[str], begin: Callable[[Any], Any]) -> TeamPlan[dict[str, tuple[str, Credentials]]]:
     begun: dict[str, tuple[str, Credentials]] = {}
     try:
         for name in names:
-            begun[name] = yield Step(name, begin)
+            begun[name] = yield ClientAction(name, begin)
     except BaseException:
         yield from abort_all({name: episode_id for name, (episode_id, _) in begun.items()}, "not_begun_everywhere")
         raise
@@ -130,8 +130,8 @@ def _prepare(
     transaction_id: str,
     coordinator: str | None,
     wait_timeout: float,
-) -> Step:
-    return Step(
+) -> ClientAction:
+    return ClientAction(
         name,
         lambda client: client.prepare_episode(
             task,
@@ -144,16 +144,18 @@ def _prepare(
     )
 
 
-def _commit(name: str, episode_id: str, transaction_id: str, wait_timeout: float) -> Step:
-    return Step(name, lambda client: client.commit_episode(episode_id, transaction_id, wait_timeout=wait_timeout))
+def _commit(name: str, episode_id: str, transaction_id: str, wait_timeout: float) -> ClientAction:
+    return ClientAction(
+        name, lambda client: client.commit_episode(episode_id, transaction_id, wait_timeout=wait_timeout)
+    )
 
 
-def _abort(name: str, episode_id: str, reason: str) -> Step:
-    return Step(name, lambda client: client.abort_episode(episode_id, reason))
+def _abort(name: str, episode_id: str, reason: str) -> ClientAction:
+    return ClientAction(name, lambda client: client.abort_episode(episode_id, reason))
 
 
-def _release(name: str, episode_id: str) -> Step:
-    return Step(name, lambda client: client.release_episode(episode_id))
+def _release(name: str, episode_id: str) -> ClientAction:
+    return ClientAction(name, lambda client: client.release_episode(episode_id))
 
 
 def _require_names(what: str, names: Sequence[str], given: Mapping[str, object]) -> None:

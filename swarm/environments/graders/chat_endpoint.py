@@ -27,7 +27,7 @@ MIN_KEY_CHARS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ChatAnswer:
     """An answer; `tokens` counts those of prompt and answer, and is None if the server does not report them."""
 
     text: str
@@ -57,7 +57,7 @@ class ChatEndpoint:
         self._url, self._key_env, self._timeout_s = f"{url.rstrip('/')}/chat/completions", key_env, timeout_s
         self._opener: OpenerDirector = build_opener(_NoRedirects())
 
-    def ask(self, prompt: str) -> Answer:
+    def ask(self, prompt: str) -> ChatAnswer:
         """Return the answer at temperature 0.
 
         Raises CallFailed.
@@ -133,7 +133,7 @@ class _NoRedirects(HTTPRedirectHandler):
         return None
 
 
-def _answer_in(body: bytes) -> Answer:
+def _answer_in(body: bytes) -> ChatAnswer:
     """Return the answer in a chat completion, which is empty if it has no text.
 
     Raises CallFailed for any other document. Servers differ in the fields that they leave out.
@@ -145,7 +145,7 @@ def _answer_in(body: bytes) -> Answer:
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         raise CallFailed(f"the answer is not a chat completion: {body[:80]!r}", is_temporary=True) from None
     tokens = cast(dict[str, object], usage).get("total_tokens") if isinstance(usage, dict) else None
-    return Answer(text if isinstance(text, str) else "", tokens if isinstance(tokens, int) else None)
+    return ChatAnswer(text if isinstance(text, str) else "", tokens if isinstance(tokens, int) else None)
 
 
 def _seconds(header: str | None) -> float | None:

@@ -21,7 +21,7 @@ from threading import Lock
 
 from swarm.digest import digest_of
 from swarm.environments.base import EnvironmentTask, Grade
-from swarm.environments.graders.chat_endpoint import Answer, CallFailed, ChatEndpoint
+from swarm.environments.graders.chat_endpoint import CallFailed, ChatAnswer, ChatEndpoint
 from swarm.errors import EnvironmentFailure, EnvironmentInvalid
 
 MAX_CALLS = 4
@@ -58,7 +58,7 @@ _SCORE = re.compile(r"[*_`#\s]*SCORE[*_`\s]*:[*_`\s]*(0?\.\d+|0\.?|1(?:\.0*)?)[*
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class JudgeScore:
     score: float
     reason: str
 
@@ -108,7 +108,7 @@ class Judge:
             raise EnvironmentInvalid(message, param="judge_prompt")
         self._endpoint, self._log, self._pause = endpoint, log, pause
         self._prompt, self._success = prompt, success
-        self._verdicts: OrderedDict[str, Future[Verdict]] = OrderedDict()
+        self._verdicts: OrderedDict[str, Future[JudgeScore]] = OrderedDict()
         self._lock = Lock()
 
     def __call__(self, task: EnvironmentTask, reply: str, expected: object) -> Grade:
@@ -124,11 +124,11 @@ class Judge:
         details = {"judge_score": verdict.score, "judge_reason": verdict.reason}
         return Grade(verdict.score, verdict.score >= self._success, details)
 
-    def _remembered(self, task_id: str, prompt: str) -> Verdict:
+    def _remembered(self, task_id: str, prompt: str) -> JudgeScore:
         key = digest_of(prompt)
         with self._lock:
             is_known = key in self._verdicts
-            verdict = self._verdicts.setdefault(key, Future[Verdict]())
+            verdict = self._verdicts.setdefault(key, Future[JudgeScore]())
             self._verdicts.move_to_end(key)
             while len(self._verdicts) > REMEMBERED:
                 self._verdicts.popitem(last=False)
@@ -144,7 +144,7 @@ class Judge:
             raise
         return verdict.result()
 
-    def _asked(self, task_id: str, prompt: str) -> Verdict:
+    def _asked(self, task_id: str, prompt: str) -> JudgeScore:
         reason, pause_s = "", FIRST_PAUSE_S
         for call in range(1, MAX_CALLS + 1):
             try:
@@ -162,7 +162,7 @@ class Judge:
             reason = f"its last line was {_last_line(answer.text)[:80]!r}, not SCORE: x with x from 0 to 1"
         raise EnvironmentFailure(f"task {task_id}: the judge gave no verdict in {MAX_CALLS} calls: {reason}")
 
-    def _call(self, task_id: str, prompt: str) -> Answer:
+    def _call(self, task_id: str, prompt: str) -> ChatAnswer:
         began = time.monotonic()
         record: dict[str, object] = {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -197,11 +197,11 @@ def framed(prompt: str, question: str, expected: str, reply: str) -> str:
     return FRAME.format(prompt=_PLACEHOLDER.sub(lambda found: values[found.group(1)], prompt), mark=mark)
 
 
-def parse_verdict(text: str) -> Verdict | None:
+def parse_verdict(text: str) -> JudgeScore | None:
     """Return the score in the last line and the text before it, or None if there is no such line."""
     before, _, _ = text.rstrip().rpartition("\n")
     found = _SCORE.fullmatch(_last_line(text))
-    return None if found is None else Verdict(float(found.group(1)), before.strip()[-MAX_REASON_CHARS:])
+    return None if found is None else JudgeScore(float(found.group(1)), before.strip()[-MAX_REASON_CHARS:])
 
 
 def as_text(expected: object) -> str:

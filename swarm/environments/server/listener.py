@@ -22,10 +22,10 @@ from pydantic import BaseModel, ValidationError
 from swarm.environments.server.protocol import (
     DIGEST_HEADER,
     MAX_PAGE,
+    AttemptReplies,
     Failure,
     Graded,
     Reference,
-    Turn,
 )
 from swarm.environments.server.service import CallOverdue, EnvironmentService
 from swarm.errors import BadRequest, Conflict, EnvironmentInvalid, Forbidden, NotFound, SwarmError
@@ -95,7 +95,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(length)
         service = self.listener.service
         routes: dict[str, Callable[[], BaseModel]] = {
-            "/v1/messages": lambda: service.continue_attempt(self._allowed(Turn.model_validate_json(body))),
+            "/v1/messages": lambda: service.continue_attempt(self._allowed(AttemptReplies.model_validate_json(body))),
             "/v1/grades": lambda: service.grade(self._allowed(Graded.model_validate_json(body))),
             "/v1/solutions": lambda: service.solve(self._for_evaluator(Reference.model_validate_json(body))),
         }
@@ -109,7 +109,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._check(split)
         return self.listener.service.list_tasks(split, numbers[0], max(0, numbers[1]), min(numbers[2], MAX_PAGE))
 
-    def _allowed(self, request: Turn | Graded) -> Any:
+    def _allowed(self, request: AttemptReplies | Graded) -> Any:
         self._check(request.task.split)
         return request
 

@@ -4,7 +4,7 @@ Place in the flow: remote.py sends the requests and service.py answers them. All
 
     GET  /v1/environment                                     -> Description
     GET  /v1/tasks?split=train&seed=0&start=0&count=100      -> TaskPage
-    POST /v1/messages    Turn                                -> Following
+    POST /v1/messages    AttemptReplies                      -> Following
     POST /v1/grades      Graded                              -> GradeAnswer
     POST /v1/solutions   Reference                           -> Solution       (evaluator's socket only)
 
@@ -72,7 +72,7 @@ class TaskPage(Message):
     is_end: bool
 
 
-class Turn(Message):
+class AttemptReplies(Message):
     """An attempt so far: all answers of the agent in order, or none at its beginning.
 
     `attempt` is a text that identifies the attempt. A restarted environment server replays the answers.

@@ -27,6 +27,7 @@ from pydantic import BaseModel, ValidationError
 from swarm.environments.base import Environment, EnvironmentTask, Grade, Session, Transcript
 from swarm.environments.server.protocol import (
     DIGEST_HEADER,
+    AttemptReplies,
     Description,
     Following,
     GradeAnswer,
@@ -34,7 +35,6 @@ from swarm.environments.server.protocol import (
     Reference,
     Solution,
     TaskPage,
-    Turn,
 )
 from swarm.errors import EnvironmentFailure, SandboxUnavailable, SwarmError, error_class
 from swarm.tasks.base import Split
@@ -138,7 +138,7 @@ class RemoteEnvironment(Environment):
         """
         return self._ask("POST", "/v1/solutions", _reference(task), Solution).reply
 
-    def follow(self, turn: Turn) -> tuple[Message, ...] | None:
+    def follow(self, turn: AttemptReplies) -> tuple[Message, ...] | None:
         messages = self._ask("POST", "/v1/messages", turn, Following).messages
         return None if messages is None else tuple(messages)
 
@@ -231,7 +231,7 @@ class RemoteEnvironment(Environment):
 class RemoteSession(Session):
     def __init__(self, environment: RemoteEnvironment, task: Reference) -> None:
         self._environment = environment
-        self._turn = Turn(attempt=uuid.uuid4().hex, task=task, replies=[])
+        self._turn = AttemptReplies(attempt=uuid.uuid4().hex, task=task, replies=[])
         self.messages = environment.follow(self._turn) or ()
 
     def reply(self, message: Message) -> tuple[Message, ...] | None:

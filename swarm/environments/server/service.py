@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from swarm.environments.base import Environment, EnvironmentTask, Session
 from swarm.environments.server.protocol import (
+    AttemptReplies,
     Description,
     Following,
     GradeAnswer,
@@ -24,7 +25,6 @@ from swarm.environments.server.protocol import (
     Reference,
     Solution,
     TaskPage,
-    Turn,
 )
 from swarm.errors import Conflict, EnvironmentFailure, NotFound, SwarmError
 from swarm.tasks.base import Split
@@ -92,7 +92,7 @@ class EnvironmentService:
         page = drawn[start : start + count]
         return TaskPage(tasks=[_public(item) for item in page], is_end=len(page) < count)
 
-    def continue_attempt(self, turn: Turn) -> Following:
+    def continue_attempt(self, turn: AttemptReplies) -> Following:
         """Return the messages after the last answer of an attempt, always the same for the same answers."""
         task = self._find(turn.task)
         messages = self._limited(f"answering a turn of task {task.task.task_id}", lambda: self._following(turn, task))
@@ -132,7 +132,7 @@ class EnvironmentService:
                 self._orders.popitem(last=False)
             return order
 
-    def _following(self, turn: Turn, task: EnvironmentTask) -> tuple[Message, ...] | None:
+    def _following(self, turn: AttemptReplies, task: EnvironmentTask) -> tuple[Message, ...] | None:
         attempt = self._attempt(turn.attempt, task)
         with attempt.lock:
             while len(attempt.following) <= len(turn.replies):

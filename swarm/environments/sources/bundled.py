@@ -5,15 +5,36 @@ Place in the flow: registry.py opens one by its name. A grade is the reward of t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import takewhile
 
 from swarm.digest import digest_of
 from swarm.environments.base import Environment, EnvironmentTask, Grade, Session, Transcript
+from swarm.environments.source import Source
+from swarm.errors import EnvironmentInvalid
 from swarm.tasks.base import Exchange, Split, TaskFamily
+from swarm.tasks.registry import TASK_FAMILIES
 from swarm.types import Message, Task
 
 PUBLIC_FIELDS = frozenset({"family", "split"})
+
+
+class BundledSource(Source):
+    """The bundled families, each by its name."""
+
+    names = tuple(TASK_FAMILIES)
+    form = f"one of {', '.join(TASK_FAMILIES)}"
+    is_bundled = True
+
+    def claims(self, name: str) -> bool:
+        return name in TASK_FAMILIES
+
+    def open(self, name: str, options: Mapping[str, str]) -> Environment:
+        if options:
+            raise EnvironmentInvalid(
+                f"the bundled environment {name} has no options: leave them out", param=next(iter(options))
+            )
+        return BundledEnvironment(TASK_FAMILIES[name])
 
 
 class BundledSession(Session):

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from swarm.digest import digest_of
-from swarm.environments.base import Environment, EnvironmentTask, Session, SingleTurn
+from swarm.environments.base import Environment, EnvironmentTask, Session, SingleTurnSession
 from swarm.environments.sources.task_files import SPLIT_NAMES, Row
 from swarm.errors import EnvironmentInvalid
 from swarm.tasks.base import Split, split_of
@@ -115,7 +115,7 @@ class TableEnvironment(Environment):
         return self._table.tasks(split, seed)
 
     def open(self, task: EnvironmentTask) -> Session:
-        return SingleTurn(task.task.main_query, self.system)
+        return SingleTurnSession(task.task.main_query, self.system)
 
 
 def _task_of(name: str, options: TaskOptions, row: Row, number: int) -> EnvironmentTask:

@@ -5,15 +5,19 @@ Place in the flow: registry.py opens a task file or a folder of task files. colu
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from swarm.digest import digest_of
-from swarm.environments.base import EnvironmentTask, Grade, Transcript
+from swarm.environments.base import Environment, EnvironmentTask, Grade, Transcript
 from swarm.environments.graders.grading import GraderOptions, build_grader, time_limit_of
 from swarm.environments.graders.replies import known_reply
+from swarm.environments.source import Source, option_error
 from swarm.environments.sources.columns import TableEnvironment, TaskOptions, answer_column
-from swarm.environments.sources.task_files import digest_files, files_by_split, read_rows
+from swarm.environments.sources.task_files import SUFFIXES, digest_files, files_by_split, read_rows
 
 
 class DatasetOptions(TaskOptions, GraderOptions):
@@ -21,6 +25,30 @@ class DatasetOptions(TaskOptions, GraderOptions):
 
     grader: str = "exact"
     """Name of the grader: exact, number, regex, json, maths, python_tests or judge."""
+
+
+class DatasetSource(Source):
+    """Task files and folders of them, each by its path."""
+
+    form = "a .jsonl or .parquet file"
+    is_path = True
+
+    def claims(self, name: str) -> bool:
+        path = Path(name)
+        return path.is_dir() or (path.is_file() and path.suffix in SUFFIXES)
+
+    def open(self, name: str, options: Mapping[str, str]) -> Environment:
+        try:
+            parsed = DatasetOptions.model_validate(options)
+        except ValidationError as error:
+            raise option_error(error, name) from error
+        return DatasetEnvironment(Path(name), parsed)
+
+    def files(self, name: str) -> dict[str, Path]:
+        path = Path(name)
+        if path.is_file():
+            return {path.name: path}
+        return {str(each.relative_to(path)): each for paths in files_by_split(path).values() for each in paths}
 
 
 class DatasetEnvironment(TableEnvironment):

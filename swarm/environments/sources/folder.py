@@ -21,10 +21,10 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
-from swarm.environments.base import EnvironmentTask, Grade, Transcript
+from swarm.environments.base import Environment, EnvironmentTask, Grade, Transcript
 from swarm.environments.graders.grading import Grader, GraderOptions, build_grader, refuse_options, time_limit_of
 from swarm.environments.graders.replies import known_reply
-from swarm.environments.registry import AGENT_FILE, option_error
+from swarm.environments.source import Source, option_error
 from swarm.environments.sources.columns import TableEnvironment, TaskOptions, answer_column
 from swarm.environments.sources.task_files import Row, digest_files, read_rows
 from swarm.environments.user_code import import_file
@@ -34,9 +34,50 @@ from swarm.types import Message
 
 UserGrader = Callable[[dict[str, Any], list[Message]], object]
 
+AGENT_FILE = "agent.py"
 IGNORED_FOLDERS = frozenset({"__pycache__", ".git", ".venv"})
 RUNS = "runs"
 """Folder with the state of commands that run inside this folder. It changes with every step."""
+
+
+class FolderSource(Source):
+    """Folders with an environment.toml, each by its path."""
+
+    form = "a folder with an environment.toml"
+    is_path = True
+
+    def claims(self, name: str) -> bool:
+        return (Path(name) / "environment.toml").is_file()
+
+    def open(self, name: str, options: Mapping[str, str]) -> Environment:
+        if options:
+            raise EnvironmentInvalid(
+                f"set the options of {Path(name)} in its environment.toml", param=next(iter(options))
+            )
+        return FolderEnvironment(Path(name))
+
+    def interpreter(self, name: str) -> str | None:
+        """Return the interpreter that the folder asks for, or None if it asks for none.
+
+        Raises EnvironmentInvalid if environment.toml cannot be read, or if the interpreter cannot be run.
+        """
+        directory = Path(name)
+        python = _read_options(directory / "environment.toml").python
+        if python is None:
+            return None
+        path = os.path.abspath(directory / Path(python).expanduser())
+        if not os.access(path, os.X_OK):
+            raise EnvironmentInvalid(
+                f"{directory}: its interpreter {path} cannot be run: correct the option python", param="python"
+            )
+        return path
+
+    def agent(self, name: str) -> Path | None:
+        agent = Path(name) / AGENT_FILE
+        return agent if agent.is_file() else None
+
+    def files(self, name: str) -> dict[str, Path]:
+        return {str(each.relative_to(name)): each for each in folder_files(Path(name))}
 
 
 class FolderOptions(TaskOptions, GraderOptions):
@@ -111,22 +152,6 @@ def _user_grader(name: str, function: UserGrader) -> Grader:
         return _as_grade(name, result)
 
     return grade
-
-
-def read_interpreter(directory: Path) -> str | None:
-    """Return the interpreter that the folder asks for, or None if it asks for none.
-
-    Raises EnvironmentInvalid if environment.toml cannot be read, or if the interpreter cannot be run.
-    """
-    python = _read_options(directory / "environment.toml").python
-    if python is None:
-        return None
-    path = os.path.abspath(directory / Path(python).expanduser())
-    if not os.access(path, os.X_OK):
-        raise EnvironmentInvalid(
-            f"{directory}: its interpreter {path} cannot be run: correct the option python", param="python"
-        )
-    return path
 
 
 def _check_interpreter(directory: Path, options: FolderOptions) -> None:

@@ -18,6 +18,7 @@ import yaml
 
 from swarm.digest import digest_of
 from swarm.environments.base import Environment, EnvironmentTask, Grade, Transcript, final_reply
+from swarm.environments.source import LibrarySource
 from swarm.errors import EnvironmentInvalid
 from swarm.spelling import did_you_mean
 from swarm.tasks.base import REPEATS_ENDING_A_PASS, Split, split_of
@@ -31,6 +32,16 @@ REMEMBERED = 4096
 
 _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _OWN = frozenset({"seed", "size"})
+
+
+class ReasoningGymSource(LibrarySource):
+    """The data sets of reasoning-gym, written `reasoning_gym:NAME?option=value`."""
+
+    library = "reasoning_gym"
+    form = "reasoning_gym:NAME"
+
+    def open(self, name: str, options: Mapping[str, str]) -> Environment:
+        return ReasoningGymEnvironment(name.partition(":")[2], options)
 
 
 class ReasoningGymEnvironment(Environment):

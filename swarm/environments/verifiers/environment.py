@@ -14,10 +14,11 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from swarm.digest import digest_of
-from swarm.environments.base import DrivenEnvironment, EnvironmentTask, Grade, Transcript
+from swarm.environments.base import DrivenEnvironment, Environment, EnvironmentTask, Grade, Transcript
+from swarm.environments.source import LibrarySource
 from swarm.environments.verifiers.options import interpreter, parse_options
 from swarm.environments.verifiers.taskset import PAGE, EndlessTasks, FiniteTasks, Page, own_splits
-from swarm.environments.verifiers.worker import Worker
+from swarm.environments.verifiers.worker import VerifiersWorker
 from swarm.errors import EnvironmentFailure, EnvironmentInvalid
 from swarm.tasks.base import Split
 from swarm.types import Message
@@ -28,7 +29,7 @@ ANSWER_MARGIN_S = 60.0
 """Seconds beyond the time limit of a rollout after which the worker counts as hung."""
 
 
-class Opened(BaseModel):
+class TasksetDescription(BaseModel):
     """The worker's description of the environment.
 
     `split_values` are the values that the taskset's own option `split` may have.
@@ -48,6 +49,17 @@ class Rollout(BaseModel):
     rewards: dict[str, float | None]
     metrics: dict[str, float | None]
     transcript: list[dict[str, Any]]
+
+
+class VerifiersSource(LibrarySource):
+    """The tasksets of verifiers, written `verifiers:ID?option=value`. The library has an interpreter of its own."""
+
+    library = "verifiers"
+    form = "verifiers:ID"
+    has_own_worker = True
+
+    def open(self, name: str, options: Mapping[str, str]) -> Environment:
+        return VerifiersEnvironment(name.partition(":")[2], options)
 
 
 class VerifiersEnvironment(DrivenEnvironment):
@@ -101,7 +113,7 @@ class VerifiersEnvironment(DrivenEnvironment):
         self._is_closed = True
         self.interrupt()
 
-    def _open_tasks(self, opened: Opened) -> FiniteTasks | EndlessTasks:
+    def _open_tasks(self, opened: TasksetDescription) -> FiniteTasks | EndlessTasks:
         named = self._options.own_splits()
         if opened.is_endless:
             if named:
@@ -118,7 +130,7 @@ class VerifiersEnvironment(DrivenEnvironment):
         asked = {"source": source, "start": start, "size": PAGE}
         return Page.model_validate(self._live_worker().ask("tasks", asked, OPEN_S))
 
-    def _live_worker(self) -> Worker:
+    def _live_worker(self) -> VerifiersWorker:
         """Return the worker, or start a new one if it has ended.
 
         Raises EnvironmentFailure if this environment is closed, or if the new worker opens a different environment.
@@ -135,15 +147,15 @@ class VerifiersEnvironment(DrivenEnvironment):
                 raise EnvironmentFailure(f"{self.name} is closed")
             return self._worker
 
-    def _start(self) -> tuple[Worker, Opened]:
-        worker = Worker(self._python)
+    def _start(self) -> tuple[VerifiersWorker, TasksetDescription]:
+        worker = VerifiersWorker(self._python)
         asked = {
             "id": self._taskset,
             "settings": self._settings,
             **self._options.model_dump(include={"harness", "runtime", "rollout_seconds"}),
         }
         try:
-            return worker, Opened.model_validate(worker.ask("open", asked, OPEN_S))
+            return worker, TasksetDescription.model_validate(worker.ask("open", asked, OPEN_S))
         except BaseException as error:
             worker.stop()
             if isinstance(error, ValidationError):

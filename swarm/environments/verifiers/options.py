@@ -14,7 +14,7 @@ from typing import Any, cast
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from swarm.environments.registry import option_error
+from swarm.environments.source import option_error
 from swarm.errors import EnvironmentInvalid
 from swarm.tasks.base import Split
 

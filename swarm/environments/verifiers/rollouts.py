@@ -40,7 +40,7 @@ END_S = 10.0
 """Seconds in which rollouts must clean up once standard input has ended."""
 
 
-class Refused(Exception):
+class RolloutRefused(Exception):
     """A request that is answered with an error.
 
     `kind` is library, unknown, options or failed, and `status` is that of a failed model call.
@@ -52,7 +52,7 @@ class Refused(Exception):
         self.status = status
 
 
-class Source:
+class _NumberedTasks:
     """The tasks of one taskset by number, made as far as requested."""
 
     def __init__(self, taskset: Any) -> None:
@@ -74,7 +74,7 @@ class Rollouts:
         self._config = config
         self._seat = seat
         self._rollout_seconds = rollout_seconds
-        self._sources: dict[str | None, Source] = {}
+        self._sources: dict[str | None, _NumberedTasks] = {}
         self._keys = count()
 
     def describe(self) -> dict[str, Any]:
@@ -102,7 +102,9 @@ class Rollouts:
     ) -> dict[str, Any]:
         made = self._source(source).upto(number + 1)
         if number >= len(made) or shown(made[number])["key"] != key:
-            raise Refused("failed", f"task {number} of the taskset has changed: it must always give the same tasks")
+            raise RolloutRefused(
+                "failed", f"task {number} of the taskset has changed: it must always give the same tasks"
+            )
         # The library reads keys from environment variables alone, and hides those with such names from agents.
         variable = f"ROLLOUT_{next(self._keys)}_API_KEY"
         os.environ[variable] = api_key
@@ -115,17 +117,17 @@ class Rollouts:
             async with asyncio.timeout(self._rollout_seconds):
                 episode = await self.environment.run_episode(made[number], context)
         except TimeoutError:
-            raise Refused("failed", f"the rollout took longer than {self._rollout_seconds:g} s") from None
+            raise RolloutRefused("failed", f"the rollout took longer than {self._rollout_seconds:g} s") from None
         finally:
             del os.environ[variable]
         return outcome(episode, self._seat)
 
-    def _source(self, name: str | None) -> Source:
+    def _source(self, name: str | None) -> _NumberedTasks:
         if name not in self._sources:
             config: Any = self._config.taskset
             if name is not None:
                 config = self._vf.taskset_config_type(self._id).model_validate({**config.model_dump(), "split": name})
-            self._sources[name] = Source(self._vf.load_taskset(config))
+            self._sources[name] = _NumberedTasks(self._vf.load_taskset(config))
         return self._sources[name]
 
 
@@ -141,7 +143,7 @@ def shown(task: Any) -> dict[str, Any]:
 def outcome(episode: Any, seat: str) -> dict[str, Any]:
     """Return the reward of a rollout.
 
-    Raises Refused for a rollout that failed, because a failure is not a reward.
+    Raises RolloutRefused for a rollout that failed, because a failure is not a reward.
     """
     if not episode.ok:
         errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
@@ -151,21 +153,21 @@ def outcome(episode: Any, seat: str) -> dict[str, Any]:
             if last is None
             else f"{last.type}: {' '.join(last.message.split())[:400]}"
         )
-        raise Refused("failed", result, None if last is None else last.status_code)
+        raise RolloutRefused("failed", result, None if last is None else last.status_code)
     played = [trace for trace in episode.traces if trace.agent.name == seat]
     if len(played) != 1:
-        raise Refused(
+        raise RolloutRefused(
             "failed", f"the agent {seat} ran {len(played)} times: an episode must be one attempt of one agent"
         )
     [trace] = played
     # An agent may end normally after a model call that the server could not answer.
     error = trace.calls[-1].error if trace.calls else None
     if error is not None and error.status_code not in POLICYS_OWN_FAULT:
-        raise Refused("failed", f"the last model call failed: {error.message[:400]}", error.status_code)
+        raise RolloutRefused("failed", f"the last model call failed: {error.message[:400]}", error.status_code)
     if trace.num_turns == 0:
-        raise Refused("failed", "the agent got no answer from the model")
+        raise RolloutRefused("failed", "the agent got no answer from the model")
     if not trace.rewards:
-        raise Refused("failed", "the task gave no reward")
+        raise RolloutRefused("failed", "the task gave no reward")
     return {
         "reward": trace.reward,
         "rewards": {name: None if reward is None else reward.value for name, reward in trace.rewards.items()},
@@ -195,7 +197,7 @@ def open_environment(
 ) -> Rollouts:
     """Open the environment of a taskset.
 
-    Raises Refused for one that cannot be opened.
+    Raises RolloutRefused for one that cannot be opened.
     """
     vf = import_library()
     find_taskset(vf, id)
@@ -206,9 +208,9 @@ def open_environment(
         return Rollouts(vf, id, config, seat, rollout_seconds)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        raise Refused("options", f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        raise RolloutRefused("options", f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
     except ModuleNotFoundError as error:
-        raise Refused("options", str(error)) from error
+        raise RolloutRefused("options", str(error)) from error
 
 
 def import_library() -> Any:
@@ -217,7 +219,7 @@ def import_library() -> Any:
     except ModuleNotFoundError as error:
         if error.name != "verifiers":
             raise
-        raise Refused("library", f"{sys.executable} has no verifiers: install verifiers>=0.4 there") from None
+        raise RolloutRefused("library", f"{sys.executable} has no verifiers: install verifiers>=0.4 there") from None
     version = getattr(found, "__version__", "?")
     try:
         vf = importlib.import_module("verifiers.v1")
@@ -226,7 +228,9 @@ def import_library() -> Any:
             raise
         vf = None
     if not all(hasattr(vf, name) for name in NEEDED):
-        raise Refused("library", f"verifiers {version} in {sys.executable} has another API: install verifiers>=0.4")
+        raise RolloutRefused(
+            "library", f"verifiers {version} in {sys.executable} has another API: install verifiers>=0.4"
+        )
     return vf
 
 
@@ -238,12 +242,14 @@ def find_taskset(vf: Any, taskset_id: str) -> None:
         # The library raises the same error for a missing package and for one whose dependency is missing.
         missing = getattr(error.__cause__, "name", None)
         if missing and missing != taskset_id.rsplit("/", 1)[-1].split("@", 1)[0].replace("-", "_").lower():
-            raise Refused("library", f"the package {taskset_id} needs {missing}: install it") from error
-        raise Refused("unknown", f"no package {taskset_id!r} is installed in {sys.executable}: install it") from error
+            raise RolloutRefused("library", f"the package {taskset_id} needs {missing}: install it") from error
+        raise RolloutRefused(
+            "unknown", f"no package {taskset_id!r} is installed in {sys.executable}: install it"
+        ) from error
     except (TypeError, AttributeError, ValueError) as error:
-        raise Refused("unknown", f"{taskset_id!r} is not a taskset of verifiers: {error}") from error
+        raise RolloutRefused("unknown", f"{taskset_id!r} is not a taskset of verifiers: {error}") from error
     except ImportError as error:
-        raise Refused("library", f"the package {taskset_id} cannot be imported: {error}") from error
+        raise RolloutRefused("library", f"the package {taskset_id} cannot be imported: {error}") from error
 
 
 def configure(
@@ -266,7 +272,7 @@ def configure(
     config = vf.resolve_env_config(raw)
     own = [name for name in seats if getattr(config, name).client is None]
     if len(own) != 1:
-        raise Refused(
+        raise RolloutRefused(
             "options",
             f"the served model would play {len(own)} of the agents {', '.join(seats)}, but it must play one: give each "
             "other one its own model (env.NAME.client.base_url, env.NAME.client.api_key_var and env.NAME.model)",
@@ -345,7 +351,7 @@ async def answer(rollouts: Rollouts, request: dict[str, Any], answers: IO[str]) 
 
 
 def send(answers: IO[str], number: int, result: dict[str, Any] | Exception) -> None:
-    if isinstance(result, Refused):
+    if isinstance(result, RolloutRefused):
         message: dict[str, Any] = {"error": {"kind": result.kind, "message": str(result), "status": result.status}}
     elif isinstance(result, Exception):
         traceback.print_exception(result)

@@ -46,7 +46,7 @@ class ModelCallFailed(Exception):
         self.status_code = status_code
 
 
-class Problem(BaseModel):
+class WorkerFailure(BaseModel):
     """An error of the worker.
 
     `kind` is library, unknown, options or failed, and `status` is that of a failed model call.
@@ -62,10 +62,10 @@ class Reply(BaseModel):
 
     number: int
     result: dict[str, Any] | None = None
-    error: Problem | None = None
+    error: WorkerFailure | None = None
 
 
-class Worker:
+class VerifiersWorker:
     """One process that runs the script."""
 
     def __init__(self, python: Path) -> None:
@@ -200,7 +200,7 @@ class Worker:
         return error
 
 
-def _error_of(problem: Problem) -> SwarmError:
+def _error_of(problem: WorkerFailure) -> SwarmError:
     message = " ".join(problem.message.split())
     if problem.kind == "unknown":
         return NotFound(message, param="env")

@@ -15,7 +15,7 @@ from swarm.gateway.control.views import view_evaluation
 from swarm.gateway.http.openapi import errors
 from swarm.gateway.http.query_strings import EvaluationQuery
 from swarm.gateway.http.routes import until_left
-from swarm.ledger import Ledger, Report
+from swarm.ledger import EvaluationReport, Ledger
 from swarm.schemas import (
     ClaimedEvaluation,
     ClaimEvaluationRequest,
@@ -56,7 +56,7 @@ def add_evaluation_routes(router: APIRouter, control: Control) -> None:
         The server computes the score from the rewards on record. An episode is refused by name if other weights
         sampled it, or if it was begun before the evaluation was due. Without episodes the evaluation is abandoned.
         """
-        report = Report(body.client_id, tuple(body.episode_ids), body.failures, body.reason)
+        report = EvaluationReport(body.client_id, tuple(body.episode_ids), body.failures, body.reason)
         return view_evaluation(await control.evaluations().end(body.step, report))
 
 

@@ -40,7 +40,7 @@ _RESPONSES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class Scrape:
     """The data of one scrape.
 
     `episodes` counts the episodes of the present job by state and outcome. The outcome is "" where there is none.
@@ -60,7 +60,7 @@ def add_prometheus_route(
     @router.get("/metrics", summary="State and traffic for Prometheus", response_class=Response, responses=_RESPONSES)
     async def scrape(request: Request) -> Response:
         service = served()
-        snapshot = Snapshot(
+        snapshot = Scrape(
             status=await control.status(),
             episodes=await ledger.episode_counts(),
             tokens_sampled=0 if service is None else service.tokens_sampled,
@@ -72,7 +72,7 @@ def add_prometheus_route(
         return Response(encode(registry_of(snapshot)), headers={"content-type": content_type})
 
 
-def registry_of(snapshot: Snapshot) -> CollectorRegistry:
+def registry_of(snapshot: Scrape) -> CollectorRegistry:
     """Return a registry with the metrics of this snapshot and of the process."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
@@ -81,7 +81,7 @@ def registry_of(snapshot: Snapshot) -> CollectorRegistry:
 
 
 class _Snapshots(Collector):
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Scrape) -> None:
         self._snapshot = snapshot
 
     def collect(self) -> Iterator[Metric]:

@@ -51,7 +51,7 @@ Served = Callable[[], ModelService | None]
 """Returns the service of the model, or None while no engine runs."""
 
 
-class Lease(Protocol):
+class LeaseControl(Protocol):
     """The lease by which one study uses the server alone."""
 
     async def take(self, wanted: LeaseRequest) -> LeaseView: ...
@@ -72,7 +72,7 @@ class Control:
     start: Callable[[Resume], Awaitable[None]]
     launch: Callable[[str, dict[str, Any]], Awaitable[LaunchView]]
     launches: Callable[[str | None, int], Awaitable[list[LaunchView]]]
-    lease: Lease
+    lease: LeaseControl
     stop: Callable[[], Awaitable[None]]
     checkpoint: Callable[[], Awaitable[CheckpointResponse]]
     load: Callable[[int], Awaitable[None]]

@@ -27,7 +27,7 @@ _MEANING: Mapping[Handling, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class BodySchema:
     """The request body of one route.
 
     `api` names the owner of the format, and `model` checks the fields. `others` are models that describe fields which
@@ -48,7 +48,7 @@ class _Untitled(GenerateJsonSchema):
         return False
 
 
-def describe_body(body: Body) -> dict[str, Any]:
+def describe_body(body: BodySchema) -> dict[str, Any]:
     """Return the OpenAPI `requestBody` object, with a property for each field of the table."""
     checked, *others = (_schema(model) for model in (body.model, *body.others))
     known: dict[str, Any] = {}

@@ -19,7 +19,7 @@ from swarm.ledger.rows import NO_USE, EndReceipt, EpisodeRow, ModelUse
 from swarm.ledger.writes.counts import count_acknowledged, count_closed
 from swarm.ledger.writes.encoding import to_json_or_null
 from swarm.ledger.writes.events import insert_event
-from swarm.ledger.writes.results import NO_RESULT, RESULT, SET_RESULT, Ending, with_checksum
+from swarm.ledger.writes.results import NO_RESULT, RESULT, SET_RESULT, ReportedResult, with_checksum
 from swarm.ledger.writes.usage import add_use
 from swarm.schemas import EpisodeState
 
@@ -43,7 +43,7 @@ def insert_episode(connection: sqlite3.Connection, row: EpisodeRow) -> None:
         raise LedgerError("no job is on record: record one before the first episode")
 
 
-def end_episode(connection: sqlite3.Connection, ending: Ending) -> EndReceipt:
+def end_episode(connection: sqlite3.Connection, ending: ReportedResult) -> EndReceipt:
     """Complete a running episode exactly once. The same key and digest again give the same answer.
 
     Raise NotFound, IdempotencyMismatch for another payload under the same key, or EpisodeEnded. EpisodeEnded tells
@@ -165,7 +165,7 @@ def receipt_of(row: EpisodeRow, *, replayed: bool = True) -> EndReceipt:
     )
 
 
-def _replay(row: EpisodeRow, ending: Ending) -> EndReceipt:
+def _replay(row: EpisodeRow, ending: ReportedResult) -> EndReceipt:
     if row.state is EpisodeState.PREPARED:
         raise Conflict(f"episode {row.episode_id} is prepared: commit its transaction")
     if row.ended_at is None or row.idempotency_key != ending.idempotency_key:

@@ -15,12 +15,12 @@ from swarm.ledger.writes.encoding import to_json, to_json_or_null
 
 RESULT = ", ".join(RESULT_COLUMNS)
 SET_RESULT = ", ".join(f"{name} = :{name}" for name in (*RESULT_COLUMNS, "checksum") if name != "episode_id")
-"""The assignments, in SQL, of `Ending.result_columns`."""
+"""The assignments, in SQL, of `ReportedResult.result_columns`."""
 NO_RESULT = {**dict.fromkeys(RESULT_COLUMNS), "metadata": "{}"}
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class ReportedResult:
     """The result that a client reported, with the use of the episode's calls that is not on record yet."""
 
     episode_id: str

@@ -27,14 +27,14 @@ from swarm.errors import BadRequest, ProgramFailure, SwarmError, Unavailable, er
 from swarm.processes.announcement import claim_stdout
 from swarm.program.attempts import CALL_TIMEOUT_S, ModelKey, as_answer, model_of
 from swarm.program.base import Program, answer_in_turn, load_program
-from swarm.program.hosted.protocol import Call, Failure, Following, FromProgram, Line, Ready, TaskLine
+from swarm.program.hosted.protocol import CallLine, FailureLine, FollowingLine, FromProgram, Line, ReadyLine, TaskLine
 from swarm.types import Message, Task, ToolSpec
 
 
 class HostedSession:
     """The session that an agent in this process answers. The driver sends the messages that follow each answer."""
 
-    def __init__(self, call: Call, host: Host) -> None:
+    def __init__(self, call: CallLine, host: Host) -> None:
         self.tools: tuple[ToolSpec, ...] = tuple(call.tools)
         self.transcript: list[Message] = [*call.messages]
         self.is_over = False
@@ -71,7 +71,7 @@ class Host:
         self._server = server.rstrip("/")
         self._out = out
         self._lock = threading.Lock()
-        self._following: dict[int, SimpleQueue[Following]] = {}
+        self._following: dict[int, SimpleQueue[FollowingLine]] = {}
         self._http = httpx.Client(timeout=CALL_TIMEOUT_S, transport=ConnectionStack())
 
     def serve(self, lines: TextIO) -> None:
@@ -79,11 +79,11 @@ class Host:
         for line in lines:
             document = json.loads(line)
             if "function" in document:
-                call = Call.model_validate(document)
+                call = CallLine.model_validate(document)
                 self._following[call.id] = SimpleQueue()
                 threading.Thread(target=self._run, args=(call,), name=f"call-{call.id}", daemon=True).start()
             else:
-                following = Following.model_validate(document)
+                following = FollowingLine.model_validate(document)
                 # A thread of an agent may have replied after the agent returned, and nobody waits for it.
                 if (waiting := self._following.get(following.id)) is not None:
                     waiting.put(following)
@@ -93,11 +93,11 @@ class Host:
             self._out.write(line.model_dump_json() + "\n")
             self._out.flush()
 
-    def ask(self, reply: FromProgram) -> Following:
+    def ask(self, reply: FromProgram) -> FollowingLine:
         self.say(reply)
         return self._following[reply.id].get()
 
-    def _run(self, call: Call) -> None:
+    def _run(self, call: CallLine) -> None:
         try:
             answer = FromProgram(id=call.id, result=self._result(call))
             answer.model_dump_json()
@@ -106,7 +106,7 @@ class Host:
         self.say(answer)
         del self._following[call.id]
 
-    def _result(self, call: Call) -> Any:
+    def _result(self, call: CallLine) -> Any:
         program = self._program
         if call.function == "agent":
             assert call.task is not None and call.model is not None
@@ -126,16 +126,16 @@ class Host:
         assert program.schedule is not None
         return [task.task_id for task in program.schedule([_task(task) for task in call.tasks], call.progress)]
 
-    def _failure(self, error: BaseException) -> Failure:
+    def _failure(self, error: BaseException) -> FailureLine:
         """Return the failure that the driver raises for this error. A transient error stays transient."""
         if isinstance(error, SwarmError) and not isinstance(error, BadRequest):
-            return Failure(code=error.code, message=error.message)
+            return FailureLine(code=error.code, message=error.message)
         message = " ".join(f"{type(error).__name__}: {error}".split())
         if isinstance(error, Exception) and is_transient(error):
-            return Failure(code=Unavailable.code, message=message)
+            return FailureLine(code=Unavailable.code, message=message)
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(self._path)]
         where = f", line {frames[-1].lineno}" if frames else ""
-        return Failure(code=ProgramFailure.code, message=f"{self._path.name}{where}: {message}")
+        return FailureLine(code=ProgramFailure.code, message=f"{self._path.name}{where}: {message}")
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -147,13 +147,13 @@ def main(argv: list[str] | None = None) -> None:
     try:
         program = load_program(options.program)
     except SwarmError as error:
-        out.write(Ready(refusal=error.message).model_dump_json() + "\n")
+        out.write(ReadyLine(refusal=error.message).model_dump_json() + "\n")
         out.flush()
         return
     host = Host(program, options.program, options.server, out)
     agent = None if program.agent is answer_in_turn else program.agent
     functions = {"agent": agent, "reward": program.reward, "schedule": program.schedule}
-    host.say(Ready(functions=[name for name, function in functions.items() if function is not None]))
+    host.say(ReadyLine(functions=[name for name, function in functions.items() if function is not None]))
     host.serve(sys.stdin)
     # Agents may still be in an attempt, but the driver does not wait for it any more.
     os._exit(0)

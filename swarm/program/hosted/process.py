@@ -33,13 +33,13 @@ from swarm.program.attempts import AgentSession, Model
 from swarm.program.base import Program, answer_in_turn
 from swarm.program.hosted.key_router import BASE_PATH, KeyRouter
 from swarm.program.hosted.protocol import (
-    Call,
-    Failure,
-    Following,
+    CallLine,
+    FailureLine,
+    FollowingLine,
     FromProgram,
     KeyLine,
     ModelLine,
-    Ready,
+    ReadyLine,
     TaskLine,
 )
 from swarm.program.roles import ONE_ROLE
@@ -172,7 +172,7 @@ class ProgramProcess:
             keys=[KeyLine(role=role, api_key=each.api_key, name=each.name) for role, each in models.items()],
             max_tokens=model.max_tokens,
         )
-        call = Call(
+        call = CallLine(
             id=next(self._numbers), function="agent", task=_line(task), model=line,
             messages=[dict(message) for message in session.messages], tools=[dict(tool) for tool in session.tools],
         )  # fmt: skip
@@ -181,7 +181,7 @@ class ProgramProcess:
             return self._run(self._agents, call, self._attempt_limit_s, session)
 
     def _reward(self, task: Task, transcript: Transcript, grade: Grade) -> float | Mapping[str, float]:
-        call = Call(
+        call = CallLine(
             id=next(self._numbers), function="reward", task=_line(task), grade=asdict(grade),
             messages=[dict(message) for message in transcript],
         )  # fmt: skip
@@ -191,12 +191,12 @@ class ProgramProcess:
     def _schedule(self, tasks: Sequence[Task], progress: float) -> list[Task]:
         by_id = {_line(task).task_id: task for task in tasks}
         lines = [_line(task) for task in tasks]
-        call = Call(id=next(self._numbers), function="schedule", tasks=lines, progress=progress)
+        call = CallLine(id=next(self._numbers), function="schedule", tasks=lines, progress=progress)
         chosen: Any = self._run(self._shapers, call, FUNCTION_LIMIT_S, None)
         names = cast(list[str], chosen) if isinstance(chosen, list) else []
         return [by_id[name] for name in names if name in by_id]
 
-    def _run(self, lives: _Lives | None, call: Call, limit_s: float, session: AgentSession | None) -> Any:
+    def _run(self, lives: _Lives | None, call: CallLine, limit_s: float, session: AgentSession | None) -> Any:
         assert lives is not None, "a program has no function without a process"
         life = lives.living()
         lines = life.begin(call)
@@ -306,7 +306,7 @@ class _Life:
     _calls: dict[int, SimpleQueue[FromProgram | None]] = field(
         default_factory=dict[int, "SimpleQueue[FromProgram | None]"]
     )
-    _ready: SimpleQueue[Ready | None] = field(default_factory=lambda: SimpleQueue())
+    _ready: SimpleQueue[ReadyLine | None] = field(default_factory=lambda: SimpleQueue())
 
     def __post_init__(self) -> None:
         place = self.place
@@ -329,7 +329,7 @@ class _Life:
             raise EnvironmentInvalid(ready.refusal, param="program")
         self.functions = frozenset(ready.functions)
 
-    def begin(self, call: Call) -> SimpleQueue[FromProgram | None]:
+    def begin(self, call: CallLine) -> SimpleQueue[FromProgram | None]:
         lines: SimpleQueue[FromProgram | None] = SimpleQueue()
         self._calls[call.id] = lines
         self.say(call)
@@ -340,7 +340,7 @@ class _Life:
     def forget(self, call_id: int) -> None:
         self._calls.pop(call_id, None)
 
-    def say(self, line: Call | Following) -> None:
+    def say(self, line: CallLine | FollowingLine) -> None:
         """Queue a line for the writing thread. A line to a dead process is lost."""
         if self._unsent.qsize() >= MAX_UNSENT_LINES:
             self.offence = f"it did not read {MAX_UNSENT_LINES} lines that it was sent"
@@ -390,7 +390,7 @@ class _Life:
     def _take(self, line: bytes) -> bool:
         """Pass a line on to the call that waits for it. Return False if it is no line of the protocol."""
         if not self.functions_are_known:
-            if (ready := _parse(line, Ready)) is None:
+            if (ready := _parse(line, ReadyLine)) is None:
                 return False
             self.functions_are_known = True
             self._ready.put(ready)
@@ -444,20 +444,24 @@ def _returned(received: FromProgram) -> Any:
     raise Unavailable(error.message) if is_transient(error) else ProgramFailure(error.message)
 
 
-def _following(call_id: int, reply: Message, session: AgentSession, life: _Life) -> Following:
+def _following(call_id: int, reply: Message, session: AgentSession, life: _Life) -> FollowingLine:
     """Pass an agent's answer to the session and return the line with the messages that follow.
 
     An error of the environment is raised here, in the driver. So the attempt fails, also if the agent catches it.
     """
     if session.is_over:
-        failure = Failure(code="bad_request", message="this attempt is over: an agent replies until reply() is None")
-        return Following(id=call_id, failure=failure)
+        failure = FailureLine(
+            code="bad_request", message="this attempt is over: an agent replies until reply() is None"
+        )
+        return FollowingLine(id=call_id, failure=failure)
     try:
         following = session.reply(reply)
     except Exception:
-        life.say(Following(id=call_id, failure=Failure(code="environment_failure", message="the attempt has failed")))
+        life.say(
+            FollowingLine(id=call_id, failure=FailureLine(code="environment_failure", message="the attempt has failed"))
+        )
         raise
-    return Following(id=call_id, messages=[dict(each) for each in following or ()], is_over=session.is_over)
+    return FollowingLine(id=call_id, messages=[dict(each) for each in following or ()], is_over=session.is_over)
 
 
 def _line(task: Task) -> TaskLine:

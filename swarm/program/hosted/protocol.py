@@ -4,10 +4,10 @@ Place in the flow: host.py is the program's end, on standard input and output; p
 has an `id`, and many calls run at once. The program gets only what an agent needs for its attempt. It gets no solution
 of a task, no token except the key of the episode, and no access to the environment.
 
-    program -> driver    Ready          its functions, once, as the first line
-    driver -> program    Call           run the agent, the reward or the schedule
+    program -> driver    ReadyLine      its functions, once, as the first line
+    driver -> program    CallLine       run the agent, the reward or the schedule
     program -> driver    FromProgram    with `reply`: the agent answers its session
-    driver -> program    Following      the messages that follow that answer, or that the attempt is over
+    driver -> program    FollowingLine  the messages that follow that answer, or that the attempt is over
     program -> driver    FromProgram    with `result` or `failure`: the end of the call
 """
 
@@ -22,7 +22,7 @@ class Line(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Ready(Line):
+class ReadyLine(Line):
     """The first line of a program: the functions that it has, or the reason why it is refused."""
 
     functions: list[str] = []
@@ -54,7 +54,7 @@ class ModelLine(Line):
     max_tokens: int
 
 
-class Call(Line):
+class CallLine(Line):
     """A call of one function of the program.
 
     The agent gets task, model, messages and tools. The reward gets task, messages and grade. The schedule gets tasks
@@ -72,18 +72,18 @@ class Call(Line):
     progress: float = 0.0
 
 
-class Failure(Line):
+class FailureLine(Line):
     code: str
     message: str
 
 
-class Following(Line):
+class FollowingLine(Line):
     """The answer to a reply of the agent of call `id`: the messages that follow, or the reason of a refusal."""
 
     id: int
     messages: list[dict[str, Any]] | None = None
     is_over: bool = False
-    failure: Failure | None = None
+    failure: FailureLine | None = None
 
 
 class FromProgram(Line):
@@ -92,4 +92,4 @@ class FromProgram(Line):
     id: int
     reply: dict[str, Any] | None = None
     result: Any = None
-    failure: Failure | None = None
+    failure: FailureLine | None = None

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig, Qwen3Config
 
-from swarm.backends.local.decoding.batching import BatchSampler, Limits
+from swarm.backends.local.decoding.batching import BatchingLimits, BatchSampler
 from swarm.types import FinishReason, SamplingParams, TokenLogprobs
 
 VOCABULARY = 97
@@ -79,7 +79,7 @@ def make_sampler() -> MakeSampler:
     """A sampler whose text is one letter per token; token 2 ends completions."""
 
     def make(model: torch.nn.Module, *, max_running: int = 16, stop_ids: Sequence[int] = (2,)) -> BatchSampler:
-        limits = Limits(CONTEXT, VOCABULARY, max_running)
+        limits = BatchingLimits(CONTEXT, VOCABULARY, max_running)
         return BatchSampler(model, limits, stop_ids, lambda ids: "".join(chr(ord("A") + each % 26) for each in ids))
 
     return make

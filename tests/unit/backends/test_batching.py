@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, Gemma3TextConfig, GPTNeoXConfig, 
 
 from swarm.backends.grammar.compiler import GrammarCompiler
 from swarm.backends.local.decoding import batching
-from swarm.backends.local.decoding.batching import BatchSampler, Limits
+from swarm.backends.local.decoding.batching import BatchingLimits, BatchSampler
 from swarm.backends.local.decoding.forward import SHORTEST_MATCH, SlotForward, verify_model
 from swarm.errors import BadRequest, ContextLengthExceeded, EngineFailure
 from swarm.model_path import BUNDLED_DIRECTORY, read_tokenizer
@@ -153,7 +153,7 @@ def test_bundled_model_samples_the_same_batched_as_alone(
 
     def sampler(max_running: int) -> BatchSampler:
         decode: Any = tokenizer.decode
-        return BatchSampler(model, Limits(2048, 384, max_running), [2], decode, grammars=grammars)
+        return BatchSampler(model, BatchingLimits(2048, 384, max_running), [2], decode, grammars=grammars)
 
     together = run(sampler(16), requests)
     alone = {handle: run(sampler(1), {handle: request})[handle] for handle, request in requests.items()}

@@ -9,7 +9,7 @@ import pytest
 from constrained_rollouts import CONTEXT, END, TOKENIZER, VOCABULARY, bundled_model
 
 from swarm.backends.grammar.compiler import GrammarCompiler
-from swarm.backends.local.decoding.batching import BatchSampler, Limits
+from swarm.backends.local.decoding.batching import BatchingLimits, BatchSampler
 from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.tasks.calc import CALCULATOR
 from swarm.tracker.codec import Codec
@@ -42,7 +42,7 @@ def module() -> Any:
 def whole_calls(module: Any, codec: Codec, asked: dict[str, Any], question: str) -> int:
     """How many of the replies for `SEEDS` ended by themselves and are read as one call of the tool."""
     grammars = GrammarCompiler(TOKENIZER, VOCABULARY, [END])
-    sampler = BatchSampler(module, Limits(CONTEXT, VOCABULARY, 64), [END], TOKENIZER.decode, grammars=grammars)
+    sampler = BatchSampler(module, BatchingLimits(CONTEXT, VOCABULARY, 64), [END], TOKENIZER.decode, grammars=grammars)
     token_ids: dict[int, list[int]] = {seed: [] for seed in SEEDS}
     ended: dict[int, FinishReason] = {}
     for seed in SEEDS:

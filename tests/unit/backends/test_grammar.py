@@ -23,7 +23,7 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 
 from swarm.backends.grammar.compiler import GrammarCompiler
 from swarm.backends.grammar.schema import LARGEST_TEXT
-from swarm.backends.local.decoding.batching import BatchSampler, Limits
+from swarm.backends.local.decoding.batching import BatchingLimits, BatchSampler
 from swarm.errors import BadRequest
 from swarm.model_path import BUNDLED_DIRECTORY, read_tokenizer
 from swarm.types import FinishReason, Grammar, GrammarKind, SamplingParams
@@ -89,7 +89,11 @@ def model(request: pytest.FixtureRequest, make_model: Callable[..., torch.nn.Mod
 
 def sampler(model: torch.nn.Module, stop_ids: tuple[int, ...] = (END,)) -> BatchSampler:
     return BatchSampler(
-        model, Limits(2048, VOCABULARY, 16), stop_ids, decode, grammars=GrammarCompiler(TOKENIZER, VOCABULARY, stop_ids)
+        model,
+        BatchingLimits(2048, VOCABULARY, 16),
+        stop_ids,
+        decode,
+        grammars=GrammarCompiler(TOKENIZER, VOCABULARY, stop_ids),
     )
 
 

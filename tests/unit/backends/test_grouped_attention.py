@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, Qwen2Config
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from swarm.backends.local.decoding.attention import GROUPED_ATTENTION, attend
-from swarm.backends.local.decoding.forward import Piece, SlotForward
+from swarm.backends.local.decoding.forward import RowTokens, SlotForward
 from swarm.backends.local.model.attention_choice import attention_configs
 
 VOCABULARY = 50
@@ -77,7 +77,7 @@ def test_decoding_gives_the_logits_of_a_plain_pass_and_leaves_the_model_as_it_wa
 
     monkeypatch.setattr("swarm.backends.local.decoding.forward.attend", noted)
     forward, rows = SlotForward(module, 64), [list(range(1, 10)), list(range(20, 25))]
-    forward.fill(0, [Piece(0, row[:-1]) for row in rows])
+    forward.fill(0, [RowTokens(0, row[:-1]) for row in rows])
     found = forward.decode([row[-1] for row in rows], [len(row) - 1 for row in rows])
     wanted = torch.stack([module(input_ids=torch.tensor([row])).logits[0, -1] for row in rows])
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)

@@ -9,14 +9,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from recipes.micro.score import PARTS, mean_score, score
+from recipes.micro.vocabulary import make_tokenizer
+from recipes.nano.score import evaluate, sample_replies
+from recipes.nano.vocabulary import chat_template
 from swarm.backends.grammar.compiler import GrammarCompiler
-from swarm.backends.local.decoding.batching import BatchSampler, Limits
+from swarm.backends.local.decoding.batching import BatchingLimits, BatchSampler
 from swarm.job import TrainJob
-from swarm.micro.recipe.score import PARTS, mean_score, score
-from swarm.micro.recipe.vocabulary import make_tokenizer
 from swarm.model_path import BUNDLED_DIRECTORIES, read_stop_ids, read_tokenizer, resolve_model
-from swarm.nano.recipe.score import evaluate, sample_replies
-from swarm.nano.recipe.vocabulary import chat_template
 from swarm.tasks import CALCULATOR, task_family
 from swarm.tracker.codec import Codec
 from swarm.types import SamplingParams, ToolChoice, ToolMode
@@ -76,7 +76,7 @@ def test_a_call_that_it_is_made_to_give_is_whole(model):
     codec, tokenizer = Codec.load(DIRECTORY), read_tokenizer(DIRECTORY)
     ends, size = sorted(read_stop_ids(DIRECTORY, tokenizer)), tokenizer.get_vocab_size()
     grammars = GrammarCompiler(tokenizer, size, ends)
-    sampler = BatchSampler(model, Limits(512, size, 16), ends, tokenizer.decode, grammars=grammars)
+    sampler = BatchSampler(model, BatchingLimits(512, size, 16), ends, tokenizer.decode, grammars=grammars)
     choice = ToolChoice(ToolMode.REQUIRED, parallel=False)
     tokens = {}
     for seed in range(8):

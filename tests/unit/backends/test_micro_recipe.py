@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests_support import examples
 
-from swarm.micro.build import build
-from swarm.micro.recipe.demonstrations import stream_conversations
-from swarm.micro.recipe.kinds import HELD_OUT_KINDS, KINDS
-from swarm.micro.recipe.vocabulary import make_tokenizer
-from swarm.micro.recipe.warmup import Recipe, warm_up
-from swarm.micro.recipe.wording import ask, ask_again, wordings
-from swarm.nano.recipe.vocabulary import encode, render
+from recipes.micro.build import build
+from recipes.micro.demonstrations import stream_conversations
+from recipes.micro.kinds import HELD_OUT_KINDS, KINDS
+from recipes.micro.vocabulary import make_tokenizer
+from recipes.micro.warmup import MicroRecipe, warm_up
+from recipes.micro.wording import ask, ask_again, wordings
+from recipes.nano.vocabulary import encode, render
 
 
 @pytest.fixture(scope="module")
@@ -91,14 +91,14 @@ def test_the_mask_covers_exactly_what_the_assistant_said(tokenizer, seed):
 
 
 def test_the_same_seed_gives_the_same_weights():
-    trained = [warm_up(Recipe(steps=2, seed=1), lambda progress: None)[0].state_dict() for _ in range(2)]
+    trained = [warm_up(MicroRecipe(steps=2, seed=1), lambda progress: None)[0].state_dict() for _ in range(2)]
     assert all(torch.equal(trained[0][name], trained[1][name]) for name in trained[0])
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_short_build_learns_and_writes_its_record(tmp_path):
-    record = build(tmp_path, Recipe(steps=30), questions=1)
+    record = build(tmp_path, MicroRecipe(steps=30), questions=1)
     assert json.loads((tmp_path / "build.json").read_text()) == record
     assert set(record["means"]) == {"trained", "held_out", "held_out_kinds"}
     assert (tmp_path / "model.safetensors").stat().st_size <= 8_000_000

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tests_support import examples
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from recipes.nano.score import evaluate
+from recipes.nano.vocabulary import chat_template
 from swarm.model_path import BUNDLED_DIRECTORY
-from swarm.nano.recipe.score import evaluate
-from swarm.nano.recipe.vocabulary import chat_template
 from swarm.tasks import CALCULATOR, task_family
 
 

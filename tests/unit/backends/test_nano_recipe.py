@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests_support import examples
 
+from recipes.nano.demos import demonstrate, stream_demos
+from recipes.nano.muon import Muon, orthogonalize
+from recipes.nano.vocabulary import encode, render
+from recipes.nano.warmup import NanoRecipe, make_tokenizer, warm_up
 from swarm.model_path import BUNDLED_DIRECTORY
-from swarm.nano.recipe.demos import demonstrate, stream_demos
-from swarm.nano.recipe.muon import Muon, orthogonalize
-from swarm.nano.recipe.vocabulary import encode, render
-from swarm.nano.recipe.warmup import Recipe, make_tokenizer, warm_up
 from swarm.tasks import TASK_FAMILIES, Split, split_of, task_family
 
 
@@ -101,12 +101,12 @@ def test_muon_lowers_a_quadratic_loss():
 
 
 def test_the_same_seed_gives_the_same_weights():
-    trained = [warm_up(Recipe(steps=3, seed=1), lambda progress: None)[0].state_dict() for _ in range(2)]
+    trained = [warm_up(NanoRecipe(steps=3, seed=1), lambda progress: None)[0].state_dict() for _ in range(2)]
     assert all(torch.equal(trained[0][name], trained[1][name]) for name in trained[0])
 
 
 def build(out, *options):
-    command = [sys.executable, "-m", "swarm.nano.build", "--out", str(out), *options]
+    command = [sys.executable, "-m", "recipes.nano.build", "--out", str(out), *options]
     subprocess.run(command, capture_output=True, timeout=1500, check=True)
     return json.loads((out / "build.json").read_text()), hashlib.sha256((out / "model.safetensors").read_bytes())
 

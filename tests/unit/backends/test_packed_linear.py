@@ -10,8 +10,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from swarm.backends.local.decoding.batching import BatchSampler, Limits
-from swarm.backends.local.decoding.forward import Piece, SlotForward
+from swarm.backends.local.decoding.batching import BatchingLimits, BatchSampler
+from swarm.backends.local.decoding.forward import RowTokens, SlotForward
 from swarm.backends.local.decoding.packed_linear import FREE_PER_COPY, LEAST_PRODUCTS, PackedLinears
 from swarm.backends.local.model.precision import multiplies_bfloat16
 from swarm.model_path import BUNDLED_DIRECTORY
@@ -89,7 +89,7 @@ def test_a_model_samples_from_copies_and_a_copy_of_the_model_does_not(dtype: tor
     rows = [[(7 + 3 * row + place) % 384 for place in range(20)] for row in range(40)]
     with torch.inference_mode():
         forward = SlotForward(module, 64)
-        forward.fill(0, [Piece(0, row[:-1]) for row in rows])
+        forward.fill(0, [RowTokens(0, row[:-1]) for row in rows])
         served = forward.decode([row[-1] for row in rows], [19] * len(rows))
         plain = module(input_ids=torch.tensor(rows)).logits[:, -1]
     tolerance = 1e-4 if dtype == torch.float32 else 0.3
@@ -100,7 +100,7 @@ def test_a_model_samples_from_copies_and_a_copy_of_the_model_does_not(dtype: tor
 
 def test_changed_weights_are_sampled_from_once_they_are_published() -> None:
     module: Any = AutoModelForCausalLM.from_pretrained(BUNDLED_DIRECTORY, dtype=torch.float32).eval()
-    sampler = BatchSampler(module, Limits(2048, 384, 64), [2], str)
+    sampler = BatchSampler(module, BatchingLimits(2048, 384, 64), [2], str)
     greedy = SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True)
 
     def sampled() -> list[list[int]]:
@@ -121,6 +121,6 @@ def test_changed_weights_are_sampled_from_once_they_are_published() -> None:
     sampler.publish(1)
     after = sampled()
     assert after != before
-    fresh = BatchSampler(deepcopy(module), Limits(2048, 384, 64), [2], str)
+    fresh = BatchSampler(deepcopy(module), BatchingLimits(2048, 384, 64), [2], str)
     sampler = fresh
     assert sampled() == after

@@ -93,7 +93,7 @@ def test_option_that_is_not_the_jobs_is_refused_by_name(flags: dict[str, Any]) -
     with pytest.raises(JobInvalid, match=next(iter(flags)).replace("-", "_")) as refused:
         arguments(replace(SETTINGS, flags=flags))
     assert refused.value.param is not None
-    assert refused.value.param.startswith("vllm.")
+    assert refused.value.param.startswith("sampler_options.")
 
 
 def test_environment_keeps_the_key_and_the_servers_secrets_apart() -> None:

@@ -173,12 +173,17 @@ async def test_on_one_device_vllm_sleeps_while_the_worker_loads_and_trains(stand
 
 
 def test_a_gpu_is_shared_and_the_job_may_say_how() -> None:
-    job = TrainJob(sampler="vllm", n_gpu=1, dtype="bfloat16", vllm={"max-num-batched-tokens": 4096}).resolve()
+    job = TrainJob(
+        sampler="vllm", n_gpu=1, dtype="bfloat16", sampler_options={"max-num-batched-tokens": 4096}
+    ).resolve()
     settings = sampler_settings(job, "vllm", BUNDLED_DIRECTORY, max_running=64)
     assert settings.layout.colocated and settings.layout.device == "cuda"
     assert settings.flags == {"gpu_memory_utilization": 0.4, "max-num-batched-tokens": 4096}
     own = sampler_settings(
-        job.model_copy(update={"vllm": {"gpu_memory_utilization": 0.6}}), "vllm", BUNDLED_DIRECTORY, max_running=64
+        job.model_copy(update={"sampler_options": {"gpu_memory_utilization": 0.6}}),
+        "vllm",
+        BUNDLED_DIRECTORY,
+        max_running=64,
     )
     assert own.flags == {"gpu_memory_utilization": 0.6}
 
@@ -190,7 +195,7 @@ def test_a_gpu_is_shared_and_the_job_may_say_how() -> None:
         ({"sampler": "vllm", "engine": "fake"}, "read by engine local alone, not by fake"),
         ({"sampler": "local", "engine": "verl"}, "read by engine local alone, not by verl"),
         ({"sampler": "vllm", "lora_rank": 8}, "whole weights and no adapter"),
-        ({"vllm": {"seed": 1}}, "options of sampler vllm"),
+        ({"sampler_options": {"seed": 1}}, "options of sampler vllm"),
     ],
 )
 def test_what_it_cannot_do_is_refused_by_name(given: dict[str, Any], says: str) -> None:

@@ -15,7 +15,7 @@ from llguidance import LLMatcher, grammar_from
 
 from swarm.backends.grammar.compiler import GrammarCompiler
 from swarm.backends.grammar.lark import write_lark
-from swarm.backends.replicas.adapter import CompletionRequest, Piece
+from swarm.backends.replicas.adapter import SamplerRequest, StreamPiece
 from swarm.backends.replicas.generation import Generation
 from swarm.backends.replicas.model_facts import ModelFacts, read_facts
 from swarm.backends.replicas.openai_wire import error_of, read_event
@@ -36,7 +36,7 @@ def facts() -> ModelFacts:
 
 
 def body_of(params: SamplingParams, **options: Any) -> dict[str, Any]:
-    request = CompletionRequest(
+    request = SamplerRequest(
         "id", list(PROMPT), params, params.max_tokens, params.min_tokens, frozenset({2}), eos_id=2, seed=params.seed
     )
     return completion_body(replace(request, **options))
@@ -94,7 +94,7 @@ def test_parameter_that_vllm_would_change_is_refused_by_name(params: SamplingPar
 def test_event_becomes_tokens_with_their_probabilities() -> None:
     top = [{"token_id:9": -3.0, "token_id:4": -0.1, "token_id:5": -2.0, "token_id:6": -9999.0}]
     piece = read_event(event([9], "stop", values=[-3.0], top=top), "vLLM", top_logprobs=2)
-    assert piece == Piece((9,), (-3.0,), (((4, -0.1), (5, -2.0)),), "stop")
+    assert piece == StreamPiece((9,), (-3.0,), (((4, -0.1), (5, -2.0)),), "stop")
     assert read_event(b'{"choices": []}', "vLLM", top_logprobs=0) is None
     assert read_event(event([]), "vLLM", top_logprobs=0) is None
 
@@ -137,19 +137,19 @@ def test_pieces_make_the_same_completion_wherever_they_are_cut(
     """One token at a time is the plain case; whatever is cut or joined must end at the same token, for one reason."""
     facts = read_facts(BUNDLED_DIRECTORY)
     params = SamplingParams(max_tokens=max_tokens, min_tokens=min_tokens, stop_token_ids=tuple(ends))
-    whole = [Piece((token,), (-0.1,), (), None) for token in tokens]
+    whole = [StreamPiece((token,), (-0.1,), (), None) for token in tokens]
     pieces: list[list[int]] = []
     rest = list(tokens)
     for size in [*cuts, len(tokens)]:
         if rest:
             pieces.append(rest[:size])
             rest = rest[size:]
-    joined = [Piece(tuple(piece), (-0.1,) * len(piece), (), None) for piece in pieces]
+    joined = [StreamPiece(tuple(piece), (-0.1,) * len(piece), (), None) for piece in pieces]
     outcomes = [_feed(Generation("r", PROMPT, params, facts, room=1000), each) for each in (whole, joined)]
     assert outcomes[0] == outcomes[1]
 
 
-def _feed(generation: Generation, pieces: list[Piece]) -> tuple[list[int], FinishReason | None]:
+def _feed(generation: Generation, pieces: list[StreamPiece]) -> tuple[list[int], FinishReason | None]:
     for piece in pieces:
         delta = generation.accept([(piece, 0)])
         if delta is not None and delta.finish_reason is not None:
@@ -162,7 +162,7 @@ def test_rest_of_a_completion_asks_for_what_is_missing(facts: ModelFacts) -> Non
     generation = Generation("r", PROMPT, params, facts, room=8)
     first = generation.next_request()
     assert (first.max_tokens, first.min_tokens, first.seed) == (8, 6, 1)
-    generation.accept([(Piece((60, 61), (-0.1, -0.2), (), None), 3)])
+    generation.accept([(StreamPiece((60, 61), (-0.1, -0.2), (), None), 3)])
     assert generation.can_move
     rest = generation.next_request()
     assert rest.prompt_ids == [*PROMPT, 60, 61]
@@ -179,13 +179,13 @@ def test_what_another_replica_cannot_know_does_not_move(facts: ModelFacts) -> No
     ):
         generation = Generation("r", PROMPT, params, facts, room=100)
         assert generation.can_move
-        generation.accept([(Piece((60,), (-0.1,), (), None), 0)])
+        generation.accept([(StreamPiece((60,), (-0.1,), (), None), 0)])
         assert not generation.can_move
 
 
 def test_abort_by_vllm_brings_nothing(facts: ModelFacts) -> None:
     generation = Generation("r", PROMPT, SamplingParams(max_tokens=9), facts, room=100)
-    assert generation.accept([(Piece((), (), (), "abort"), 0)]) is None
+    assert generation.accept([(StreamPiece((), (), (), "abort"), 0)]) is None
 
 
 def test_sentence_of_a_model_without_end_tokens_ends_where_it_is_complete(facts: ModelFacts) -> None:
@@ -196,7 +196,7 @@ def test_sentence_of_a_model_without_end_tokens_ends_where_it_is_complete(facts:
     generation = Generation("r", PROMPT, params, endless, room=100, constraint=constraint)
     for letter, finish in (("a", None), ("b", FinishReason.STOP)):
         token = facts.tokenizer.encode(letter, add_special_tokens=False).ids[0]
-        delta = generation.accept([(Piece((token,), (-0.1,), (), None), 0)])
+        delta = generation.accept([(StreamPiece((token,), (-0.1,), (), None), 0)])
         assert delta is not None
         assert delta.finish_reason is finish
 

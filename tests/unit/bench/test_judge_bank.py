@@ -14,7 +14,7 @@ from bench.judge.bank import Case, cases, draw, judge_one, play, play_real
 from bench.judge.many_studies import decide
 from bench.judge.policies import fixed_seeds
 from bench.judge.shapes import beta
-from researcher.analysis import Verdict
+from experiments_db import Verdict
 from researcher.judge.power import Spread, power_of
 from researcher.judge.samples import SHRINKAGE
 

@@ -10,7 +10,7 @@ import pytest
 from bench.scale.setup import Batching, Cluster, Setup, Workload
 from bench.scale.simulation import Simulation, simulate
 from bench.scale.sizing import WORKLOADS, propose
-from bench.scale.stations import Gateway, Replica, run_simulated
+from bench.scale.stations import Gateway, SimulatedReplica, run_simulated
 
 WORKLOAD = Workload(turns=2, turn_tokens=100, read_tokens=50, tool_s=2.0, length_sigma=0.6)
 CLUSTER = Cluster(
@@ -119,7 +119,7 @@ def test_a_proposed_cluster_keeps_pace_with_its_clients(name: str) -> None:
 def test_requests_share_a_replica_evenly_and_wait_for_a_place() -> None:
     async def work() -> None:
         loop = asyncio.get_running_loop()
-        replica = Replica(replace(CLUSTER, token_s=1.0, token_per_request_s=1.0, max_num_seqs=2), loop)
+        replica = SimulatedReplica(replace(CLUSTER, token_s=1.0, token_per_request_s=1.0, max_num_seqs=2), loop)
         ends: dict[str, float] = {}
 
         async def ask(name: str, tokens: float) -> None:
@@ -138,7 +138,7 @@ def test_requests_share_a_replica_evenly_and_wait_for_a_place() -> None:
 def test_a_paused_replica_gives_nothing() -> None:
     async def work() -> None:
         loop = asyncio.get_running_loop()
-        replica = Replica(replace(CLUSTER, token_s=1.0, token_per_request_s=0.0), loop)
+        replica = SimulatedReplica(replace(CLUSTER, token_s=1.0, token_per_request_s=0.0), loop)
         done = replica.add(4.0)
         await asyncio.sleep(1.0)
         replica.pause(True)

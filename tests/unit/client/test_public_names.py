@@ -1,4 +1,4 @@
-"""`import swarm` is light, and every public name is there."""
+"""`import swarm` is light, and every public name of swarm and its public packages is there."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import swarm
+from swarm import environments, processes, program, sandbox, tasks
 
+PACKAGES = (swarm, environments, processes, program, sandbox, tasks)
+"""The packages whose public names load on first use."""
 HEAVY = ("torch", "transformers", "fastapi", "uvicorn", "ray", "verl", "vllm", "numpy", "tokenizers")
 
 MEASURE = f"""
@@ -46,11 +50,13 @@ def test_import_takes_less_than_300_ms_of_cpu_and_no_name_loads_the_server() -> 
     assert not measured["httpx_at_import"]
 
 
-def test_unknown_name_is_an_attribute_error() -> None:
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
+def test_unknown_name_is_an_attribute_error(package: Any) -> None:
     with pytest.raises(AttributeError, match="no_such_name"):
-        _ = swarm.no_such_name  # pyright: ignore[reportAttributeAccessIssue]
+        _ = package.no_such_name
 
 
-def test_listed_names_are_the_public_names() -> None:
-    assert dir(swarm) == sorted(swarm.__all__)
-    assert all(getattr(swarm, name) is not None for name in swarm.__all__)
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
+def test_listed_names_are_the_public_names(package: Any) -> None:
+    assert dir(package) == sorted(package.__all__)
+    assert all(getattr(package, name) is not None for name in package.__all__)

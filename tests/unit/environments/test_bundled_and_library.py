@@ -7,7 +7,7 @@ from itertools import islice
 import pytest
 
 from swarm.environments import load_environment
-from swarm.environments.environment_check import Severity, check_environment
+from swarm.environments.environment_check import CheckSeverity, check_environment
 from swarm.environments.registry import options_of, with_options
 from swarm.errors import EnvironmentInvalid, NotFound
 from swarm.tasks import TASK_FAMILIES, Split, task_family
@@ -18,7 +18,7 @@ LIBRARY = ["reasoning_gym:chain_sum?min_terms=2&max_terms=2", "reasoning_gym:spe
 @pytest.mark.parametrize("name", [*TASK_FAMILIES, *LIBRARY])
 def test_environments_pass_their_checks(name: str) -> None:
     found = list(check_environment(load_environment(name), samples=30))
-    assert [result for result in found if result.severity is Severity.FAIL] == []
+    assert [result for result in found if result.severity is CheckSeverity.FAIL] == []
 
 
 @pytest.mark.parametrize("name", ["reverse", "reasoning_gym:chain_sum"])

@@ -16,7 +16,7 @@ import pytest
 
 from swarm.environments import Grade, load_environment
 from swarm.environments.base import EnvironmentTask
-from swarm.environments.environment_check import Severity, check_environment
+from swarm.environments.environment_check import CheckSeverity, check_environment
 from swarm.environments.graders.chat_endpoint import ChatEndpoint
 from swarm.environments.graders.judge import DEFAULT_PROMPT, MAX_CALLS, CallLog, Judge, framed, parse_verdict
 from swarm.errors import EnvironmentFailure, EnvironmentInvalid
@@ -291,7 +291,7 @@ def test_files_and_folders_take_the_judge_and_its_options(
     assert json.dumps(task.answer["answer"]) in endpoint.prompt
     assert endpoint.headers[0]["authorization"] == f"Bearer {KEY}"
     found = list(check_environment(environment))
-    assert [each for each in found if each.severity is Severity.FAIL] == []
+    assert [each for each in found if each.severity is CheckSeverity.FAIL] == []
     # Empty answers, "?" and the question itself, of two tasks of the split.
     assert len(records(tmp_path / "home" / "judge_calls.jsonl")) == len(endpoint.requests) == 1 + 2 * 3
 

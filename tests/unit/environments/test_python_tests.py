@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from swarm.environments import Grade, load_environment
 from swarm.environments.base import EnvironmentTask
-from swarm.environments.environment_check import Severity, check_environment
+from swarm.environments.environment_check import CheckSeverity, check_environment
 from swarm.environments.graders.python_tests import assertions
 from swarm.environments.graders.python_tests.inside import encoded
 from swarm.environments.graders.python_tests.sandboxed_tests import PythonTests, program_of, texts_of
@@ -404,7 +404,7 @@ def test_files_and_folders_take_the_grader_and_its_option(tmp_path: Path, form: 
         1.0, True, {"passed": 2, "tests": 2}
     )
     if form == "file":
-        assert [each for each in check_environment(environment, samples=1) if each.severity is Severity.FAIL] == []
+        assert [each for each in check_environment(environment, samples=1) if each.severity is CheckSeverity.FAIL] == []
 
 
 @needs_bwrap

@@ -17,9 +17,9 @@ from verifiers_stand_in import STAND_IN, interpreter, name_of, opened
 
 from swarm.client.runner import is_transient
 from swarm.environments import DrivenEnvironment, load_environment
-from swarm.environments.environment_check import Severity, check_environment
-from swarm.environments.verifiers.rollouts import Refused, outcome
-from swarm.environments.verifiers.worker import Worker
+from swarm.environments.environment_check import CheckSeverity, check_environment
+from swarm.environments.verifiers.rollouts import RolloutRefused, outcome
+from swarm.environments.verifiers.worker import VerifiersWorker
 from swarm.errors import EnvironmentFailure, EnvironmentInvalid, NotFound
 from swarm.processes.child import process_start
 from swarm.tasks import Split
@@ -160,12 +160,12 @@ def test_a_rollout_whose_last_call_the_policy_could_not_make_is_graded(status: i
     if is_graded:
         assert outcome(episode, "agent")["reward"] == 0.5
     else:
-        with pytest.raises(Refused, match="the last model call failed: refused"):
+        with pytest.raises(RolloutRefused, match="the last model call failed: refused"):
             outcome(episode, "agent")
 
 
 def test_a_worker_that_does_not_answer_in_time_is_ended(tmp_path: Path) -> None:
-    worker = Worker(interpreter(tmp_path))
+    worker = VerifiersWorker(interpreter(tmp_path))
     worker.ask("open", {**OPEN, "settings": {"taskset": {"together": 2}}}, PATIENCE_S)
     with pytest.raises(EnvironmentFailure, match=r"did not answer within 0.1 s"):
         worker.ask("run", {}, 0.1)
@@ -182,8 +182,9 @@ def test_a_closed_environment_is_asked_no_more(tmp_path: Path) -> None:
 
 def test_a_worker_does_not_outlive_its_killed_parent(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from swarm.environments.verifiers.worker import Worker\n"
-        f"worker = Worker(Path(sys.argv[1])); worker.ask('open', {OPEN!r}, 60); print(worker.pid, flush=True)\n"
+        "import sys; from pathlib import Path; from swarm.environments.verifiers.worker import VerifiersWorker\n"
+        "worker = VerifiersWorker(Path(sys.argv[1]))\n"
+        f"worker.ask('open', {OPEN!r}, 60); print(worker.pid, flush=True)\n"
         "sys.stdin.read()"
     )
     command = [sys.executable, "-c", program, str(interpreter(tmp_path))]
@@ -258,5 +259,5 @@ def test_check_looks_at_tasks_and_leaves_grades_to_attempts(tmp_path: Path) -> N
     with opened(tmp_path) as environment:
         found = {result.check: result for result in check_environment(environment)}
     assert list(found) == ["tasks", "splits", "order", "grades"]
-    assert all(result.severity is Severity.OK for result in found.values())
+    assert all(result.severity is CheckSeverity.OK for result in found.values())
     assert STAND_IN.exists()

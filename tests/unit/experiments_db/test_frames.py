@@ -4,7 +4,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from experiments_db import Experiment, ExperimentStore, NotFound, Run, RunStatus, StoreUnavailable, Study, Verdict
+from experiments_db import Experiment, ExperimentStore, RecordNotFound, Run, RunStatus, StoreUnavailable, Study, Verdict
 from experiments_db.frames import (
     RUN_COLUMNS,
     ExportFormat,
@@ -157,7 +157,7 @@ def test_export_of_an_empty_study_writes_headers(store: ExperimentStore, study: 
 
 
 def test_export_that_cannot_be_is_reported(store: ExperimentStore, study: Study, tmp_path: Path) -> None:
-    with pytest.raises(NotFound):
+    with pytest.raises(RecordNotFound):
         export_study(store, "st-nowhere", tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreUnavailable, match="cannot export"):

@@ -11,7 +11,7 @@ from experiments_db import (
     BudgetKind,
     Experiment,
     ExperimentStore,
-    NotFound,
+    RecordNotFound,
     Run,
     RunStatus,
     Study,
@@ -118,5 +118,5 @@ def test_another_study_has_a_digest_of_its_own(store: ExperimentStore, ended: St
 
 def test_unknown_study_has_no_digest(store: ExperimentStore) -> None:
     for ask in (store.find_digest, store.compute_digest):
-        with pytest.raises(NotFound):
+        with pytest.raises(RecordNotFound):
             ask("st-nobody")

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from experiments_db import Experiment, ExperimentStore, Finding, InvalidRecord, NotFound, Study, Verdict
+from experiments_db import Experiment, ExperimentStore, Finding, InvalidRecord, RecordNotFound, Study, Verdict
 
 
 def find(store: ExperimentStore, study: Study, experiment: Experiment, **changes: object) -> Finding:
@@ -60,7 +60,7 @@ def test_impossible_finding_is_refused(
 
 
 def test_finding_on_an_unknown_record_is_refused(store: ExperimentStore, study: Study, experiment: Experiment) -> None:
-    with pytest.raises(NotFound):
+    with pytest.raises(RecordNotFound):
         find(store, study, experiment, experiment_id="ex-nowhere")
     with pytest.raises(InvalidRecord):
         find(store, study, experiment, baseline_id="ex-nowhere")

@@ -8,7 +8,7 @@ from experiments_db import (
     InvalidRecord,
     LLMCall,
     LLMUsage,
-    NotFound,
+    RecordNotFound,
     Run,
     Severity,
     Study,
@@ -44,7 +44,7 @@ def test_llm_calls_are_kept_with_failures_and_summed(store: ExperimentStore, stu
 def test_call_with_impossible_cost_or_study_is_refused(store: ExperimentStore, study: Study) -> None:
     with pytest.raises(InvalidRecord, match="cost_usd"):
         call(store, study, cost_usd=math.nan)
-    with pytest.raises(NotFound):
+    with pytest.raises(RecordNotFound):
         store.append_event("st-nowhere", "x", "y")
     assert store.list_llm_calls(study.id) == []
 

@@ -1,6 +1,6 @@
 import pytest
 
-from experiments_db import ExperimentStore, InvalidRecord, LeaseHeld, LeaseLost, Study
+from experiments_db import ExperimentStore, InvalidRecord, LeaseHeld, StoreLeaseLost, Study
 
 
 def test_live_lease_keeps_others_out_and_says_who_and_how_long(store: ExperimentStore, study: Study, clock) -> None:
@@ -35,9 +35,9 @@ def test_stale_lease_is_taken_over_and_the_old_owner_is_fenced_out(store: Experi
     clock.now += 31
     new = store.acquire_lease(study.id, "b", ttl_s=30)
     assert new.token == old.token + 1
-    with pytest.raises(LeaseLost, match="b has taken over"):
+    with pytest.raises(StoreLeaseLost, match="b has taken over"):
         fenced.append_event(study.id, "x", "too late")
-    with pytest.raises(LeaseLost):
+    with pytest.raises(StoreLeaseLost):
         store.heartbeat(old)
     store.release_lease(old)
     assert store.find_lease(study.id) == new
@@ -49,7 +49,7 @@ def test_fenced_store_still_reads_after_its_lease_is_lost(store: ExperimentStore
     lease = store.acquire_lease(study.id, "a", ttl_s=30)
     store.release_lease(lease)
     assert store.under(lease).get_study(study.id) == study
-    with pytest.raises(LeaseLost, match="released"):
+    with pytest.raises(StoreLeaseLost, match="released"):
         store.under(lease).create_study("t", planner="rules")
 
 

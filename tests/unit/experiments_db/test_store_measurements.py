@@ -6,19 +6,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from experiments_db import (
+    DetailedEvaluation,
     EpisodeSample,
     EpisodeSummary,
-    Evaluation,
     Experiment,
     ExperimentStore,
     InvalidRecord,
-    NotFound,
+    RecordNotFound,
     Run,
     Study,
 )
 
 
-def evaluate(store: ExperimentStore, run: Run, **changes: object) -> Evaluation:
+def evaluate(store: ExperimentStore, run: Run, **changes: object) -> DetailedEvaluation:
     values: dict[str, object] = {
         "phase": "final",
         "split": "validation",
@@ -95,7 +95,7 @@ def test_many_points_are_stored_in_one_call_and_filtered_in_the_database(store: 
 
 
 def test_metrics_of_an_unknown_run_are_not_found(store: ExperimentStore) -> None:
-    with pytest.raises(NotFound, match="no run 'run-nowhere'"):
+    with pytest.raises(RecordNotFound, match="no run 'run-nowhere'"):
         store.record_metrics("run-nowhere", {1: {"x": 1.0}})
 
 
@@ -152,7 +152,7 @@ def test_episode_is_kept_token_by_token(store: ExperimentStore, run: Run) -> Non
     assert [e.episode_id for e in store.list_episodes(run.id)] == ["ep-1", "ep-2"]
     assert [e.episode_id for e in store.list_episodes(run.id, kind="eval")] == ["ep-2"]
     assert [e.episode_id for e in store.list_episodes(run.id, step=0)] == ["ep-1"]
-    with pytest.raises(NotFound):
+    with pytest.raises(RecordNotFound):
         store.get_episode(run.id, "ep-3")
 
 

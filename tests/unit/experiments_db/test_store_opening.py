@@ -16,8 +16,8 @@ from experiments_db import (
     ExperimentStore,
     InvalidRecord,
     NotAStore,
-    NotFound,
     ReadOnlyStore,
+    RecordNotFound,
     SchemaMismatch,
     SchemaTooNew,
     SchemaTooOld,
@@ -186,7 +186,7 @@ def test_reader_sees_what_a_writer_commits_meanwhile(path: Path) -> None:
 
 
 def test_reading_what_is_not_there_makes_no_file(path: Path) -> None:
-    with pytest.raises(NotFound, match="no database"):
+    with pytest.raises(RecordNotFound, match="no database"):
         open_store(path, read_only=True)
     assert not path.exists()
 

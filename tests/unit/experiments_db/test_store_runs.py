@@ -2,15 +2,15 @@ import pytest
 
 from experiments_db import (
     RUN_MOVES,
-    Conflict,
     Experiment,
     ExperimentStore,
     IllegalMove,
     InvalidRecord,
-    NotFound,
+    RecordNotFound,
     Run,
     RunOrder,
     RunStatus,
+    StoreConflict,
     Study,
 )
 
@@ -24,9 +24,9 @@ def test_claim_with_the_same_key_returns_the_same_run(store: ExperimentStore, ex
 
 
 def test_claim_of_a_taken_seed_or_key_is_a_conflict(store: ExperimentStore, experiment: Experiment, run: Run) -> None:
-    with pytest.raises(Conflict, match=run.id):
+    with pytest.raises(StoreConflict, match=run.id):
         store.claim_run(experiment.id, 1, "key-2")
-    with pytest.raises(Conflict, match="another run"):
+    with pytest.raises(StoreConflict, match="another run"):
         store.claim_run(experiment.id, 2, "key-1")
     assert store.list_runs() == [run]
 
@@ -41,7 +41,7 @@ def test_failed_run_is_tried_again_as_the_next_attempt(
 
 
 def test_claim_for_an_unknown_experiment_is_not_found(store: ExperimentStore) -> None:
-    with pytest.raises(NotFound, match="no experiment 'ex-nowhere'"):
+    with pytest.raises(RecordNotFound, match="no experiment 'ex-nowhere'"):
         store.claim_run("ex-nowhere", 1, "key")
 
 

@@ -3,17 +3,17 @@ from dataclasses import FrozenInstanceError
 import pytest
 
 from experiments_db import (
-    Conflict,
     Experiment,
     ExperimentStatus,
     ExperimentStore,
     FrozenCharter,
     InvalidRecord,
-    NotFound,
+    Outcome,
+    RecordNotFound,
+    StoreConflict,
     Study,
     StudyStatus,
     TestSplitOpened,
-    Verdict,
     hash_json,
 )
 
@@ -54,7 +54,7 @@ def test_text_that_is_no_unicode_is_refused(store: ExperimentStore) -> None:
 
 
 def test_unknown_study_is_not_found(store: ExperimentStore) -> None:
-    with pytest.raises(NotFound, match="no study 'st-nowhere'"):
+    with pytest.raises(RecordNotFound, match="no study 'st-nowhere'"):
         store.get_study("st-nowhere")
 
 
@@ -93,12 +93,12 @@ def test_charter_is_frozen_and_its_hash_ignores_key_order(store: ExperimentStore
 def test_charter_that_is_not_json_is_refused(store: ExperimentStore, study: Study) -> None:
     with pytest.raises(InvalidRecord):
         store.freeze_charter(study.id, {"threshold": float("inf")})
-    with pytest.raises(NotFound):
+    with pytest.raises(RecordNotFound):
         store.freeze_charter("st-nowhere", CHARTER)
 
 
 def test_test_split_opens_once_per_study(store: ExperimentStore, study: Study) -> None:
-    with pytest.raises(NotFound):
+    with pytest.raises(RecordNotFound):
         store.open_test_split(study.id, "confirm")
     store.freeze_charter(study.id, CHARTER)
     opened = store.open_test_split(study.id, "confirm")
@@ -114,16 +114,16 @@ def test_repeated_hypothesis_returns_the_first(store: ExperimentStore, study: St
     child = store.create_hypothesis(study.id, "h2", "but not too high", parent_id=first.id, iteration=2)
     assert again == first
     assert store.list_hypotheses(study.id) == [first, child]
-    with pytest.raises(NotFound):
+    with pytest.raises(RecordNotFound):
         store.create_hypothesis(study.id, "h3", "s", parent_id="hy-nowhere")
 
 
 def test_verdict_on_a_hypothesis_can_be_replaced(store: ExperimentStore, study: Study) -> None:
     hypothesis = store.create_hypothesis(study.id, "h1", "s")
     assert hypothesis.verdict is None
-    store.judge_hypothesis(hypothesis.id, Verdict.INCONCLUSIVE, "too few seeds")
-    judged = store.judge_hypothesis(hypothesis.id, Verdict.KEEP, "more seeds")
-    assert (judged.verdict, judged.verdict_reason) == (Verdict.KEEP, "more seeds")
+    store.judge_hypothesis(hypothesis.id, Outcome.UNDECIDED, "too few seeds")
+    judged = store.judge_hypothesis(hypothesis.id, Outcome.SUPPORTED, "more seeds")
+    assert (judged.verdict, judged.verdict_reason) == (Outcome.SUPPORTED, "more seeds")
     assert store.list_hypotheses(study.id) == [judged]
 
 
@@ -148,9 +148,9 @@ def test_experiment_is_revised_until_it_has_a_run(store: ExperimentStore, experi
     assert (fixed.program_code, fixed.status, fixed.note) == ("x = 1\n", ExperimentStatus.READY, "repaired")
     assert fixed.job == experiment.job
     store.claim_run(experiment.id, 1, "key")
-    with pytest.raises(Conflict, match="has runs"):
+    with pytest.raises(StoreConflict, match="has runs"):
         store.revise_experiment(experiment.id, program_code="x = 2\n")
-    with pytest.raises(Conflict, match="has runs"):
+    with pytest.raises(StoreConflict, match="has runs"):
         store.revise_experiment(experiment.id, job={"lr": 5})
     assert store.revise_experiment(experiment.id, note="seen", program_code="x = 1\n").note == "seen"
 
@@ -169,5 +169,5 @@ def test_experiments_are_filtered_by_hypothesis_and_iteration(store: ExperimentS
 def test_settings_of_a_study_are_replaced_as_a_whole(store: ExperimentStore, study: Study) -> None:
     revised = store.revise_settings(study.id, {"max_runs": 4})
     assert revised.settings == {"max_runs": 4} == store.get_study(study.id).settings
-    with pytest.raises(NotFound):
+    with pytest.raises(RecordNotFound):
         store.revise_settings("st-none", {})

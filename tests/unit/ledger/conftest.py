@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from swarm.ledger import Ending, EndReceipt, EpisodeRow, Ledger
+from swarm.ledger import EndReceipt, EpisodeRow, Ledger, ReportedResult
 from swarm.types import EpisodeType, FinishReason, ForkReason, SamplingParams, StepReport, Turn, WeightVersion
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ class Script:
     ) -> EndReceipt:
         return self.wait(
             self.ledger.end_episode(
-                Ending(
+                ReportedResult(
                     episode_id,
                     idempotency_key=key,
                     payload_digest=digest,

@@ -18,14 +18,14 @@ from typing import Any
 import pytest
 
 from swarm.errors import LedgerError, LedgerInUse
-from swarm.ledger import Ending, EpisodeRow, Ledger
+from swarm.ledger import EpisodeRow, Ledger, ReportedResult
 from swarm.types import EpisodeType
 
 CHILD_PRELUDE = """
 import asyncio, sys, time
 from pathlib import Path
 from swarm.errors import LedgerError
-from swarm.ledger import Ending, EpisodeRow, Ledger
+from swarm.ledger import EpisodeRow, Ledger, ReportedResult
 from swarm.types import EpisodeType, FinishReason, SamplingParams, Turn
 
 def turn_of(episode_id, tokens=3):
@@ -37,8 +37,8 @@ async def begin(ledger, episode_id):
     await ledger.begin_episode(EpisodeRow(episode_id, EpisodeType.TRAIN, "c", "0" * 64, now, 240.0, now + 1800))
 
 async def end(ledger, episode_id):
-    await ledger.end_episode(Ending(episode_id, idempotency_key=episode_id, payload_digest="d", task_id="t", reward=1.0,
-                             is_success=None, metadata={}, ended_at=time.time()))
+    await ledger.end_episode(ReportedResult(episode_id, idempotency_key=episode_id, payload_digest="d", task_id="t",
+                             reward=1.0, is_success=None, metadata={}, ended_at=time.time()))
 """
 
 ENDLESS_WRITER = """
@@ -268,7 +268,7 @@ async def begin_all(ledger: Ledger, ids: list[str]) -> None:
 async def end_all(ledger: Ledger, ids: list[str]) -> None:
     ends = [
         ledger.end_episode(
-            Ending(
+            ReportedResult(
                 name,
                 idempotency_key=name,
                 payload_digest="d",

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from swarm.errors import EpisodeEnded, IdempotencyMismatch, LedgerError, NotFound, UnknownParameter
-from swarm.ledger import Ending, EpisodeRow, Ledger
+from swarm.ledger import EpisodeRow, Ledger, ReportedResult
 from swarm.schemas import EpisodeState
 from swarm.types import EpisodeType, ForkReason
 
@@ -69,7 +69,7 @@ def test_concurrent_ends_complete_the_episode_once(script: Any, ledger: Ledger) 
     async def end_often() -> list[Any]:
         ends = [
             ledger.end_episode(
-                Ending(
+                ReportedResult(
                     "e1",
                     idempotency_key="key",
                     payload_digest="digest",
@@ -127,7 +127,7 @@ def test_metadata_that_is_not_json_is_refused_and_the_episode_runs_on(script: An
     with pytest.raises(LedgerError, match="JSON"):
         script.wait(
             ledger.end_episode(
-                Ending(
+                ReportedResult(
                     "e1",
                     idempotency_key="k",
                     payload_digest="d",

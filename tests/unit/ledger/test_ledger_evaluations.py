@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from swarm.errors import BadRequest, Conflict, NotFound
-from swarm.ledger import EvaluationRow, EvaluationState, Ledger, Report
+from swarm.ledger import EvaluationReport, EvaluationRow, EvaluationState, Ledger
 from swarm.types import EpisodeType
 
 RUNNING, DUE, DONE = EvaluationState.RUNNING, EvaluationState.DUE, EvaluationState.DONE
 ABANDONED, REWOUND = EvaluationState.ABANDONED, EvaluationState.REWOUND
 
 
-def report(*episode_ids: str, evaluator: str = "one", failures: int = 0, reason: str | None = None) -> Report:
-    return Report(evaluator, episode_ids, failures, reason)
+def report(*episode_ids: str, evaluator: str = "one", failures: int = 0, reason: str | None = None) -> EvaluationReport:
+    return EvaluationReport(evaluator, episode_ids, failures, reason)
 
 
 @pytest.fixture

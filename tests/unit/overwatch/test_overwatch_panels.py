@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 
 from swarm.errors import ServerUnreachable
 from swarm.overwatch import panels
-from swarm.overwatch.snapshot import Snapshot
+from swarm.overwatch.snapshot import ServerSnapshot
 from swarm.schemas import (
     BatchPolicyView,
     ClientView,
@@ -99,10 +99,10 @@ def busy_status(**changes: Any) -> Status:
     return Status(**{**fields, **changes})
 
 
-def snapshot_of(status: Status | None, **changes: Any) -> Snapshot:
+def snapshot_of(status: Status | None, **changes: Any) -> ServerSnapshot:
     event = EventView(event_id=1, kind="batch.closed", detail={"batch_id": HOSTILE, "episodes": 32}, at=NOW)
     rewards = tuple((step, step / 40) for step in range(1, 13))
-    return Snapshot("http://host:1", NOW, status, rewards, (event,), **changes)
+    return ServerSnapshot("http://host:1", NOW, status, rewards, (event,), **changes)
 
 
 def drawn(renderable: RenderableType, width: int = 100) -> str:

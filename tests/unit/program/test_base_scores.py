@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import binomtest
 
 from swarm.client.intervals import interval, interval_on_record
-from swarm.environments.environment_check import Severity
+from swarm.environments.environment_check import CheckSeverity
 from swarm.program.base_score import BaseScore, judge
 
 
@@ -42,16 +42,16 @@ def test_of_a_score_on_record_the_interval_is_wilsons_if_its_rewards_were_0_and_
 @pytest.mark.parametrize(
     ("score", "severity"),
     [
-        (scored(*[0.0] * 64), Severity.FAIL),
-        (scored(*[1.0], *[0.0] * 999), Severity.FAIL),
-        (scored(*[1.0] * 2, *[0.0] * 62), Severity.OK),
-        (scored(*[1.0] * 60, *[0.0] * 4), Severity.OK),
-        (scored(*[1.0] * 100), Severity.WARN),
-        (scored(*[-1.0] * 60, *[0.5] * 4), Severity.OK),
-        (scored(*[-1.0] * 60, *[-0.5] * 4), Severity.FAIL),
-        (scored(*[1.0, 0.0] * 32, failures=3), Severity.WARN),
-        (scored(failures=3), Severity.FAIL),
+        (scored(*[0.0] * 64), CheckSeverity.FAIL),
+        (scored(*[1.0], *[0.0] * 999), CheckSeverity.FAIL),
+        (scored(*[1.0] * 2, *[0.0] * 62), CheckSeverity.OK),
+        (scored(*[1.0] * 60, *[0.0] * 4), CheckSeverity.OK),
+        (scored(*[1.0] * 100), CheckSeverity.WARN),
+        (scored(*[-1.0] * 60, *[0.5] * 4), CheckSeverity.OK),
+        (scored(*[-1.0] * 60, *[-0.5] * 4), CheckSeverity.FAIL),
+        (scored(*[1.0, 0.0] * 32, failures=3), CheckSeverity.WARN),
+        (scored(failures=3), CheckSeverity.FAIL),
     ],
 )
-def test_a_score_without_room_to_learn_is_found(score: BaseScore, severity: Severity) -> None:
+def test_a_score_without_room_to_learn_is_found(score: BaseScore, severity: CheckSeverity) -> None:
     assert judge(score).severity is severity

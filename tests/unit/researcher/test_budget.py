@@ -157,7 +157,7 @@ def test_another_budget_is_recorded_with_the_old_one_and_never_below_what_is_spe
     settings = StudySettings(max_runs=2).model_dump(mode="json")
     study = store.create_study("topic", planner="rules", settings=settings)
     store.charge_budget(study.id, BudgetKind.WALL_CLOCK_S, 5400, "session")
-    with pytest.raises(TopicInvalid, match=r"--max-hours 1: 1\.5 are spent already"):
+    with pytest.raises(TopicInvalid, match=r"--max-hours 1: 1\.5 are used already"):
         change_budget(store, study, {"max_hours": 1.0})
     assert store.list_events(study.id) == []
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 from numpy.random import default_rng
 
-from researcher.analysis import Outcome
+from experiments_db import Outcome
 from researcher.charter import Budget, Charter, DecisionRule
 from researcher.judge import Family, judge
 from researcher.judge.contrasts import ARMS_OF_RELATION, is_complete, judge_contrast
-from researcher.judge.samples import Sample, ScoredRun, sample_of
+from researcher.judge.samples import ArmSample, ScoredRun, sample_of
 from researcher.plan import Contrast, Relation
 
 ALPHA = 0.05
@@ -42,7 +42,7 @@ BOTH = Contrast(Relation.INTERACTION, ("base", "a", "b", "c"), margin=0.05)
 MATTERS = Contrast(Relation.MATTERS_MORE, ("a",), ("b", "c"))
 
 
-def samples_of(means: Mapping[str, float], deviation: float, n: int, seed: int) -> dict[str, Sample]:
+def samples_of(means: Mapping[str, float], deviation: float, n: int, seed: int) -> dict[str, ArmSample]:
     random = default_rng(seed)
     return {
         arm: sample_of([ScoredRun(f"{arm}-{run}", mean + deviation * random.normal(), 1e-6) for run in range(n)])

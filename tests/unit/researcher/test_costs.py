@@ -10,17 +10,15 @@ from typing import Any
 import pytest
 
 from experiments_db import ExperimentStatus, ExperimentStore, RunStatus, open_store
-from researcher.study.costs import (
+from researcher.study.costs.arms import ArmCost, cost_flags, gather_costs
+from researcher.study.costs.attempts import (
     COST,
-    cost_flags,
+    AttemptCost,
     cost_from_json,
     cost_of_attempts,
     cost_to_json,
-    gather_costs,
     read_training_cost,
 )
-from researcher.study.costs.arms import ArmCost
-from researcher.study.costs.attempts import AttemptCost
 from swarm import SwarmClient, Task, TrainJob, WorkflowOutput
 from swarm.schemas import EndEpisodeResponse, EpisodeState, EpisodeUsage
 

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments_db import ExperimentStatus, ExperimentStore, RunStatus, Severity, open_store
-from experiments_db import Verdict as FoundVerdict
-from researcher.analysis import Analysis, Outcome, Verdict
+from experiments_db import ExperimentStatus, ExperimentStore, Outcome, RunStatus, Severity, Verdict, open_store
+from researcher.analysis import Analysis
 from researcher.charter import Budget, Charter
 from researcher.execution.background import BackgroundTasks
 from researcher.loop.deps import Deps
@@ -27,10 +26,11 @@ from researcher.report.numbers.facts import gather
 from researcher.servers.leases import LeaseHolder
 from researcher.servers.server_pool import ServerPool
 from researcher.study.budget import BudgetLedger
-from researcher.study.changes.continuation import Request
+from researcher.study.changes.continuation import ContinuationRequest
 from researcher.study.changes.fork import Fork, carry_out_fork
 from researcher.study.log import AUTOMATIC, StudyLog, to_json
-from researcher.study.settings import StudySettings, read_request
+from researcher.study.settings import StudySettings
+from researcher.study.topic import read_request
 from researcher.verification.score_checks import check_analyses
 
 
@@ -105,7 +105,7 @@ def test_arm_that_the_planner_disqualifies_is_out_at_once_and_for_good(store: Ex
     assert {item.arm: item.verdict for item in at_once.comparisons}[honest] is Verdict.KEEP
     assert deps.log.disqualified() == {cheat: "Python"}
     experiments = {item.id: item.name for item in store.list_experiments(study)}
-    assert cheat not in {experiments[item.experiment_id] for item in store.list_findings(verdict=FoundVerdict.KEEP)}
+    assert cheat not in {experiments[item.experiment_id] for item in store.list_findings(verdict=Verdict.KEEP)}
 
 
 def disqualify_later(store: ExperimentStore, home: Path) -> tuple[str, Charter, str, str]:
@@ -119,7 +119,7 @@ def disqualify_later(store: ExperimentStore, home: Path) -> tuple[str, Charter, 
     deps = deps_of(store, study, charter, home, Decision(Action.REFINE, "go on"), later)
     deps.log.write_plan(plan, "plan")
     state = decide(deps, analyze(deps, first_state(study)))
-    assert store.list_hypotheses(study)[0].verdict is FoundVerdict.SUPPORTED
+    assert store.list_hypotheses(study)[0].verdict is Outcome.SUPPORTED
     deps.log.write_plan(replace(plan, iteration=1, arms=plan.arms[:1], seeds=(3,), hypotheses=()), "plan")
     decide(deps, analyze(deps, state))
     return study, charter, cheat, honest
@@ -127,7 +127,7 @@ def disqualify_later(store: ExperimentStore, home: Path) -> tuple[str, Charter, 
 
 def kept_in(store: ExperimentStore, study: str) -> set[str]:
     names = {item.id: item.name for item in store.list_experiments(study)}
-    return {names[item.experiment_id] for item in store.list_findings(study_id=study, verdict=FoundVerdict.KEEP)}
+    return {names[item.experiment_id] for item in store.list_findings(study_id=study, verdict=Verdict.KEEP)}
 
 
 def test_arm_that_a_later_decision_disqualifies_keeps_no_verdict_of_before(
@@ -137,7 +137,7 @@ def test_arm_that_a_later_decision_disqualifies_keeps_no_verdict_of_before(
 
     assert kept_in(store, study) == {honest}
     (hypothesis,) = store.list_hypotheses(study)
-    assert (hypothesis.verdict, hypothesis.verdict_reason) == (FoundVerdict.UNDECIDED, f"{cheat} disqualified")
+    assert (hypothesis.verdict, hypothesis.verdict_reason) == (Outcome.UNDECIDED, f"{cheat} disqualified")
     assert [item.outcome for item in gather(store, study).contrasts] == [Outcome.UNDECIDED]
     assert [check.mismatches for check in check_analyses(store, study, charter)] == [(), (), ()]
 
@@ -146,10 +146,12 @@ def test_fork_of_the_decision_before_has_the_verdicts_of_then(store: ExperimentS
     study, charter, cheat, honest = disqualify_later(store, tmp_path)
     parent, settings = store.get_study(study), StudySettings()
 
-    forked = carry_out_fork(store, str(tmp_path / "research.db"), Fork(parent, 0, settings, charter, Request())).id
+    forked = carry_out_fork(
+        store, str(tmp_path / "research.db"), Fork(parent, 0, settings, charter, ContinuationRequest())
+    ).id
 
     assert kept_in(store, forked) == {cheat, honest}
-    assert [item.verdict for item in store.list_hypotheses(forked)] == [FoundVerdict.SUPPORTED]
+    assert [item.verdict for item in store.list_hypotheses(forked)] == [Outcome.SUPPORTED]
     assert [check.mismatches for check in check_analyses(store, forked, charter)] == [(), (), ()]
 
 

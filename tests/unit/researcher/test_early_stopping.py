@@ -21,7 +21,7 @@ from researcher.execution.early_stopping import (
     TIME_LIMITS,
     Diagnosis,
     EarlyStopping,
-    Limits,
+    StoppingLimits,
 )
 
 
@@ -34,7 +34,7 @@ class Clock:
 
 
 def _watch(rewards: Iterable[float], **limits: float) -> EarlyStopping:
-    early_stopping = EarlyStopping(Limits(**limits), "local", 30, clock=Clock())  # pyright: ignore[reportArgumentType]
+    early_stopping = EarlyStopping(StoppingLimits(**limits), "local", 30, clock=Clock())  # pyright: ignore[reportArgumentType]
     for step, reward in enumerate(rewards, start=1):
         early_stopping.observe(step, {REWARD: reward, "actor/entropy": 0.5})
     return early_stopping
@@ -65,7 +65,7 @@ def test_collapse_names_the_fall_and_its_context() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, None])
 def test_not_finite_metric_ends_the_run_without_a_score(value: float | None) -> None:
-    early_stopping = EarlyStopping(Limits(), "local", 30, clock=Clock())
+    early_stopping = EarlyStopping(StoppingLimits(), "local", 30, clock=Clock())
     early_stopping.observe(3, {REWARD: 0.5, "actor/pg_loss": value})
 
     diagnosis = early_stopping.diagnose()
@@ -75,7 +75,7 @@ def test_not_finite_metric_ends_the_run_without_a_score(value: float | None) -> 
 
 
 def test_leap_of_the_policy_is_a_divergence() -> None:
-    early_stopping = EarlyStopping(Limits(), "local", 30, clock=Clock())
+    early_stopping = EarlyStopping(StoppingLimits(), "local", 30, clock=Clock())
     early_stopping.observe(1, {REWARD: 0.5, "actor/ppo_kl": 25.0})
 
     diagnosis = early_stopping.diagnose()
@@ -85,7 +85,7 @@ def test_leap_of_the_policy_is_a_divergence() -> None:
 
 def test_stall_is_the_systems_fault_and_a_step_resets_it() -> None:
     clock = Clock()
-    early_stopping = EarlyStopping(Limits(stall_s=10), "local", 30, clock=clock)
+    early_stopping = EarlyStopping(StoppingLimits(stall_s=10), "local", 30, clock=clock)
     clock.now = 9.0
     early_stopping.observe(1, {REWARD: 0.1})
     clock.now = 18.0
@@ -99,7 +99,7 @@ def test_stall_is_the_systems_fault_and_a_step_resets_it() -> None:
 
 def test_time_without_an_answer_of_the_server_is_neither_a_stall_nor_an_overrun() -> None:
     clock = Clock()
-    early_stopping = EarlyStopping(Limits(stall_s=10, overrun_s=15), "local", 30, clock=clock)
+    early_stopping = EarlyStopping(StoppingLimits(stall_s=10, overrun_s=15), "local", 30, clock=clock)
     clock.now = 9.0
     early_stopping.pause()
     clock.now = 5000.0
@@ -116,7 +116,7 @@ def test_time_without_an_answer_of_the_server_is_neither_a_stall_nor_an_overrun(
 
 def test_overrun_is_not_tried_again() -> None:
     clock = Clock()
-    early_stopping = EarlyStopping(Limits(overrun_s=100), "local", 30, clock=clock)
+    early_stopping = EarlyStopping(StoppingLimits(overrun_s=100), "local", 30, clock=clock)
     clock.now = 101.0
     early_stopping.observe(1, {REWARD: 0.1})
 
@@ -127,7 +127,7 @@ def test_overrun_is_not_tried_again() -> None:
 
 def test_a_stall_is_measured_by_the_engine_at_first_and_by_the_runs_own_steps_then() -> None:
     clock = Clock()
-    early_stopping = EarlyStopping(Limits(), "local", 30, clock=clock)
+    early_stopping = EarlyStopping(StoppingLimits(), "local", 30, clock=clock)
     clock.now = TIME_LIMITS["local"].step_s - 1
     assert early_stopping.diagnose() is None
     early_stopping.observe(1, {REWARD: 0.1})
@@ -140,7 +140,7 @@ def test_a_stall_is_measured_by_the_engine_at_first_and_by_the_runs_own_steps_th
 
 def test_a_run_may_take_what_its_first_steps_announce() -> None:
     clock = Clock()
-    early_stopping = EarlyStopping(Limits(), "fake", 1000, clock=clock)
+    early_stopping = EarlyStopping(StoppingLimits(), "fake", 1000, clock=clock)
     for step in range(1, PACE_STEPS + 1):
         clock.now += 60.0
         early_stopping.observe(step, {REWARD: 0.1})
@@ -155,7 +155,7 @@ def test_a_run_may_take_what_its_first_steps_announce() -> None:
 
 def test_what_came_before_the_training_is_not_counted() -> None:
     clock = Clock()
-    early_stopping = EarlyStopping(Limits(), "verl", 30, clock=clock)
+    early_stopping = EarlyStopping(StoppingLimits(), "verl", 30, clock=clock)
     clock.now = 2 * TIME_LIMITS["verl"].step_s
     early_stopping.begin()
     assert early_stopping.diagnose() is None
@@ -166,8 +166,8 @@ def _steps(count: int, **metrics: float) -> list[dict[str, float | None]]:
     return [{GROUPS: 16.0, **{names[name]: value for name, value in metrics.items()}} for _ in range(count)]
 
 
-def _diagnose(steps: Iterable[dict[str, float | None]], limits: Limits | None = None) -> Diagnosis | None:
-    early_stopping = EarlyStopping(limits or Limits(), "local", 100, clock=Clock())
+def _diagnose(steps: Iterable[dict[str, float | None]], limits: StoppingLimits | None = None) -> Diagnosis | None:
+    early_stopping = EarlyStopping(limits or StoppingLimits(), "local", 100, clock=Clock())
     for step, metrics in enumerate(steps, start=1):
         early_stopping.observe(step, metrics)
     return early_stopping.diagnose()
@@ -203,8 +203,8 @@ def test_a_training_reward_that_rises_while_fewer_tasks_are_solved_is_a_reward_g
 def test_limits_are_wider_where_runs_that_went_well_came_close_to_them() -> None:
     slow = [*_steps(20, reward=0.0, silent=16), *_steps(10, reward=0.5, silent=4)]
     slow[25] = {**slow[25], KL: -9.0}
-    wider = Limits().learned_from([slow, _steps(5, reward=0.5, silent=2)])
+    wider = StoppingLimits().learned_from([slow, _steps(5, reward=0.5, silent=2)])
     assert (wider.dead_steps, wider.silent_steps, wider.kl_limit) == (40, 40, 18.0)
-    assert Limits().learned_from([_steps(5, reward=0.5, silent=2)]) == Limits()
+    assert StoppingLimits().learned_from([_steps(5, reward=0.5, silent=2)]) == StoppingLimits()
     assert _diagnose(_steps(20, reward=0.0)) is not None
     assert _diagnose(_steps(20, reward=0.0), wider) is None

@@ -10,7 +10,9 @@ from researcher.plan import Plan
 from researcher.planner.base import History
 from researcher.planner.equal_amounts import count_episodes
 from researcher.planner.rules import RulesPlanner
-from researcher.study.settings import check_study, read_request, read_settings
+from researcher.study.settings import read_settings
+from researcher.study.settings_check import check_study
+from researcher.study.topic import read_request
 
 
 def _begin(topic: str, **flags: object) -> tuple[Charter, Plan]:

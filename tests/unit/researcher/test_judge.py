@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from researcher.analysis import Outcome, Verdict
+from experiments_db import Outcome, Verdict
 from researcher.charter import Budget, Charter, DecisionRule
 from researcher.judge import Family, adjust_holm, compare_on_test, contradicts, evaluation_noise, judge, summarize_arm
 from researcher.judge.samples import ScoredRun

@@ -11,7 +11,7 @@ import pytest
 
 from bench.record.meter import metered
 from experiments_db import Experiment, ExperimentStatus, ExperimentStore, Run, RunStatus, open_store
-from researcher.execution.early_stopping import KL, Limits
+from researcher.execution.early_stopping import KL, StoppingLimits
 from researcher.execution.runs import Trial, TrialState, list_trials, run_key
 from researcher.loop.learned_limits import LearnedLimits
 from researcher.loop.open_trials import OpenTrials
@@ -149,11 +149,11 @@ def test_snapshots_that_follow_a_study_are_those_of_a_first_look(store: Experime
 
 def test_limits_learn_from_each_finished_run_of_the_baseline_once(store: ExperimentStore, study_id: str) -> None:
     add_arms(store, study_id, "a", "b")
-    learned = LearnedLimits(store, study_id, Limits())
-    assert learned.now() == Limits()
+    learned = LearnedLimits(store, study_id, StoppingLimits())
+    assert learned.now() == StoppingLimits()
     runs = [begin(store, trial) for trial in list(OpenTrials(store, study_id).of_plan(plan_of("a", "b", seeds=1)))]
     for run, moved in zip(runs, (20.0, 90.0), strict=True):
         store.record_metrics(run.id, {1: {KL: moved}})
         finish(store, run)
-    assert learned.now().kl_limit == max(Limits().kl_limit, 2 * 20.0), "the second run is no baseline"
-    assert learned.now() == LearnedLimits(store, study_id, Limits()).now()
+    assert learned.now().kl_limit == max(StoppingLimits().kl_limit, 2 * 20.0), "the second run is no baseline"
+    assert learned.now() == LearnedLimits(store, study_id, StoppingLimits()).now()

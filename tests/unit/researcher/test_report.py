@@ -14,7 +14,16 @@ import pytest
 from markdown_it import MarkdownIt
 from scipy import stats
 
-from experiments_db import BudgetKind, ExperimentStatus, ExperimentStore, RunStatus, Severity, Verdict, open_store
+from experiments_db import (
+    BudgetKind,
+    ExperimentStatus,
+    ExperimentStore,
+    Outcome,
+    RunStatus,
+    Severity,
+    Verdict,
+    open_store,
+)
 from researcher.charter import Budget, Charter, DecisionRule
 from researcher.errors import StudyNotFound
 from researcher.judge import Family, judge
@@ -88,7 +97,7 @@ def study_id(store: ExperimentStore) -> str:
     rejected = store.create_experiment(study, "rejected", factors={"lr": 1}, job={"lr": 1.0}, note="placeholder")
     store.revise_experiment(rejected.id, status=ExperimentStatus.INVALID, note=f"rejected by check: {HOSTILE}")
     record_findings(store, study, run_ids)
-    store.judge_hypothesis(hypothesis.id, Verdict.KEEP, "lr=0.003: keep")
+    store.judge_hypothesis(hypothesis.id, Outcome.SUPPORTED, "lr=0.003: keep")
     store.record_decision(
         study, 0, action="stop", reason=REASON, details={"claims": [to_json(claim) for claim in CLAIMS]}
     )

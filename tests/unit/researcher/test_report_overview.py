@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from simulated_study import BASELINE, Simulation
 
-from researcher.analysis import GainPart, JudgedContrast, Outcome
+from experiments_db import Outcome
+from researcher.analysis import GainPart, JudgedContrast
 from researcher.charter import JudgedBy
 from researcher.judge import summarize_arm
 from researcher.judge.samples import ScoredRun
@@ -19,8 +20,7 @@ from researcher.report.figures import draw_all
 from researcher.report.headline import answer
 from researcher.report.numbers.facts import StudyFacts, gather
 from researcher.report.overview import limitations, recommendation
-from researcher.study.costs import cost_flags
-from researcher.study.costs.arms import ArmCost
+from researcher.study.costs.arms import ArmCost, cost_flags
 from researcher.study.costs.attempts import AttemptCost
 from swarm import TrainJob
 

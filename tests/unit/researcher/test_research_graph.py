@@ -13,7 +13,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, StateGraph
 
-from experiments_db import LeaseLost, StoreUnavailable
+from experiments_db import StoreLeaseLost, StoreUnavailable
 from researcher.charter import FrameRequest
 from researcher.errors import PlannerError
 from researcher.loop.graph import KEPT_CHECKPOINTS, build_graph, is_transient, prune
@@ -40,7 +40,7 @@ def test_loop_has_the_nodes_and_edges_of_its_picture() -> None:
         (httpx.ConnectTimeout("slow"), True),
         (ConnectionResetError(), True),
         (sqlite3.OperationalError("database is locked"), True),
-        (LeaseLost("gone"), False),
+        (StoreLeaseLost("gone"), False),
         (PlannerError("no answer"), False),
         (ValueError("a bug"), False),
     ],

@@ -6,15 +6,17 @@ import math
 
 import pytest
 
-from researcher.analysis import Analysis, ArmSummary, Comparison, Verdict
+from experiments_db import Verdict
+from researcher.analysis import Analysis, ArmSummary, Comparison
 from researcher.charter import Asked, Charter, FrameRequest, StudiedEnvironment
 from researcher.errors import PlannerError, TopicInvalid
 from researcher.judge.contrasts import is_complete
-from researcher.plan import Plan, Problem, Relation
+from researcher.plan import Plan, ProgramProblem, Relation
 from researcher.planner.base import Action, History
 from researcher.planner.claims import ClaimKind
 from researcher.planner.rules import RulesPlanner
-from researcher.study.settings import read_request, read_settings
+from researcher.study.settings import read_settings
+from researcher.study.topic import read_request
 from swarm import TrainJob
 from swarm.program import is_program
 
@@ -303,4 +305,4 @@ def test_program_is_the_plain_one_unless_others_are_named() -> None:
     assert program.trusted and is_program(program.code)
     compile(program.code, "program.py", "exec")
     with pytest.raises(PlannerError, match="rejected"):
-        planner.repair_program(charter, plan.arms[0], program, (Problem("lint", "x is undefined"),))
+        planner.repair_program(charter, plan.arms[0], program, (ProgramProblem("lint", "x is undefined"),))

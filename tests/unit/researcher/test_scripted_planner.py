@@ -7,7 +7,7 @@ import pytest
 from researcher.analysis import Analysis
 from researcher.charter import Budget, Charter, DecisionRule, FrameRequest
 from researcher.errors import PlannerError
-from researcher.plan import Arm, Plan, Problem
+from researcher.plan import Arm, Plan, ProgramProblem
 from researcher.planner.base import Action, Decision, History, Planner
 from researcher.planner.claims import Claim, ClaimKind
 from researcher.planner.scripted import Script, ScriptedPlanner
@@ -20,7 +20,7 @@ CHARTER = Charter(
 ARM = Arm("a", {}, {}, "r", is_baseline=True)
 PLANS = tuple(Plan(number, (), (ARM,), (0,), "r") for number in range(2))
 ANALYSIS = Analysis((), (), (), {})
-PROBLEMS = (Problem("lint", "bad"),)
+PROBLEMS = (ProgramProblem("lint", "bad"),)
 FIRST, SECOND = (Claim(ClaimKind.BEST, arm="a"),), (Claim(ClaimKind.OPINION, text="maybe"),)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from experiments_db import ExperimentStore, LeaseLost, StudyStatus, open_store
+from experiments_db import ExperimentStore, StoreLeaseLost, StudyStatus, open_store
 from researcher.cli import app
 from researcher.errors import StudyBusy
 from researcher.study.lease import TTL_S, StudyLease
@@ -55,7 +55,7 @@ def test_dead_owner_is_replaced_at_once_and_locked_out(store: ExperimentStore) -
 
     with StudyLease(store, study.id, on_beat=_nothing, on_lost=_nothing) as study_lease:
         study_lease.store.set_study_status(study.id, StudyStatus.PAUSED)
-        with pytest.raises(LeaseLost):
+        with pytest.raises(StoreLeaseLost):
             store.under(dead).set_study_status(study.id, StudyStatus.FAILED)
 
     assert store.get_study(study.id).status is StudyStatus.PAUSED

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments_db import ExperimentStore, StudyStatus, open_store
-from researcher.analysis import Analysis, ArmSummary, Comparison, Verdict
+from experiments_db import ExperimentStore, StudyStatus, Verdict, open_store
+from researcher.analysis import Analysis, ArmSummary, Comparison
 from researcher.errors import ResearchError
 from researcher.planner.base import History
 from researcher.planner.rules import RulesPlanner
@@ -24,7 +24,8 @@ from researcher.study.log import (
     plan_from_json,
     to_json,
 )
-from researcher.study.settings import StudySettings, read_request
+from researcher.study.settings import StudySettings
+from researcher.study.topic import read_request
 
 PLANNER = RulesPlanner()
 CHARTER = PLANNER.frame(read_request("Which settings train agents best?", StudySettings(max_runs=7)))

@@ -12,7 +12,7 @@ import pytest
 
 from experiments_db import Experiment, ExperimentStatus, ExperimentStore, Run, RunStatus, open_store
 from researcher.execution.background import BackgroundTasks
-from researcher.execution.early_stopping import Diagnosis, EarlyStopping, Limits
+from researcher.execution.early_stopping import Diagnosis, EarlyStopping, StoppingLimits
 from researcher.execution.runs import (
     MAX_LOSSES,
     MAX_ON_ONE_SERVER,
@@ -189,7 +189,7 @@ def test_run_that_is_ended_by_its_own_doing_is_not_tried_again_because_its_serve
     store: ExperimentStore, arm: Experiment, give_up: Callable[[Any], object], kind: str | None, state: TrialState
 ) -> None:
     run = _attempt(store, arm, moves=(RunStatus.LAUNCHING, RunStatus.RUNNING))
-    early_stopping = EarlyStopping(Limits(), "fake", 3)
+    early_stopping = EarlyStopping(StoppingLimits(), "fake", 3)
     diagnosis = None if kind is None else Diagnosis(kind, "It learns nothing.", is_scored=True, is_retried=False)
     deps = _deps(store, arm.study_id)
     deps.active_runs.add(

@@ -23,7 +23,7 @@ from experiments_db import (
 from researcher.errors import RunLost
 from researcher.evaluator import BASE, FINAL
 from researcher.execution.background import BackgroundTasks
-from researcher.execution.early_stopping import EarlyStopping, Limits
+from researcher.execution.early_stopping import EarlyStopping, StoppingLimits
 from researcher.loop.checkpoint_scores import CheckpointScore, score_checkpoints
 from researcher.loop.deps import ActiveRun, Deps, Phase
 from researcher.loop.nodes.check import check
@@ -37,7 +37,8 @@ from researcher.servers.leases import LeaseHolder
 from researcher.servers.server_pool import ServerPool
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog, to_json
-from researcher.study.settings import read_request, read_settings
+from researcher.study.settings import read_settings
+from researcher.study.topic import read_request
 from swarm.environments import load_environment
 from swarm.errors import CheckpointError, ServerUnreachable
 from swarm.processes.child import Child, child_environment
@@ -96,7 +97,7 @@ def take_up(deps: Deps, phase: Phase) -> ActiveRun:
             deps.store.update_run(run.id, status=status)
     slot = deps.pool.take()
     assert slot is not None
-    active = ActiveRun(run.id, "the run", arm, 3, slot, EarlyStopping(Limits(), "fake", 3), phase)
+    active = ActiveRun(run.id, "the run", arm, 3, slot, EarlyStopping(StoppingLimits(), "fake", 3), phase)
     deps.active_runs.add(active)
     return active
 

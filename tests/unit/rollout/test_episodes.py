@@ -13,7 +13,7 @@ import pytest
 from rollout_support import Stage, eventually, rolling, sampled_turn
 
 from swarm.errors import BadRequest, EpisodeEnded, IdempotencyMismatch, LedgerError, NotFound, Unauthorized
-from swarm.ledger import Ending
+from swarm.ledger import ReportedResult
 from swarm.rollout.results import align_turn_rewards
 from swarm.schemas import EpisodeState
 from swarm.types import EpisodeType, FinishReason
@@ -107,7 +107,7 @@ def test_an_end_whose_caller_never_came_back_is_found_when_the_episode_would_exp
         await stage.call(episode)
         # What is left of an end that was cut off between the ledger's commit and its answer.
         await stage.ledger.end_episode(
-            Ending(
+            ReportedResult(
                 episode.episode_id,
                 idempotency_key=episode.episode_id,
                 payload_digest="",

@@ -46,7 +46,7 @@ async def sample(pauses_s: Sequence[float], reading_s: float = 0.0) -> list[int]
     lifecycle = EngineLifecycle(record)
     for state in (EngineState.BOOTING, EngineState.ROLLING):
         await lifecycle.move(state)
-    sampler = WaitingSampler(PacedSampler(pauses_s), lifecycle, WAIT_S, lambda error: None)
+    sampler = WaitingSampler(PacedSampler(pauses_s), lifecycle, WAIT_S, lambda error: None, lambda tokens: None)
     draft = Draft("call", (1, 2), SamplingParams(max_tokens=8), lambda: None, lambda: False, lambda: None)
     token_ids: list[int] = []
     async for delta in sampler.sample(draft):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from swarm.sandbox.outside import Refused, model_forwarder, read_head
+from swarm.sandbox.outside import NotForwarded, model_forwarder, read_head
 
 
 def head(first: str, *fields: str) -> bytes:
@@ -57,14 +57,14 @@ def test_requests_to_a_model_are_carried(first: str) -> None:
 
 @pytest.mark.parametrize("first", REFUSED)
 def test_requests_to_anything_else_are_refused(first: str) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(NotForwarded):
         read_head(head(first, "Host: h"), "")
 
 
 def test_a_server_below_a_path_is_reached_below_it_alone() -> None:
     assert read_head(head("GET /runs/a/v1/models HTTP/1.1"), "/runs/a").body_bytes == 0
     for path in ("/v1/models", "/runs/b/v1/models", "/runs/a/v1/swarm/status"):
-        with pytest.raises(Refused):
+        with pytest.raises(NotForwarded):
             read_head(head(f"GET {path} HTTP/1.1"), "/runs/a")
 
 
@@ -84,7 +84,7 @@ AMBIGUOUS = [
 
 @pytest.mark.parametrize("fields", AMBIGUOUS)
 def test_requests_that_two_servers_could_read_differently_are_refused(fields: tuple[str, ...]) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(NotForwarded):
         read_head(head("POST /v1/models HTTP/1.1", *fields), "")
 
 

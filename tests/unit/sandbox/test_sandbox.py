@@ -18,11 +18,11 @@ from pathlib import Path
 import pytest
 
 from swarm.errors import BadRequest, SandboxUnavailable
-from swarm.sandbox.sandbox import Limits, Sandbox, candidates, choose_sandbox, plain_command, probe
+from swarm.sandbox.sandbox import GuestLimits, Sandbox, candidates, choose_sandbox, plain_command, probe
 
 needs_bwrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 
-SMALL = Limits(
+SMALL = GuestLimits(
     tasks=40, memory_bytes=300 * 2**20, address_bytes=3 * 2**29, files=300, file_bytes=8 * 2**20, disk_bytes=16 * 2**20,
     tmp_bytes=16 * 2**20, cpu_s=30,
 )  # fmt: skip
@@ -68,7 +68,7 @@ def sandbox() -> Sandbox:
 def run(sandbox: Sandbox, server: str, tmp_path: Path) -> Run:
     """Runs a program under the sandbox; its arguments are the server's URL and whatever else is given."""
 
-    def run_program(code: str, *arguments: str, limits: Limits = SMALL):
+    def run_program(code: str, *arguments: str, limits: GuestLimits = SMALL):
         workdir = tmp_path / "work"
         workdir.mkdir(exist_ok=True)
         (workdir / "client.py").write_text(textwrap.dedent(code))

@@ -15,6 +15,7 @@ from swarm.backends.local.pair import LocalPair
 from swarm.backends.local.sampler import LocalSampler
 from swarm.config import ServerConfig
 from swarm.errors import EngineFailure, JobInvalid
+from swarm.external_samplers import EXTERNAL_SAMPLERS
 from swarm.job import TrainJob, build_job
 from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.types import SamplingParams
@@ -79,6 +80,15 @@ def test_auto_samples_with_vllm_on_a_gpu_where_the_server_has_it(
     backends = Backends(config, tmp_path / "worker.log", gpu_drivers=(tmp_path,))
     backend = backends.build(TrainJob(**{"model": str(model), **given}).resolve(), is_fresh=True)
     assert type(backend.sampler) is samples
+
+
+def test_each_external_sampler_may_have_an_interpreter_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(EXTERNAL_SAMPLERS, "other", "other_sampler:Adapter")
+    monkeypatch.setenv("SWARM_OTHER_PYTHON", "/opt/other/bin/python")
+    monkeypatch.delenv("SWARM_VLLM_PYTHON", raising=False)
+    config = ServerConfig.from_environment()
+    assert config.python_of("other") == Path("/opt/other/bin/python")
+    assert config.python_of("vllm") == Path(sys.executable)
 
 
 def test_a_job_with_the_sampler_spelled_out_means_the_same() -> None:

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 
+from swarm.estimators import ESTIMATORS
 from swarm.job import TrainJob
-from swarm.trainer.advantages import POLICY_ESTIMATORS, PolicyStatistics, compute_advantages
+from swarm.trainer.advantages import compute_advantages
+from swarm.trainer.estimators.inputs import PolicyStatistics
 from swarm.trainer.token_rows import Row, ScoredSample
 
 EVERY_ESTIMATOR = [
@@ -82,7 +84,7 @@ def test_comparable_groups_get_exactly_the_advantages_of_verl(algorithm: str, no
         index=np.array([row.group for row in rows]),
         norm_adv_by_std_in_grpo=normalise,
         config=AlgoConfig(adv_estimator=algorithm, gamma=0.9, norm_adv_by_std_in_grpo=normalise),
-        **(policy_of(rows).arguments() if algorithm in POLICY_ESTIMATORS else {}),
+        **(policy_of(rows).arguments() if ESTIMATORS[algorithm].reads_policy else {}),
     )
     assert torch.equal(got, expected.float())
     assert got.abs().sum() > 0

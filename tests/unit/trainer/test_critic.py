@@ -16,7 +16,7 @@ from swarm.backends.local.learning.learner import Learner
 from swarm.backends.local.learning.metrics import Meter
 from swarm.errors import CheckpointError, EngineFailure, JobInvalid
 from swarm.job import TrainJob, build_job
-from swarm.trainer.advantages import compute_gae_advantages
+from swarm.trainer.advantages import compute_critic_advantages
 from swarm.trainer.token_rows import Row, build_rows
 from swarm.types import TrainBatch
 
@@ -78,7 +78,7 @@ def test_advantages_and_returns_are_those_of_verls_function_on_the_same_batch(
     for line, row in enumerate(rows):
         rewards[line, row.tokens - 1] = row.reward
     expected, returns = compute_gae_advantage_return(rewards, values, mask, job.gamma, job.lam)  # type: ignore[arg-type]
-    got, got_returns = compute_gae_advantages(rows, values, job)
+    got, got_returns = compute_critic_advantages(rows, values, job)
     torch.testing.assert_close(got, expected * mask, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(got_returns, returns * mask, rtol=1e-5, atol=1e-5)
     assert got.abs().sum() > 0

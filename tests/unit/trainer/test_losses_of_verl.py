@@ -24,10 +24,10 @@ from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY, get_policy_loss_fn
 from verl.trainer.ppo.rollout_corr_helper import SUPPORTED_ROLLOUT_RS_OPTIONS
 from verl.workers.config import ActorConfig, PolicyLossConfig
 
-from swarm.algorithms import REJECTIONS
 from swarm.backends.local.learning.learner import Learner
 from swarm.errors import JobInvalid
 from swarm.job import TrainJob, build_job
+from swarm.job.checks import REJECTIONS
 from swarm.trainer.advantages import compute_advantages
 from swarm.trainer.token_rows import build_rows
 from swarm.types import TrainBatch

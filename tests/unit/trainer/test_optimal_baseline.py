@@ -21,7 +21,8 @@ from swarm.backends.local.learning.optimizer import PolicyOptimizer
 from swarm.backends.local.learning.updater import MiniBatchUpdater, TokenScorer
 from swarm.errors import JobInvalid
 from swarm.job import TrainJob, build_job
-from swarm.trainer.advantages import PolicyStatistics, compute_advantages
+from swarm.trainer.advantages import compute_advantages
+from swarm.trainer.estimators.inputs import PolicyStatistics
 from swarm.trainer.token_rows import Row, build_rows
 from swarm.types import SamplingParams, TrainBatch
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from swarm.backends.local.decoding.batching import BatchSampler, Limits
+from swarm.backends.local.decoding.batching import BatchingLimits, BatchSampler
 from swarm.backends.local.learning.learner import Learner
 from swarm.backends.local.model.loading import load_model
 from swarm.job import TrainJob
@@ -80,7 +80,7 @@ class Rollout:
 
     def __init__(self, job: TrainJob) -> None:
         model = load_model(BUNDLED_DIRECTORY, device="cpu", max_model_len=None)
-        limits = Limits(model.context_length, model.vocabulary, 128)
+        limits = BatchingLimits(model.context_length, model.vocabulary, 128)
         self._sampler = BatchSampler(model.module, limits, model.stop_ids, model.decode, seed=0)
         self._codec = Codec.load(BUNDLED_DIRECTORY)
         self._family = task_family("reverse")

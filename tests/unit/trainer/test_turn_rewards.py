@@ -23,8 +23,10 @@ from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 
 from swarm.backends.local.learning.learner import Learner
+from swarm.estimators import ESTIMATORS
 from swarm.job import TrainJob
-from swarm.trainer.advantages import POLICY_ESTIMATORS, PolicyStatistics, compute_advantages
+from swarm.trainer.advantages import compute_advantages
+from swarm.trainer.estimators.inputs import PolicyStatistics
 from swarm.trainer.token_rows import Row, ScoredSample, build_rows
 from swarm.types import FinishedEpisode, Group, TrainBatch
 
@@ -115,7 +117,7 @@ def test_each_turn_gets_exactly_the_advantages_of_verl_for_its_returns(algorithm
             index=np.array([row.group for row in rows]),
             norm_adv_by_std_in_grpo=True,
             config=AlgoConfig(adv_estimator=algorithm, gamma=0.9),
-            **(policy_of(rows).arguments() if algorithm in POLICY_ESTIMATORS else {}),
+            **(policy_of(rows).arguments() if ESTIMATORS[algorithm].reads_policy else {}),
         )
         for line, row in enumerate(rows):
             columns = np.flatnonzero(row.turn_indices_L == turn)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from explorer_study import add_study, create_database
 
-from experiments_db import Charter, RunStatus, open_store
+from experiments_db import RunStatus, StoredCharter, open_store
 from ui import queries
 from ui.contents import StudyContents, best_arm, rank_arms
 from ui.study_reader import StudyReader
@@ -33,7 +33,7 @@ def test_arms_are_ranked_best_first_with_their_intervals(contents: StudyContents
 
 def test_the_least_is_best_where_the_charter_minimizes(contents: StudyContents) -> None:
     assert contents.charter is not None
-    charter: Charter = replace(contents.charter, document={**contents.document, "direction": "minimize"})
+    charter: StoredCharter = replace(contents.charter, document={**contents.document, "direction": "minimize"})
     ranked = rank_arms(replace(contents, charter=charter))
     assert ranked == tuple(reversed(rank_arms(contents)))
 
@@ -89,7 +89,7 @@ def test_a_reader_that_looks_again_sees_what_one_that_looks_first_sees(tmp_path:
 
 def test_arms_judged_by_another_number_are_ranked_by_the_numbers_of_the_analysis(contents: StudyContents) -> None:
     assert contents.charter is not None
-    charter: Charter = replace(contents.charter, document={**contents.document, "judged_by": "spread"})
+    charter: StoredCharter = replace(contents.charter, document={**contents.document, "judged_by": "spread"})
     by_spread = replace(contents, charter=charter)
     numbers = {arm.name: 0.1 * place for place, arm in enumerate(contents.experiments, 1)}
     run_of = {

@@ -18,7 +18,14 @@ import numpy as np
 import torch
 
 from swarm.backends.grammar.compiler import Constraint, GrammarCompiler
-from swarm.backends.local.decoding.forward import SHORTEST_MATCH, Piece, Prefix, PrefixStore, SlotForward, shared_length
+from swarm.backends.local.decoding.forward import (
+    SHORTEST_MATCH,
+    Prefix,
+    PrefixStore,
+    RowTokens,
+    SlotForward,
+    shared_length,
+)
 from swarm.backends.local.decoding.sampling import Draw, LogitEdits, sample
 from swarm.backends.stopping import Decode, StopRule
 from swarm.errors import BadRequest, ContextLengthExceeded, EngineFailure, SwarmError
@@ -75,7 +82,7 @@ class _Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BatchingLimits:
     context_length: int
     vocabulary: int
     max_running: int
@@ -90,7 +97,7 @@ class BatchSampler:
     def __init__(
         self,
         module: torch.nn.Module,
-        limits: Limits,
+        limits: BatchingLimits,
         stop_ids: Collection[int],
         decode: Decode,
         *,
@@ -314,10 +321,10 @@ class BatchSampler:
 
     def _fill(self, first_row: int, wave: Sequence[_Request], *, overrun: int) -> None:
         """Prefill neighbouring rows in passes of similar length. The last row leaves `overrun` tokens for later."""
-        pieces: list[Piece] = []
+        pieces: list[RowTokens] = []
         for request in wave:
             end = len(request.tokens) - 1 - (overrun if request is wave[-1] else 0)
-            pieces.append(Piece(request.cached, request.tokens[request.cached : end]))
+            pieces.append(RowTokens(request.cached, request.tokens[request.cached : end]))
             request.cached = end
         row = first_row
         for group in _group_by_length(pieces):
@@ -350,9 +357,9 @@ def _draw(request: _Request) -> Draw:
     return Draw(request.params, request.generator.random() * LARGEST_UNIFORM, request.edits, allowed)
 
 
-def _group_by_length(pieces: Sequence[Piece]) -> list[list[Piece]]:
+def _group_by_length(pieces: Sequence[RowTokens]) -> list[list[RowTokens]]:
     """Return the pieces, in order, in groups that padding enlarges by at most PADDING_LIMIT."""
-    groups: list[list[Piece]] = []
+    groups: list[list[RowTokens]] = []
     longest = total = 0
     for piece in pieces:
         size = len(piece.token_ids)

@@ -233,7 +233,7 @@ PROBE_TOLERANCE_HALF = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class RowTokens:
     """Tokens to put into the cache for one row, beginning at column `start`."""
 
     start: int
@@ -262,7 +262,7 @@ class SlotForward:
         """Drop the copies of the weights; the next pass makes them anew."""
         self._linears = None
 
-    def fill(self, first_row: int, pieces: Sequence[Piece]) -> None:
+    def fill(self, first_row: int, pieces: Sequence[RowTokens]) -> None:
         """Compute keys and values of pieces, one per row from `first_row` on, padded to one width."""
         width = max(len(piece.token_ids) for piece in pieces)
         ids = torch.zeros((len(pieces), width), dtype=torch.long)
@@ -331,7 +331,7 @@ def verify_model(module: torch.nn.Module, context_length: int, vocabulary: int) 
         forward = SlotForward(module, context_length)
         half = min(len(row) for row in rows) // 2
         for part in (slice(0, half), slice(half, -1)):
-            pieces = [Piece(part.start, row[part]) for row in rows]
+            pieces = [RowTokens(part.start, row[part]) for row in rows]
             if all(piece.token_ids for piece in pieces):
                 forward.fill(0, pieces)
         served = forward.decode([row[-1] for row in rows], [len(row) - 1 for row in rows])

@@ -117,7 +117,7 @@ class Draw:
     allowed: np.ndarray | None = None
 
 
-class Drawn(NamedTuple):
+class SampledTokens(NamedTuple):
     """One token per row with its log-probability, and the likeliest tokens of the rows that asked for them."""
 
     token_ids: list[int]
@@ -125,7 +125,7 @@ class Drawn(NamedTuple):
     likeliest: Mapping[int, TokenLogprobs]
 
 
-def sample(logits: Tensor, draws: Sequence[Draw]) -> Drawn:
+def sample(logits: Tensor, draws: Sequence[Draw]) -> SampledTokens:
     """Return one token per row of `logits` (n, vocabulary), and its natural log-probability.
 
     The log-probability belongs to the distribution that was sampled from. That distribution has only the allowed
@@ -144,7 +144,7 @@ def sample(logits: Tensor, draws: Sequence[Draw]) -> Drawn:
     if greedy:
         token_ids[greedy] = logits[greedy].argmax(-1)
     chosen = logprobs.gather(1, token_ids[:, None])[:, 0]
-    return Drawn(token_ids.tolist(), chosen.tolist(), _likeliest(logprobs, draws))
+    return SampledTokens(token_ids.tolist(), chosen.tolist(), _likeliest(logprobs, draws))
 
 
 def _change(logits: Tensor, draws: Sequence[Draw]) -> Tensor:

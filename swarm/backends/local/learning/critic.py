@@ -22,7 +22,7 @@ from verl.trainer.ppo.core_algos import compute_value_loss
 
 from swarm.backends.local.learning.metrics import Meter
 from swarm.backends.local.learning.microbatches import MicroBatch, collate, plan_microbatches
-from swarm.backends.local.learning.optimizer import PolicyOptimizer, Snapshot
+from swarm.backends.local.learning.optimizer import OptimizerSnapshot, PolicyOptimizer
 from swarm.backends.local.learning.recomputation import LayerRecomputation
 from swarm.errors import CheckpointError, EngineFailure
 from swarm.job import TrainJob
@@ -138,10 +138,10 @@ class Critic:
         """Discard the accumulated gradients."""
         self._optimizer.discard()
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> OptimizerSnapshot:
         return self._optimizer.snapshot()
 
-    def restore(self, snapshot: Snapshot) -> None:
+    def restore(self, snapshot: OptimizerSnapshot) -> None:
         self._optimizer.restore(snapshot)
 
     def state(self) -> dict[str, Any]:

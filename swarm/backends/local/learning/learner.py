@@ -38,7 +38,7 @@ from swarm.backends.local.learning.updater import BaseScorer, MiniBatchUpdater, 
 from swarm.backends.local.model.adapter import AdapterFiles, adapter_weights, read_adapter
 from swarm.job import TrainJob
 from swarm.live_settings import with_settings
-from swarm.trainer.advantages import POLICY_ESTIMATORS, compute_advantages, compute_gae_advantages
+from swarm.trainer.advantages import compute_advantages, compute_critic_advantages
 from swarm.trainer.description import describe_batch, describe_values, mean_advantages
 from swarm.trainer.minibatches import draw_minibatches, step_generator
 from swarm.trainer.schedule import learning_rate
@@ -104,13 +104,13 @@ class Learner:
         if self._sharing is not None:
             self._sharing.report_to(meter)
         correction = RolloutCorrection(rows, job) if job.has_proximal_policy else None
-        policy = self._updater.measure_policy(rows, correction, pulse) if job.algorithm in POLICY_ESTIMATORS else None
+        policy = self._updater.measure_policy(rows, correction, pulse) if job.reads_policy else None
         targets = None
         if self._critic is None:
             advantages_EL = compute_advantages(rows, job, policy)
         else:
             values_EL = self._critic.values(rows, pulse)
-            advantages_EL, returns_EL = compute_gae_advantages(rows, values_EL, job)
+            advantages_EL, returns_EL = compute_critic_advantages(rows, values_EL, job)
             targets = ValueTargets(values_EL, returns_EL)
         step = StepInput(rows, advantages_EL, lr, pulse, weight_version, correction)
         minibatches = list(draw_minibatches(len(rows), job, batch.step))

@@ -19,10 +19,10 @@ from verl.trainer.config.algorithm import RolloutCorrectionConfig
 from verl.trainer.ppo.core_algos import agg_loss, get_policy_loss_fn, kl_penalty
 from verl.workers.config import ActorConfig, PolicyLossConfig
 
-from swarm.algorithms import bypass_settings
 from swarm.backends.local.learning.correction import Correction
 from swarm.backends.local.learning.microbatches import MicroBatch
 from swarm.job import TrainJob
+from swarm.job.checks import bypass_settings
 
 BATCH_STATISTIC_LOSSES = frozenset({"clip_cov", "kl_cov"})
 """Losses that compare each token with all others of the call. A minibatch must then be one complete microbatch."""

@@ -20,7 +20,7 @@ from swarm.job import TrainJob
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class OptimizerSnapshot:
     """Copies of weights and AdamW state at one moment."""
 
     weights: tuple[torch.Tensor, ...]
@@ -76,11 +76,11 @@ class PolicyOptimizer:
         for weight in (*self._weights, *self._masters):
             weight.grad = None
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> OptimizerSnapshot:
         weights = tuple(master.detach().clone() for master in self._masters)
-        return Snapshot(weights, copy.deepcopy(self._adamw.state_dict()))
+        return OptimizerSnapshot(weights, copy.deepcopy(self._adamw.state_dict()))
 
-    def restore(self, snapshot: Snapshot) -> None:
+    def restore(self, snapshot: OptimizerSnapshot) -> None:
         """Restore weights and state bit for bit, and discard the accumulated gradients."""
         with torch.no_grad():
             for master, weight in zip(self._masters, snapshot.weights, strict=True):

@@ -29,7 +29,7 @@ from swarm.backends.local.learning.sharing.attention import attention_along, tre
 from swarm.backends.local.learning.sharing.prefix_sharing import PrefixSharing
 from swarm.backends.local.model.adapter import adapter_disabled
 from swarm.job import TrainJob
-from swarm.trainer.advantages import PolicyStatistics
+from swarm.trainer.estimators.inputs import PolicyStatistics
 from swarm.trainer.token_rows import Row
 
 PROBE_TOKENS = 8

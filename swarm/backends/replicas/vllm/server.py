@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any, Final, cast
 
-from swarm.backends.replicas.adapter import CompletionRequest, Health, Piece
+from swarm.backends.replicas.adapter import ReplicaHealth, SamplerRequest, StreamPiece
 from swarm.backends.replicas.client import ReplicaClient
 from swarm.backends.replicas.layout import ReplicaOrder, SamplerLimits, WeightBroadcast, WeightFile, WeightSource
 from swarm.backends.replicas.openai_wire import read_event
@@ -55,28 +55,28 @@ class VllmServer:
             raise EngineFailure("this vLLM cannot change weights while it runs: use 0.24 or later")
         return int((await self._client.get("/v1/models", limit_s))["data"][0]["max_model_len"])
 
-    async def complete(self, request: CompletionRequest) -> AsyncGenerator[Piece]:
+    async def complete(self, request: SamplerRequest) -> AsyncGenerator[StreamPiece]:
         async with aclosing(self._client.stream("/v1/completions", completion_body(request))) as events:
             async for event in events:
                 piece = read_event(event, NAME, top_logprobs=request.params.top_logprobs)
                 if piece is not None:
                     yield piece
 
-    async def health(self) -> Health:
+    async def health(self) -> ReplicaHealth:
         try:
             async with asyncio.timeout(self._limits.hang_s):
                 if not await self._client.succeeds("/health"):
-                    return Health.DEAD
+                    return ReplicaHealth.DEAD
                 # Unlike the route above, these reach the process that samples, so they notice if it hangs.
                 paused = await self._says("/is_paused")
                 sleeping = await self._says("/is_sleeping")
                 if sleeping and paused and not await self._has_given_memory_back():
-                    return Health.PAUSED
+                    return ReplicaHealth.PAUSED
         except TimeoutError:
-            return Health.HUNG
+            return ReplicaHealth.HUNG
         except EngineLost:
-            return Health.DEAD
-        return Health.ASLEEP if sleeping else Health.PAUSED if paused else Health.SERVING
+            return ReplicaHealth.DEAD
+        return ReplicaHealth.ASLEEP if sleeping else ReplicaHealth.PAUSED if paused else ReplicaHealth.SERVING
 
     async def pause(self) -> None:
         await self._post("/pause", query={"mode": "keep"})

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from swarm.backends.grammar.lark import write_lark
-from swarm.backends.replicas.adapter import CompletionRequest
+from swarm.backends.replicas.adapter import SamplerRequest
 from swarm.backends.replicas.vllm.command import MOST_TOP_LOGPROBS, SERVED_NAME
 from swarm.errors import UnknownParameter
 from swarm.types import SamplingParams
@@ -40,7 +40,7 @@ def check_params(params: SamplingParams) -> None:
         )
 
 
-def completion_body(request: CompletionRequest) -> dict[str, Any]:
+def completion_body(request: SamplerRequest) -> dict[str, Any]:
     """Return the body of a request. Raise BadRequest for an invalid grammar."""
     params = request.params
     body: dict[str, Any] = {

@@ -49,7 +49,7 @@ class CheckpointOrigin:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointInfo:
+class VerlCheckpointInfo:
     """State of the training when the checkpoint was written."""
 
     step: int
@@ -90,14 +90,14 @@ def write_checkpoint(
         raise CheckpointError(f"checkpoint {directory} was not written: {_one_line(error)}") from error
 
 
-def read_checkpoint(directory: Path, origin: CheckpointOrigin) -> CheckpointInfo:
+def read_checkpoint(directory: Path, origin: CheckpointOrigin) -> VerlCheckpointInfo:
     """Return the state of a complete checkpoint that fits the trainer. Raise CheckpointError."""
     manifest = read_manifest(directory)
     if manifest.get("format") != FORMAT:
         raise CheckpointError(f"checkpoint {directory} was written by another trainer: {MANIFEST} must have {FORMAT=}")
     _compare(directory, manifest["origin"], asdict(origin))
     verify_files(directory, manifest["files"])
-    return CheckpointInfo(step=manifest["step"], weight_version=manifest["weight_version"])
+    return VerlCheckpointInfo(step=manifest["step"], weight_version=manifest["weight_version"])
 
 
 def _compare(directory: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:

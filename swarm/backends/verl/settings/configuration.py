@@ -17,12 +17,12 @@ from typing import Any, Final
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from swarm.algorithms import bypass_settings
 from swarm.backends.verl.settings.configuration_tree import MODEL_ENGINES, VerlSchema, read_schema
 from swarm.backends.verl.settings.feasibility import check_limits
 from swarm.backends.verl.settings.ownership import RESERVED, owner_of
 from swarm.errors import JobInvalid
 from swarm.job import TrainJob
+from swarm.job.checks import bypass_settings
 
 ACTOR: Final = "actor_rollout_ref.actor"
 REF: Final = "actor_rollout_ref.ref"

@@ -29,13 +29,13 @@ from swarm.environments.graders.python_tests.assertions import (
     read_test,
 )
 from swarm.errors import EnvironmentFailure
-from swarm.sandbox.sandbox import Limits, Sandbox
+from swarm.sandbox.sandbox import GuestLimits, Sandbox
 
 START_TIMEOUT_S = 120.0
 """Seconds for the sandbox, the interpreter and the imports of the tests, on a busy machine too."""
 MAX_OUTPUT_BYTES = 4 * 2**20
 MAX_FIRST_LINE_BYTES = 4096
-LIMITS = Limits(
+LIMITS = GuestLimits(
     tasks=64,
     memory_bytes=512 * 2**20,
     address_bytes=4 * 2**30,

@@ -29,7 +29,7 @@ ROWS_AT_A_TIME = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MicrobatchPlan:
     """Microbatches as lists of row numbers, and the total number of tokens of their trees."""
 
     microbatches: tuple[tuple[int, ...], ...]
@@ -50,7 +50,7 @@ class _Costs:
         return fits & (self.keys_NN <= KEYS_PER_TOKEN * max_tokens) | np.eye(len(fits), dtype=np.bool_)
 
 
-def plan_trees(rows: Sequence[Row], chosen: Sequence[int], max_tokens: int | None) -> Plan:
+def plan_trees(rows: Sequence[Row], chosen: Sequence[int], max_tokens: int | None) -> MicrobatchPlan:
     """Return the fewest microbatches of the rows numbered `chosen` with at most `max_tokens` tokens each.
 
     None means no limit. Rows with common prefixes are neighbours. Of all cuts into this number of runs, the plan is the
@@ -60,7 +60,7 @@ def plan_trees(rows: Sequence[Row], chosen: Sequence[int], max_tokens: int | Non
     lines = _order(rows, chosen, tree)
     ordered = [chosen[line] for line in lines]
     if max_tokens is None or _fits(rows, chosen, tree, max_tokens):
-        return Plan((_like_plain(rows, ordered),), tree.tokens)
+        return MicrobatchPlan((_like_plain(rows, ordered),), tree.tokens)
     microbatches: list[tuple[int, ...]] = []
     tokens = 0
     for begin in range(0, len(ordered), ROWS_AT_A_TIME):
@@ -70,7 +70,7 @@ def plan_trees(rows: Sequence[Row], chosen: Sequence[int], max_tokens: int | Non
         for first, last in pairwise(_cut(costs, max_tokens)):
             microbatches.append(_like_plain(rows, part[first:last]))
             tokens += int(costs.tokens_NN[first, last - 1])
-    return Plan(tuple(microbatches), tokens)
+    return MicrobatchPlan(tuple(microbatches), tokens)
 
 
 def padded_tokens(rows: Sequence[Row], microbatches: Sequence[Sequence[int]]) -> int:

@@ -22,7 +22,7 @@ from swarm.backends.local.learning.metrics import Meter
 from swarm.backends.local.learning.microbatches import MicroBatch, collate, plan_microbatches
 from swarm.backends.local.learning.sharing.attention import attention_along, lay_out_for
 from swarm.backends.local.learning.sharing.layout import SampleShape
-from swarm.backends.local.learning.sharing.planning import SMALLEST_GAIN, Plan, padded_tokens, plan_trees
+from swarm.backends.local.learning.sharing.planning import SMALLEST_GAIN, MicrobatchPlan, padded_tokens, plan_trees
 from swarm.backends.local.learning.sharing.tree import build_tree
 from swarm.backends.local.model.attention_choice import PLAIN_ATTENTION
 from swarm.errors import SwarmError
@@ -69,7 +69,7 @@ class PrefixSharing:
         tokens = unshared if micro.tree is None else float(micro.input_ids_ST.numel())
         self._meter.add({"sharing/tokens": tokens, "sharing/tokens_unshared": unshared, "sharing/fallbacks": 0.0})
 
-    def plan(self, rows: Sequence[Row], chosen: Sequence[int], max_tokens: int | None) -> Plan | None:
+    def plan(self, rows: Sequence[Row], chosen: Sequence[int], max_tokens: int | None) -> MicrobatchPlan | None:
         """Return microbatches as trees, or None if the rows are to be computed one by one.
 
         The reason is a model that cannot share prefixes, or too small a gain.

@@ -15,14 +15,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from experiments_db import NotFound, StoreError, open_store
+from experiments_db import RecordNotFound, StoreError, open_store
 
 
 def main() -> None:
     options = parse()
     try:
         found = episodes(options)
-    except NotFound as error:
+    except RecordNotFound as error:
         sys.exit(fail(str(error)))
     except StoreError as error:
         print(f"show_episodes: {error}", file=sys.stderr)
@@ -51,11 +51,11 @@ def parse() -> argparse.Namespace:
 
 
 def episodes(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return the chosen episodes with their messages. Raises NotFound if there is no such study."""
+    """Return the chosen episodes with their messages. Raises RecordNotFound if there is no such study."""
     with open_store(options.home / "research.db", read_only=True) as store:
         study = options.study or next((each.id for each in store.list_studies(limit=1)), None)
         if study is None:
-            raise NotFound("there is no study yet: `researcher run` starts one")
+            raise RecordNotFound("there is no study yet: `researcher run` starts one")
         store.get_study(study)
         arms = {arm.id: arm.name for arm in store.list_experiments(study)}
         runs = [run for run in store.list_runs(study_id=study) if options.run in (None, run.id)]

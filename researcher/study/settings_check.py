@@ -1,0 +1,160 @@
+"""Every check of the settings of a study that is possible before a run.
+
+Place in the flow: the CLI asks here once the settings are complete, and session.py carries out settings that passed.
+Nothing is stored before.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from researcher.charter import JudgedBy, StudiedEnvironment
+from researcher.errors import ServerProblem, TopicInvalid
+from researcher.execution.environments import look_at
+from researcher.plan import Arm
+from researcher.planner.base import History
+from researcher.planner.rules import build_rules_planner
+from researcher.question.asking import METRICS_OF
+from researcher.question.wording import describe_question
+from researcher.servers.server_pool import check_servers
+from researcher.study.settings import StudySettings, sandbox_of
+from swarm.config import cluster_from_environment
+from swarm.doctor import Health, check_sampler, check_trainer
+from swarm.errors import JobInvalid, SwarmError
+from swarm.job import build_job
+from swarm.tasks import TASK_FAMILIES
+
+VLLM_LIMIT_S = 120.0
+"""Seconds for an interpreter with many packages to answer on a busy machine."""
+
+
+def check_study(topic: str, settings: StudySettings) -> tuple[str, ...]:
+    """Check everything that can be checked without a run, and return lines that describe the understood question.
+
+    Nothing is stored before. With a language model there are no lines, because it reads the topic later. Raises
+    TopicInvalid, ServerProblem or SandboxUnavailable.
+    """
+    if not topic.strip():
+        raise TopicInvalid("the topic is empty: say what to study, such as 'Does group size matter for word reversal?'")
+    if settings.family is not None and settings.family not in TASK_FAMILIES:
+        raise TopicInvalid(f"unknown environment {settings.family!r}; choose one of: {', '.join(TASK_FAMILIES)}")
+    _check_scores(settings)
+    try:
+        build_job({"engine": "local", **settings.base_job()})
+    except JobInvalid as error:
+        raise TopicInvalid(f"--job: {error.message}") from error
+    if not settings.servers:
+        _check_model(settings.base_job(), "--train-model")
+        _check_engine(settings.base_job())
+    train_envs = [look_at(name, "--train-env") for name in settings.train_envs]
+    understood: tuple[str, ...] = ()
+    if settings.planner == "rules":
+        planner = build_rules_planner(settings)
+        charter = planner.frame(settings.request(topic))
+        arms = planner.plan(charter, History()).arms
+        for arm in () if settings.servers else arms:
+            _check_model(arm.job, f"arm {arm.name}")
+        _check_training(arms, train_envs)
+        understood = tuple(describe_question(charter))
+    else:
+        _check_language_model(settings)
+        settings.request(topic)
+    sandbox_of(settings)
+    _check_programs(settings)
+    check_servers(settings.servers)
+    return understood
+
+
+def _check_scores(settings: StudySettings) -> None:
+    """Check that metric, score settings and job fit together. Raises TopicInvalid."""
+    metric = settings.metric or settings.judged_by
+    if settings.judged_by.needs_curve and settings.eval_every is None:
+        raise TopicInvalid(f"--metric {metric} needs scores in mid-training: give --eval-every N")
+    if settings.judged_by not in METRICS_OF.get(settings.asked, tuple(JudgedBy)):
+        known = " or ".join(METRICS_OF[settings.asked])
+        raise TopicInvalid(f"--metric {metric} does not say what is {settings.asked}: use {known}, or leave it out")
+    if settings.judged_by is JudgedBy.STEPS_TO and settings.planner != "rules":
+        raise TopicInvalid(
+            f"--metric {metric} needs arms of equally many steps, which a language model may change: use --metric area"
+        )
+    if settings.eval_every is not None and (settings.equal or "").startswith(("tokens", "time")):
+        raise TopicInvalid(
+            f"--eval-every needs runs of known steps, and --equal {settings.equal} ends them: leave one of both out"
+        )
+    if settings.eval_every is not None and "save_freq" in settings.job:
+        raise TopicInvalid("--eval-every says which checkpoints are kept: leave save_freq out of the job")
+    for name in ("eval_every", "eval_env"):
+        if settings.job.get(name):
+            raise TopicInvalid(
+                f"a study scores its runs itself, in mid-training by --eval-every: leave {name} out of the job"
+            )
+
+
+def _check_training(arms: Sequence[Arm], named: Sequence[StudiedEnvironment]) -> None:
+    """Open the environments that arms train on, except those opened for a flag. Raises TopicInvalid.
+
+    Two equal environments are refused, because the study would compare a thing with itself.
+    """
+    known = {environment.reference: environment for environment in named}
+    names: dict[str, str] = {}
+    for reference in dict.fromkeys(arm.environment for arm in arms if arm.environment is not None):
+        digest = (known.get(reference) or look_at(reference, "--vary")).digest
+        if digest in names:
+            flag = "--train-env" if reference in known else "--vary"
+            raise TopicInvalid(f"{flag}: {names[digest]} and {reference} are the same environment: change one")
+        names[digest] = reference
+
+
+def _check_programs(settings: StudySettings) -> None:
+    """Raise TopicInvalid for two equal programs, because the study would compare a thing with itself."""
+    names: dict[str, str] = {}
+    for program in settings.programs:
+        if program.code in names:
+            raise TopicInvalid(f"--program: {names[program.code]} and {program.name} are the same program: change one")
+        names[program.code] = program.name
+
+
+def _check_model(job: Mapping[str, Any], where: str) -> None:
+    """Raise TopicInvalid if the model is not on this machine, where own servers run."""
+    if job.get("engine") == "fake" or "model" not in job:
+        return
+    # Imported here because it loads a tokenizer library.
+    from swarm.model_path import resolve_model
+
+    try:
+        resolve_model(str(job["model"]))
+    except SwarmError as error:
+        raise TopicInvalid(f"{where}: {error.message}") from error
+
+
+def _check_engine(job: Mapping[str, Any]) -> None:
+    """Raise ServerProblem if the job needs verl and this machine, where own servers run, lacks a part of it."""
+    if build_job(dict(job)).chosen_engine != "verl":
+        return
+    _, vllm_python = cluster_from_environment()
+    for finding in (check_trainer(), check_sampler(vllm_python, VLLM_LIMIT_S)):
+        if finding.verdict is not Health.OK:
+            raise ServerProblem(f"--engine verl cannot be used here: {finding.message}: {finding.remedy}")
+
+
+def _check_language_model(settings: StudySettings) -> None:
+    """Raise TopicInvalid for settings that a planner with a language model lacks or cannot use."""
+    if settings.train_envs:
+        raise TopicInvalid("--train-env names what --planner rules compares: leave it out, or use --planner rules")
+    if settings.question().options:
+        raise TopicInvalid("--vary: --planner rules alone varies options of the environment: add --planner rules")
+    if len(settings.programs) > 1:
+        raise TopicInvalid("--program: with a language model name one program, which those that it writes start from")
+    if not settings.model:
+        raise TopicInvalid(
+            f"--planner {settings.planner} needs the name of a model: give --model NAME, or use --planner rules"
+        )
+    if not os.environ.get("OPENAI_API_KEY"):
+        raise TopicInvalid(
+            f"--planner {settings.planner} needs OPENAI_API_KEY "
+            "(any text if the server at OPENAI_BASE_URL asks for none)"
+        )
+    if settings.max_llm_usd is not None and settings.llm_price is None:
+        raise TopicInvalid("--max-llm-usd needs the model's prices: give --llm-price INPUT,OUTPUT in $ per 1M tokens")

@@ -1,0 +1,175 @@
+"""The rules between the settings of a job: what its estimator and its loss need, and what nothing would read.
+
+Place in the flow: TrainJob checks itself here when it is read. All names are verl's. The module knows nothing of
+tensors, and nothing of how an estimator or a loss is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from swarm.estimators import ESTIMATORS, Estimator
+from swarm.job.settings import JobSettings
+from swarm.schemas import GROUPED_RULES
+
+REJECTIONS: Final = (
+    "token_k1", "token_k2", "token_k3", "seq_sum_k1", "seq_sum_k2", "seq_sum_k3", "seq_mean_k1", "seq_mean_k2",
+    "seq_mean_k3", "seq_max_k2", "seq_max_k3",
+)  # fmt: skip
+"""Criteria of `rollout_rs`, by verl's names. Each names a token or sequence statistic and a divergence."""
+
+
+def check_estimator(job: JobSettings) -> None:
+    """Raise ValueError if the estimator lacks a setting that it needs, or if it would not read a setting.
+
+    Also raise ValueError if the engine does not support the estimator. The message names the setting.
+    """
+    estimator = ESTIMATORS[job.algorithm]
+    for problem in (
+        *_of_engine(job, estimator), *_of_other_estimators(job), *_of_greedy(job, estimator), *_of_own(job, estimator),
+        *_of_named_rewards(job),
+    ):  # fmt: skip
+        raise ValueError(problem)
+
+
+def check_loss(job: JobSettings) -> None:
+    """Raise ValueError if the policy loss lacks a setting that it needs, or if it would not read a setting."""
+    for problem in (*_of_dro(job), *_of_bypass(job)):
+        raise ValueError(problem)
+
+
+def check_mixture(mixture: Mapping[str, float]) -> None:
+    """Raise ValueError unless the shares are positive and sum to 1 within 1e-6, because 1/3 is written rounded."""
+    if not mixture or any(not share > 0 for share in mixture.values()):
+        raise ValueError("mixture: every data source needs a share above 0")
+    if abs(sum(mixture.values()) - 1) > 1e-6:
+        raise ValueError(f"mixture: the shares must sum to 1, not {sum(mixture.values()):g}")
+
+
+def bypass_settings(job: JobSettings) -> dict[str, Any]:
+    """Return the settings of the loss bypass_mode, by the field names of verl's RolloutCorrectionConfig.
+
+    The job must be resolved.
+    """
+    return {
+        "rollout_is": None if job.rollout_is == "off" else job.rollout_is,
+        "rollout_is_threshold": job.rollout_is_threshold,
+        "rollout_is_batch_normalize": job.rollout_is_batch_normalize,
+        "rollout_rs": job.rollout_rs,
+        "rollout_rs_threshold": job.rollout_rs_threshold,
+        "bypass_mode": True,
+        "loss_type": job.loss_type,
+    }
+
+
+def _of_engine(job: JobSettings, estimator: Estimator) -> Iterator[str]:
+    engine = job.chosen_engine
+    if engine != "fake" and engine in estimator.unserved:
+        yield f"algorithm {job.algorithm}: {estimator.unserved[engine]}"
+    if estimator.has_critic and job.lora_rank and engine == "local":
+        yield "lora_rank: engine local trains no critic beside an adapter: set lora_rank to 0, or engine to verl"
+
+
+def _of_other_estimators(job: JobSettings) -> Iterator[str]:
+    for name, estimator in ESTIMATORS.items():
+        for setting in estimator.settings if name != job.algorithm else ():
+            if getattr(job, setting) is not None:
+                yield f"{setting} is read by algorithm {name} alone, not by {job.algorithm}: leave it out"
+
+
+def _of_own(job: JobSettings, estimator: Estimator) -> Iterator[str]:
+    for setting, meaning in estimator.required.items():
+        if getattr(job, setting) is None:
+            yield f"algorithm {job.algorithm} needs {setting}, {meaning}: set it"
+
+
+def _of_greedy(job: JobSettings, estimator: Estimator) -> Iterator[str]:
+    if not estimator.has_greedy:
+        return
+    needing = f"algorithm {job.algorithm} needs"
+    if job.num_repeat < 2:
+        yield f"{needing} num_repeat 2 or more: one episode of a group is what the others are compared with"
+    if job.stop_rule not in GROUPED_RULES:
+        yield f"{needing} batches of whole groups: set stop_rule to {' or '.join(sorted(GROUPED_RULES))}"
+    if job.mini_batch_num > job.batch_size * (job.num_repeat - 1):
+        yield (
+            "mini_batch_num must not exceed batch_size * (num_repeat - 1), which is what algorithm"
+            f" {job.algorithm} trains"
+        )
+
+
+def _of_named_rewards(job: JobSettings) -> Iterator[str]:
+    keys, weights = job.gdpo_reward_keys or [], job.gdpo_reward_weights
+    if len(set(keys)) != len(keys):
+        yield f"gdpo_reward_keys names {next(key for key in keys if keys.count(key) > 1)} twice"
+    elif weights is not None and len(weights) != len(keys):
+        yield f"gdpo_reward_weights has {len(weights)} weights for {len(keys)} rewards: give one for each"
+
+
+def _of_dro(job: JobSettings) -> Iterator[str]:
+    if job.policy_loss == "dro" and job.dro_beta is None:
+        yield "policy_loss dro needs dro_beta, the weight of its penalty: set it, to 0.1 for a start"
+    if job.policy_loss != "dro" and job.dro_beta is not None:
+        yield f"dro_beta is read by policy_loss dro alone, not by {job.policy_loss}: leave it out"
+
+
+def _of_bypass(job: JobSettings) -> Iterator[str]:
+    if job.policy_loss != "bypass_mode":
+        for name in ("loss_type", "rollout_is_batch_normalize", "rollout_rs", "rollout_rs_threshold"):
+            if name in job.model_fields_set and getattr(job, name) != type(job).model_fields[name].default:
+                yield f"{name} is read by policy_loss bypass_mode alone, not by {job.policy_loss}: leave it out"
+    elif job.loss_type == "ppo_clip" and job.rollout_is not in {None, "off"}:
+        yield (
+            "rollout_is has no place in policy_loss bypass_mode with loss_type ppo_clip, whose ratio is the correction:"
+            " leave it out, or set loss_type to reinforce"
+        )
+    if job.rollout_is_batch_normalize and job.rollout_is in {None, "off"} and not job.max_staleness:
+        yield "rollout_is_batch_normalize is about the weights of rollout_is, which is off: set rollout_is"
+    if job.rollout_is_batch_normalize and job.loss_type == "ppo_clip":
+        yield "rollout_is_batch_normalize is about the weights of loss_type reinforce: leave it out, or set loss_type"
+    if job.rollout_rs is not None and job.rollout_rs_threshold is None:
+        yield "rollout_rs needs rollout_rs_threshold, one bound for all criteria or one for each"
+    if job.rollout_rs is None and job.rollout_rs_threshold is not None:
+        yield "rollout_rs_threshold is the bound of rollout_rs, which is not set: set rollout_rs"
+    if job.rollout_rs is not None and job.rollout_rs_threshold is not None:
+        yield from _of_rejection(job.rollout_rs, str(job.rollout_rs_threshold))
+
+
+def _of_rejection(rollout_rs: str, threshold: str) -> Iterator[str]:
+    criteria = list(dict.fromkeys(part.strip() for part in rollout_rs.split(",") if part.strip()))
+    unknown = [name for name in criteria if name not in REJECTIONS]
+    if unknown or not criteria:
+        given = unknown[0] if unknown else "an empty list"
+        yield f"rollout_rs: {given} is no criterion: name some of {', '.join(REJECTIONS)}, separated by commas"
+        return
+    bounds = [part.strip() for part in threshold.split(",") if part.strip()]
+    if len(bounds) not in {1, len(criteria)}:
+        yield f"rollout_rs_threshold has {len(bounds)} bounds for {len(criteria)} criteria: give one, or one for each"
+        return
+    for criterion, bound in zip(criteria, bounds * (len(criteria) // len(bounds)), strict=True):
+        if not _is_bound(bound, is_ratio=criterion.endswith("k1")):
+            form = "LOWER_UPPER, two ratios above 0, or one above 1" if criterion.endswith("k1") else "a number above 0"
+            yield f"rollout_rs_threshold: {bound!r} is no bound of {criterion}: it must be {form}"
+
+
+def _is_bound(text: str, *, is_ratio: bool) -> bool:
+    """Return whether the text is a valid bound.
+
+    A ratio has a lower and an upper bound, written LOW_HIGH. If only one is given, the lower bound is its reciprocal.
+    """
+    numbers = _numbers(text.split("_", 1) if is_ratio else [text])
+    if not numbers or min(numbers) <= 0:
+        return False
+    low, high = (1 / numbers[0], numbers[0]) if len(numbers) == 1 else numbers
+    return not is_ratio or low <= high
+
+
+def _numbers(parts: Sequence[str]) -> list[float]:
+    """Return the parts as numbers, or an empty list unless all of them are finite numbers."""
+    try:
+        # Python reads 0.5_2 as 0.52.
+        numbers = [float(part.replace("_", "?")) for part in parts]
+    except ValueError:
+        return []
+    return numbers if all(abs(number) < float("inf") for number in numbers) else []

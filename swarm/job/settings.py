@@ -1,0 +1,266 @@
+"""The fields of a job, each with its type, its range, its default and a description.
+
+Place in the flow: checks.py reads the fields, and train_job.py builds the job. This module knows nothing of rules over
+several fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, FiniteFloat, field_validator
+
+from swarm.descriptions import DescribedModel
+from swarm.estimators import AdvantageEstimator
+from swarm.external_samplers import EXTERNAL_SAMPLERS
+from swarm.schemas import Identifier, StopRule
+
+BUNDLED_MODEL = "nano"
+"""The default model of a job."""
+LR_OF_BUNDLED_MODELS: Mapping[str, float] = MappingProxyType({BUNDLED_MODEL: 3e-3, "micro": 1e-3})
+"""Default learning rates of the bundled models, by model name."""
+LR_DEFAULT = 1e-6
+"""Default learning rate of all other models, which is verl's. It suits models 10,000 times as large as the bundled."""
+CRITIC_LR_DEFAULT = 1e-5
+"""Default learning rate of a critic, which is verl's."""
+
+PolicyLoss = Literal[
+    "vanilla", "gspo", "cispo", "dppo_tv", "dppo_kl", "sapo", "gpg", "clip_cov", "kl_cov", "geo_mean", "dro",
+    "bypass_mode",
+]  # fmt: skip
+BypassLoss = Literal["ppo_clip", "reinforce"]
+LossAggregation = Literal[
+    "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
+]
+RolloutIS = Literal["off", "token", "sequence"]
+"""Level of truncated importance sampling, which corrects for the policy that sampled a token. verl calls it rollout
+correction. The default is "token" if `max_staleness` allows older policies, else "off"."""
+if TYPE_CHECKING:
+    SamplerKind = str
+else:
+    SamplerKind = Literal[("auto", "local", *EXTERNAL_SAMPLERS)]
+"""The sampler of the local engine: "local" is the worker process that trains, the others run in separate processes."""
+ToolParser = Literal["auto", "hermes", "llama3_json", "mistral"]
+ReasoningParser = Literal["auto", "none", "think", "mistral"]
+"""Formats in which a model writes tool calls, and its reasoning before a reply. "auto" finds the format in the chat
+template, or else in the vocabulary."""
+GROUP_TIMEOUT_S = 30.0
+"""Default of `group_timeout_s`. A client repeats a failed attempt within this time. Others wait for the group."""
+STALL_TIMEOUT_S = 300.0
+"""Default of `stall_timeout_s`. Within this time a person can fix and restart a client and so complete the batch."""
+EVAL_TIMEOUT_S = 300.0
+"""Default of `eval_timeout_s`. It is enough to start an evaluator and to score some hundred short episodes. It is well
+below the time that clients wait to begin an episode."""
+LoraTargets = Literal["all-linear"] | list[Annotated[str, Field(min_length=1, max_length=200)]]
+LRScheduler = Literal["constant", "linear", "cosine"]
+KLKind = Literal["k1", "abs", "k2", "mse", "k3", "low_var_kl"]
+
+AGGREGATION_BY_LOSS: dict[str, LossAggregation] = {
+    "gspo": "seq-mean-token-mean",
+    "sapo": "seq-mean-token-mean",
+    "geo_mean": "seq-mean-token-mean",
+}
+"""Aggregation of the losses for which verl ignores `loss_agg_mode`."""
+
+
+class JobSettings(DescribedModel):
+    """All settings of a job, without the rules between them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    algorithm: AdvantageEstimator = "grpo"
+    """Advantage estimator, by verl's name."""
+    project_name: Identifier = "swarm"
+    """Together with `experiment_name` it names a run: a job of the same two names goes on where that run is."""
+    experiment_name: Identifier = "default"
+    """See `project_name`."""
+    engine: Literal["auto", "local", "verl", "fake"] = "auto"
+    """What samples and trains: `local` in one worker process, `verl` on Ray, `fake` without a model, for tests. `auto`
+    is local for up to one GPU and verl beyond."""
+    model: str = Field(default=BUNDLED_MODEL, min_length=1)
+    """`nano` or `micro`, which are bundled, or the directory of a Hugging Face causal language model with its
+    tokenizer."""
+    n_gpu: int = Field(default=0, ge=0, le=100_000)
+    """GPUs of the trainer; 0 is the CPU."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Number format that the weights are loaded, sampled and differentiated in; AdamW works on float32 copies of
+    bfloat16 ones. `auto` on a CPU is bfloat16 for a checkpoint in bfloat16 if the processor multiplies such numbers
+    itself, and else float32; on a GPU it is bfloat16. Engine verl has settings of its own, in `verl`."""
+    sampler: SamplerKind = "auto"
+    """What samples for engine local: the worker that trains (`local`), or `vllm` in processes of its own on the same
+    device, see [models](models.md#vllm-as-the-sampler). `auto` is local on the CPU; on a GPU it is vllm where the
+    server was given vLLM's interpreter and the job names a model of its own and no adapter. Engine verl always samples
+    with vLLM."""
+    seed: int = Field(default=0, ge=0, lt=2**31)
+    """What minibatches, the training step and sampling without a seed of its own draw from."""
+
+    batch_size: int = Field(default=16, ge=1, le=100_000)
+    """Tasks per batch."""
+    num_repeat: int = Field(default=8, ge=1, le=10_000)
+    """Episodes per task, which is the size of a group."""
+    stop_rule: StopRule = "enough_tasks"
+    """When a batch is complete: see [stop rules](algorithms.md#from-episodes-to-a-batch)."""
+    min_group: int | None = Field(default=None, ge=1)
+    """A group with fewer episodes than this is dropped and counted when its batch is closed. Default: 2, or 1 where
+    `num_repeat` is 1."""
+    drain_timeout_s: float = Field(default=30.0, gt=0, le=86_400)
+    """Seconds that a complete batch waits for episodes still running."""
+    batch_timeout_s: float | None = Field(default=None, gt=0, le=86_400)
+    """Seconds after its first episode when a batch is closed with what it has. Default: no limit."""
+    group_timeout_s: float = Field(default=GROUP_TIMEOUT_S, gt=0, le=86_400)
+    """Seconds after which a group counts with what it has, if none of its episodes runs or is asked for."""
+    stall_timeout_s: float = Field(default=STALL_TIMEOUT_S, gt=0, le=86_400)
+    """Seconds after which a batch in which no train episode runs counts with what it has."""
+    max_staleness: int = Field(default=0, ge=0, le=1000)
+    """By how many weight versions a trained token may be older than the weights that it trains. 0 is on-policy."""
+    mixture: dict[Identifier, float] | None = None
+    """Share of each data source in a batch; the shares sum to 1. Default: whatever comes."""
+    episode_timeout_s: float = Field(default=1800.0, gt=0, le=604_800)
+    """Seconds after its begin when an episode is given up, whatever its client does."""
+    total_steps: int | None = Field(default=None, ge=1)
+    """Training steps after which the job is complete. Default: none, it goes on."""
+    save_freq: int = Field(default=0, ge=0)
+    """A checkpoint is kept every so many steps; 0 keeps none but those that crash recovery starts from."""
+    keep_last: int | None = Field(default=None, ge=1)
+    """How many of the checkpoints of `save_freq` stay, the newest. Default: all."""
+    keep_best: int = Field(default=0, ge=0)
+    """How many older ones stay besides, the best by `keep_best_metric`."""
+    keep_best_metric: str = Field(default="critic/score/mean", pattern=r"^-?[\w./@+-]+$", max_length=200)
+    """A metric of the step that made a checkpoint. The highest is best; with a minus before the name, the lowest."""
+
+    eval_every: int = Field(default=0, ge=0)
+    """Held-out episodes score the weights every so many steps, before the first and after the last; 0 is never. See
+    [scores while it trains](http-api.md#scores-while-it-trains)."""
+    eval_episodes: int = Field(default=200, ge=1, le=100_000)
+    """Held-out episodes of each score."""
+    eval_env: str | None = Field(default=None, min_length=1, max_length=200)
+    """Environment that the server itself scores the weights on: a bundled one, or one that it offers by
+    `swarm start --eval-env`. Default: none, evaluators come from elsewhere."""
+    eval_timeout_s: float = Field(default=EVAL_TIMEOUT_S, gt=0, le=86_400)
+    """Seconds that the next training step waits for a score that is due; then it goes on without."""
+
+    lr: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Learning rate of AdamW. Default: 0.003 for `nano`, 0.001 for `micro`, else 1e-6."""
+    lr_warmup_steps: int = Field(default=0, ge=0)
+    """Steps over which the learning rate rises to `lr`."""
+    lr_scheduler_type: LRScheduler = "constant"
+    """How the learning rate goes on after the warm-up: as it is, or down to its floor at `total_steps`, in a straight
+    line or along half a cosine."""
+    min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
+    """The floor of a learning rate that goes down, as a share of `lr`."""
+    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Decoupled weight decay of AdamW."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    """Decay rates of AdamW's two moments."""
+    grad_clip: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """Largest norm of the gradient of one update; a larger gradient is scaled down."""
+    ppo_epochs: int = Field(default=1, ge=1)
+    """Passes over each batch."""
+    mini_batch_num: int = Field(default=1, ge=1)
+    """Optimizer updates per pass: a batch is split into so many minibatches."""
+    ppo_max_token_len: int = Field(default=16_384, ge=64)
+    """Tokens of one forward and backward pass: minibatches are cut into microbatches of at most so many."""
+    share_prefixes: Literal["auto", "off"] = "auto"
+    """Whether prefixes that samples of a minibatch have in common are computed once: `auto` where it saves time, on the
+    local engine alone. See [sharing](algorithms.md#common-prefixes-once)."""
+
+    enable_gradient_checkpointing: bool | None = None
+    """Whether layers are computed again in the backward pass: less memory, longer steps. Default: no; with engine verl
+    on GPUs yes."""
+
+    lora_rank: int = Field(default=0, ge=0, le=4096)
+    """Rank of a LoRA adapter, which alone is trained; 0 trains the full parameters. See [LoRA](models.md#lora)."""
+    lora_alpha: int = Field(default=16, ge=1)
+    """The adapter's output is scaled by `lora_alpha / lora_rank`."""
+    lora_target_modules: LoraTargets = "all-linear"
+    """Modules that the adapter is put into, by the ends of their names, or `all-linear`: every linear layer but the
+    output head."""
+
+    norm_adv_by_std_in_grpo: bool = True
+    """Whether GRPO's advantages are divided by the standard deviation of their group; false is Dr.GRPO."""
+    gamma: float = Field(default=1.0, ge=0, le=1)
+    """Discount of the estimators that have one."""
+    lam: float | None = Field(default=None, ge=0, le=1)
+    """λ of `algorithm: gae`. Default: 1."""
+    critic_lr: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Learning rate of the critic of `algorithm: gae`. Default: 0.003 for `nano`, 0.001 for `micro`, else 1e-5."""
+    critic_warmup: int | None = Field(default=None, ge=0)
+    """The first step of `algorithm: gae` that trains the policy; those before it train the critic alone. Default: 0."""
+    cliprange_value: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """How far the critic's value of a token counts as moved in one step of `algorithm: gae`. Default: 0.5."""
+    gdpo_reward_keys: list[Identifier] | None = Field(default=None, min_length=1, max_length=100)
+    """Names of the rewards that `algorithm: gdpo` learns from, which needs them: every train episode ends with all."""
+    gdpo_reward_weights: list[FiniteFloat] | None = Field(default=None, min_length=1, max_length=100)
+    """Weights of `gdpo_reward_keys`, in their order. Default: 1 each."""
+    policy_loss: PolicyLoss = "vanilla"
+    """Policy loss, by verl's name."""
+    clip_ratio: float = Field(default=0.2, ge=0)
+    """Clip range of the importance ratio, where a side has none of its own."""
+    clip_ratio_low: float | None = Field(default=None, ge=0)
+    """Clip range below 1. Default: `clip_ratio`."""
+    clip_ratio_high: float | None = Field(default=None, ge=0)
+    """Clip range above 1, DAPO's clip-higher. Default: `clip_ratio`."""
+    clip_ratio_c: float = Field(default=3.0, gt=1)
+    """Bound of the loss for negative advantages, as in dual-clip PPO."""
+    loss_agg_mode: LossAggregation | None = None
+    """How the losses of tokens become one number. Default: what the policy loss prescribes, else `token-mean`."""
+    loss_scale_factor: int | None = Field(default=None, ge=1)
+    """What `seq-mean-token-sum-norm` divides by. Default: `max_response_length`."""
+    entropy_coeff: float = Field(default=0.0, allow_inf_nan=False)
+    """Weight of an entropy bonus."""
+    rollout_is: RolloutIS | None = None
+    """Truncated importance weights against the policy that sampled a token. Default: `token` where `max_staleness` is
+    above 0, else `off`."""
+    rollout_is_threshold: float = Field(default=2.0, gt=0, allow_inf_nan=False)
+    """Where the weights of `rollout_is` are truncated."""
+    dro_beta: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Weight of the quadratic penalty of `policy_loss: dro`, which needs it."""
+    loss_type: BypassLoss = "ppo_clip"
+    """What `policy_loss: bypass_mode` minimises, by verl's name."""
+    rollout_is_batch_normalize: bool = False
+    """Whether the weights of `rollout_is` are divided by their mean over a minibatch, in `policy_loss: bypass_mode`
+    with `loss_type: reinforce`."""
+    rollout_rs: str | None = Field(default=None, min_length=1, max_length=200)
+    """Criteria by which `policy_loss: bypass_mode` leaves out tokens or episodes that the policy has moved away from,
+    by verl's names, separated by commas. See [rejection](algorithms.md#bypass-mode). Default: none."""
+    rollout_rs_threshold: float | Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    """Bounds of `rollout_rs`: one for all criteria, or one for each, separated by commas."""
+    use_kl_loss: bool = False
+    """Whether the loss has a KL term against the model that the job began with."""
+    kl_loss_coef: float = Field(default=0.001, ge=0, allow_inf_nan=False)
+    """Weight of the KL term."""
+    kl_loss_type: KLKind = "low_var_kl"
+    """Estimator of the KL term, by verl's name."""
+
+    temperature: float = Field(default=1.0, gt=0, le=10)
+    """Temperature of a model call that names none."""
+    max_response_length: int = Field(default=256, ge=1)
+    """Tokens of a model call that names no limit."""
+    max_model_len: int | None = Field(default=None, ge=16)
+    """Tokens of prompt and reply together. Default: what the model was made for."""
+    tool_parser: ToolParser = "auto"
+    """How the model writes tool calls; `auto` is what its chat template shows, or else its vocabulary."""
+    reasoning_parser: ReasoningParser = "auto"
+    """How the model writes its reasoning before a reply; `auto` is as for `tool_parser`."""
+
+    sampler_options: dict[str, Any] = Field(default_factory=dict[str, Any])
+    """Options of a sampler in processes of its own, by its own names: for `sampler: vllm` those of `vllm serve`."""
+    verl: dict[str, Any] = Field(default_factory=dict[str, Any])
+    """Settings of verl's own configuration, by its names, for what the job has no field for. Only engine verl reads
+    them."""
+
+    @field_validator("betas")
+    @classmethod
+    def _betas_in_unit_interval(cls, betas: tuple[float, float]) -> tuple[float, float]:
+        if not all(0 <= beta < 1 for beta in betas):
+            raise ValueError("both must be in [0, 1)")
+        return betas
+
+    @property
+    def chosen_engine(self) -> Literal["local", "verl", "fake"]:
+        """The engine of the job. `auto` is local for up to one GPU, and verl beyond."""
+        if self.engine == "auto":
+            return "local" if self.n_gpu <= 1 else "verl"
+        return self.engine

@@ -1,0 +1,103 @@
+"""The estimators of outcomes: verl's functions of what each episode returned in all, or from each of its turns on.
+
+One difference from verl: a group that cannot tell its episodes apart teaches nothing. verl's estimators give a lone
+survivor its raw reward (grpo, rloo, opo, gpg, reinforce_plus_plus_baseline) or refuse it (grpo_passk). Rounding can
+also give all members of a constant group the same small value. Here a group of one is left out of the estimator and
+gets advantage 0. A group whose rewards are all equal (in float32, as verl computes) takes part in the estimator, and
+its advantages are then set to 0. The one exception is reinforce_plus_plus, which has no groups: its baseline is the
+whole batch.
+
+Turn rewards are unknown to verl. They make one problem of this kind out of every turn index: the estimator sees the
+return of each episode from that turn on, and its result counts for the tokens of that turn.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from verl.trainer.config import AlgoConfig
+from verl.trainer.ppo.core_algos import get_adv_estimator_fn
+
+from swarm.estimators import ESTIMATORS
+from swarm.job import TrainJob
+from swarm.trainer.estimators.inputs import AdvantageEstimate, EstimatorInputs, are_in_constant_groups
+from swarm.trainer.token_rows import Row
+
+
+def estimate(inputs: EstimatorInputs) -> AdvantageEstimate:
+    """Return the advantages of each turn's tokens, by the returns of all episodes from that turn on (`Row.returns`).
+
+    An episode that ended before a turn takes part in it with its reward.
+    """
+    rows, job, mask_EL, groups_E = inputs.rows, inputs.job, inputs.mask_EL, inputs.groups_E
+    statistics = dict[str, torch.Tensor]()
+    if job.reads_policy:
+        assert inputs.policy is not None, "the estimator needs what the policy says of each token"
+        statistics = inputs.policy.arguments()
+    returns_DE, kind_T = _distinct_returns(rows)
+    kind_EL = torch.full(mask_EL.shape, -1)
+    for line, row in enumerate(rows):
+        kind_EL[line, : row.tokens] = kind_T[torch.from_numpy(row.turn_indices_L)]
+    advantages_EL = torch.zeros_like(mask_EL)
+    for kind, returns_E in enumerate(returns_DE):
+        concerned_EL = kind_EL == kind
+        advantages_EL[concerned_EL] = _by_outcome(returns_E, mask_EL, groups_E, job, statistics)[concerned_EL]
+    return AdvantageEstimate(advantages_EL)
+
+
+def _distinct_returns(rows: Sequence[Row]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return every distinct set of returns [D, E] in float32, and the index of the set that turn t has.
+
+    Without turn rewards there is one set: the rewards.
+    """
+    turns = 1 + max(int(row.turn_indices_L[-1]) for row in rows)
+    returns_TE = torch.tensor([row.returns(turns) for row in rows], dtype=torch.float32).T
+    returns_DE, kind_T = torch.unique(returns_TE, dim=0, return_inverse=True)
+    return returns_DE, kind_T
+
+
+def _by_outcome(
+    returns_E: torch.Tensor,
+    mask_EL: torch.Tensor,
+    groups_E: np.ndarray,
+    job: TrainJob,
+    statistics: Mapping[str, torch.Tensor],
+) -> torch.Tensor:
+    """Return the advantages [E, L] of episodes with these returns, which are earned at their last sampled token."""
+    rewards_EL = torch.zeros_like(mask_EL)
+    rewards_EL[torch.arange(len(returns_E)), mask_EL.sum(dim=1).long() - 1] = returns_E
+    if not ESTIMATORS[job.algorithm].compares_group:
+        return _estimate(rewards_EL, mask_EL, groups_E, job, statistics)
+    advantages_EL = torch.zeros_like(mask_EL)
+    kept = torch.from_numpy(np.bincount(groups_E)[groups_E] > 1)
+    if kept.any():
+        of_kept = {name: value_EL[kept] for name, value_EL in statistics.items()}
+        advantages_EL[kept] = _estimate(rewards_EL[kept], mask_EL[kept], groups_E[kept.numpy()], job, of_kept)
+    advantages_EL[are_in_constant_groups(returns_E.numpy(), groups_E)] = 0.0
+    return advantages_EL
+
+
+def _estimate(
+    rewards_EL: torch.Tensor,
+    mask_EL: torch.Tensor,
+    groups_E: np.ndarray,
+    job: TrainJob,
+    statistics: Mapping[str, torch.Tensor],
+) -> torch.Tensor:
+    advantages_EL, _returns = get_adv_estimator_fn(job.algorithm)(
+        token_level_rewards=rewards_EL,
+        response_mask=mask_EL,
+        index=groups_E,
+        norm_adv_by_std_in_grpo=job.norm_adv_by_std_in_grpo,
+        config=AlgoConfig(
+            adv_estimator=job.algorithm,
+            gamma=job.gamma,
+            norm_adv_by_std_in_grpo=job.norm_adv_by_std_in_grpo,
+        ),
+        **statistics,
+    )
+    return advantages_EL.float()

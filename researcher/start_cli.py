@@ -116,7 +116,7 @@ def _environment_settings(env: str | None) -> dict[str, Any]:
     from swarm.environments import is_bundled
 
     if env is None or is_bundled(env):
-        return {"task": env, "env": None}
+        return {"family": env, "env": None}
     return {"env": _in_full(env)}
 
 

@@ -58,7 +58,7 @@ def test_one_id_for_many_tasks_is_named_and_a_second_epoch_is_not() -> None:
     run(diagnostics, ["t"] * 2 * REPEAT)
     assert codes(diagnostics) == []
     members = tuple(episode("t", 1.0, number) for number in range(2 * REPEAT))
-    diagnostics.closed(TrainBatch("b", 1, (Group("t", members),)))
+    diagnostics.batch_closed(TrainBatch("b", 1, (Group("t", members),)))
     run(diagnostics, ["t"] * 2 * REPEAT)
     assert codes(diagnostics) == []
     run(diagnostics, ["t"])
@@ -69,7 +69,7 @@ def test_a_task_that_is_dropped_from_every_batch_may_come_again_all_the_same() -
     diagnostics = Diagnostics()
     for step in range(6):
         run(diagnostics, ["too easy"] * REPEAT)
-        diagnostics.closed(TrainBatch("b", step, ()))
+        diagnostics.batch_closed(TrainBatch("b", step, ()))
     assert codes(diagnostics) == []
 
 
@@ -77,7 +77,7 @@ def test_a_task_whose_episodes_fall_into_two_batches_is_complete_all_the_same() 
     diagnostics = Diagnostics()
     for number in range(50):
         run(diagnostics, [f"t{number}"] * (REPEAT // 2))
-        diagnostics.closed(TrainBatch("b", number, ()))
+        diagnostics.batch_closed(TrainBatch("b", number, ()))
         run(diagnostics, [f"t{number}"] * (REPEAT // 2))
     assert codes(diagnostics) == []
 

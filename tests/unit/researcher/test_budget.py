@@ -174,7 +174,7 @@ def test_finished_study_that_no_budget_ended_takes_no_other_budget(store):
     settings = StudySettings().model_dump(mode="json")
     study = store.create_study("topic", planner="rules", settings=settings)
     finished = store.set_study_status(study.id, StudyStatus.FINISHED)
-    with pytest.raises(TopicInvalid, match="not for want of budget"):
+    with pytest.raises(TopicInvalid, match="another reason than its budget"):
         change_budget(store, finished, {"max_runs": 5})
 
 
@@ -183,7 +183,7 @@ def test_study_that_failed_at_its_end_and_not_for_want_of_budget_is_left_as_it_i
     for kind in (WORKING, REPORTED):
         store.append_event(study, kind, kind)
     failed = store.set_study_status(study, StudyStatus.FAILED, "no arm has a score")
-    with pytest.raises(TopicInvalid, match="is failed, and not for want of budget"):
+    with pytest.raises(TopicInvalid, match="is failed, for another reason than its budget"):
         work_on(store, study, tmp_path, budget={"max_runs": 500})
     assert (store.get_study(study), len(store.list_events(study)), is_over(store, failed)) == (failed, 2, True)
 

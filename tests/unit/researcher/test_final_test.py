@@ -12,7 +12,7 @@ from experiments_db import open_store
 from researcher.evaluator import TEST
 
 
-def tested_arms(home: Path, wanted: Specification) -> set[str]:
+def scored_arms(home: Path, wanted: Specification) -> set[str]:
     with open_store(home / "research.db") as store:
         study = generate(store, home, wanted)
         names = {item.id: item.name for item in store.list_experiments(study.study_id)}
@@ -38,4 +38,4 @@ CALM = replace(rich(), seeds=6, fates={(arm, seed): FINISHED for arm in range(4)
 def test_the_test_split_scores_winner_runner_up_and_baseline_and_never_one_alone(
     wanted: Specification, arms: set[str], tmp_path: Path
 ) -> None:
-    assert tested_arms(tmp_path, wanted) == arms
+    assert scored_arms(tmp_path, wanted) == arms

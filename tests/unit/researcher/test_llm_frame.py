@@ -130,7 +130,7 @@ def test_search_is_free_within_the_space_that_was_framed() -> None:
         ({"vary": ["lr=1,2,3,4", "batch_size=1,2,3,4"], "design": "factorial"}, "16 arms, and a plan .* at most 12"),
         ({"kind": "optimize", "design": "factorial"}, "design: a search chooses its arms"),
         ({"vary": LR, "factors": ["lr"]}, "factors: there is no such field"),
-        ({"vary": LR, "task": "chess"}, "there is no task family 'chess'"),
+        ({"vary": LR, "family": "chess"}, "there is no task family 'chess'"),
     ],
 )
 def test_answer_that_is_no_question_is_refused_by_name(answer: dict[str, Any], message: str) -> None:

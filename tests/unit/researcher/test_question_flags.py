@@ -33,7 +33,7 @@ OPTION_LEVELS = {"env.max_tokens": ("9", "30", "0.5"), "env.public": ("[a, b]", 
 
 
 def begin(**settings: Any) -> tuple[Charter, Plan]:
-    return frame(read_request("A title", read_settings({"task": "sort", "engine": "fake", **settings})))
+    return frame(read_request("A title", read_settings({"family": "sort", "engine": "fake", **settings})))
 
 
 def frame(request: FrameRequest) -> tuple[Charter, Plan]:
@@ -230,7 +230,7 @@ def test_factor_that_cannot_be_is_refused_by_name(vary: list[str], message: str)
         ({"vary": ["lr=1e-3,3e-3"], "asked": "interaction"}, "--ask interaction is about two factors"),
         ({"vary": ["lr=1e-3,3e-3"], "fix": ["env.x=1"]}, r"--fix: env.x is an option of the environment.*\?x=1"),
         (
-            {"vary": ["env.x=1,2"], "task": None},
+            {"vary": ["env.x=1,2"], "family": None},
             "env.x is an option of the environment, which no flag names: add --env",
         ),
         ({"vary": ["env.x=1,2"], "train_envs": ["a", "b"]}, "--train-env names several: give one"),

@@ -12,7 +12,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
-from swarm.backends.replicas.adapter import CompletionRequest, Health, Piece
+from swarm.backends.replicas.adapter import ReplicaHealth, SamplerRequest, StreamPiece
 from swarm.backends.replicas.client import ReplicaClient
 from swarm.backends.replicas.layout import Device, ReplicaOrder, SamplerLimits, WeightFile, WeightSource
 from swarm.backends.replicas.openai_wire import read_event
@@ -62,7 +62,7 @@ class OpenAiServer:
         answer = await self._client.get("/v1/models", self._limits.call_timeout_s)
         return int(answer["data"][0]["max_model_len"])
 
-    async def complete(self, request: CompletionRequest) -> AsyncGenerator[Piece]:
+    async def complete(self, request: SamplerRequest) -> AsyncGenerator[StreamPiece]:
         params = request.params
         body = {
             "prompt": request.prompt_ids,
@@ -80,14 +80,14 @@ class OpenAiServer:
                 if piece is not None:
                     yield piece
 
-    async def health(self) -> Health:
+    async def health(self) -> ReplicaHealth:
         try:
             async with asyncio.timeout(self._limits.hang_s):
-                return Health.SERVING if await self._client.succeeds("/health") else Health.DEAD
+                return ReplicaHealth.SERVING if await self._client.succeeds("/health") else ReplicaHealth.DEAD
         except TimeoutError:
-            return Health.HUNG
+            return ReplicaHealth.HUNG
         except EngineLost:
-            return Health.DEAD
+            return ReplicaHealth.DEAD
 
     async def pause(self) -> None:
         await self._client.post("/pause", self._limits.call_timeout_s)

@@ -24,7 +24,7 @@ from swarm.job.settings import (
     LR_OF_BUNDLED_MODELS,
     JobSettings,
     RolloutIS,
-    Sampler,
+    SamplerKind,
 )
 from swarm.spelling import with_hints
 
@@ -80,7 +80,7 @@ class TrainJob(JobSettings):
             )
 
     @property
-    def _known_sampler(self) -> Sampler:
+    def _known_sampler(self) -> SamplerKind:
         """The sampler of the job. `auto` becomes local on the CPU. On a GPU only the server can decide it."""
         is_on_cpu = self.chosen_engine == "local" and not self.n_gpu
         return "local" if self.sampler == "auto" and is_on_cpu else self.sampler

@@ -154,7 +154,7 @@ def test_a_paused_replica_gives_nothing() -> None:
 def test_the_gateway_works_on_one_call_after_the_other() -> None:
     gateway = Gateway()
     assert [gateway.enter(0.0, 2.0), gateway.enter(1.0, 2.0), gateway.enter(10.0, 2.0)] == [2.0, 3.0, 2.0]
-    assert (gateway.calls, gateway.spent_s) == (3, 7.0)
+    assert (gateway.calls, gateway.busy_s) == (3, 7.0)
 
 
 def test_simulated_seconds_pass_at_once_and_failures_come_through() -> None:

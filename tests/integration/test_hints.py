@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from experiments_db import StudyStatus, lease_name, open_store
-from researcher.command_parts import EXAMPLE
+from researcher.cli.parts import EXAMPLE
 from researcher.study.lease import TTL_S
 from researcher.study.requests import create_study
 from researcher.study.settings import StudySettings

@@ -44,8 +44,8 @@ def test_the_extra_of_the_command_itself_is_named_where_several_bring_a_module()
     [
         ("typer", "import swarm.cli; swarm.cli.main()", "swarm: typer is not installed"),
         ("uvloop", "import sys, swarm.cli; sys.argv[1:] = ['start']; swarm.cli.main()", "swarm-researcher[server]"),
-        ("typer", "import researcher.entry_point as e; e.main()", "swarm-researcher[researcher]"),
-        ("filelock", "import sys, researcher.entry_point as e; sys.argv[1:] = ['list']; e.main()", "[researcher]"),
+        ("typer", "import researcher.cli as e; e.main()", "swarm-researcher[researcher]"),
+        ("filelock", "import sys, researcher.cli as e; sys.argv[1:] = ['list']; e.main()", "[researcher]"),
         ("streamlit", "import ui.app", "swarm-researcher[ui]"),
     ],
 )

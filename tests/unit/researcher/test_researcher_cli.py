@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from experiments_db import StudyStatus, open_store
 from researcher.cli import app
+from researcher.cli.terminal import log_to
 from researcher.study.requests import database_option
-from researcher.terminal import log_to
 
 TOPIC = "tool use: KL or no KL?"
 

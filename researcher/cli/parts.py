@@ -1,6 +1,6 @@
 """The common parts of the commands: opening the store, finding the study and printing the result.
 
-Place in the flow: cli.py and lifecycle_cli.py use these. This module parses no arguments and decides nothing about a
+Place in the flow: commands.py and lifecycle.py use these. This module parses no arguments and decides nothing about a
 study.
 """
 
@@ -15,8 +15,8 @@ from typing import Any
 import typer
 from rich.console import Console
 
+from researcher.cli.terminal import log_to
 from researcher.home import DATABASE, home_option
-from researcher.terminal import log_to
 from swarm.processes import collector_paused
 
 EXAMPLE = "learning rate 1e-3 or 3e-3 for copying words"
@@ -159,7 +159,7 @@ def _end_with(store: Any, study: Any, home: Path, db: str | None, as_json: bool)
 
 
 def _detach(store: Any, study: Any, home: Path, db: str | None, as_json: bool, options: list[str]) -> None:
-    from researcher.detached import work_detached
+    from researcher.cli.detached import work_detached
     from researcher.study.requests import database_option
 
     begun = work_detached(store, study, home, db, options)

@@ -10,9 +10,7 @@ from typing import Annotated
 
 import typer
 
-from researcher.command_parts import database_of, open_database, print_values, work
-from researcher.home import DEFAULT_HOME
-from researcher.options import (
+from researcher.cli.options import (
     DatabaseOption,
     DetachOption,
     HomeOption,
@@ -21,7 +19,9 @@ from researcher.options import (
     MaxRunsOption,
     StudyArgument,
 )
-from researcher.terminal import failures_in_one_line
+from researcher.cli.parts import database_of, open_database, print_values, work
+from researcher.cli.terminal import failures_in_one_line
+from researcher.home import DEFAULT_HOME
 
 
 def pause(

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from researcher import options
-from researcher.command_parts import open_database, work
+from researcher.cli import options
+from researcher.cli.options import DatabaseOption, HomeOption, JsonOption
+from researcher.cli.parts import open_database, work
+from researcher.cli.terminal import failures_in_one_line
 from researcher.home import DEFAULT_HOME
-from researcher.options import DatabaseOption, HomeOption, JsonOption
-from researcher.terminal import failures_in_one_line
 
 if TYPE_CHECKING:
     from researcher.study.settings import StudySettings

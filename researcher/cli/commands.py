@@ -2,7 +2,7 @@
 
 Place in the flow: top of the package. Each command checks its arguments before it imports anything heavy. Data goes to
 stdout, messages and progress go to stderr. Every failure is one line with a documented exit code. This module decides
-nothing about a study. The command start is in start_cli.py; extend, fork, pause and stop are in lifecycle_cli.py.
+nothing about a study. The command start is in start.py; extend, fork, pause and stop are in lifecycle.py.
 
 Exit codes: 0 done, paused or stopped on request; 1 failure; 2 wrong usage or a bad topic; 3 no such study; 5 a swarm
 server cannot be reached or started; 6 no sandbox; 7 budget; 8 the record is not what was stored or measured; 9 too
@@ -28,13 +28,13 @@ from rich.console import Console
 from rich.table import Table
 
 import swarm
-from researcher import lifecycle_cli, options
-from researcher.command_parts import database_of, find, open_database, paths_of, print_result, print_values, work
+from researcher.cli import lifecycle, options
+from researcher.cli.options import DatabaseOption, HomeOption, JsonOption, NewestStudyArgument, StudyArgument
+from researcher.cli.parts import database_of, find, open_database, paths_of, print_result, print_values, work
+from researcher.cli.start import start
+from researcher.cli.terminal import failures_in_one_line
 from researcher.errors import ResearchError
 from researcher.home import DEFAULT_HOME
-from researcher.options import DatabaseOption, HomeOption, JsonOption, NewestStudyArgument, StudyArgument
-from researcher.start_cli import start
-from researcher.terminal import failures_in_one_line
 
 app = typer.Typer(
     help="Plans, runs and judges studies of reinforcement learning on swarm servers.", no_args_is_help=True
@@ -286,13 +286,5 @@ def ui(
         os.execve(sys.executable, command, {**os.environ, "SWARM_RESEARCH_DB": database_of(home, db)})
 
 
-for command in (lifecycle_cli.extend, lifecycle_cli.fork, lifecycle_cli.pause, lifecycle_cli.stop):
+for command in (lifecycle.extend, lifecycle.fork, lifecycle.pause, lifecycle.stop):
     app.command()(command)
-
-
-def main() -> None:
-    app()
-
-
-if __name__ == "__main__":
-    main()

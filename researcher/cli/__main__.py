@@ -1,0 +1,5 @@
+"""The command `researcher` as `python -m researcher.cli`."""
+
+from researcher.cli import main
+
+main()

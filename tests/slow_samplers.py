@@ -84,4 +84,4 @@ class _PacedBackends(Backends):
     def build(self, job: TrainJob, *, is_fresh: bool) -> Backend:
         sampler = _CountingSampler(self._pace, job.experiment_name)
         built = super().build(job, is_fresh=is_fresh)
-        return replace(built, engine=sampler, trainer=_PacedTrainer(sampler, self._pace))
+        return replace(built, sampler=sampler, trainer=_PacedTrainer(sampler, self._pace))

@@ -1,6 +1,6 @@
 """The commands `researcher extend | fork | pause | stop`, which change the course of an existing study.
 
-Place in the flow: cli.py adds these commands to its own. This module decides nothing about a study.
+Place in the flow: commands.py adds these commands to its own. This module decides nothing about a study.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The options and arguments of the researcher's commands, each with its type, bounds and help.
 
-Place in the flow: cli.py gives these types to its commands. study/settings.py decides what a value means for a study.
+Place in the flow: commands.py gives these types to its commands. study/settings.py decides what a value means.
 """
 
 from __future__ import annotations

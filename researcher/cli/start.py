@@ -1,7 +1,7 @@
 """The command `researcher start`, which begins a study.
 
-Place in the flow: cli.py adds this command to its own. Flags become the settings of a study here; study/settings.py
-decides what they mean.
+Place in the flow: commands.py adds this command to its own. Flags become the settings of a study here.
+study/settings.py decides what they mean.
 """
 
 from __future__ import annotations

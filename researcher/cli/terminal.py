@@ -1,6 +1,6 @@
 """The output of failures in a terminal, one line each, and the log that has the rest.
 
-Place in the flow: cli.py wraps each command in `failures_in_one_line` and opens the log of a study with `log_to`. This
+Place in the flow: commands.py wraps each command in `failures_in_one_line`, and opens a study's log with `log_to`. This
 module knows no command.
 """
 

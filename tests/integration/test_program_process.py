@@ -273,7 +273,7 @@ def agent(task, model, session):
 @pytest.mark.parametrize(
     ("code", "kind", "message"),
     [
-        ("x = 1", EnvironmentInvalid, "a program has a function agent, reward or schedule"),
+        ("x = 1", EnvironmentInvalid, "it defines no function agent, reward or schedule"),
         ("import nothing_of_this_name", EnvironmentInvalid, "importing it raised ModuleNotFoundError"),
         ("import os; os._exit(3)", ProgramFailure, r"the process of program\.py did not start"),
     ],

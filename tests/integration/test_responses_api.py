@@ -43,10 +43,10 @@ EVENT = TypeAdapter(ResponseStreamEvent)
 
 
 class Script:
-    """Lines for the engine to say, in the tokens of the bundled model."""
+    """Lines for the sampler to return, in the tokens of the bundled model."""
 
     def __init__(self) -> None:
-        self.engine: FakeSampler | None = None
+        self.sampler: FakeSampler | None = None
         self._lines: deque[str] = deque()
         self._tokenizer = read_tokenizer(BUNDLED_DIRECTORY)
         self._stop_id = min(read_stop_ids(BUNDLED_DIRECTORY, self._tokenizer))
@@ -55,8 +55,8 @@ class Script:
         self._lines.extend(lines)
 
     def fail_after(self, tokens: int) -> None:
-        assert self.engine is not None
-        self.engine.fault = Fault(FaultKind.RAISE, tokens)
+        assert self.sampler is not None
+        self.sampler.fault = Fault(FaultKind.RAISE, tokens)
 
     def next_line(self, prompt_ids: Sequence[int]) -> list[int]:
         line = self._lines.popleft() if self._lines else "ok"
@@ -100,8 +100,8 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Script:
     class ScriptedBackends(Backends):
         def build(self, job: TrainJob, *, is_fresh: bool) -> Backend:
             backend = super().build(job, is_fresh=is_fresh)
-            script.engine = FakeSampler(reply=script.next_line)
-            return replace(backend, engine=script.engine, trainer=FakeTrainer(script.engine))
+            script.sampler = FakeSampler(reply=script.next_line)
+            return replace(backend, sampler=script.sampler, trainer=FakeTrainer(script.sampler))
 
     monkeypatch.setattr(swarm.server.http, "Backends", ScriptedBackends)
     return script

@@ -12,7 +12,7 @@ import pytest
 
 from bench.scale.setup import Batching, Cluster, Setup, Workload
 from bench.scale.simulation import simulate
-from bench.scale_live import measure, told
+from bench.scale_live import calibrated, measure
 
 SETUP = Setup(
     Workload(turns=2, turn_tokens=6, read_tokens=6, tool_s=0.15, length_sigma=0.3),
@@ -58,7 +58,7 @@ def test_what_a_real_server_does_is_near_what_is_predicted(batching: Batching) -
     with slowdown() as slower:
         live = measure(setup, steps=3, warm_up=1)
     # A busy machine makes all of it slower, never faster: by as much as any other work that is done there meanwhile.
-    assert 0.7 < live.outcome.step_s / simulate(told(setup, live), steps=20).step_s < 2.5 * max(slower)
+    assert 0.7 < live.outcome.step_s / simulate(calibrated(setup, live), steps=20).step_s < 2.5 * max(slower)
     assert live.outcome.batch_episodes == pytest.approx(8, abs=2)
     assert live.outcome.staleness_max <= batching.max_staleness
     assert 0 < live.outcome.trainer_utilization < 1

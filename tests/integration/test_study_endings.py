@@ -192,12 +192,12 @@ def test_a_sandbox_that_vanishes_ends_the_study_with_that_reason_and_no_arm_is_r
         monkeypatch.setattr(
             "researcher.loop.nodes.write_program.draft_arms", _removing(own_tools / "bwrap"), raising=True
         )
-        with pytest.raises(SandboxUnavailable, match="the sandbox does not start any more"):
+        with pytest.raises(SandboxUnavailable, match="the sandbox no longer starts"):
             work_on(store, study.id, tmp_path)
         failed = store.get_study(study.id)
         arms = store.list_experiments(study.id)
     assert failed.status is StudyStatus.FAILED
-    assert (failed.status_reason or "").startswith("the sandbox does not start any more")
+    assert (failed.status_reason or "").startswith("the sandbox no longer starts")
     assert arms and ExperimentStatus.INVALID not in {arm.status for arm in arms}
 
 

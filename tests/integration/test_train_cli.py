@@ -77,7 +77,7 @@ def test_the_agent_of_the_environments_folder_plays_where_no_program_is_named(ow
     assert json.loads(done.stdout)["program"] == "agent"
     (own / "longer" / "agent.py").write_text("x = 1\n")
     scored = CliRunner().invoke(app, ["eval", "--env", str(own / "longer"), "--url", url])
-    assert scored.exit_code == 2 and "a program has a function agent, reward or schedule" in scored.stderr
+    assert scored.exit_code == 2 and "it defines no function agent, reward or schedule" in scored.stderr
 
 
 @pytest.mark.timeout(400)
@@ -131,7 +131,7 @@ def test_a_curriculum_chooses_among_the_coming_tasks(own: Path, start_server: An
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("x = 1\n", "a program has a function agent, reward or schedule, and there is none"),
+        ("x = 1\n", "it defines no function agent, reward or schedule"),
         ("agent = 3\n", "agent is no function"),
         ("import nothing_of_this_name\n", "importing it raised ModuleNotFoundError"),
         (None, "there is no Python file of this name"),

@@ -104,7 +104,7 @@ class PacedBackends(Backends):
     def build(self, job: TrainJob, *, is_fresh: bool) -> Backend:
         sampler = PacedSampler(self._cluster)
         backend = super().build(job, is_fresh=is_fresh)
-        return replace(backend, engine=sampler, trainer=PacedTrainer(sampler, self._cluster))
+        return replace(backend, sampler=sampler, trainer=PacedTrainer(sampler, self._cluster))
 
 
 def main(

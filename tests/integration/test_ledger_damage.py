@@ -471,7 +471,7 @@ def test_a_kill_at_any_commit_is_never_taken_for_a_loss(tmp_path: Path) -> None:
 ENDLESS = """
 import asyncio, sys, uuid
 from pathlib import Path
-from swarm.ledger import Ending, EpisodeRow
+from swarm.ledger import EpisodeRow, ReportedResult
 from swarm.server.home import open_home
 from swarm.types import EpisodeType
 
@@ -479,7 +479,7 @@ async def work(ledger):
     while True:
         name = uuid.uuid4().hex
         await ledger.begin_episode(EpisodeRow(name, EpisodeType.TRAIN, "c", "0" * 64, 1.0, 240.0, 2e9))
-        await ledger.end_episode(Ending(name, idempotency_key=name, payload_digest="d", task_id="t", reward=1.0,
+        await ledger.end_episode(ReportedResult(name, idempotency_key=name, payload_digest="d", task_id="t", reward=1.0,
                                         is_success=None, metadata={}, ended_at=1.0))
         sys.stdout.write(name + "\\n")
         sys.stdout.flush()

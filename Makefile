@@ -39,8 +39,9 @@ upgrade: setup ## Take the newest releases of the dependencies
 	$(BIN)/python -m pip freeze --exclude-editable | grep -Ev '^((torch|triton)==|nvidia-|cuda-)|@' > $(VERSIONS)
 	@touch $(STAMP)
 
-# A browser for the explorer's tests, a sandbox for code written by language models, node for a client in JavaScript.
-system: ## Install a browser, a sandbox and node from Debian (root)
+# A browser for the explorer's tests, a sandbox for code written by language models, node for a client in JavaScript,
+# Pango for reports as PDF.
+system: ## Install a browser, a sandbox, node and Pango from Debian (root)
 	@scripts/install_system_packages.sh
 
 # npm writes the hidden lock file last, so a broken-off install is done again.

@@ -178,7 +178,7 @@ def _read_announcement(server: subprocess.Popen[str], log: Path) -> dict[str, An
         limit.cancel()
     if not line:
         lines = log.read_text(encoding="utf-8").strip().splitlines()
-        raise EngineFailure(f"the server did not start: {lines[-1] if lines else 'it lines nothing'}")
+        raise EngineFailure(f"the server did not start: {lines[-1] if lines else 'it said nothing'}")
     return json.loads(line)
 
 

@@ -44,9 +44,9 @@ within one.
 ## A server
 
 `host` and `port` are flags of `swarm start`. Each other setting can be an environment variable: its name in capitals
-behind `SWARM_`, as in `SWARM_MAX_WAIT_S=30`; `SWARM_HOME` is the directory above the server's, `SWARM_PEERS` and
-`SWARM_EVAL_ENVS` are separated by commas. Directory, peers and environments (`--home`, `--peer`, `--eval-env`) are
-flags as well; a flag wins over a variable.
+behind `SWARM_`, as in `SWARM_MAX_WAIT_S=30`. `sampler_pythons` has one for each sampler, as in `SWARM_VLLM_PYTHON`.
+`SWARM_HOME` is the directory above the server's. `SWARM_PEERS` and `SWARM_EVAL_ENVS` are separated by commas.
+Directory, peers and environments (`--home`, `--peer`, `--eval-env`) are flags as well; a flag wins over a variable.
 
 {server}"""
 

@@ -34,7 +34,7 @@ def vllm_python() -> Path:
     return Path(named)
 
 
-def start_vllm_sampler(
+def make_vllm_sampler(
     log_directory: Path, model: Path = BUNDLED_DIRECTORY, *, replicas: int = 1, limits: SamplerLimits = LIMITS
 ) -> ReplicaSampler:
     settings = SamplerSettings(

@@ -78,7 +78,7 @@ class ActiveRun:
     Outages: `began` is when this process took up the run, and `away_since` when its server stopped answering, both in
     monotonic seconds. `was_away` is set if the server was away or restarted since the run's program began. `is_waiting`
     is set while the work waits to begin again once the server answers. `offline_since` is when its engine was
-    first seen stopped, in monotonic seconds.
+    first seen stopped since it last ran, in monotonic seconds.
 
     Counts: `outages` since the last progress, `incomplete` scores, and `kills` of the program since its last step.
 

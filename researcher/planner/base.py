@@ -47,8 +47,8 @@ class History:
     """The information that a planner may use for its next plan.
 
     It has earlier plans and analyses of this study, and diagnoses of failed runs. `earlier_findings` are findings of
-    earlier studies on the same task, negative ones included. `runs_used` counts the runs charged to the budget; None if
-    there is no record.
+    earlier studies in the same environment, negative ones included. `runs_used` counts the runs charged to the budget;
+    None if there is no record.
     """
 
     plans: tuple[Plan, ...] = ()

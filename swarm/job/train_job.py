@@ -219,6 +219,6 @@ def first_line(error: ValidationError) -> str:
     where = first_location(error)
     what = first["msg"].removeprefix("Value error, ")
     is_secret = where is not None and where.endswith("token")
-    is_told = first["type"] in {"extra_forbidden", "value_error"}
-    got = "" if is_told or is_secret else f" (got {first['input']!r})"
+    explains_itself = first["type"] in {"extra_forbidden", "value_error"}
+    got = "" if explains_itself or is_secret else f" (got {first['input']!r})"
     return f"{where}: {what}{got}" if where else what

@@ -166,7 +166,10 @@ def test_paused_study_goes_on_with_the_step_that_its_own_servers_had_reached(
     paused = store.list_runs(study_id=study.id, statuses=[RunStatus.RUNNING])
     assert paused and all(run.pid is not None and process_start(run.pid) is None for run in paused)
     before = {run.id: store.list_metrics([run.id]) for run in paused}
-    assert work_on(store, study.id, tmp_path, limits=SCORED["dead_reward"]).study.status is StudyStatus.FINISHED
+    reached = max(point.step for points in before.values() for point in points)
+    few_more = StoppingLimits(dead_steps=reached + 3)
+    assert work_on(store, study.id, tmp_path, limits=few_more).study.status is StudyStatus.FINISHED
     for run_id, points in before.items():
-        assert set(points) <= set(store.list_metrics([run_id]))
+        after = store.list_metrics([run_id])
+        assert set(points) <= set(after) and max(point.step for point in after) > reached
     _check_carried_on(store, tmp_path, study.id)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from local_runs import PROMPT, Drawn, largest_gap, local_run
-from vllm_sampler import start_vllm_sampler, vllm_python
+from vllm_sampler import make_vllm_sampler, vllm_python
 
 from swarm.backends.local.export import export_checkpoint
 from swarm.types import SamplingParams
@@ -18,7 +18,7 @@ LIMIT_S = 600
 
 
 async def drawn_by_vllm(model: Path, logs: Path) -> list[Drawn]:
-    sampler = start_vllm_sampler(logs, model)
+    sampler = make_vllm_sampler(logs, model)
     drawn: list[Drawn] = []
     try:
         async with asyncio.timeout(LIMIT_S):

@@ -18,7 +18,7 @@ import httpx
 import pytest
 from contract.test_sampler_contract import *  # noqa: F403  the promises are written once
 from process_support import descendants, is_running
-from vllm_sampler import disturb, expected_logprobs, export, load_reference, start_vllm_sampler
+from vllm_sampler import disturb, expected_logprobs, export, load_reference, make_vllm_sampler
 from vllm_stand_in import Completion, complete, until
 
 from swarm.backends.replicas.layout import WeightFile
@@ -52,7 +52,7 @@ HERMES = CallForm(
 
 @pytest.fixture(scope="module")
 async def sampler(anyio_backend: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ReplicaSampler]:
-    made = start_vllm_sampler(tmp_path_factory.mktemp("vllm") / "logs")
+    made = make_vllm_sampler(tmp_path_factory.mktemp("vllm") / "logs")
     await made.start()
     yield made
     pid = made.replicas[0].pid

@@ -113,7 +113,7 @@ def _look_at(deps: Deps, active: ActiveRun) -> None:
         fail(deps, active, f"the server runs {status.experiment_name} instead")
     elif status.step >= active.steps:
         active.phase = Phase.TRAINED
-    elif _is_engine_gone(active, status.state):
+    elif is_engine_gone(active, status.state, time.monotonic()):
         fail(deps, active, f"the engine is {status.state} at step {status.step}: {status.reason or 'stopped'}")
     elif code == 0 and ends_at_a_quota(deps.log.charter()):
         # The program ends by itself with the step that reaches the quota, and only then.
@@ -140,12 +140,17 @@ def _attributed(diagnosis: Diagnosis | None, state: str) -> Diagnosis | None:
     return Diagnosis(PROGRAM, sentence, is_scored=False, is_retried=False)
 
 
-def _is_engine_gone(active: ActiveRun, state: str) -> bool:
-    """Return whether the engine has failed, or is stopped for longer than a restart with another job takes."""
+def is_engine_gone(active: ActiveRun, state: str, now: float) -> bool:
+    """Return whether the engine has failed, or is stopped for longer than a restart with another job takes.
+
+    `now` is in monotonic seconds.
+    """
     if state != "OFFLINE":
+        active.offline_since = None
         return state == "FAILED"
-    active.offline_since = active.offline_since or time.monotonic()
-    return time.monotonic() - active.offline_since >= RESTART_S
+    if active.offline_since is None:
+        active.offline_since = now
+    return now - active.offline_since >= RESTART_S
 
 
 def _notice_restart(active: ActiveRun, started_at: float) -> None:

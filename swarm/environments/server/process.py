@@ -172,8 +172,8 @@ class EnvironmentProcess:
         hint = f": install swarm-researcher in {python}" if python and "No module named" in str(silence) else ""
         return EnvironmentFailure(f"the process of the environment {self._name} did not start: {silence}{hint}")
 
-    def _started(self, child: Child, reason: dict[str, Any]) -> Child:
-        failure = reason.get("error")
+    def _started(self, child: Child, announced: dict[str, Any]) -> Child:
+        failure = announced.get("error")
         if failure is None:
             return child
         child.stop()

@@ -359,8 +359,8 @@ class _Life:
         return lines[-1] if lines else "it wrote no message"
 
     def _write(self) -> None:
-        while (unsaid := self._unsent.get()) is not None:
-            call_id, line = unsaid
+        while (unsent := self._unsent.get()) is not None:
+            call_id, line = unsent
             try:
                 self.child.write(line)
             except OSError:

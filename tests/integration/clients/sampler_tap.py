@@ -44,21 +44,21 @@ class TappedSampler:
     """Implements `swarm.sampler.Sampler` by another one. `generations` are in the order they were asked for."""
 
     def __init__(self, sampler: Sampler) -> None:
-        self._engine = sampler
+        self._sampler = sampler
         self.generations: list[Generation] = []
 
     async def start(self) -> SamplerInfo:
-        return await self._engine.start()
+        return await self._sampler.start()
 
     async def stop(self) -> None:
-        await self._engine.stop()
+        await self._sampler.stop()
 
     async def generate(
         self, request_id: str, prompt_ids: Sequence[int], params: SamplingParams
     ) -> AsyncGenerator[TokenDelta, None]:
         generation = Generation(tuple(prompt_ids), params)
         self.generations.append(generation)
-        async with aclosing(self._engine.generate(request_id, prompt_ids, params)) as deltas:
+        async with aclosing(self._sampler.generate(request_id, prompt_ids, params)) as deltas:
             async for delta in deltas:
                 generation.take(delta)
                 yield delta

@@ -87,9 +87,9 @@ def test_engine_of_an_older_vllm_loads_with_the_function_it_is_given(weights_mod
         WeightTransferEngineFactory,
     )
 
-    sampler = WeightTransferEngineFactory.registered["shm_file"]("config", "parallel config")
+    engine = WeightTransferEngineFactory.registered["shm_file"]("config", "parallel config")
     loaded: dict[str, torch.Tensor] = {}
-    sampler.receive_weights(sampler.parse_update_info({"path": str(path)}), load_weights=loaded.update)
+    engine.receive_weights(engine.parse_update_info({"path": str(path)}), load_weights=loaded.update)
     assert set(loaded) == {"a", "lm_head.weight"}
 
 

@@ -55,7 +55,7 @@ def episodes(options: argparse.Namespace) -> list[dict[str, Any]]:
     with open_store(options.home / "research.db", read_only=True) as store:
         study = options.study or next((each.id for each in store.list_studies(limit=1)), None)
         if study is None:
-            raise RecordNotFound("there is no study yet: `researcher run` starts one")
+            raise RecordNotFound("there is no study yet: `researcher start` starts one")
         store.get_study(study)
         arms = {arm.id: arm.name for arm in store.list_experiments(study)}
         runs = [run for run in store.list_runs(study_id=study) if options.run in (None, run.id)]

@@ -287,7 +287,7 @@ class Charter:
 
     @property
     def of_scores(self) -> Charter:
-        """The same charter judged by final scores, which is how base scores and the test split are compared."""
+        """Charter with final scores as its metric, by which base scores and the test split are compared."""
         return replace(self, judged_by=JudgedBy.FINAL)
 
     @property

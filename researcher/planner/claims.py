@@ -43,11 +43,17 @@ class Measured(StrEnum):
 class Claim:
     """One statement of a planner about the results, in a form that code can check.
 
-    Readers see it in the report's own words. `arm` and `other` are names of arms. `number` depends on the kind. MEAN
-    has a mean, BETTER and WORSE the absolute size of a difference, EQUAL a margin, HALF_WIDTH half the width of an
-    interval, P_VALUE a corrected p value, FAILED a number of runs. None claims no size. `significant` is
-    None if the claim says nothing about significance. `arms` is a ranking, best first. `of` is the total number of runs
-    that `number` refers to. `text` is an OPINION.
+    Readers see it in the report's own words. `arm` and `other` are names of arms. `significant` is None if the claim
+    says nothing about significance. `arms` is a ranking, best first. `of` is the total number of runs that `number`
+    refers to. `text` is an OPINION.
+
+    `number` depends on the kind, and is None if the claim gives no size:
+    - MEAN: a mean.
+    - BETTER, WORSE: the absolute size of a difference.
+    - EQUAL: a margin.
+    - HALF_WIDTH: half the width of an interval.
+    - P_VALUE: a corrected p value.
+    - FAILED: a number of runs.
     """
 
     kind: ClaimKind

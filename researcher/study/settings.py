@@ -268,7 +268,8 @@ def read_settings(values: Mapping[str, Any]) -> StudySettings:
     except ValidationError as error:
         first: Any = error.errors(include_url=False)[0]
         name = ".".join(str(part) for part in first["loc"])
-        raise TopicInvalid(f"--{name.replace('_', '-')}: {first['msg']} (got {first['input']!r})") from error
+        what = first["msg"].removeprefix("Value error, ")
+        raise TopicInvalid(f"--{name.replace('_', '-')}: {what} (got {first['input']!r})") from error
 
 
 def read_programs(paths: Sequence[Path], env: str | None) -> list[dict[str, str]]:

@@ -31,7 +31,10 @@ from experiments_db.records import (
     Author,
     BudgetKind,
     ExperimentStatus,
+    NoteKind,
+    Operator,
     Outcome,
+    QuestionStatus,
     RunStatus,
     Severity,
     StudyStatus,
@@ -97,6 +100,9 @@ class Base(DeclarativeBase):
         StudyStatus: _enum(StudyStatus),
         ExperimentStatus: _enum(ExperimentStatus),
         Author: _enum(Author),
+        NoteKind: _enum(NoteKind),
+        Operator: _enum(Operator),
+        QuestionStatus: _enum(QuestionStatus),
         RunStatus: _enum(RunStatus),
         Verdict: _enum(Verdict),
         Outcome: _enum(Outcome),
@@ -166,6 +172,8 @@ class ExperimentRow(Base):
     study_id: Mapped[str] = _reference("studies.id")
     hypothesis_id: Mapped[str | None] = _reference("hypotheses.id", index=True)
     parent_id: Mapped[str | None] = _reference("experiments.id")
+    second_parent_id: Mapped[str | None] = _reference("experiments.id")
+    operator: Mapped[Operator | None]
     name: Mapped[str]
     iteration: Mapped[int]
     is_baseline: Mapped[bool]
@@ -175,6 +183,8 @@ class ExperimentRow(Base):
     train_environment: Mapped[str | None]
     author: Mapped[Author | None]
     status: Mapped[ExperimentStatus]
+    purpose: Mapped[str]
+    manipulation: Mapped[dict[str, Any] | None]
     note: Mapped[str | None]
     created_at: Mapped[float]
     updated_at: Mapped[float]
@@ -203,7 +213,7 @@ class AnalysisRow(Base):
 class RunRow(Base):
     __tablename__ = "runs"
     __table_args__ = (
-        UniqueConstraint("experiment_id", "seed", "attempt"),
+        UniqueConstraint("experiment_id", "seed", "rung", "attempt"),
         UniqueConstraint("idempotency_key"),
         Index(None, "study_id", "created_at"),
         Index(None, "study_id", "revision"),
@@ -213,6 +223,7 @@ class RunRow(Base):
     study_id: Mapped[str] = _reference("studies.id")
     experiment_id: Mapped[str] = _reference("experiments.id")
     seed: Mapped[int]
+    rung: Mapped[int]
     attempt: Mapped[int]
     idempotency_key: Mapped[str]
     status: Mapped[RunStatus]
@@ -308,6 +319,76 @@ class FindingRow(Base):
     run_ids: Mapped[list[Any]]
     summary: Mapped[str]
     details: Mapped[dict[str, Any]]
+    recipe: Mapped[dict[str, Any]]
+    created_at: Mapped[float]
+    retracted_at: Mapped[float | None]
+    retraction: Mapped[str | None]
+    retracted_by: Mapped[str | None] = _reference("findings.id")
+
+
+class NotebookRow(Base):
+    __tablename__ = "notebook"
+    __table_args__ = (UniqueConstraint("study_id", "key"), Index(None, "study_id", "id"))
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    study_id: Mapped[str] = _reference("studies.id")
+    key: Mapped[str]
+    iteration: Mapped[int]
+    kind: Mapped[NoteKind]
+    author: Mapped[str]
+    text: Mapped[str]
+    created_at: Mapped[float]
+
+
+class ProgramTrialRow(Base):
+    __tablename__ = "program_trials"
+    __table_args__ = (Index(None, "study_id", "id"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    study_id: Mapped[str] = _reference("studies.id")
+    experiment_id: Mapped[str | None] = _reference("experiments.id", index=True)
+    code_digest: Mapped[str] = mapped_column(String(64))
+    attempts: Mapped[int]
+    broken: Mapped[int]
+    mean: Mapped[float | None]
+    mean_reward: Mapped[float | None]
+    calls: Mapped[float | None]
+    tokens: Mapped[float | None]
+    seconds: Mapped[float]
+    passed: Mapped[int | None]
+    error: Mapped[str | None]
+    transcripts: Mapped[list[Any]]
+    created_at: Mapped[float]
+
+
+class PlannerQuestionRow(Base):
+    __tablename__ = "planner_questions"
+    __table_args__ = (Index(None, "study_id", "id"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    study_id: Mapped[str] = _reference("studies.id")
+    node: Mapped[str]
+    prompt: Mapped[str]
+    status: Mapped[QuestionStatus]
+    answer: Mapped[str | None]
+    objection: Mapped[str | None]
+    deadline: Mapped[float | None]
+    created_at: Mapped[float]
+    answered_at: Mapped[float | None]
+
+
+class ReviewRow(Base):
+    __tablename__ = "reviews"
+    __table_args__ = (UniqueConstraint("study_id", "iteration", "experiment_id"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    study_id: Mapped[str] = _reference("studies.id")
+    iteration: Mapped[int]
+    experiment_id: Mapped[str] = _reference("experiments.id")
+    reviewer: Mapped[str]
+    objections: Mapped[list[Any]]
+    response: Mapped[str | None]
+    is_withdrawn: Mapped[bool]
     created_at: Mapped[float]
 
 
@@ -341,6 +422,7 @@ class LLMCallRow(Base):
     output_tokens: Mapped[int]
     cost_usd: Mapped[float]
     latency_s: Mapped[float]
+    prompt_hash: Mapped[str | None] = mapped_column(String(64))
     created_at: Mapped[float]
 
 

@@ -49,6 +49,54 @@ class Author(StrEnum):
     LANGUAGE_MODEL = "language_model"
 
 
+class Operator(StrEnum):
+    """The way in which an arm was derived from its parents.
+
+    DRAFT is a new idea, and its parent is the baseline. IMPROVE changes its parent for a better score. DEBUG mends a
+    parent that failed. COMBINE joins the changes of two parents. ABLATE takes one part of its parent away. TUNE changes
+    settings of its parent alone. REPLICATE repeats an arm of another study.
+    """
+
+    DRAFT = "draft"
+    IMPROVE = "improve"
+    DEBUG = "debug"
+    COMBINE = "combine"
+    ABLATE = "ablate"
+    TUNE = "tune"
+    REPLICATE = "replicate"
+
+
+class NoteKind(StrEnum):
+    """The kind of an entry in the notebook of a study.
+
+    HYPOTHESIS and OUTCOME are a prediction and what became of it. REASON is why a plan or a decision was made. READING
+    is what the planner makes of results. LESSON is what it wants to remember. TRIED and FAILED are arms, with their
+    scores or with why they have none. OBJECTION is what a reviewer says about an arm.
+    """
+
+    HYPOTHESIS = "hypothesis"
+    OUTCOME = "outcome"
+    REASON = "reason"
+    READING = "reading"
+    LESSON = "lesson"
+    TRIED = "tried"
+    FAILED = "failed"
+    OBJECTION = "objection"
+
+
+class QuestionStatus(StrEnum):
+    """The status of a question to an external planner.
+
+    OPEN waits for an answer. ANSWERED has one that the study has not read yet. ACCEPTED was answered. EXPIRED got no
+    answer in time, or its study asks no more. A refused answer makes a question OPEN again, with the objection.
+    """
+
+    OPEN = "open"
+    ANSWERED = "answered"
+    ACCEPTED = "accepted"
+    EXPIRED = "expired"
+
+
 class RunStatus(StrEnum):
     """The status of a run; `RUN_MOVES` holds the legal moves."""
 
@@ -176,14 +224,18 @@ class Experiment:
     """One arm. `factors` are the values under study, `job` the whole training job, `program_code` the program that ran.
 
     `author` wrote that program; None where there is none yet, and then nobody vouches for it.
-    `name` is unique in the study. `parent_id` is the arm this one was derived from. `note` says what changed, or why
-    the arm is invalid.
+    `name` is unique in the study. `parent_id` is the arm this one was derived from, by `operator`; the operator is None
+    for the baseline. `second_parent_id` is the other parent of a combination. `purpose` says what the arm is for.
+    `manipulation` is what must be true of its transcripts if it is what it claims to be; None if nothing is checked.
+    `note` says what changed, or why the arm is invalid.
     """
 
     id: str
     study_id: str
     hypothesis_id: str | None
     parent_id: str | None
+    second_parent_id: str | None
+    operator: Operator | None
     name: str
     iteration: int
     is_baseline: bool
@@ -193,6 +245,8 @@ class Experiment:
     train_environment: str | None
     author: Author | None
     status: ExperimentStatus
+    purpose: str
+    manipulation: JsonObject | None
     note: str | None
     created_at: float
     updated_at: float
@@ -201,6 +255,9 @@ class Experiment:
 @dataclass(frozen=True, slots=True)
 class Run:
     """One arm trained with one seed. A failed run is tried again as a new run with the next `attempt`.
+
+    `rung` is the step at which the training of an exploring run ends. It is 0 for a run that verdicts rest on, which
+    trains to the end of its job.
 
     `job` is the job as the server resolved it; `external_ids` names the run on other systems; `environment` holds
     software versions. Weight versions are those served before the first and after the last training step.
@@ -212,6 +269,7 @@ class Run:
     study_id: str
     experiment_id: str
     seed: int
+    rung: int
     attempt: int
     idempotency_key: str
     status: RunStatus
@@ -335,6 +393,10 @@ class Finding:
     `confidence`. `p_adjusted` is corrected over the comparisons of its plan and for the plan's share of alpha.
     `run_ids` are the runs behind the numbers. Where there was nothing to estimate (no finished run of one of them), the
     numbers are None.
+
+    `recipe` is what another study needs to ask the same again: digests of environment, program and metric, the model,
+    and the factors of both arms. A finding is retracted at `retracted_at` for the reason in `retraction`.
+    `retracted_by` is the later finding that contradicts it.
     """
 
     id: str
@@ -356,6 +418,94 @@ class Finding:
     run_ids: tuple[str, ...]
     summary: str
     details: JsonObject
+    recipe: JsonObject
+    created_at: float
+    retracted_at: float | None = None
+    retraction: str | None = None
+    retracted_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NotebookEntry:
+    """An entry of a study's notebook, which is only ever appended to.
+
+    `key` is unique in the study, so that a repeat adds nothing. `author` is a planner, a reviewer, or `study` for what
+    code has written.
+    """
+
+    id: int
+    study_id: str
+    key: str
+    iteration: int
+    kind: NoteKind
+    author: str
+    text: str
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramTrial:
+    """A few attempts of a program with the base weights on train tasks, before any training.
+
+    `experiment_id` is the arm that has the program, None for a draft of a planner. `mean` is the mean grade, and
+    `mean_reward` the mean of the program's own reward. `calls` and `tokens` are means of an attempt, and `seconds` is
+    the time of the whole trial. `passed` counts the attempts that pass the arm's manipulation check; None without one.
+    `error` is the first error of a broken attempt. Each of `transcripts` has task, messages, score and error.
+    """
+
+    id: int
+    study_id: str
+    experiment_id: str | None
+    code_digest: str
+    attempts: int
+    broken: int
+    mean: float | None
+    mean_reward: float | None
+    calls: float | None
+    tokens: float | None
+    seconds: float
+    passed: int | None
+    error: str | None
+    transcripts: tuple[JsonObject, ...]
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerQuestion:
+    """A question to an external planner, with its answer once there is one.
+
+    `node` is the kind of question. `objection` is why the last answer was refused. `deadline` is when the study stops
+    waiting, in seconds since the epoch; None waits for ever.
+    """
+
+    id: int
+    study_id: str
+    node: str
+    prompt: str
+    status: QuestionStatus
+    answer: str | None
+    objection: str | None
+    deadline: float | None
+    created_at: float
+    answered_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """A reviewer's look at an arm that leads, before it is confirmed.
+
+    Each of `objections` has `kind`, `sentence` and `is_grave`. Without any, the reviewer found nothing. `response` is
+    the planner's answer to them, and `is_withdrawn` is true if it withdrew the arm.
+    """
+
+    id: int
+    study_id: str
+    iteration: int
+    experiment_id: str
+    reviewer: str
+    objections: tuple[JsonObject, ...]
+    response: str | None
+    is_withdrawn: bool
     created_at: float
 
 
@@ -398,7 +548,10 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class LLMCall:
-    """One request to a language model, whether it was answered or not; a retry is a call with the next `attempt`."""
+    """One request to a language model, whether it was answered or not; a retry is a call with the next `attempt`.
+
+    `prompt_hash` is the SHA-256 of the template that the question was made from; None where there is none.
+    """
 
     id: int
     study_id: str
@@ -412,6 +565,7 @@ class LLMCall:
     output_tokens: int
     cost_usd: float
     latency_s: float
+    prompt_hash: str | None
     created_at: float
 
 

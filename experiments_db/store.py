@@ -8,6 +8,7 @@ is put together from parts, by what they keep:
     measurements.py  metrics, evaluations, episodes
     findings.py      findings, decisions
     history.py       LLM calls, events, budget, artifacts
+    notebook.py      the notebook, trials of programs, questions to an external planner, reviews
     leases.py        who works on what
     revisions.py     what was written since somebody last looked
     digests.py       which rows a study ended with
@@ -32,13 +33,22 @@ from experiments_db.stores.findings import FindingStore
 from experiments_db.stores.history import HistoryStore
 from experiments_db.stores.leases import LeaseStore
 from experiments_db.stores.measurements import MeasurementStore
+from experiments_db.stores.notebook import NotebookStore
 from experiments_db.stores.revisions import RevisionStore
 from experiments_db.stores.runs import RunStore
 from experiments_db.stores.studies import StudyStore
 
 
 class ExperimentStore(
-    StudyStore, RunStore, MeasurementStore, FindingStore, HistoryStore, LeaseStore, RevisionStore, DigestStore
+    StudyStore,
+    RunStore,
+    MeasurementStore,
+    FindingStore,
+    HistoryStore,
+    NotebookStore,
+    LeaseStore,
+    RevisionStore,
+    DigestStore,
 ):
     """The store, with all parts on one database. `open_store` makes it; close it, or use it as a context manager."""
 

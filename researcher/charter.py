@@ -95,6 +95,58 @@ class Budget:
     max_llm_usd: float | None = None
 
 
+class PolicyName(StrEnum):
+    """The rule by which an exploring study chooses the arms that it expands or trains on.
+
+    PLANNER leaves the choice to the planner. The other names are explained in researcher/search/policies.
+    """
+
+    PLANNER = "planner"
+    GREEDY = "greedy"
+    BEST_FIRST = "best-first"
+    POPULATION = "population"
+    HALVING = "halving"
+
+
+class ProposerName(StrEnum):
+    """The method that proposes settings within a space; researcher/search/proposers explains them."""
+
+    GRID = "grid"
+    FACTORIAL = "factorial"
+    OPTUNA = "optuna"
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetSplit:
+    """The parts of every limited budget that belong to the stages of an exploring study; they add up to 1.
+
+    `reserve` is for rounds after the first confirmation. `test` is time for the scores on the test split.
+    """
+
+    exploration: float = 0.5
+    confirmation: float = 0.35
+    test: float = 0.05
+    reserve: float = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class SearchRules:
+    """The rules of exploration, frozen with the charter.
+
+    `rungs` are the parts of an arm's training after which it is scored, rising up to 1. `runs` is the number of full
+    runs that exploration may use, where a run that ends at a rung counts as that part. `episodes` is the number of
+    held-out tasks of an exploring score. These tasks are the first of the search split, and the scores that verdicts
+    rest on use none of them.
+    """
+
+    policy: PolicyName = PolicyName.HALVING
+    proposer: ProposerName = ProposerName.OPTUNA
+    rungs: tuple[float, ...] = (0.25, 0.5, 1.0)
+    runs: float = 12.0
+    episodes: int = 200
+    split: BudgetSplit = BudgetSplit()
+
+
 @dataclass(frozen=True, slots=True)
 class StudiedEnvironment:
     """An environment that a person named.
@@ -249,6 +301,8 @@ class Charter:
     planner says nothing. `amount` is the amount of it that ends a run, for tokens or seconds; 0 if the job's steps end
     it. `sample_size` is None where nobody asked for power. `attempt_calls` and `attempt_tokens` bound the model calls
     and the sampled tokens of one attempt, equally for all arms; None means unbounded.
+
+    `search` are the rules of exploration; None for a study without any.
     """
 
     topic: str
@@ -279,6 +333,7 @@ class Charter:
     attempt_tokens: int | None = None
     asks: Question = Question()
     job: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    search: SearchRules | None = None
 
     @property
     def sign(self) -> float:

@@ -7,9 +7,11 @@ nothing of scores.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+from experiments_db import Operator
 
 
 class Relation(StrEnum):
@@ -26,6 +28,47 @@ class Relation(StrEnum):
     MATTERS_MORE = "matters_more"
 
 
+class Stage(StrEnum):
+    """The part of a study that a plan belongs to.
+
+    EXPLORE tries ideas with short runs of one seed and claims nothing. CLAIM runs every arm with all seeds of the plan,
+    and the judge decides on them.
+    """
+
+    EXPLORE = "explore"
+    CLAIM = "claim"
+
+
+class Speaker(StrEnum):
+    """The messages of a transcript that a manipulation check looks at."""
+
+    MODEL = "model"
+    ENVIRONMENT = "environment"
+    AGENT = "agent"
+
+
+@dataclass(frozen=True, slots=True)
+class ManipulationCheck:
+    """A condition on the transcripts of an arm that must hold if the arm is what it claims to be.
+
+    `statement` is the condition in words. A transcript passes if `pattern`, a regular expression, occurs in the
+    messages of `speaker` at least `at_least` and at most `at_most` times. An empty pattern counts the messages
+    themselves. With `code` a transcript passes if the function `check(transcript)` in it returns true. The arm passes
+    if at least the part `share` of its transcripts does, from 0 to 1.
+
+    MODEL are the replies of the model to every request of the agent. AGENT are the agent's answers to the session, and
+    ENVIRONMENT the messages of the session.
+    """
+
+    statement: str
+    pattern: str = ""
+    speaker: Speaker = Speaker.AGENT
+    at_least: int = 1
+    at_most: int | None = None
+    code: str = ""
+    share: float = 0.5
+
+
 @dataclass(frozen=True, slots=True)
 class Arm:
     """One treatment of a study.
@@ -33,6 +76,9 @@ class Arm:
     `name` is short and unique. `factors` is what the study compares. `job` is a complete set of TrainJob settings,
     except `seed` and `experiment_name`, which the evaluator sets per run. `environment` is the training environment if
     it differs from the charter's. All arms are judged on the charter's environment.
+
+    `rationale` says what the arm is for. `parent` is the arm that it was derived from, by `operator`, and
+    `second_parent` the other parent of a combination. `manipulation` must be true of its transcripts.
     """
 
     name: str
@@ -42,6 +88,9 @@ class Arm:
     is_baseline: bool = False
     parent: str | None = None
     environment: str | None = None
+    operator: Operator | None = None
+    second_parent: str | None = None
+    manipulation: ManipulationCheck | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +155,11 @@ class Plan:
     `pools_runs` is true, it is judged by all its runs; the number of seeds must then not depend on any score.
     `sample_size` is set once the seeds are chosen. `author` is the planner that made the plan; the plan node fills it
     in.
+
+    A plan of the stage EXPLORE has one seed, which no other stage uses. `rungs` maps each of its arms to the step at
+    which the arm's training ends. A plan of the stage CLAIM has no rungs. `claim` counts the plans of the stage CLAIM
+    before it, which says whose share of alpha it has. If there are `primary` arms, the other arms are tested only where
+    all primary ones are kept.
     """
 
     iteration: int
@@ -116,6 +170,10 @@ class Plan:
     pools_runs: bool = False
     sample_size: SampleSize | None = None
     author: str = ""
+    stage: Stage = Stage.CLAIM
+    rungs: Mapping[str, int] = field(default_factory=dict[str, int])
+    claim: int = 0
+    primary: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +192,7 @@ class ArmProgram:
 class ProgramProblem:
     """One reason why `check` rejects a program.
 
-    `stage` is parse, lint, imports, job, functions, preflight, twin, promise or environment.
+    `stage` is parse, lint, imports, job, functions, preflight, trial, twin, promise or environment.
     """
 
     stage: str

@@ -44,6 +44,7 @@ class FindingOutcome(TypedDict):
     summary: str
     hypothesis_id: NotRequired[str | None]
     details: NotRequired[JsonObject | None]
+    recipe: NotRequired[JsonObject]
 
 
 ITERATION = ("study_id", "iteration")
@@ -118,6 +119,7 @@ class FindingStore(StoreBase):
             "split": split,
             "run_ids": list(outcome["run_ids"]),
             "details": dict(outcome.get("details") or {}),
+            "recipe": dict(outcome.get("recipe") or {}),
         }
         identity = {"id": new_id("fi", now), "study_id": study_id, "comparison": comparison, "created_at": now}
         with self._write() as session:
@@ -146,6 +148,26 @@ class FindingStore(StoreBase):
         if verdict is not None:
             statement = statement.where(FindingRow.verdict == verdict)
         return self._list(statement.limit(limit), Finding)
+
+    def get_finding(self, finding_id: str) -> Finding:
+        """Return one finding. Raises RecordNotFound."""
+        with self._read() as session:
+            return to_record(Finding, require(session, FindingRow, finding_id, "finding"))
+
+    def retract_finding(self, finding_id: str, reason: str, *, by: str | None = None) -> Finding:
+        """Mark a finding as retracted, by a later finding if one contradicts it; the first reason stands.
+
+        Raises RecordNotFound.
+        """
+        check_text(reason=reason)
+        with self._write() as session:
+            row = require(session, FindingRow, finding_id, "finding", lock=True)
+            if by is not None:
+                require(session, FindingRow, by, "finding")
+            if row.retracted_at is None:
+                row.retracted_at, row.retraction, row.retracted_by = self._clock(), reason, by
+            session.flush()
+            return to_record(Finding, row)
 
     def record_decision(
         self,

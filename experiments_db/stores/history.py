@@ -44,6 +44,7 @@ class HistoryStore(StoreBase):
         latency_s: float,
         attempt: int = 1,
         error: str | None = None,
+        prompt_hash: str | None = None,
     ) -> LLMCall:
         """Append one call, answered or not. Raises RecordNotFound."""
         check_text(node=node, model=model)
@@ -60,6 +61,7 @@ class HistoryStore(StoreBase):
             output_tokens=output_tokens,
             cost_usd=cost_usd,
             latency_s=latency_s,
+            prompt_hash=prompt_hash,
             created_at=self._clock(),
         )
         with self._write() as session:

@@ -25,18 +25,24 @@ class RunStore(StoreBase):
         seed: int,
         idempotency_key: str,
         *,
+        rung: int = 0,
         attempt: int = 1,
         server_url: str | None = None,
         job: JsonObject | None = None,
     ) -> Run:
         """Return the run of this key: a new one in status `planned`, or the stored one in its present state.
 
-        Raises StoreConflict if the key belongs to another arm, seed or attempt, or if these have a run under another
-        key. Raises RecordNotFound for an unknown experiment.
+        Raises StoreConflict if the key belongs to another arm, seed, rung or attempt, or if these have a run under
+        another key. Raises RecordNotFound for an unknown experiment.
         """
         check_text(idempotency_key=idempotency_key)
         now = self._clock()
-        identity: dict[str, Any] = {"experiment_id": experiment_id, "seed": seed, "attempt": attempt}
+        identity: dict[str, Any] = {
+            "experiment_id": experiment_id,
+            "seed": seed,
+            "rung": rung,
+            "attempt": attempt,
+        }
         with self._write() as session:
             experiment = require(session, ExperimentRow, experiment_id, "experiment")
             twin = find_by(session, RunRow, **identity)
@@ -56,7 +62,7 @@ class RunStore(StoreBase):
             }
             insert_rows(session, RunRow, [values], key=("idempotency_key",))
             row = get_by(session, RunRow, idempotency_key=idempotency_key)
-            if (row.experiment_id, row.seed, row.attempt) != (experiment_id, seed, attempt):
+            if (row.experiment_id, row.seed, row.rung, row.attempt) != (experiment_id, seed, rung, attempt):
                 raise StoreConflict(f"idempotency key {idempotency_key!r} belongs to {row.id}, which is another run")
             renumber(session, row)
             return to_record(Run, row)

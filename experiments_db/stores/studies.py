@@ -17,6 +17,7 @@ from experiments_db.records import (
     Experiment,
     ExperimentStatus,
     JsonObject,
+    Operator,
     Outcome,
     StoredCharter,
     StoredHypothesis,
@@ -194,8 +195,12 @@ class StudyStore(StoreBase):
         author: Author | None = None,
         hypothesis_id: str | None = None,
         parent_id: str | None = None,
+        second_parent_id: str | None = None,
+        operator: Operator | None = None,
         iteration: int = 0,
         is_baseline: bool = False,
+        purpose: str = "",
+        manipulation: JsonObject | None = None,
         note: str | None = None,
     ) -> Experiment:
         """Store a new arm in status `draft`; a repeat of `name` returns the stored arm, unchanged.
@@ -209,6 +214,8 @@ class StudyStore(StoreBase):
             "study_id": study_id,
             "hypothesis_id": hypothesis_id,
             "parent_id": parent_id,
+            "second_parent_id": second_parent_id,
+            "operator": operator,
             "name": name,
             "iteration": iteration,
             "is_baseline": is_baseline,
@@ -218,6 +225,8 @@ class StudyStore(StoreBase):
             "train_environment": train_environment,
             "author": author,
             "status": ExperimentStatus.DRAFT,
+            "purpose": purpose,
+            "manipulation": None if manipulation is None else dict(manipulation),
             "note": note,
             "created_at": now,
             "updated_at": now,
@@ -226,8 +235,9 @@ class StudyStore(StoreBase):
             require(session, StudyRow, study_id, "study")
             if hypothesis_id is not None:
                 require(session, HypothesisRow, hypothesis_id, "hypothesis")
-            if parent_id is not None:
-                require(session, ExperimentRow, parent_id, "experiment")
+            for parent in (parent_id, second_parent_id):
+                if parent is not None:
+                    require(session, ExperimentRow, parent, "experiment")
             insert_rows(session, ExperimentRow, [values], key=("study_id", "name"))
             row = get_by(session, ExperimentRow, study_id=study_id, name=name)
             renumber(session, row)

@@ -1,1 +1,1 @@
-"""Response surfaces: every combination of some settings, trained with the bundled model and scored, as recorded data."""
+"""Response surfaces: every combination of some settings, trained with the bundled model, as recorded scores."""

@@ -4,7 +4,8 @@ A search is tested on a surface by looking scores up, where a study would train.
 seeds and scored after a quarter, a half and all of its steps. Every combination trains on as many episodes. Runs are
 appended to `FOLDER/NAME.jsonl`; those that are there are not made again.
 
-    python -m recipes.surfaces.make FOLDER [NAME ...]
+    swarm start --port 8000 --home /tmp/surfaces
+    python -m recipes.surfaces.make http://127.0.0.1:8000 FOLDER [NAME ...]
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from researcher.servers.own_server import start_own_server
 from swarm import SwarmClient, TrainJob
 from swarm.environments import load_environment
 from swarm.program import PLAIN, measure, train
@@ -92,16 +92,12 @@ def make_surface(client: SwarmClient, name: str, path: Path) -> None:
             file.write(json.dumps(found) + "\n")
 
 
-def main(folder: Path, names: list[str]) -> None:
+def main(url: str, folder: Path, names: list[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    child, url = start_own_server(folder.resolve() / "server", None, None, 1)
-    try:
-        with SwarmClient(url) as client:
-            for name in names or GRIDS:
-                make_surface(client, name, folder / f"{name}.jsonl")
-    finally:
-        child.stop()
+    with SwarmClient(url) as client:
+        for name in names or GRIDS:
+            make_surface(client, name, folder / f"{name}.jsonl")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3:])

@@ -88,7 +88,7 @@ class RecomputedStore(ExperimentStore):
 
     def record_finding(self, study_id: str, **values: Any) -> Finding:
         self.written.findings[values["iteration"], values["experiment_id"]] = values
-        known = {"hypothesis_id": None, "details": {}, **values, "run_ids": tuple(values["run_ids"])}
+        known = {"hypothesis_id": None, "details": {}, "recipe": {}, **values, "run_ids": tuple(values["run_ids"])}
         return Finding(id="", study_id=study_id, created_at=0.0, **known)
 
     def record_analysis(self, study_id: str, iteration: int, document: JsonObject) -> None:

@@ -28,6 +28,10 @@ def upgrade() -> None:
     _create_evaluations()
     _create_events()
     _create_metric_points()
+    _create_notebook()
+    _create_program_trials()
+    _create_planner_questions()
+    _create_reviews()
 
 
 def _create_leases() -> None:
@@ -150,6 +154,7 @@ def _create_llm_calls() -> None:
         sa.Column("output_tokens", BIG_INTEGER, nullable=False),
         sa.Column("cost_usd", sa.Float(precision=53), nullable=False),
         sa.Column("latency_s", sa.Float(precision=53), nullable=False),
+        sa.Column("prompt_hash", sa.String(length=64), nullable=True),
         sa.Column("created_at", sa.Float(precision=53), nullable=False),
         sa.ForeignKeyConstraint(["study_id"], ["studies.id"], name=op.f("fk_llm_calls_study_id_studies")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_llm_calls")),
@@ -164,6 +169,8 @@ def _create_experiments() -> None:
         sa.Column("study_id", sa.String(length=32), nullable=False),
         sa.Column("hypothesis_id", sa.String(length=32), nullable=True),
         sa.Column("parent_id", sa.String(length=32), nullable=True),
+        sa.Column("second_parent_id", sa.String(length=32), nullable=True),
+        sa.Column("operator", sa.String(length=32), nullable=True),
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("iteration", BIG_INTEGER, nullable=False),
         sa.Column("is_baseline", sa.Boolean(), nullable=False),
@@ -173,6 +180,8 @@ def _create_experiments() -> None:
         sa.Column("train_environment", sa.Text(), nullable=True),
         sa.Column("author", sa.String(length=32), nullable=True),
         sa.Column("status", sa.String(length=32), nullable=False),
+        sa.Column("purpose", sa.Text(), nullable=False),
+        sa.Column("manipulation", sa.JSON(), nullable=True),
         sa.Column("note", sa.Text(), nullable=True),
         sa.Column("created_at", sa.Float(precision=53), nullable=False),
         sa.Column("updated_at", sa.Float(precision=53), nullable=False),
@@ -181,6 +190,9 @@ def _create_experiments() -> None:
             ["hypothesis_id"], ["hypotheses.id"], name=op.f("fk_experiments_hypothesis_id_hypotheses")
         ),
         sa.ForeignKeyConstraint(["parent_id"], ["experiments.id"], name=op.f("fk_experiments_parent_id_experiments")),
+        sa.ForeignKeyConstraint(
+            ["second_parent_id"], ["experiments.id"], name=op.f("fk_experiments_second_parent_id_experiments")
+        ),
         sa.ForeignKeyConstraint(["study_id"], ["studies.id"], name=op.f("fk_experiments_study_id_studies")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_experiments")),
         sa.UniqueConstraint("study_id", "name", name=op.f("uq_experiments_study_id_name")),
@@ -212,7 +224,12 @@ def _create_findings() -> None:
         sa.Column("run_ids", sa.JSON(), nullable=False),
         sa.Column("summary", sa.Text(), nullable=False),
         sa.Column("details", sa.JSON(), nullable=False),
+        sa.Column("recipe", sa.JSON(), nullable=False),
         sa.Column("created_at", sa.Float(precision=53), nullable=False),
+        sa.Column("retracted_at", sa.Float(precision=53), nullable=True),
+        sa.Column("retraction", sa.Text(), nullable=True),
+        sa.Column("retracted_by", sa.String(length=32), nullable=True),
+        sa.ForeignKeyConstraint(["retracted_by"], ["findings.id"], name=op.f("fk_findings_retracted_by_findings")),
         sa.ForeignKeyConstraint(["baseline_id"], ["experiments.id"], name=op.f("fk_findings_baseline_id_experiments")),
         sa.ForeignKeyConstraint(
             ["experiment_id"], ["experiments.id"], name=op.f("fk_findings_experiment_id_experiments")
@@ -234,6 +251,7 @@ def _create_runs() -> None:
         sa.Column("study_id", sa.String(length=32), nullable=False),
         sa.Column("experiment_id", sa.String(length=32), nullable=False),
         sa.Column("seed", BIG_INTEGER, nullable=False),
+        sa.Column("rung", BIG_INTEGER, nullable=False),
         sa.Column("attempt", BIG_INTEGER, nullable=False),
         sa.Column("idempotency_key", sa.Text(), nullable=False),
         sa.Column("status", sa.String(length=32), nullable=False),
@@ -256,7 +274,9 @@ def _create_runs() -> None:
         sa.ForeignKeyConstraint(["experiment_id"], ["experiments.id"], name=op.f("fk_runs_experiment_id_experiments")),
         sa.ForeignKeyConstraint(["study_id"], ["studies.id"], name=op.f("fk_runs_study_id_studies")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_runs")),
-        sa.UniqueConstraint("experiment_id", "seed", "attempt", name=op.f("uq_runs_experiment_id_seed_attempt")),
+        sa.UniqueConstraint(
+            "experiment_id", "seed", "rung", "attempt", name=op.f("uq_runs_experiment_id_seed_rung_attempt")
+        ),
         sa.UniqueConstraint("idempotency_key", name=op.f("uq_runs_idempotency_key")),
     )
     op.create_index(op.f("ix_runs_study_id_created_at"), "runs", ["study_id", "created_at"])
@@ -372,4 +392,92 @@ def _create_metric_points() -> None:
         sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_metric_points_run_id_runs")),
         sa.PrimaryKeyConstraint("run_id", "name", "step", name=op.f("pk_metric_points")),
         sqlite_with_rowid=False,
+    )
+
+
+def _create_notebook() -> None:
+    op.create_table(
+        "notebook",
+        sa.Column("id", BIG_INTEGER, nullable=False),
+        sa.Column("study_id", sa.String(length=32), nullable=False),
+        sa.Column("key", sa.Text(), nullable=False),
+        sa.Column("iteration", BIG_INTEGER, nullable=False),
+        sa.Column("kind", sa.String(length=32), nullable=False),
+        sa.Column("author", sa.Text(), nullable=False),
+        sa.Column("text", sa.Text(), nullable=False),
+        sa.Column("created_at", sa.Float(precision=53), nullable=False),
+        sa.ForeignKeyConstraint(["study_id"], ["studies.id"], name=op.f("fk_notebook_study_id_studies")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_notebook")),
+        sa.UniqueConstraint("study_id", "key", name=op.f("uq_notebook_study_id_key")),
+    )
+    op.create_index(op.f("ix_notebook_study_id_id"), "notebook", ["study_id", "id"])
+
+
+def _create_program_trials() -> None:
+    op.create_table(
+        "program_trials",
+        sa.Column("id", BIG_INTEGER, nullable=False),
+        sa.Column("study_id", sa.String(length=32), nullable=False),
+        sa.Column("experiment_id", sa.String(length=32), nullable=True),
+        sa.Column("code_digest", sa.String(length=64), nullable=False),
+        sa.Column("attempts", BIG_INTEGER, nullable=False),
+        sa.Column("broken", BIG_INTEGER, nullable=False),
+        sa.Column("mean", sa.Float(precision=53), nullable=True),
+        sa.Column("mean_reward", sa.Float(precision=53), nullable=True),
+        sa.Column("calls", sa.Float(precision=53), nullable=True),
+        sa.Column("tokens", sa.Float(precision=53), nullable=True),
+        sa.Column("seconds", sa.Float(precision=53), nullable=False),
+        sa.Column("passed", BIG_INTEGER, nullable=True),
+        sa.Column("error", sa.Text(), nullable=True),
+        sa.Column("transcripts", sa.JSON(), nullable=False),
+        sa.Column("created_at", sa.Float(precision=53), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["experiment_id"], ["experiments.id"], name=op.f("fk_program_trials_experiment_id_experiments")
+        ),
+        sa.ForeignKeyConstraint(["study_id"], ["studies.id"], name=op.f("fk_program_trials_study_id_studies")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_program_trials")),
+    )
+    op.create_index(op.f("ix_program_trials_experiment_id"), "program_trials", ["experiment_id"])
+    op.create_index(op.f("ix_program_trials_study_id_id"), "program_trials", ["study_id", "id"])
+
+
+def _create_planner_questions() -> None:
+    op.create_table(
+        "planner_questions",
+        sa.Column("id", BIG_INTEGER, nullable=False),
+        sa.Column("study_id", sa.String(length=32), nullable=False),
+        sa.Column("node", sa.Text(), nullable=False),
+        sa.Column("prompt", sa.Text(), nullable=False),
+        sa.Column("status", sa.String(length=32), nullable=False),
+        sa.Column("answer", sa.Text(), nullable=True),
+        sa.Column("objection", sa.Text(), nullable=True),
+        sa.Column("deadline", sa.Float(precision=53), nullable=True),
+        sa.Column("created_at", sa.Float(precision=53), nullable=False),
+        sa.Column("answered_at", sa.Float(precision=53), nullable=True),
+        sa.ForeignKeyConstraint(["study_id"], ["studies.id"], name=op.f("fk_planner_questions_study_id_studies")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_planner_questions")),
+    )
+    op.create_index(op.f("ix_planner_questions_study_id_id"), "planner_questions", ["study_id", "id"])
+
+
+def _create_reviews() -> None:
+    op.create_table(
+        "reviews",
+        sa.Column("id", BIG_INTEGER, nullable=False),
+        sa.Column("study_id", sa.String(length=32), nullable=False),
+        sa.Column("iteration", BIG_INTEGER, nullable=False),
+        sa.Column("experiment_id", sa.String(length=32), nullable=False),
+        sa.Column("reviewer", sa.Text(), nullable=False),
+        sa.Column("objections", sa.JSON(), nullable=False),
+        sa.Column("response", sa.Text(), nullable=True),
+        sa.Column("is_withdrawn", sa.Boolean(), nullable=False),
+        sa.Column("created_at", sa.Float(precision=53), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["experiment_id"], ["experiments.id"], name=op.f("fk_reviews_experiment_id_experiments")
+        ),
+        sa.ForeignKeyConstraint(["study_id"], ["studies.id"], name=op.f("fk_reviews_study_id_studies")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_reviews")),
+        sa.UniqueConstraint(
+            "study_id", "iteration", "experiment_id", name=op.f("uq_reviews_study_id_iteration_experiment_id")
+        ),
     )

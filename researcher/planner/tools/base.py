@@ -1,0 +1,90 @@
+"""What a planner may look at before it answers: tools with names, checked arguments and a text as result.
+
+Place in the flow: a planner with a language model calls tools in its loop, and a coding agent calls the same ones over
+MCP. build.py puts the toolbox of a study together. A tool changes nothing in the study, except that a trial of a
+program is recorded. This module knows no language model and no protocol.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+MAX_RESULT_CHARS = 12_000
+"""The longest result of one tool call. A longer one is cut in the middle, and says so."""
+
+
+class ToolArguments(BaseModel):
+    """The arguments of a tool; a field that the tool does not know is refused by name."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ToolRefused(Exception):
+    """A tool call that cannot be carried out; the planner sees the message."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerTool:
+    """One tool. `call` gets validated arguments and returns a text; it raises ToolRefused."""
+
+    name: str
+    description: str
+    arguments: type[ToolArguments]
+    call: Callable[[Any], str]
+
+
+class Toolbox:
+    """The tools of one study, by name."""
+
+    def __init__(self, tools: Sequence[PlannerTool]) -> None:
+        self.tools = {tool.name: tool for tool in tools}
+
+    def as_functions(self) -> list[dict[str, Any]]:
+        """Return the tools as function tools of the chat completions API."""
+        return [
+            {
+                "type": "function",
+                "function": {
+                    "name": tool.name,
+                    "description": tool.description,
+                    "parameters": tool.arguments.model_json_schema(),
+                },
+            }
+            for tool in self.tools.values()
+        ]
+
+    def call(self, name: str, arguments: str | Mapping[str, Any]) -> str:
+        """Return the result of a tool, cut to MAX_RESULT_CHARS.
+
+        `arguments` are JSON as text, or as a mapping. Raises ToolRefused for an unknown tool or invalid arguments.
+        """
+        tool = self.tools.get(name)
+        if tool is None:
+            raise ToolRefused(f"there is no tool {name!r}; there are: {', '.join(sorted(self.tools))}")
+        try:
+            given = json.loads(arguments or "{}") if isinstance(arguments, str) else dict(arguments)
+            checked = tool.arguments.model_validate(given)
+        except ValidationError as error:
+            raise ToolRefused(f"{name}: {'; '.join(map(_describe, error.errors(include_url=False)[:5]))}") from error
+        except (ValueError, RecursionError) as error:
+            raise ToolRefused(f"{name}: the arguments are no JSON object: {error}") from error
+        return cut(tool.call(checked))
+
+
+def cut(text: str) -> str:
+    """Return a text of at most MAX_RESULT_CHARS characters: its beginning and its end."""
+    if len(text) <= MAX_RESULT_CHARS:
+        return text
+    half = MAX_RESULT_CHARS // 2
+    return f"{text[:half]}\n[... {len(text) - 2 * half} characters are left out ...]\n{text[-half:]}"
+
+
+def _describe(item: Mapping[str, Any]) -> str:
+    place = ".".join(str(part) for part in item["loc"]) or "the arguments"
+    reason = "there is no such argument" if item["type"] == "extra_forbidden" else item["msg"]
+    return f"{place}: {reason}"

@@ -22,6 +22,7 @@ from swarm.job import TrainJob, build_job
 from swarm.ledger import JobRow, Ledger
 from swarm.trainer.checkpoints import RunCheckpoints
 from swarm.trainer.recovery import ReadBatch, Recovery
+from swarm.trainer.resumption import resumed_checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +71,8 @@ class InitialWeights:
                 self.read_batch,
                 self.config.train_timeout_s,
                 row.job_id,
+                resume_from=resumed_checkpoint(earlier),
+                initial_step=row.initial_step,
             )
             reached = (await recovery.reach(step)).weights.step
             if reached < step:

@@ -34,12 +34,12 @@ from swarm.run.lifecycle import EngineLifecycle
 from swarm.run.running_job import RunningJob
 from swarm.sampler import SamplerInfo
 from swarm.server.initial_weights import InitialWeights
+from swarm.server.resumption import resumed_checkpoint
 from swarm.server.run import JobRun
 from swarm.tracker.codec import Codec
 from swarm.trainer.checkpoints import RunCheckpoints
 from swarm.trainer.loop import TrainLoop
 from swarm.trainer.recovery import Recovery
-from swarm.trainer.resumption import resumed_checkpoint
 from swarm.trainer.run_directories import run_directory, runs_of
 from swarm.types import EpisodeType, FinishedEpisode, TrainBatch, WeightVersion
 
@@ -195,7 +195,8 @@ class Assembly:
         if work is None:
             return {}
         # The step that a run began at is not on its own record.
-        return next((dict(point.metrics) for point in await self.ledger.metrics(work.step - 1, 1)), {})
+        points = await self.ledger.metrics(work.step - 1, 1)
+        return dict(points[0].metrics) if points else {}
 
     async def _read_history(self) -> JobHistory:
         history, after_id = JobHistory(), 0

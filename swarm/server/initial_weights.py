@@ -20,9 +20,9 @@ from swarm.config import ServerConfig
 from swarm.errors import CheckpointError, EngineFailure
 from swarm.job import TrainJob, build_job
 from swarm.ledger import JobRow, Ledger
+from swarm.server.resumption import resumed_checkpoint
 from swarm.trainer.checkpoints import RunCheckpoints
 from swarm.trainer.recovery import ReadBatch, Recovery
-from swarm.trainer.resumption import resumed_checkpoint
 
 logger = logging.getLogger(__name__)
 

@@ -1,7 +1,8 @@
 """The check of the checkpoint that a new run is to begin at, `resume_from` of its job.
 
-Place in the flow: server/commands.py checks it before a new run is recorded, and recovery.py loads it where a run has
-no checkpoint of its own. The engine compares the shapes of tensors when it loads. This module knows no tensors.
+Place in the flow: commands.py asks before it records a new run, and build.py tells recovery where the checkpoint is.
+Recovery loads it while the run has no usable checkpoint of its own. The engine compares the shapes of tensors when it
+loads. This module knows no tensors.
 """
 
 from __future__ import annotations

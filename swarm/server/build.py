@@ -33,8 +33,7 @@ from swarm.run.evaluations import Evaluations
 from swarm.run.lifecycle import EngineLifecycle
 from swarm.run.running_job import RunningJob
 from swarm.sampler import SamplerInfo
-from swarm.server.initial_weights import InitialWeights
-from swarm.server.resumption import resumed_checkpoint
+from swarm.server.initial_weights import InitialWeights, resumed_checkpoint
 from swarm.server.run import JobRun
 from swarm.tracker.codec import Codec
 from swarm.trainer.checkpoints import RunCheckpoints

@@ -34,8 +34,8 @@ from swarm.schemas import ChangeJobRequest, CheckpointResponse, EngineState, Job
 from swarm.server.build import Assembly
 from swarm.server.disk import DiskMeter
 from swarm.server.evaluator import environment_of, evaluator_of
+from swarm.server.initial_weights import require_resumable
 from swarm.server.lease import ServerLease
-from swarm.server.resumption import require_resumable
 from swarm.server.run import JobRun
 from swarm.server.status import build_job_view, build_status
 

@@ -80,6 +80,8 @@ FIXED: Final[Mapping[str, str]] = MappingProxyType(
         "experiment_name": "it names the run: sync a job with another name, which begins a new run",
         "engine": f"the processes of the engine hold the weights: {_NEW_RUN}",
         "model": "the run trains the weights of this model: sync a job with the other model, which begins a new run",
+        "resume_from": "the run began at this checkpoint, or at its model: sync a job with the other resume_from, which"
+        " begins a new run",
         "n_gpu": f"the engine has taken its GPUs: {_NEW_RUN}",
         "dtype": f"the engine has loaded the weights with it: {_NEW_RUN}",
         "seed": f"every step draws random numbers from it: {_NEW_RUN}",

@@ -66,8 +66,8 @@ class _CountingSampler(FakeSampler):
 
 
 class _PacedTrainer(FakeTrainer):
-    def __init__(self, sampler: FakeSampler, pace: Pace) -> None:
-        super().__init__(sampler, step_delay_s=pace.update_s)
+    def __init__(self, sampler: FakeSampler, job: TrainJob, pace: Pace) -> None:
+        super().__init__(sampler, job, step_delay_s=pace.update_s)
         self._pace = pace
 
     async def train(self, batch: TrainBatch) -> StepReport:
@@ -84,4 +84,4 @@ class _PacedBackends(Backends):
     def build(self, job: TrainJob, *, is_fresh: bool) -> Backend:
         sampler = _CountingSampler(self._pace, job.experiment_name)
         built = super().build(job, is_fresh=is_fresh)
-        return replace(built, sampler=sampler, trainer=_PacedTrainer(sampler, self._pace))
+        return replace(built, sampler=sampler, trainer=_PacedTrainer(sampler, job, self._pace))

@@ -75,8 +75,8 @@ class PacedSampler(FakeSampler):
 class PacedTrainer(FakeTrainer):
     """A trainer that works beside the samplers, which stand still only while weights are published."""
 
-    def __init__(self, sampler: PacedSampler, cluster: Cluster) -> None:
-        super().__init__(sampler, step_delay_s=cluster.publish_s)
+    def __init__(self, sampler: PacedSampler, job: TrainJob, cluster: Cluster) -> None:
+        super().__init__(sampler, job, step_delay_s=cluster.publish_s)
         self._sampler, self._cluster = sampler, cluster
 
     async def train(self, batch: TrainBatch) -> StepReport:
@@ -104,7 +104,7 @@ class PacedBackends(Backends):
     def build(self, job: TrainJob, *, is_fresh: bool) -> Backend:
         sampler = PacedSampler(self._cluster)
         backend = super().build(job, is_fresh=is_fresh)
-        return replace(backend, sampler=sampler, trainer=PacedTrainer(sampler, self._cluster))
+        return replace(backend, sampler=sampler, trainer=PacedTrainer(sampler, job, self._cluster))
 
 
 def main(

@@ -75,6 +75,7 @@ _CARRIED_OUT = "one study runs on one kind of server: begin a study for each, wi
 _NO_FACTORS: Mapping[str, str] = MappingProxyType(
     {
         **dict.fromkeys(("project_name", "experiment_name"), _NAMES_RUN),
+        "resume_from": "an arm is trained on from its own checkpoint, which the study chooses",
         "seed": "a seed is a repetition of an arm: --seeds says how many there are",
         **dict.fromkeys(("engine", "n_gpu", "sampler"), _CARRIED_OUT),
         **dict.fromkeys(

@@ -147,7 +147,7 @@ class Backends:
             await sampler.died.wait()
             return sampler.death or "the fake engine died"
 
-        return Backend(sampler, FakeTrainer(sampler), BUNDLED_DIRECTORY, nothing, died, nothing)
+        return Backend(sampler, FakeTrainer(sampler, job), BUNDLED_DIRECTORY, nothing, died, nothing)
 
 
 def _sampling_seeds(seed: int, is_fresh: bool) -> Callable[[], Sequence[int]]:

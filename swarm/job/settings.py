@@ -82,6 +82,10 @@ class JobSettings(DescribedModel):
     model: str = Field(default=BUNDLED_MODEL, min_length=1)
     """`nano` or `micro`, which are bundled, or the directory of a Hugging Face causal language model with its
     tokenizer."""
+    resume_from: str | None = Field(default=None, min_length=1, max_length=4096)
+    """Directory of a checkpoint that the run begins at: with its weights, optimizer, random state and step. See
+    [a run that begins at a checkpoint](models.md#a-run-that-begins-at-a-checkpoint). Default: none, it begins with
+    `model`."""
     n_gpu: int = Field(default=0, ge=0, le=100_000)
     """GPUs of the trainer; 0 is the CPU."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"

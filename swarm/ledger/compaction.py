@@ -37,7 +37,7 @@ _BYTES_OF_A_TURN = " + ".join(
 
 @dataclass(frozen=True, slots=True)
 class NewestRun:
-    """The newest job of a ledger, and the last step that it has trained."""
+    """The newest job of a ledger, and the last step that it has trained, or the one that it began at."""
 
     job: JobRow
     step: int
@@ -61,9 +61,7 @@ def newest_run(path: Path) -> NewestRun | None:
     try:
         with closing(open_for_reading(path)) as connection:
             job = queries.latest_job(connection)
-            step = connection.execute(
-                f"SELECT coalesce(max(step), 0) FROM batches WHERE job_id = {queries.NEWEST_JOB} AND state = 'trained'"
-            ).fetchone()[0]
+            step = 0 if job is None else queries.last_trained_step(connection, job.job_id)
     except sqlite3.Error as error:
         raise LedgerError(f"{path} cannot be read: {error}") from error
     return None if job is None else NewestRun(job, step)

@@ -57,12 +57,18 @@ def end_lease(connection: sqlite3.Connection, at: float, fence: int) -> None:
 
 
 def insert_launch(
-    connection: sqlite3.Connection, at: float, key: str, job: Mapping[str, Any], resolved: Mapping[str, Any]
+    connection: sqlite3.Connection,
+    at: float,
+    key: str,
+    job: Mapping[str, Any],
+    resolved: Mapping[str, Any],
+    *,
+    initial_step: int = 0,
 ) -> JobRow:
     """Start a new run under a key. Raise LaunchConflict, with nothing changed, if another run has the key."""
     if connection.execute("SELECT 1 FROM launches WHERE key = ?", (key,)).fetchone() is not None:
         raise LaunchConflict(f"the run {key} was started before", param="key")
-    started = insert_job(connection, at, job, resolved, key=key)
+    started = insert_job(connection, at, job, resolved, key=key, initial_step=initial_step)
     connection.execute("INSERT INTO launches (key, job_id, at) VALUES (?, ?, ?)", (key, started.job_id, at))
     return started
 
@@ -71,13 +77,12 @@ def launches(connection: sqlite3.Connection, key: str | None = None, limit: int 
     """Return the runs that were started under a key, newest first; with a `key`, the run of that key alone."""
     rows = connection.execute(
         f"SELECT launches.key, launches.at, jobs.*, jobs.job_id = {queries.NEWEST_JOB} AS is_newest,"
-        " (SELECT max(step) FROM batches WHERE batches.job_id = jobs.job_id AND state = 'trained') AS step"
+        " coalesce((SELECT max(step) FROM batches WHERE batches.job_id = jobs.job_id AND state = 'trained'),"
+        " jobs.initial_step) AS step"
         " FROM launches JOIN jobs USING (job_id) WHERE ?1 IS NULL OR key = ?1 ORDER BY jobs.job_id DESC LIMIT ?2",
         (key, limit),
     )
-    return [
-        LaunchRow(row["key"], queries.to_job(row), row["at"], row["step"] or 0, bool(row["is_newest"])) for row in rows
-    ]
+    return [LaunchRow(row["key"], queries.to_job(row), row["at"], row["step"], bool(row["is_newest"])) for row in rows]
 
 
 def newest_launch_key(connection: sqlite3.Connection) -> str | None:

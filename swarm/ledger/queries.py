@@ -58,9 +58,12 @@ def job(connection: sqlite3.Connection, job_id: int) -> JobRow:
 
 
 def last_trained_step(connection: sqlite3.Connection, job_id: int) -> int:
-    """Return the last step that a run has trained, or 0."""
-    row = connection.execute("SELECT max(step) FROM batches WHERE job_id = ? AND state = 'trained'", (job_id,))
-    return row.fetchone()[0] or 0
+    """Return the last step that a run has trained, or the one that it began at."""
+    return connection.execute(
+        "SELECT coalesce((SELECT max(step) FROM batches WHERE job_id = ?1 AND state = 'trained'), initial_step)"
+        " FROM jobs WHERE job_id = ?1",
+        (job_id,),
+    ).fetchone()[0]
 
 
 def job_changes(connection: sqlite3.Connection, job_id: int) -> list[JobChange]:
@@ -297,6 +300,7 @@ def to_job(row: sqlite3.Row) -> JobRow:
         row["created_at"],
         row["origin_job_id"],
         row["origin_step"],
+        row["initial_step"],
     )
 
 

@@ -33,7 +33,7 @@ class JobRow:
     """One run of a job. `job` is as given, `resolved` has every default filled in.
 
     `origin_job_id` and `origin_step` name the run and the step whose weights this run began from. Both are None if it
-    began from the model.
+    began from the model or from a checkpoint. `initial_step` is the step of the checkpoint that it began at, else 0.
     """
 
     job_id: int
@@ -42,6 +42,7 @@ class JobRow:
     created_at: float
     origin_job_id: int | None = None
     origin_step: int | None = None
+    initial_step: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,9 +384,9 @@ class RecordedEpisode:
 class OpenWork:
     """The work that a restarted server continues.
 
-    `step` and `weight_version` are those of the last finished batch, or 0. `running` are the episodes that have not
-    ended, or were only prepared to end, oldest first. `returned` are the ids of batches that were closed and never
-    finished. Their episodes are among `completed`, which wait for a batch, oldest end first.
+    `step` and `weight_version` are those of the last finished batch, or those that the run began at. `running` are the
+    episodes that have not ended, or were only prepared to end, oldest first. `returned` are the ids of batches that
+    were closed and never finished. Their episodes are among `completed`, which wait for a batch, oldest end first.
     """
 
     job: JobRow | None

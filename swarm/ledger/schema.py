@@ -18,7 +18,8 @@ CREATE TABLE jobs (
     resolved TEXT NOT NULL,
     created_at REAL NOT NULL,
     origin_job_id INTEGER REFERENCES jobs,
-    origin_step INTEGER
+    origin_step INTEGER,
+    initial_step INTEGER NOT NULL
 );
 
 CREATE TABLE job_changes (

@@ -1,4 +1,4 @@
-"""The limits of a training run by trained tokens or by seconds.
+"""The limits of a training run by trained tokens, by seconds or by a step.
 
 Place in the flow: `train` (training.py) asks the gate of an `AmountGate` before each chunk of tasks. A chunk is at most
 one step, so the server is at rest when the amount is counted. A run ends with the first step that reaches its limit,
@@ -20,8 +20,8 @@ TOKENS = ("rollout/trained_tokens", "actor/trained_tokens")
 class AmountGate:
     """A limit on the amount of training; pass its method `gate` to `train`.
 
-    `tokens` limits the trained tokens of all steps of the job, also of those before this process. `seconds` count from
-    the creation of the gate. None sets no limit.
+    `tokens` limits the trained tokens of all steps of the run, also of those before this process. `seconds` count from
+    the creation of the gate. `steps` is the last step to train, counted as the server counts. None sets no limit.
     """
 
     def __init__(
@@ -30,12 +30,14 @@ class AmountGate:
         *,
         tokens: float | None,
         seconds: float | None,
+        steps: int | None = None,
         batch_size: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
         self._tokens = tokens
         self._end = None if seconds is None else clock() + seconds
+        self._steps = steps
         self._batch_size = batch_size
         self._clock = clock
         self._granted = 0
@@ -48,15 +50,17 @@ class AmountGate:
         Call it while no episode runs.
         """
         if self._granted == 0:
-            until_rest(self._client)
-            if self._is_reached():
+            step = until_rest(self._client).step
+            if self._is_reached(step):
                 return 0
             self._granted = self._batch_size
         granted = min(number, self._granted)
         self._granted -= granted
         return granted
 
-    def _is_reached(self) -> bool:
+    def _is_reached(self, step: int) -> bool:
+        if self._steps is not None and step >= self._steps:
+            return True
         if self._end is not None and self._clock() >= self._end:
             return True
         return self._tokens is not None and self._count_tokens() >= self._tokens

@@ -97,10 +97,10 @@ def _run(program: Path, options: argparse.Namespace) -> None:
 
 
 def _gate(options: argparse.Namespace, client: SwarmClient, batch_size: int) -> Callable[[int], int] | None:
-    if options.until_tokens is None and options.until_seconds is None:
+    tokens, seconds, steps = options.until_tokens, options.until_seconds, options.until_steps
+    if tokens is None and seconds is None and steps is None:
         return None
-    bounds = AmountGate(client, tokens=options.until_tokens, seconds=options.until_seconds, batch_size=batch_size)
-    return bounds.gate
+    return AmountGate(client, tokens=tokens, seconds=seconds, steps=steps, batch_size=batch_size).gate
 
 
 @contextmanager
@@ -154,6 +154,11 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--until-seconds", type=float, help="end with the first step that is done after this number of seconds"
+    )
+    parser.add_argument(
+        "--until-steps",
+        type=_positive,
+        help="end with the step of this number; steps before a resume_from of the job count",
     )
     parser.add_argument("--run", help="name of this run; the client ids of its episodes begin with it")
     parser.add_argument("--hosted", action="store_true", help="run the program's functions in processes of their own")

@@ -62,8 +62,18 @@ def give_up_dead(client: SwarmClient) -> None:
 class TaskOrder:
     """The order of the train tasks of one run. `chunk` is the number of tasks that keeps the server busy."""
 
-    def __init__(self, program: Program, environment: Environment, job: TrainJob, counts: Sequence[TaskCount]) -> None:
-        """Create the order of a run. `counts` are the tasks that have episodes on the server when the run begins.
+    def __init__(
+        self,
+        program: Program,
+        environment: Environment,
+        job: TrainJob,
+        counts: Sequence[TaskCount],
+        *,
+        initial_step: int = 0,
+    ) -> None:
+        """Create the order of a run. `counts` are the tasks that have episodes on the server when the order begins.
+
+        A run that begins at the checkpoint of `initial_step` leaves out the tasks that the steps before have taken.
 
         Raises EnvironmentInvalid if there is no task to train on.
         """
@@ -72,7 +82,8 @@ class TaskOrder:
         self._num_repeat = job.num_repeat
         self._groups = Counter({(each.data_source, each.task_id): each.groups for each in counts})
         self._waiting = Counter({(each.data_source, each.task_id): each.waiting for each in counts})
-        self._tasks = stream(environment, Split.TRAIN, job.seed)
+        taken = initial_step * job.batch_size * (1 if program.schedule is None else CHOICE)
+        self._tasks = islice(stream(environment, Split.TRAIN, job.seed), taken, None)
         if program.schedule is not None:
             groups = sum(each.groups + each.waiting // job.num_repeat for each in counts)
             # Skip the tasks that an earlier process offered to the curriculum, except those of its last chunk.

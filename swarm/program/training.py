@@ -83,7 +83,7 @@ def train(
         raise EnvironmentInvalid("the job has no end: set total_steps", param="total_steps")
     for client in clients.values():
         give_up_dead(client)
-    order = TaskOrder(program, environment, job, first.task_counts())
+    order = TaskOrder(program, environment, job, first.task_counts(), initial_step=_initial_step(first, job))
     watch = ServerWatch(first)
     failures = 0
     sampling = EpisodeSampling(max_calls=attempt_calls, max_tokens=attempt_tokens)
@@ -109,6 +109,16 @@ def train(
             if len(runs.failures) > MAX_FAILED_SHARE * len(runs.results):
                 raise _fault_of_all([each.error for each in runs.failures], watch.failure_since(started_at))
     return TrainingResult(min(_last_step(client) for client in clients.values()), failures)
+
+
+def _initial_step(client: SwarmClient, job: TrainJob) -> int:
+    """Return the step that the run began at. Wait while a restarted server puts the run together again."""
+    if job.resume_from is None:
+        return 0
+    while (step := client.job().initial_step) is None:
+        until_rest(client)
+        time.sleep(POLL_S)
+    return step
 
 
 def _fault_of_all(errors: Sequence[Exception], server: SwarmError | None) -> SwarmError:

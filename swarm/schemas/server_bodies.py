@@ -76,13 +76,15 @@ class JobView(Body):
     """The answer to GET job: the job as given, and with every default resolved. Both are null without a job.
 
     While an engine runs, `filling` is the step whose batch is being collected, and `in_force` is the resolved job of
-    that step. `revision` counts the changes of the job, and `changes` lists them.
+    that step. `initial_step` is the step that the run began at: 0, or that of `resume_from`. `revision` counts the
+    changes of the job, and `changes` lists them.
     """
 
     job: dict[str, Any] | None
     resolved: dict[str, Any] | None
     in_force: dict[str, Any] | None = None
     filling: int | None = None
+    initial_step: int | None = None
     revision: int = 0
     changes: list[JobChangeView] = Field(default_factory=list[JobChangeView])
 

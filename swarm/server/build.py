@@ -33,7 +33,7 @@ from swarm.run.evaluations import Evaluations
 from swarm.run.lifecycle import EngineLifecycle
 from swarm.run.running_job import RunningJob
 from swarm.sampler import SamplerInfo
-from swarm.server.initial_weights import InitialWeights
+from swarm.server.initial_weights import InitialWeights, resumed_checkpoint
 from swarm.server.run import JobRun
 from swarm.tracker.codec import Codec
 from swarm.trainer.checkpoints import RunCheckpoints
@@ -78,12 +78,13 @@ class Assembly:
     async def build(self, job: TrainJob, row: JobRow, work: OpenWork | None, crashed_at: float | None) -> JobRun:
         """Return a run of `job`, as it was given. The caller starts it with `carry_on`.
 
-        The run continues with `work`, or begins at the first step if `work` is None. `crashed_at` is when a crashed
+        The run continues with `work`, or begins if `work` is None. `crashed_at` is when a crashed
         server began to recover, in seconds of the monotonic clock. Raise EngineFailure if the model does not exist,
         JobInvalid if it has no chat template.
         """
         initial = InitialWeights(self.config, self.ledger, self.backends, self._read_batch, self._checkpoints_of)
-        backend = self.backends.build(await initial.job_for_engine(job, row), is_fresh=work is None)
+        is_fresh = work is None and job.resume_from is None
+        backend = self.backends.build(await initial.job_for_engine(job, row), is_fresh=is_fresh)
         # The worker process imports its libraries while this process imports those of the tokenizer.
         await backend.warm_up()
         with collector_paused("transformers"):
@@ -96,7 +97,7 @@ class Assembly:
                 ),
                 self._read_history(),
             )
-        self.lifecycle.publish(_weights_of(work))
+        self.lifecycle.publish(_weights_of(row, work))
         running_job = RunningJob(
             JobTimeline(job, await self.ledger.job_changes(row.job_id)),
             self.ledger.record_change,
@@ -128,7 +129,15 @@ class Assembly:
             backend=backend,
             service=self._open_service(episodes, backend, codec),
             loop=loop,
-            recovery=Recovery(self.ledger, backend.trainer, checkpoints, self._read_batch, self.config.train_timeout_s),
+            recovery=Recovery(
+                self.ledger,
+                backend.trainer,
+                checkpoints,
+                self._read_batch,
+                self.config.train_timeout_s,
+                resume_from=resumed_checkpoint(job),
+                initial_step=row.initial_step,
+            ),
             fail=self.fail,
             recoveries=history.recoveries,
             crashed_at=crashed_at,
@@ -182,9 +191,11 @@ class Assembly:
         return replace(assemble(row.batch_id, row.step, groups.values()), settings=row.settings)
 
     async def _last_metrics(self, work: OpenWork | None) -> dict[str, float]:
-        if work is None or not work.step:
+        if work is None:
             return {}
-        return dict((await self.ledger.metrics(work.step - 1, 1))[0].metrics)
+        # The step that a run began at is not on its own record.
+        points = await self.ledger.metrics(work.step - 1, 1)
+        return dict(points[0].metrics) if points else {}
 
     async def _read_history(self) -> JobHistory:
         history, after_id = JobHistory(), 0
@@ -204,8 +215,8 @@ def _retire_earlier(home: Path, number: int) -> None:
             run.checkpoints.retire()
 
 
-def _weights_of(work: OpenWork | None) -> WeightVersion:
+def _weights_of(row: JobRow, work: OpenWork | None) -> WeightVersion:
     """Return the weights that the run will serve once its engine is up."""
     if work is None:
-        return WeightVersion(version=0, step=0, published_at=0.0)
+        return WeightVersion(version=row.initial_step, step=row.initial_step, published_at=0.0)
     return WeightVersion(version=work.weight_version, step=work.step, published_at=0.0)

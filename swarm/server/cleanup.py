@@ -65,9 +65,9 @@ def clean(home: Path, *, keep_days: float, is_dry_run: bool = False) -> Cleaned:
 
 
 def _recovery_step(home: Path, run: NewestRun) -> int:
-    """Return the step of the newest valid checkpoint of the run, or 0 if there is none.
+    """Return the step of the newest valid checkpoint of the run, or the one that it began at if there is none.
 
-    Without a valid checkpoint, recovery starts at the first step and needs every token.
+    Without a valid checkpoint, recovery starts at the first step of the run and needs every token.
     """
     names = run.job.resolved
     directory = run_directory(home, names["project_name"], names["experiment_name"], run.job.job_id)
@@ -81,7 +81,7 @@ def _recovery_step(home: Path, run: NewestRun) -> int:
                 logger.warning("not counted on: %s", error.message)
                 continue
             return step_of(checkpoint) or 0
-    return 0
+    return run.job.initial_step
 
 
 def _superfluous(home: Path, run: NewestRun | None) -> list[Path]:

@@ -34,6 +34,7 @@ from swarm.schemas import ChangeJobRequest, CheckpointResponse, EngineState, Job
 from swarm.server.build import Assembly
 from swarm.server.disk import DiskMeter
 from swarm.server.evaluator import environment_of, evaluator_of
+from swarm.server.initial_weights import require_resumable
 from swarm.server.lease import ServerLease
 from swarm.server.run import JobRun
 from swarm.server.status import build_job_view, build_status
@@ -186,7 +187,7 @@ class SwarmServer:
     async def start_engine(self, resume: Resume = True) -> None:
         """Begin to boot the synced job and return at once. The state tells when it serves or why it failed.
 
-        Raise JobInvalid without a job, or if a job with another model should start from the present weights. Raise
+        Raise JobInvalid without a job, or if the job cannot start from the present weights or its `resume_from`. Raise
         IllegalTransition if the engine is started already.
         """
         async with self._commands:
@@ -204,7 +205,8 @@ class SwarmServer:
     async def launch(self, key: str, data: dict[str, Any]) -> LaunchView:
         """Begin to boot a job as a new run, once per key. With a known key, only return the state of its run.
 
-        Raise JobInvalid, and LaunchConflict while another run is active or if the key was used for another job.
+        Raise JobInvalid, also for a `resume_from` that it cannot begin at. Raise LaunchConflict while another run is
+        active, or if the key was used for another job.
         """
         job = build_job(data)
         await self._check(job)
@@ -218,9 +220,11 @@ class SwarmServer:
                 running = await self._ledger.newest_launch_key()
                 name = _name_of(self._job) if running is None else f" (launched as {running})"
                 raise LaunchConflict(f"another run is {self.lifecycle.state}{name}: stop it first, or wait for its end")
-            self._job = job
             # Recorded before the engine boots: even after a crash, the same key never starts the job twice.
-            row = await self._ledger.record_launch(key, *_as_recorded(job))
+            row = await self._ledger.record_launch(
+                key, *_as_recorded(job), initial_step=await asyncio.to_thread(require_resumable, job)
+            )
+            self._job = job
             await self.lifecycle.move(EngineState.BOOTING)
             self._spawn(self._boot(job, row, None), "engine")
             return self._view_launch(LaunchRow(key, row, row.created_at, 0, True)).model_copy(update={"is_new": True})
@@ -305,7 +309,7 @@ class SwarmServer:
         """Return the job as its run was given it, the run, and the work of an earlier run of the job.
 
         The work is None for a new run, which this method records in the ledger. Raise JobInvalid if the new run cannot
-        start from the present weights.
+        start from the present weights or from its `resume_from`.
         """
         if resume and (known := await self._on_record()) is not None:
             row, timeline = known
@@ -331,7 +335,15 @@ class SwarmServer:
                     " whose directory a new job can have as its model",
                     param="lora_rank",
                 )
-        row = await self._ledger.record_job(*_as_recorded(job), from_weights=resume == "weights")
+        if resume == "weights" and job.resume_from is not None:
+            raise JobInvalid(
+                "resume_from: the run would begin at this checkpoint and with the existing weights: leave one out",
+                param="resume_from",
+            )
+        initial_step = await asyncio.to_thread(require_resumable, job)
+        row = await self._ledger.record_job(
+            *_as_recorded(job), from_weights=resume == "weights", initial_step=initial_step
+        )
         return job, row, None
 
     async def _boot(self, job: TrainJob, row: JobRow, work: OpenWork | None) -> None:

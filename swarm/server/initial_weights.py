@@ -1,8 +1,9 @@
-"""The initial weights of a run that starts from the weights of an earlier run.
+"""The initial weights of a run that starts from the weights of an earlier run, or at a checkpoint.
 
-Place in the flow: build.py calls it before it builds the backend of a run. The ledger has the earlier run, so missing
-weights can be recomputed. The module starts the earlier run's engine, recovers it at the step, and saves the weights to
-the directory of the new run. From then on, the new run does not need the earlier one. It knows no tensors.
+Place in the flow: commands.py checks the checkpoint of `resume_from` before it records a run. build.py asks for the
+weights of an earlier run of the same ledger before it builds the backend. They can be recomputed: the module starts the
+earlier run's engine, recovers it at the step, and saves the weights to the directory of the new run. From then on, the
+new run does not need the earlier one. It knows no tensors.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
 
 from swarm.backends.base import Backend, Backends
 from swarm.config import ServerConfig
-from swarm.errors import CheckpointError, EngineFailure
+from swarm.errors import CheckpointError, EngineFailure, JobInvalid
 from swarm.job import TrainJob, build_job
 from swarm.ledger import JobRow, Ledger
 from swarm.trainer.checkpoints import RunCheckpoints
+from swarm.trainer.manifest import verify_checkpoint
 from swarm.trainer.recovery import ReadBatch, Recovery
 
 logger = logging.getLogger(__name__)
@@ -31,6 +34,36 @@ NOT_OF_A_MODEL = frozenset({"manifest.json", "trainer_state.pt"})
 Directories in a checkpoint hold shards of such files.
 """
 END_TIMEOUT_S = 20.0
+_SAME: Final = ("engine", "model")
+_SAME_WITH_LORA: Final = ("lora_alpha", "lora_target_modules")
+
+
+def resumed_checkpoint(job: TrainJob) -> Path | None:
+    """Return the directory that `resume_from` names, or None without one."""
+    return None if job.resume_from is None else Path(job.resume_from).expanduser().resolve()
+
+
+def require_resumable(job: TrainJob) -> int:
+    """Return the step that a new run of the job begins at: 0, or that of `resume_from`.
+
+    Raise JobInvalid unless `resume_from` is a whole checkpoint of the same model, before the end of the job.
+    """
+    directory = resumed_checkpoint(job)
+    if directory is None:
+        return 0
+    if not directory.is_dir():
+        raise _refusal(f"no directory {directory}: give that of a checkpoint, which this server can read")
+    try:
+        manifest = verify_checkpoint(directory)
+    except CheckpointError as error:
+        raise _refusal(error.message) from error
+    except OSError as error:
+        raise _refusal(f"checkpoint {directory} cannot be read: {error.strerror}") from error
+    _compare(directory, manifest.get("job") or {}, job.resolve().model_dump(mode="json"))
+    step: int = manifest["step"]
+    if job.total_steps is not None and step >= job.total_steps:
+        raise _refusal(f"checkpoint {directory} is of step {step}, and the job ends with total_steps {job.total_steps}")
+    return step
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +103,8 @@ class InitialWeights:
                 self.read_batch,
                 self.config.train_timeout_s,
                 row.job_id,
+                resume_from=resumed_checkpoint(earlier),
+                initial_step=row.initial_step,
             )
             reached = (await recovery.reach(step)).weights.step
             if reached < step:
@@ -90,6 +125,20 @@ class InitialWeights:
                 await backend.sampler.start()
         except TimeoutError:
             raise EngineFailure(f"the engine of the previous run did not start within {limit_s:.0f} s") from None
+
+
+def _compare(directory: Path, stored: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """Raise JobInvalid if engine, model or adapter of the job are not those of the checkpoint."""
+    with_lora = _SAME_WITH_LORA if wanted["lora_rank"] else ()
+    for name in (*_SAME, "lora_rank", *with_lora):
+        if stored.get(name) != wanted[name]:
+            raise _refusal(
+                f"checkpoint {directory} was written with {name} {stored.get(name)}, and the job has {wanted[name]}"
+            )
+
+
+def _refusal(reason: str) -> JobInvalid:
+    return JobInvalid(f"resume_from: {reason}", param="resume_from")
 
 
 def _keep_model(draft: Path, place: Path) -> None:

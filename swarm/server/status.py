@@ -72,6 +72,7 @@ def build_job_view(job: TrainJob | None, run: JobRun | None) -> JobView:
         update={
             "in_force": running.at(running.filling).model_dump(mode="json"),
             "filling": running.filling,
+            "initial_step": run.recovery.initial_step,
             "revision": running.timeline.revision,
             "changes": [_view(change) for change in running.timeline.changes],
         }

@@ -34,7 +34,8 @@ def read_manifest(directory: Path) -> dict[str, Any]:
 def verify_checkpoint(directory: Path) -> dict[str, Any]:
     """Return the manifest of a complete checkpoint of either trainer. Raise CheckpointError."""
     manifest = read_manifest(directory)
-    if not {"step", "weight_version", "files"} <= manifest.keys():
+    types = {"step": int, "weight_version": int, "files": dict}
+    if not all(isinstance(manifest.get(name), kind) for name, kind in types.items()):
         raise CheckpointError(f"{directory} is not a checkpoint of this service: its {MANIFEST} names no step")
     verify_files(directory, manifest["files"])
     return manifest

@@ -12,12 +12,14 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from swarm.errors import CheckpointError, EngineFailure, NotFound, SwarmError
 from swarm.ledger import BatchRow, Ledger
 from swarm.sampler import EngineLost
 from swarm.trainer.base import Trainer
 from swarm.trainer.checkpoints import RunCheckpoints, step_of
+from swarm.trainer.manifest import verify_checkpoint
 from swarm.types import TrainBatch, WeightVersion
 
 logger = logging.getLogger(__name__)
@@ -44,7 +46,8 @@ class Recovered:
 class Recovery:
     """Recovery of the weights of a step.
 
-    `train_timeout_s` bounds the replay of one batch. `job_id` names the run; None is the newest.
+    `train_timeout_s` bounds the replay of one batch. `job_id` names the run; None is the newest. `resume_from` is the
+    checkpoint that the run began at, at the step `initial_step`. Without one, it began with its model at step 0.
     """
 
     ledger: Ledger
@@ -53,6 +56,8 @@ class Recovery:
     read_batch: ReadBatch
     train_timeout_s: float
     job_id: int | None = None
+    resume_from: Path | None = None
+    initial_step: int = 0
 
     async def restore(self, step: int) -> Recovered:
         """Bring the weights of a freshly started engine to `step`.
@@ -89,9 +94,19 @@ class Recovery:
         return Recovered(weights, step, replayed, time.monotonic() - began)
 
     async def require_way_to(self, step: int) -> None:
-        """Raise NotFound if the weights of a step can neither be loaded nor replayed from the ledger."""
+        """Raise NotFound if the weights of a step can neither be loaded nor replayed from the ledger.
+
+        Raise CheckpointError if the run's own checkpoints begin later, and `resume_from` is not whole any more.
+        """
+        if step < self.initial_step:
+            raise NotFound(
+                f"this run began at step {self.initial_step}, with resume_from: it cannot go to step {step}",
+                param="step",
+            )
         newest = next(iter(self.checkpoints.candidates(step)), None)
-        start = 0 if newest is None else step_of(newest) or 0
+        start = self.initial_step if newest is None else step_of(newest) or 0
+        if newest is None and self.resume_from is not None:
+            await asyncio.to_thread(verify_checkpoint, self.resume_from)
         lost = await self.ledger.first_step_without_tokens(start, step)
         if lost is not None:
             steps = sorted({step_of(path) or 0 for path in self.checkpoints.newest_first()})
@@ -102,7 +117,10 @@ class Recovery:
             )
 
     async def _load_newest(self, step: int) -> WeightVersion:
-        """Load the newest usable checkpoint, or keep the base model, which is step 0. Raise EngineLost."""
+        """Load the newest usable checkpoint, or the one that the run began at, or keep the base model, step 0.
+
+        Raise EngineLost, and CheckpointError if the checkpoint that the run began at cannot be loaded.
+        """
         for directory in self.checkpoints.candidates(step):
             try:
                 weights = await self.trainer.load(directory)
@@ -111,7 +129,23 @@ class Recovery:
                 continue
             logger.info("loaded %s (step %d)", directory, weights.step)
             return weights
+        if self.resume_from is not None:
+            return await self._load_initial(self.resume_from)
         return WeightVersion(version=0, step=0, published_at=time.time())
+
+    async def _load_initial(self, directory: Path) -> WeightVersion:
+        """Load the checkpoint that the run began at. Raise CheckpointError unless it still has that step."""
+        try:
+            weights = await self.trainer.load(directory)
+        except CheckpointError as error:
+            raise CheckpointError(f"resume_from: {error.message}; the run begins there and has none later") from error
+        if weights.step != self.initial_step:
+            raise CheckpointError(
+                f"resume_from: checkpoint {directory} is of step {weights.step} now, and the run began at step"
+                f" {self.initial_step}: put the earlier one back, or begin another run"
+            )
+        logger.info("began at %s (step %d)", directory, weights.step)
+        return weights
 
     async def _replay(self, row: BatchRow, weights: WeightVersion) -> WeightVersion:
         if row.step != weights.step + 1:

@@ -45,7 +45,7 @@ async def fake(anyio_backend: str) -> AsyncIterator[Backend]:
     sampler, endless = FakeSampler(), FakeSampler(reply=_ramble, token_delay_s=0.001)
     await sampler.start()
     await endless.start()
-    yield Backend(sampler, endless, FakeTrainer(endless, step_delay_s=0.02))
+    yield Backend(sampler, endless, FakeTrainer(endless, TrainJob(engine="fake"), step_delay_s=0.02))
     await sampler.stop()
     await endless.stop()
 

@@ -88,7 +88,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Script:
         def build(self, job: TrainJob, *, is_fresh: bool) -> Backend:
             backend = super().build(job, is_fresh=is_fresh)
             script.sampler = FakeSampler(reply=script.next_line)
-            return replace(backend, sampler=script.sampler, trainer=FakeTrainer(script.sampler))
+            return replace(backend, sampler=script.sampler, trainer=FakeTrainer(script.sampler, job))
 
     monkeypatch.setattr(swarm.server.http, "Backends", ScriptedBackends)
     return script

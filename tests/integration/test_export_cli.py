@@ -24,6 +24,7 @@ from swarm.backends.process.worker_process import WorkerProcess
 from swarm.backends.verl.driver.checkpoint import CheckpointOrigin, write_checkpoint
 from swarm.cli import app
 from swarm.config import ServerConfig
+from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORY
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
@@ -198,7 +199,7 @@ async def test_a_damaged_checkpoint_is_named_and_not_exported(trained: Trained, 
 
 async def test_a_checkpoint_of_engine_fake_has_no_model_to_export(trained: Trained, tmp_path: Path) -> None:
     checkpoint = tmp_path / "step-000000"
-    await FakeTrainer(FakeSampler()).save(checkpoint)
+    await FakeTrainer(FakeSampler(), TrainJob(engine="fake")).save(checkpoint)
     done = export(trained, str(checkpoint), str(tmp_path / "out"))
     assert done.exit_code == 1 and "holds no weights" in done.stderr
 

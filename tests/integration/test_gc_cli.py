@@ -113,7 +113,7 @@ async def fill(home: Path, *, steps: int, episodes: int, checkpoint_at: int, cal
     engine = FakeSampler()
     await engine.start()
     engine.weight_version = checkpoint_at - 1
-    trainer = FakeTrainer(engine)
+    trainer = FakeTrainer(engine, JOB)
     await trainer.train(TrainBatch("b", checkpoint_at, (Group("t", (make_episode("e", "t"),)),)))
     run = run_directory(home, JOB.project_name, JOB.experiment_name, row.job_id)
     await trainer.save(run / "recovery" / f"step-{checkpoint_at:06d}")

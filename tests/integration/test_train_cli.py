@@ -112,6 +112,14 @@ def test_the_folder_of_a_server_is_taken_for_no_training(own: Path, start_server
     assert done.stderr.count("\n") == 1 and "no training is on record there" in done.stderr
 
 
+def test_a_training_that_would_begin_at_a_checkpoint_is_refused(own: Path) -> None:
+    (own / "job.yaml").write_text(f"{JOB}resume_from: step-000002\n")
+    done = train(own)
+    assert done.exit_code == 2 and done.stdout == ""
+    assert done.stderr.count("\n") == 1 and "resume_from: swarm train" in done.stderr
+    assert not Path("runs/train/longer").exists()
+
+
 def test_a_program_of_which_every_attempt_fails_ends_with_the_reason(own: Path, start_server: Any) -> None:
     (own / "broken.py").write_text("def agent(task, model, session): return {}[task.task_id]\n")
     done = train(own, "--program", str(own / "broken.py"), "--url", start_server().url)

@@ -16,6 +16,7 @@ from typing import Any
 
 from swarm.backends.fake.sampler import FakeSampler
 from swarm.errors import CheckpointError, EngineFailure
+from swarm.job import TrainJob
 from swarm.trainer.manifest import MANIFEST, describe_file
 from swarm.types import StepReport, TrainBatch, WeightVersion
 
@@ -29,8 +30,11 @@ class FakeTrainer:
     The step numbered `fail_at_step` raises EngineFailure each time.
     """
 
-    def __init__(self, sampler: FakeSampler, *, step_delay_s: float = 0.0, fail_at_step: int | None = None) -> None:
+    def __init__(
+        self, sampler: FakeSampler, job: TrainJob, *, step_delay_s: float = 0.0, fail_at_step: int | None = None
+    ) -> None:
         self._sampler = sampler
+        self._job = job
         self._step_delay_s = step_delay_s
         self._fail_at_step = fail_at_step
         self._step = 0
@@ -64,7 +68,8 @@ class FakeTrainer:
             directory.mkdir(parents=True, exist_ok=True)
             _write_whole(directory / STATE_FILE, state)
             files = {STATE_FILE: describe_file(directory / STATE_FILE)}
-            _write_whole(directory / MANIFEST, {"format": FORMAT, **state, "job": {}, "files": files})
+            job = self._job.resolve().model_dump(mode="json")
+            _write_whole(directory / MANIFEST, {"format": FORMAT, **state, "job": job, "files": files})
         except OSError as error:
             raise CheckpointError(f"{directory}: cannot be written: {error.strerror}") from error
 

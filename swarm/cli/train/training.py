@@ -284,6 +284,12 @@ def _job_of(
     from swarm.job import TrainJob, build_job
 
     given = TrainJob() if path is None else TrainJob.build_job_from_yaml(path)
+    if given.resume_from is not None:
+        raise BadRequest(
+            "resume_from: swarm train scores a training from its first step on: take it out, or run the program as a"
+            " command (python -m swarm.program)",
+            param="resume_from",
+        )
     changes: dict[str, Any] = {"total_steps": given.total_steps or STEPS}
     if "experiment_name" not in given.model_fields_set:
         changes["experiment_name"] = re.sub(r"[^\w.-]+", "-", environment)

@@ -28,8 +28,9 @@ def insert_job(
     *,
     from_weights: bool = False,
     key: str | None = None,
+    initial_step: int = 0,
 ) -> JobRow:
-    """Start a new run, whose steps count from 0 and whose pool is empty.
+    """Start a new run, whose steps count from `initial_step` and whose pool is empty.
 
     With `from_weights` it begins from the weights of the previous run, if there is one. The open work of the previous
     run is closed with the reason `job_replaced`.
@@ -38,14 +39,17 @@ def insert_job(
     earlier = queries.latest_job(connection) if from_weights else None
     origin = None if earlier is None else (earlier.job_id, queries.last_trained_step(connection, earlier.job_id))
     row = connection.execute(
-        "INSERT INTO jobs (job, resolved, created_at, origin_job_id, origin_step) VALUES (?, ?, ?, ?, ?) RETURNING *",
-        (to_json(job), to_json(resolved), at, *(origin or (None, None))),
+        "INSERT INTO jobs (job, resolved, created_at, origin_job_id, origin_step, initial_step)"
+        " VALUES (?, ?, ?, ?, ?, ?) RETURNING *",
+        (to_json(job), to_json(resolved), at, *(origin or (None, None)), initial_step),
     ).fetchone()
     started = queries.to_job(row)
     names = {name: started.resolved.get(name) for name in ("project_name", "experiment_name")}
     named = {} if key is None else {"key": key}
     weights = {} if origin is None else {"weights_of": {"job_id": origin[0], "step": origin[1]}}
-    insert_event(connection, at, "job.started", {"job_id": started.job_id, **names, **named, **weights})
+    place = started.job.get("resume_from")
+    checkpoint = {} if place is None else {"resume_from": {"path": place, "step": initial_step}}
+    insert_event(connection, at, "job.started", {"job_id": started.job_id, **names, **named, **weights, **checkpoint})
     return started
 
 

@@ -34,10 +34,12 @@ def recover(connection: sqlite3.Connection, at: float, reason: str = "server_res
     )
     waiting = queries.episodes_with_turns(connection, IN_POOL, "ended_at, number")
     running = queries.episodes_with_turns(connection, "state IN ('running', 'prepared')", "number")
+    job = queries.latest_job(connection)
+    initial = 0 if job is None else job.initial_step
     return OpenWork(
-        job=queries.latest_job(connection),
-        step=0 if last is None else last["step"],
-        weight_version=0 if last is None else last["weight_version"],
+        job=job,
+        step=initial if last is None else last["step"],
+        weight_version=initial if last is None else last["weight_version"],
         running=running,
         returned=returned,
         completed=waiting,

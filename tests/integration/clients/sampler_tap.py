@@ -90,6 +90,6 @@ class TappedBackends(Backends):
         backend = super().build(job, is_fresh=is_fresh)
         if job.engine == "fake":
             sampler = FakeSampler(reply=self.script.next_line)
-            backend = replace(backend, sampler=sampler, trainer=FakeTrainer(sampler))
+            backend = replace(backend, sampler=sampler, trainer=FakeTrainer(sampler, job))
         self.tap = TappedSampler(backend.sampler)
         return replace(backend, sampler=self.tap)

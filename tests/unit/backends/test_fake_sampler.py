@@ -12,6 +12,7 @@ import pytest
 from swarm.backends.fake.sampler import FakeSampler, Fault, FaultKind
 from swarm.backends.fake.trainer import FakeTrainer
 from swarm.errors import EngineFailure
+from swarm.job import TrainJob
 from swarm.types import FinishedEpisode, FinishReason, Group, SamplingParams, TokenDelta, TrainBatch
 
 pytestmark = pytest.mark.anyio
@@ -92,7 +93,7 @@ async def test_missing_tokenizer_is_one_clear_line(tmp_path: Path) -> None:
 
 async def test_failing_step_leaves_the_version() -> None:
     sampler = await started()
-    trainer = FakeTrainer(sampler, fail_at_step=2)
+    trainer = FakeTrainer(sampler, TrainJob(engine="fake"), fail_at_step=2)
     assert (await trainer.train(make_batch(1))).weight_version.version == 1
     with pytest.raises(EngineFailure, match="step 2"):
         await trainer.train(make_batch(2))
@@ -100,7 +101,7 @@ async def test_failing_step_leaves_the_version() -> None:
 
 
 async def test_advantages_are_rewards_around_the_mean_of_their_group() -> None:
-    report = await FakeTrainer(await started()).train(make_batch(1))
+    report = await FakeTrainer(await started(), TrainJob(engine="fake")).train(make_batch(1))
     assert report.advantages == {"a": -0.5, "b": 0.5, "alone": 0.0}
 
 

@@ -107,7 +107,7 @@ def test_an_answer_costs_no_more_with_many_episodes_on_record(path: Path, questi
 def fill(path: Path, batches: int) -> None:
     """A job that trained half of each of so many batches of 20 episodes; the last batch is of step 5."""
     with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("INSERT INTO jobs VALUES (1, '{}', '{}', 1.0, NULL, NULL)")
+        connection.execute("INSERT INTO jobs VALUES (1, '{}', '{}', 1.0, NULL, NULL, 0)")
         for batch in range(batches):
             step = batch - batches + 6
             connection.execute(

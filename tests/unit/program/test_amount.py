@@ -35,6 +35,12 @@ def test_training_ends_with_the_step_that_reaches_the_tokens(client: SwarmClient
     assert train(client, load_environment("copy"), JOB, gate=again.gate).steps == done.steps
 
 
+def test_training_ends_with_a_step_and_counts_those_that_were_there(client: SwarmClient) -> None:
+    for last in (2, 3, 3):
+        gate = AmountGate(client, tokens=None, seconds=None, steps=last, batch_size=JOB.batch_size)
+        assert train(client, load_environment("copy"), JOB, gate=gate.gate).steps == last
+
+
 def test_training_ends_with_the_first_step_after_the_seconds(client: SwarmClient) -> None:
     times = iter([0.0, 1.0, 2.0, 10.0])
     gate = AmountGate(client, tokens=None, seconds=5, batch_size=JOB.batch_size, clock=lambda: next(times))

@@ -59,6 +59,15 @@ def test_a_new_run_has_each_task_of_the_order_in_all_its_repeats(few: Environmen
     assert ids(order.take(3, 0.5)) == [name for name in wanted[6:] for _ in range(4)]
 
 
+def test_a_run_that_begins_at_a_checkpoint_leaves_out_what_the_steps_before_took(few: Environment) -> None:
+    order = TaskOrder(PLAIN, few, JOB, [], initial_step=2)
+    assert ids(order.take(3, 0.5)) == [name for name in whole_order(few, 9)[6:] for _ in range(4)]
+    everything = replace(PLAIN, schedule=lambda tasks, progress: tasks)
+    chosen = ids(TaskOrder(everything, load_environment("reverse"), JOB, [], initial_step=2).take(3, 0.5))
+    later = whole_order(load_environment("reverse"), CHOICE * 6 + 3)[CHOICE * 6 :]
+    assert chosen == [name for name in later for _ in range(4)]
+
+
 @given(st.lists(st.integers(0, 4), min_size=12, max_size=12))
 def test_what_is_held_and_what_comes_next_are_the_whole_order_together(few: Environment, done: list[int]) -> None:
     """Each of the first twelve places has some of its episodes on record; one with all four may be in a batch."""

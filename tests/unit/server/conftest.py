@@ -49,8 +49,8 @@ class Gate:
 class GatedTrainer(FakeTrainer):
     """Its steps pass a gate; the batches it was given are on record."""
 
-    def __init__(self, sampler: FakeSampler, gate: Gate, trained: list[TrainBatch]) -> None:
-        super().__init__(sampler)
+    def __init__(self, sampler: FakeSampler, job: TrainJob, gate: Gate, trained: list[TrainBatch]) -> None:
+        super().__init__(sampler, job)
         self._gate = gate
         self._trained = trained
         self._fake = sampler
@@ -87,7 +87,7 @@ class OpenBackends(Backends):
         self.sampler = backend.sampler
         return Backend(
             backend.sampler,
-            GatedTrainer(backend.sampler, self.gate, self.trained),
+            GatedTrainer(backend.sampler, job, self.gate, self.trained),
             backend.tokenizer_path,
             backend.warm_up,
             backend.died,

@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from swarm.backends.local.sampler import LocalSampler
 from swarm.backends.local.trainer import LocalTrainer, build_local, build_worker
 from swarm.backends.process.worker_process import WorkerProcess
 from swarm.config import ServerConfig
+from swarm.errors import CheckpointError, NotFound
 from swarm.job import TrainJob
 from swarm.ledger import BatchRow, Ledger
 from swarm.sampler import EngineLost
@@ -160,6 +161,25 @@ async def test_a_checkpoint_of_the_last_step_needs_no_replay(
     checkpoint_at(trained, recovery, 2)
     checkpoint_at(trained, recovery, 4)
     await expect_final_weights(trained, recovery, replayed=0, directory=tmp_path / "again")
+
+
+async def test_a_run_that_began_at_a_checkpoint_is_replayed_from_there(
+    trained: Trained, recovery: Recovery, tmp_path: Path
+) -> None:
+    began = replace(recovery, resume_from=trained.final.with_name("step-2"), initial_step=2)
+    await expect_final_weights(trained, began, replayed=2, directory=tmp_path / "again")
+    with pytest.raises(NotFound, match="began at step 2"):
+        await began.require_way_to(1)
+
+
+async def test_a_run_whose_first_checkpoint_is_gone_or_another_one_is_not_begun_anew(
+    trained: Trained, recovery: Recovery, tmp_path: Path
+) -> None:
+    with pytest.raises(CheckpointError, match=r"resume_from: .*cannot be read"):
+        await replace(recovery, resume_from=tmp_path / "gone", initial_step=2).restore(STEPS)
+    with pytest.raises(CheckpointError, match="is of step 4 now, and the run began at step 2"):
+        await replace(recovery, resume_from=trained.final, initial_step=2).restore(STEPS)
+    assert [row.step for row in await recovery.ledger.trained_batches(0)] == [1, 2, 3, 4]
 
 
 async def test_a_killed_worker_costs_no_bit_of_the_weights(

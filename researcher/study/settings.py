@@ -79,8 +79,8 @@ class StudySettings(BaseModel):
 
     Language model: `llm_price` is in dollars per million tokens, for input and output. After `llm_patience` minutes
     without an answer of the language model, `on_llm_outage` chooses what happens to the study. The model may think
-    about one question for `llm_deadline` minutes. `llm_tools` says how it calls tools: `auto` as its server does, `json`
-    in text.
+    about one question for `llm_deadline` minutes. `llm_tools` says how it calls tools: `auto` as its server does,
+    `json` in text.
 
     News: `webhook` is a URL that gets the news of the study.
     """

@@ -257,7 +257,7 @@ def _what_is_added(arm: Arm, changed: Mapping[str, Any], has_parents_program: bo
     if added := [name for name, value in changed.items() if value != setting_of(baseline.job, name)]:
         return f"{', '.join(added)} does not return to the baseline's value, so nothing is taken away"
     if not changed and has_parents_program:
-        return "nothing is taken away: set a setting back to the baseline's value, or give a program that leaves out a part"
+        return "nothing is taken away: set a setting back to the baseline's value, or give a program without a part"
     return None
 
 

@@ -152,7 +152,8 @@ def show_results(analysis: Analysis) -> str:
     for arm in analysis.arms:
         before = list(arm.base_scores.values())
         base = number_as_words(sum(before) / len(before)) if before else "n/a"
-        scores = f"{number_as_words(arm.mean)} [{number_as_words(arm.ci_low)}, {number_as_words(arm.ci_high)}], before {base}"
+        mean, low, high = map(number_as_words, (arm.mean, arm.ci_low, arm.ci_high))
+        scores = f"{mean} [{low}, {high}], before {base}"
         lines.append(f"- {arm.arm}: {scores if arm.scores else 'no score'}; {len(arm.scores)} seeds")
     lines.append("Comparisons with the baseline (difference, interval, corrected p, verdict):")
     lines += [

@@ -37,7 +37,7 @@ def frame(request: FrameRequest | None = None, **answer: Any) -> Charter:
 
 
 def arm(name: str, program: str = "", **settings: Any) -> dict[str, Any]:
-    return {"name": name, "settings": settings, "program": program, "rationale": "r"}
+    return {"name": name, "settings": settings, "program": program, "purpose": "r"}
 
 
 def plan(charter: Charter, *arms: dict[str, Any], history: History | None = None) -> Plan:
@@ -67,8 +67,9 @@ def test_arms_of_a_framed_question_are_its_levels_and_the_baseline_is_added() ->
         {"program": "second try", "lr": 0.003},
     ]
     assert planned.arms[0].is_baseline and planned.arms[0].name == "plain lr=0.001" == charter.baseline
-    # What has the same program is a change of the first arm that has it.
-    assert [item.parent for item in planned.arms] == [None, charter.baseline, charter.baseline, "try"]
+    # A program is written once: the other arms that have it name the first one.
+    assert [item.parent for item in planned.arms] == [None, *[charter.baseline] * 3]
+    assert [item.program_of for item in planned.arms] == [None, None, charter.baseline, "try"]
 
 
 @pytest.mark.parametrize(
@@ -121,7 +122,7 @@ def test_search_is_free_within_the_space_that_was_framed() -> None:
         ({"vary": ["learning_rate=1,2"]}, "did you mean 'lr'"),
         ({"vary": LR, "baseline": ["lr=1"]}, "there is no level 'lr=1': choose from lr=0.001, lr=0.003"),
         ({"vary": LR, "ask": "interaction"}, "--ask interaction is about two factors"),
-        ({"vary": LR, "ask": "sooner"}, "ask: sooner is judged by area or steps-to"),
+        ({"vary": LR, "ask": "sooner"}, "judged_by: area needs scores in mid-training: give eval_every"),
         ({"vary": LR, "fix": ["lr=1"]}, "--fix fixes"),
         ({"vary": LR, "fix": ["num_repeat=1000"]}, "batch_size .* is above 2048"),
         ({"vary": ["model=nano,/etc"]}, "a person alone may ask for model"),
@@ -150,7 +151,7 @@ def test_answer_that_is_no_question_is_refused_by_name(answer: dict[str, Any], m
         ({"vary": LR, "fix": ["num_repeat=4"]}, "fix: the person fixed num_repeat=8"),
         ({"vary": LR, "fix": ["temperature=1"]}, "fix: the person did not fix temperature"),
         ({"vary": LR, "baseline": ["lr=0.001"]}, "baseline: the person compares with lr=0.003"),
-        ({"vary": LR, "compared_at": "episodes"}, "compared_at: the person compares at equal steps"),
+        ({"vary": LR, "compared_at": "episodes"}, "compared_at: the person fixed steps, got episodes"),
     ],
 )
 def test_answer_that_changes_what_a_person_said_is_refused_by_name(answer: dict[str, Any], message: str) -> None:

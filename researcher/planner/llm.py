@@ -278,8 +278,8 @@ class LLMPlanner:
         parts = [f"The program of its parent {parent.arm}, from which it is {derived}:\n\n{quote_code(parent.code)}"]
         if arm.second_parent is not None:
             parts.append(self._show_program(arm.second_parent, "The program of its second parent"))
-        is_mended = arm.operator is Operator.DEBUG and self._records is not None
-        if is_mended and (failure := self._records.describe_failure(parent.arm)):
+        records = self._records if arm.operator is Operator.DEBUG else None
+        if records is not None and (failure := records.describe_failure(parent.arm)):
             parts.append(f"What went wrong with {parent.arm}:\n\n{quote_text(failure)}")
         return "\n\n".join(parts)
 

@@ -36,8 +36,8 @@ ITERATION = re.compile(r"^Iterations?(?: so far)?: (\d+)", re.MULTILINE)
 
 
 class ReplyServer:
-    """Serves replies on a free port of this machine. `failures` is what the next calls get instead: an HTTP status, or
-    one of the ways of failing above. Questions of the kinds in `down` get status 503 for as long as they stand there.
+    """Serves replies on a free port of this machine. `failures` is what the next calls get instead: an HTTP status,
+    one of the ways of failing above, or None for the reply after all. Questions of the kinds in `down` get status 503 for as long as they stand there.
     With `retry_after`, statuses come with that header. A request with a field in `unknown` gets status 400, which names
     it. Before each piece of a stream, `pauses` are waited for, with a comment after each of them.
 
@@ -52,7 +52,7 @@ class ReplyServer:
         self,
         replies: Path = LEARNING_RATE,
         *,
-        failures: Sequence[int | str] = (),
+        failures: Sequence[int | str | None] = (),
         with_usage: bool = True,
         by_iteration: bool = False,
         hang_s: float | None = None,

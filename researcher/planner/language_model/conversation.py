@@ -15,7 +15,7 @@ import contextvars
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict
+from typing import Any, TypedDict
 
 from langgraph.graph import END, START, StateGraph
 
@@ -58,7 +58,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The reply to a request, with the tokens and the seconds that it took."""
+    """The reply to a request, with the tokens and the seconds that it took; it has calls only where they are allowed."""
 
     reply: ModelReply
     tokens: int
@@ -104,7 +104,9 @@ class Conversation:
         graph.add_node("tools", self._call_tools)
         graph.add_node("answer", self._read_answer)
         graph.add_edge(START, "model")
-        graph.add_conditional_edges("model", self._route, ["tools", "answer"])
+        graph.add_conditional_edges(
+            "model", lambda state: "tools" if state["reply"].calls else "answer", ["tools", "answer"]
+        )
         graph.add_edge("tools", "model")
         graph.add_conditional_edges("answer", lambda state: END if state["is_done"] else "model", ["model", END])
         # In an empty context, or it would count as a part of the study's own graph and write into its checkpoints.
@@ -122,9 +124,6 @@ class Conversation:
     def _may_call(self, state: _State) -> bool:
         is_within = state["turns"] < self.max_turns and state["tokens"] < self.max_tokens
         return bool(self.toolbox.tools) and is_within
-
-    def _route(self, state: _State) -> Literal["tools", "answer"]:
-        return "tools" if state["reply"].calls and self._may_call(state) else "answer"
 
     def _ask_model(self, state: _State) -> dict[str, Any]:
         messages = state["messages"]

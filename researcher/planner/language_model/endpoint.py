@@ -83,12 +83,8 @@ class ChatEndpoint:
         with openai.OpenAI(
             api_key=self._key, base_url=self._base_url, timeout=self._silence_s, max_retries=0
         ) as client:
-            stream: Any = client.chat.completions.create(
-                model=self.model,
-                messages=list(messages),  # pyright: ignore[reportArgumentType]
-                stream=True,
-                **fields,
-            )
+            create: Any = client.chat.completions.create
+            stream = create(model=self.model, messages=list(messages), stream=True, **fields)
             with stream:
                 return _collect(stream, deadline)
 

@@ -1,4 +1,4 @@
-"""A language model that looks with tools before it answers, over real HTTP: streams, tool calls, refusals and bounds."""
+"""A language model that looks with tools before it answers, over real HTTP: streams, tool calls, and their bounds."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ from llm_replies.server import CUT, ReplyServer
 from experiments_db import BudgetKind, ExperimentStore, open_store
 from prompts import digest
 from researcher.charter import Budget
-from researcher.errors import LanguageModelRefused, LanguageModelUnavailable
+from researcher.errors import LanguageModelRefused, LanguageModelUnavailable, TopicInvalid
+from researcher.execution.background import BackgroundTasks
+from researcher.planner.build import build_chat
 from researcher.planner.language_model.answers import DecideAnswer, parse_answer
 from researcher.planner.language_model.backoff import Backoff
 from researcher.planner.language_model.chat import Chat, ChatSettings, Price
 from researcher.planner.tools.base import PlannerTool, ToolArguments, Toolbox, ToolRefused
 from researcher.study.budget import BudgetLedger
+from researcher.study.log import StudyLog
+from researcher.study.settings import read_settings
 
 STOP = '{"action": "stop", "reason": "done"}'
 LOOK = 'tool: curve {"arm": "a"}'
@@ -220,6 +224,24 @@ def test_answer_that_breaks_off_is_asked_again_and_what_was_looked_at_is_kept(se
 
     assert [call.response is None for call in store.list_llm_calls(study_id)] == [False, True, False]
     assert server.requests[1]["messages"] == server.requests[2]["messages"]
+
+
+@pytest.mark.parametrize(("tools", "are_native"), [("auto", True), ("json", False)])
+def test_settings_of_a_study_reach_its_chat(serve, store, study_id, monkeypatch, tools, are_native):
+    server = serve(LOOK, STOP)
+    monkeypatch.setenv("OPENAI_API_KEY", "any")
+    monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+    settings = read_settings({"planner": "llm", "llm_tools": tools, "llm_deadline": 5, "llm_price": (1, 2)})
+    log, ledger = StudyLog(store, study_id), BudgetLedger(store, study_id, settings.budget())
+    chat = build_chat(settings, "m", log, ledger, BackgroundTasks(1), lambda: TOOLBOX)
+
+    assert chat.ask("decide", ASKED, lambda text: parse_answer(text, DecideAnswer)).action == "stop"
+    assert ("tools" in server.requests[0]) is are_native
+    assert [event.kind for event in store.list_events(study_id)] == ["llm.answered"]
+    assert store.list_llm_calls(study_id)[0].cost_usd > 0
+    for wrong in ({"llm_tools": "xml"}, {"llm_deadline": 0}):
+        with pytest.raises(TopicInvalid, match=f"--{next(iter(wrong)).replace('_', '-')}"):
+            read_settings({"planner": "llm", **wrong})
 
 
 def test_question_without_tools_names_none(serve, ask):

@@ -36,10 +36,10 @@ ITERATION = re.compile(r"^Iterations?(?: so far)?: (\d+)", re.MULTILINE)
 
 
 class ReplyServer:
-    """Serves replies on a free port of this machine. `failures` is what the next calls get instead: an HTTP status,
-    one of the ways of failing above, or None for the reply after all. Questions of the kinds in `down` get status 503 for as long as they stand there.
-    With `retry_after`, statuses come with that header. A request with a field in `unknown` gets status 400, which names
-    it. Before each piece of a stream, `pauses` are waited for, with a comment after each of them.
+    """Serves replies on a free port of this machine. `failures` is what the next calls get instead: an HTTP status, one
+    of the ways of failing above, or None for the reply after all. Questions of the kinds in `down` get status 503 for
+    as long as they stand there. With `retry_after`, statuses come with that header. A request with a field in `unknown`
+    gets status 400, which names it. Before each piece of a stream, `pauses` are waited for, with a comment after each.
 
     With `by_iteration` a question about the n-th plan gets the n-th reply however often it is asked, for a study whose
     process may end before it has stored an answer.

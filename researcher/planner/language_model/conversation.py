@@ -58,7 +58,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The reply to a request, with the tokens and the seconds that it took; it has calls only where they are allowed."""
+    """The reply to a request, with the tokens and the seconds that it took.
+
+    The reply has calls only if the request allows them.
+    """
 
     reply: ModelReply
     tokens: int

@@ -49,8 +49,8 @@ def parse_round(text: str, charter: Charter, history: History, moves: Sequence[M
     baseline, *new = set_factors([baseline, *new], earlier, charter.asks)
     # The baseline as it was planned, with what the loop has added to its job.
     known = {baseline.name: baseline, **earlier}
-    check_names(new, known)
     check_operators(new, charter, known, history.tree)
+    check_names(new, known)
     promoted = {item.arm: item.share for item in answer.promote}
     if moves:
         _check_moves(answer.arms, promoted, charter, moves)

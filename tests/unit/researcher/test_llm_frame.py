@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from researcher.charter import Charter, ComparedAt, Design, FrameRequest, StudyKind
+from researcher.charter import Charter, ComparedAt, Design, FrameRequest, JudgedBy, StudyKind
 from researcher.errors import TopicInvalid
 from researcher.plan import Plan
 from researcher.planner.base import History
@@ -208,3 +208,52 @@ def test_flags_without_factors_are_honoured_or_refused_with_a_language_model(
 ) -> None:
     with pytest.raises(TopicInvalid, match=message):
         StudySettings(planner="llm", **flags).request(TOPIC)
+
+
+MEASURED: dict[str, Any] = {
+    "judged_by": "area", "eval_every": 5, "eval_episodes": 100, "steps": 20, "attempt_calls": 3, "attempt_tokens": 900,
+}  # fmt: skip
+
+
+def test_model_chooses_how_runs_are_measured_where_the_person_left_it_open() -> None:
+    charter = frame(vary=LR, **MEASURED)
+
+    assert {name: getattr(charter, name) for name in MEASURED if name != "steps"} == {
+        name: value for name, value in MEASURED.items() if name != "steps"
+    }
+    assert charter.job["total_steps"] == 20
+    by_tokens = frame(vary=LR, compared_at="tokens", amount=5000)
+    assert (by_tokens.compared_at, by_tokens.amount) == ("tokens", 5000)
+    counted = frame(vary=LR, judged_by="steps-to", judged_level=0.5, eval_every=5, compared_at="steps")
+    assert (counted.judged_by, counted.judged_level) == (JudgedBy.STEPS_TO, 0.5)
+    assert frame(vary=LR, ask="sooner", eval_every=5).judged_by is JudgedBy.AREA
+
+
+def test_measurement_that_a_person_fixed_stays_and_another_one_is_refused_by_name() -> None:
+    request = ask(metric="final", steps=10, eval_episodes=50, eval_every=2, attempt_calls=4, attempt_tokens=80)
+    assert frame(request, vary=LR).eval_every == 2
+    for name, value in {**MEASURED, "judged_by": "spread"}.items():
+        with pytest.raises(Unusable, match=f"{name}: the person fixed"):
+            frame(request, vary=LR, **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ({"judged_by": "area"}, "judged_by: area needs scores in mid-training"),
+        ({"judged_by": "best"}, "judged_by: Input should be"),
+        ({"judged_by": "steps-to", "eval_every": 5}, "judged_level: it is the score"),
+        ({"judged_level": 0.5}, "judged_level: it is the score"),
+        ({"judged_by": "steps-to", "judged_level": 0.5, "eval_every": 5}, "say compared_at steps"),
+        ({"judged_by": "spread", "ask": "sooner", "eval_every": 5}, "ask: sooner is judged by area or steps-to"),
+        ({"eval_every": 99}, "eval_every: a run has 30 steps"),
+        ({"eval_every": 5, "compared_at": "time"}, "eval_every: compared_at time ends runs at unknown steps"),
+        ({"amount": 100}, "amount: it is a number of tokens or seconds"),
+        ({"steps": 301}, "steps: at most 300, got 301: only a person may ask for more"),
+        ({"seeds": 3}, "seeds: there is no such field"),
+        ({"alpha": 0.5}, "alpha: there is no such field"),
+    ],
+)
+def test_measurement_that_cannot_be_is_refused_by_name(answer: dict[str, Any], message: str) -> None:
+    with pytest.raises(Unusable, match=message):
+        frame(vary=LR, **answer)

@@ -1,6 +1,6 @@
 """The questions of one study to one language model: asked, answered, and always recorded and charged.
 
-Place in the flow: the planner asks through a `Chat`. conversation.py leads the model to an answer, endpoint.py carries
+Place in the flow: the planner asks through a `Chat`. tool_loop.py leads the model to an answer, endpoint.py carries
 each request, and every request is one row on record. This module classifies failures into those that waiting may cure
 and others; backoff.py does the waiting. The key is in no record, log or message. This module knows nothing of a study's
 subject.
@@ -25,22 +25,22 @@ from prompts import digest, names
 from researcher.errors import LanguageModelRefused, LanguageModelUnavailable, PlannerError
 from researcher.planner.language_model.answers import Unusable
 from researcher.planner.language_model.backoff import Backoff
-from researcher.planner.language_model.conversation import (
-    Answered,
-    Conversation,
-    NoUsableAnswer,
-    Request,
-    as_message,
-    describe_cut,
-)
 from researcher.planner.language_model.endpoint import (
     MAX_OUTPUT_TOKENS,
     SILENCE_S,
-    ChatEndpoint,
+    LanguageModelServer,
     ModelReply,
     refuses_tools,
 )
 from researcher.planner.language_model.tool_calls import find_call
+from researcher.planner.language_model.tool_loop import (
+    Answered,
+    NoUsableAnswer,
+    Request,
+    ToolLoop,
+    as_message,
+    describe_cut,
+)
 from researcher.planner.tools.base import Toolbox
 from researcher.study.budget import BudgetLedger
 
@@ -137,7 +137,7 @@ class Chat:
                 "--max-llm-usd needs the model's prices: give --llm-price INPUT,OUTPUT in $ per 1M tokens"
             )
         self._settings = settings
-        self._endpoint = ChatEndpoint(settings.model, settings.base_url, settings.api_key, settings.silence_s)
+        self._endpoint = LanguageModelServer(settings.model, settings.base_url, settings.api_key, settings.silence_s)
         self._as_json = settings.tools_as_json
         self._store = store
         self._study_id = study_id
@@ -173,7 +173,7 @@ class Chat:
                 return answer
 
     def _converse(self, node: str, question: str, parse: Callable[[str], T], toolbox: Toolbox, spent: _Spent) -> T:
-        conversation = Conversation(
+        loop = ToolLoop(
             send=lambda request: self._request(node, request, parse, toolbox, spent),
             parse=parse,
             toolbox=toolbox,
@@ -181,7 +181,7 @@ class Chat:
             max_turns=self._settings.turns,
             max_tokens=self._settings.tokens,
         )
-        return conversation.hold(question)
+        return loop.run(question)
 
     def _request(
         self, node: str, request: Request, parse: Callable[[str], object], toolbox: Toolbox, spent: _Spent

@@ -53,7 +53,7 @@ class ModelReply:
     is_cut: bool = False
 
 
-class ChatEndpoint:
+class LanguageModelServer:
     """The server of one language model."""
 
     def __init__(self, model: str, base_url: str | None, api_key: str, silence_s: float = SILENCE_S) -> None:

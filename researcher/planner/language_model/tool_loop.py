@@ -81,7 +81,7 @@ class _State(TypedDict):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conversation:
+class ToolLoop:
     """The bounds and the parts of a conversation about one question.
 
     `send` makes a request. `parse` raises Unusable for an answer that cannot be used. With `as_json`, tool calls are
@@ -95,7 +95,7 @@ class Conversation:
     max_turns: int
     max_tokens: int
 
-    def hold(self, question: str) -> Any:
+    def run(self, question: str) -> Any:
         """Return the parsed answer. Raises NoUsableAnswer, and whatever `send` raises."""
         opening = [_message("system", self._instructions()), _message("user", question)]
         begun: _State = {

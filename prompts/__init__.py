@@ -6,10 +6,11 @@ or HTTP. A variable is written `$name` or `${name}`; `$$` is a dollar sign.
 
 from __future__ import annotations
 
+from hashlib import sha256
 from importlib.resources import files
 from string import Template
 
-__all__ = ["PromptError", "load", "names"]
+__all__ = ["PromptError", "digest", "load", "names"]
 
 _SUFFIXES = (".md", ".py.template")
 
@@ -27,6 +28,11 @@ def load(name: str, **variables: str) -> str:
     if unknown := sorted(variables.keys() - wanted):
         raise PromptError(f"prompt {name!r} has no variable {', '.join(unknown)}")
     return template.substitute(variables)
+
+
+def digest(name: str) -> str:
+    """Return the SHA-256 of the text called `name`, before any variable is filled in. Raises PromptError."""
+    return sha256(_read(name).encode()).hexdigest()
 
 
 def names() -> tuple[str, ...]:

@@ -131,6 +131,13 @@ OnLlmOutageOption = Annotated[
 LlmPatienceOption = Annotated[
     float, typer.Option(min=0, help="Minutes that the study waits for the language model before that.")
 ]
+LlmDeadlineOption = Annotated[
+    float, typer.Option(help="Minutes that the language model may think about one question, while bytes come.")
+]
+LlmToolsOption = Annotated[
+    str,
+    typer.Option(help="How the language model calls tools: auto (as its server does, else in text) or json (in text)."),
+]
 AssumeOption = Annotated[
     bool, typer.Option("--assume", help="Go on without those parts of the topic that cannot be studied.")
 ]

@@ -59,6 +59,8 @@ def start(
     llm_price: options.LlmPriceOption = None,
     on_llm_outage: options.OnLlmOutageOption = None,
     llm_patience: options.LlmPatienceOption = 60.0,
+    llm_deadline: options.LlmDeadlineOption = 60.0,
+    llm_tools: options.LlmToolsOption = "auto",
     assume: options.AssumeOption = False,
     unsafe_no_sandbox: options.UnsafeNoSandboxOption = False,
     engine: options.EngineOption = None,

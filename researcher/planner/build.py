@@ -1,23 +1,27 @@
 """The construction of the planner with a language model, alone or with the rules planner as fallback.
 
-Place in the flow: session.py calls `build_language_planner` for every planner but `rules`. The key and the address of
+Place in the flow: session.py calls `build_language_planner` for every planner but `rules`, and a reviewer that asks a
+language model gets its chat from `build_chat`. The key and the address of
 the model's server come from environment variables, as for every client of that API. This module asks a model nothing.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from researcher.charter import FrameRequest
 from researcher.errors import BudgetExceeded, LanguageModelUnavailable, ResearchError
 from researcher.execution.background import BackgroundTasks
 from researcher.planner.base import Planner
 from researcher.planner.fallback import FallbackPlanner
+from researcher.planner.language_model.arms import PLAIN_PROGRAM
 from researcher.planner.language_model.backoff import Backoff
-from researcher.planner.language_model.chat import Chat, Price
-from researcher.planner.language_model.planning import PLAIN_PROGRAM
+from researcher.planner.language_model.chat import Chat, ChatSettings, Price
+from researcher.planner.language_model.stored_arms import StoredArms
 from researcher.planner.llm import LLMPlanner
 from researcher.planner.rules import build_rules_planner
+from researcher.planner.tools.base import Toolbox
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog
 from researcher.study.settings import StudySettings
@@ -25,29 +29,22 @@ from researcher.study.topic import read_request
 
 
 def build_language_planner(
-    settings: StudySettings, request: FrameRequest, log: StudyLog, ledger: BudgetLedger, background: BackgroundTasks
+    settings: StudySettings,
+    request: FrameRequest,
+    log: StudyLog,
+    ledger: BudgetLedger,
+    background: BackgroundTasks,
+    toolbox: Callable[[], Toolbox] = lambda: Toolbox(()),
 ) -> Planner:
     """Return the planner that the settings ask for.
 
-    Raises PlannerError if the language model has no name or no key.
+    `toolbox` returns the tools that the model may look with. Raises PlannerError if the model has no name or no key.
     """
-    model = settings.model or ""
-    price = settings.llm_price
-    chat = Chat(
-        model=model,
-        base_url=os.environ.get("OPENAI_BASE_URL"),
-        api_key=os.environ.get("OPENAI_API_KEY", ""),
-        store=log.store,
-        study_id=log.study_id,
-        ledger=ledger,
-        price=None if price is None else Price(*price),
-        backoff=Backoff(model, patience_s=60 * settings.llm_patience, sleep=background.sleep, report=log.warn),
-        carry=background.carry,
-    )
     planner = LLMPlanner(
-        chat,
+        build_chat(settings, settings.model or "", log, ledger, background, toolbox),
         environment=request.environment,
         program=settings.programs[0].code if settings.programs else None,
+        records=StoredArms(log.store, log.study_id),
     )
     failures = _failures_for_rules(settings)
     if not failures:
@@ -60,6 +57,35 @@ def build_language_planner(
         failures=failures,
         plain=PLAIN_PROGRAM,
         report=log.warn,
+    )
+
+
+def build_chat(
+    settings: StudySettings,
+    model: str,
+    log: StudyLog,
+    ledger: BudgetLedger,
+    background: BackgroundTasks,
+    toolbox: Callable[[], Toolbox] = lambda: Toolbox(()),
+) -> Chat:
+    """Return the questions of a study to a language model. Raises PlannerError if it has no name or no key."""
+    price = settings.llm_price
+    return Chat(
+        ChatSettings(
+            model=model,
+            base_url=os.environ.get("OPENAI_BASE_URL"),
+            api_key=os.environ.get("OPENAI_API_KEY", ""),
+            price=None if price is None else Price(*price),
+            tools_as_json=settings.llm_tools == "json",
+            deadline_s=60 * settings.llm_deadline,
+        ),
+        store=log.store,
+        study_id=log.study_id,
+        ledger=ledger,
+        toolbox=toolbox,
+        backoff=Backoff(model, patience_s=60 * settings.llm_patience, sleep=background.sleep, report=log.warn),
+        carry=background.carry,
+        report=log.note,
     )
 
 

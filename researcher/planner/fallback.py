@@ -19,12 +19,13 @@ from researcher.charter import Charter, FrameRequest
 from researcher.errors import PlannerError, ResearchError, TopicInvalid
 from researcher.execution.job_check import contradict_name
 from researcher.plan import Arm, ArmProgram, Plan, ProgramProblem
-from researcher.planner.base import Decision, History, Planner
+from researcher.planner.base import Decision, History, Planner, Response
 from researcher.planner.claims import Claim
 from researcher.planner.designs import default_space
 from researcher.planner.predictions import predict
-from researcher.planner.rules import RulesPlanner
 from researcher.question.factors import PROGRAM
+from researcher.reviewer.base import Objection
+from researcher.search.tree import Move
 
 T = TypeVar("T")
 
@@ -39,7 +40,7 @@ class FallbackPlanner:
     """
 
     model: Planner
-    rules: RulesPlanner
+    rules: Planner
     read: Callable[[str], FrameRequest]
     _: KW_ONLY
     failures: tuple[type[ResearchError], ...]
@@ -60,6 +61,13 @@ class FallbackPlanner:
             "plan",
             lambda: self.model.plan(charter, history),
             lambda: replace(self._plan_by_rules(charter, history), author=self.rules.name),
+        )
+
+    def explore(self, charter: Charter, history: History, moves: Sequence[Move]) -> Plan:
+        return self._ask(
+            "explore",
+            lambda: self.model.explore(charter, history, moves),
+            lambda: replace(self.rules.explore(self._with_question(charter), history, moves), author=self.rules.name),
         )
 
     def write_program(self, charter: Charter, arm: Arm, parent: ArmProgram | None) -> ArmProgram:
@@ -83,6 +91,13 @@ class FallbackPlanner:
             "interpret the results",
             lambda: self.model.interpret(charter, analysis, history),
             lambda: self.rules.interpret(charter, analysis, history),
+        )
+
+    def respond(self, charter: Charter, arm: str, objections: Sequence[Objection], history: History) -> Response:
+        return self._ask(
+            f"respond to objections to {arm}",
+            lambda: self.model.respond(charter, arm, objections, history),
+            lambda: self.rules.respond(charter, arm, objections, history),
         )
 
     def decide(self, charter: Charter, analysis: Analysis, history: History) -> Decision:

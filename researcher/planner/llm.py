@@ -1,54 +1,62 @@
-"""The planner that asks a language model for frames, plans, programs, claims and decisions.
+"""The planner that asks in words: for frames, plans, rounds of exploration, programs, claims and decisions.
 
-Place in the flow: one of the planners of base.py. Prompts come from prompts/, and chat.py makes the calls. The modules
-in language_model/ read and check the answers. A model chooses only among what exists: task families, settings of a
-training job, a number of seeds. Metric, splits, rule, steps and budget are fixed.
+Place in the flow: one of the planners of base.py. Prompts come from prompts/, and an asker takes them: a language model
+(chat.py), or an agent outside of the study. The modules in language_model/ read and check the answers. What a person
+fixed, the splits and the rule of verdicts are not for a model to choose.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
+from experiments_db import Operator
 from prompts import load
 from researcher.analysis import Analysis
 from researcher.charter import Charter, FrameRequest, SampleSizeGoal, StudiedEnvironment
 from researcher.plan import Arm, ArmProgram, Plan, ProgramProblem
-from researcher.planner.base import Action, Decision, History
+from researcher.planner.base import Action, Decision, History, Response
 from researcher.planner.claims import Claim
 from researcher.planner.language_model.answers import (
     MAX_ARMS,
     DecideAnswer,
     FrameAnswer,
+    RespondAnswer,
     Unusable,
     parse_answer,
     parse_claims,
     parse_program,
 )
+from researcher.planner.language_model.arms import MAX_EPISODES_PER_STEP, program_of, start_job
+from researcher.planner.language_model.asker import Asker
 from researcher.planner.language_model.briefing import (
     list_fixed,
     list_settings,
     list_tasks,
+    quote_code,
+    quote_data,
     quote_text,
-    show_budget,
     show_choice,
-    show_history,
     show_job,
     show_results,
 )
-from researcher.planner.language_model.chat import Chat
+from researcher.planner.language_model.exploring import parse_round, plan_promotions
 from researcher.planner.language_model.framing import check_request, parse_frame
-from researcher.planner.language_model.planning import (
-    MAX_EPISODES_PER_STEP,
-    MAX_SEEDS,
-    find_baseline,
-    parse_plan,
-    program_of,
-    start_job,
+from researcher.planner.language_model.planning import MAX_SEEDS, parse_plan
+from researcher.planner.language_model.study_state import (
+    show_budget,
+    show_history,
+    show_moves,
+    show_notebook,
+    show_rules,
+    show_tree,
 )
 from researcher.question.asking import refuse_by_name
 from researcher.question.factors import ALGORITHMS
+from researcher.reviewer.base import Objection
+from researcher.search.tree import Move, Promote
 from swarm.tasks import task_family
 
 REFUSED = (
@@ -63,20 +71,39 @@ LEFT_OUT = (
 DEFAULT_TOPIC = "Which settings train reverse best?"
 
 
+class ArmRecords(Protocol):
+    """What a planner may know of the arms that a study has on record."""
+
+    def find_program(self, arm: str) -> ArmProgram | None:
+        """Return the program of an arm as it stands now; None if it has none."""
+        ...
+
+    def describe_failure(self, arm: str) -> str:
+        """Return why an arm failed, with what was seen of it; empty if nothing is known."""
+        ...
+
+
 class LLMPlanner:
-    """A planner that asks a language model.
+    """A planner that asks in words.
 
     `environment` is the environment that a person named; None lets the model choose a bundled one. `program` is the
-    code that the programs of all arms start from; None stands for the plain program.
+    code that the programs of all arms start from; None stands for the plain program. Without `records` the planner
+    knows only the programs that it is given.
     """
 
     def __init__(
-        self, chat: Chat, *, environment: StudiedEnvironment | None = None, program: str | None = None
+        self,
+        chat: Asker,
+        *,
+        environment: StudiedEnvironment | None = None,
+        program: str | None = None,
+        records: ArmRecords | None = None,
     ) -> None:
         self._chat = chat
         self._environment = environment
+        self._records = records
         self._contract = load("program_contract", example=program or load("program"))
-        # Most arms share one program, so a program that was repaired once needs no second call.
+        # Several arms may share one program, so a program that was repaired once needs no second question.
         self._mended: dict[str, str] = {}
 
     @property
@@ -105,35 +132,52 @@ class LLMPlanner:
         goal = charter.sample_size or SampleSizeGoal()
         question = load(
             "plan",
-            question=charter.question,
-            task=charter.environment_name,
-            description=self._describe(charter),
-            baseline=charter.baseline,
+            **self._about(charter, history),
             iteration=str(len(history.plans) + 1),
             base_job=show_job(start_job(charter)),
             choice=show_choice(charter),
             history=show_history(history),
-            budget=show_budget(charter.budget, history),
+            arms=load("arms", max_episodes=str(MAX_EPISODES_PER_STEP)),
             seeds=str(goal.seeds or goal.pilot_seeds),
             min_seeds=str(goal.seeds or charter.rule.min_seeds),
             max_seeds=str(goal.seeds or MAX_SEEDS),
             max_arms=str(MAX_ARMS),
-            max_episodes=str(MAX_EPISODES_PER_STEP),
         )
         return self._chat.ask("plan", question, lambda text: parse_plan(text, charter, history))
 
+    def explore(self, charter: Charter, history: History, moves: Sequence[Move]) -> Plan:
+        promotions = [move for move in moves if isinstance(move, Promote)]
+        if moves and len(promotions) == len(moves):
+            return plan_promotions(charter, history, promotions)
+        question = load(
+            "explore",
+            **self._about(charter, history),
+            iteration=str(len(history.plans) + 1),
+            base_job=show_job(start_job(charter)),
+            choice=show_choice(charter),
+            history=show_history(history),
+            tree=show_tree(history),
+            moves=show_moves(moves),
+            arms=load("arms", max_episodes=str(MAX_EPISODES_PER_STEP)),
+            max_arms=str(MAX_ARMS),
+        )
+        return self._chat.ask("explore", question, lambda text: parse_round(text, charter, history, moves))
+
     def write_program(self, charter: Charter, arm: Arm, parent: ArmProgram | None) -> ArmProgram:
-        if parent is not None and _has_program_of(arm, parent, charter):
-            return replace(parent, arm=arm.name)
+        if arm.program_of is not None and (same := self._find_program(arm.program_of, parent)):
+            return replace(same, arm=arm.name)
         question = load(
             "write_program",
             arm=arm.name,
             task=charter.environment_name,
             description=self._describe(charter),
             program=program_of(arm),
+            purpose=arm.rationale,
+            manipulation="nothing" if arm.manipulation is None else arm.manipulation.statement,
+            rules=show_rules(charter),
             job=show_job(arm.job),
             contract=self._contract,
-            parent=_show_parent(parent),
+            parents=self._show_parents(arm, parent),
         )
         return ArmProgram(arm.name, self._chat.ask("write_program", question, parse_program), trusted=False)
 
@@ -145,8 +189,10 @@ class LLMPlanner:
                 "repair_program",
                 arm=arm.name,
                 task=charter.environment_name,
+                purpose=arm.rationale,
+                manipulation="nothing" if arm.manipulation is None else arm.manipulation.statement,
                 problems=quote_text("\n".join(f"{problem.stage}: {problem.message}" for problem in problems)),
-                code=quote_text(program.code),
+                code=quote_code(program.code),
                 contract=self._contract,
             )
             self._mended[program.code] = self._chat.ask("repair_program", question, parse_program)
@@ -156,51 +202,100 @@ class LLMPlanner:
         question = load(
             "interpret",
             question=charter.question,
+            rules=show_rules(charter),
             results=show_results(analysis),
             history=show_history(_without_analyses(history)),
+            notebook=show_notebook(history.notes),
         )
         return self._chat.ask("interpret", question, parse_claims)
+
+    def respond(self, charter: Charter, arm: str, objections: Sequence[Objection], history: History) -> Response:
+        question = load(
+            "respond",
+            question=charter.question,
+            arm=arm,
+            rules=show_rules(charter),
+            objections=quote_data(
+                f"{item.kind}{', grave' if item.is_grave else ''}: {item.sentence}" for item in objections
+            ),
+            tree=show_tree(history),
+            notebook=show_notebook(history.notes),
+            code=self._show_program(arm, "The program of the arm"),
+        )
+        answer = self._chat.ask("respond", question, lambda text: parse_answer(text, RespondAnswer))
+        return Response(answer.answer, is_withdrawn=answer.withdraw)
 
     def decide(self, charter: Charter, analysis: Analysis, history: History) -> Decision:
         question = load(
             "decide",
             question=charter.question,
             iterations=str(len(history.plans)),
+            rules=show_rules(charter),
             results=show_results(analysis),
             history=show_history(_without_analyses(history)),
-            budget=show_budget(charter.budget, history),
+            tree="" if charter.search is None else show_tree(history),
+            notebook=show_notebook(history.notes),
+            budget=show_budget(charter, history),
+            actions="refine, confirm or stop" if charter.search is not None else "refine or stop",
         )
-        others = {arm.arm for arm in analysis.arms} - {charter.baseline}
-        answer = self._chat.ask("decide", question, partial(_parse_decision, arms=others))
+        others = {*(arm.arm for arm in analysis.arms), *(node.name for node in history.tree.nodes)} - {charter.baseline}
+        can_confirm = charter.search is not None
+        parse = partial(_parse_decision, arms=others, can_confirm=can_confirm)
+        answer = self._chat.ask("decide", question, parse)
         return Decision(
-            Action(answer.action), answer.reason, disqualified={item.arm: item.reason for item in answer.disqualified}
+            Action(answer.action),
+            answer.reason,
+            disqualified={item.arm: item.reason for item in answer.disqualified},
+            lessons=tuple(answer.lessons),
         )
+
+    def _about(self, charter: Charter, history: History) -> dict[str, str]:
+        """Return what every plan is told of the study."""
+        return {
+            "question": charter.question,
+            "task": charter.environment_name,
+            "description": self._describe(charter),
+            "baseline": charter.baseline,
+            "rules": show_rules(charter),
+            "notebook": show_notebook(history.notes),
+            "budget": show_budget(charter, history),
+        }
 
     def _describe(self, charter: Charter) -> str:
         described = task_family(charter.environment_name) if self._environment is None else self._environment
         return described.description
 
+    def _find_program(self, arm: str, parent: ArmProgram | None) -> ArmProgram | None:
+        if parent is not None and parent.arm == arm:
+            return parent
+        return None if self._records is None else self._records.find_program(arm)
 
-def _has_program_of(arm: Arm, parent: ArmProgram, charter: Charter) -> bool:
-    """Return whether an arm has the same program as its parent.
+    def _show_parents(self, arm: Arm, parent: ArmProgram | None) -> str:
+        """Return the program that an arm is derived from, the second one of a combination, and why a parent failed."""
+        if parent is None:
+            return "This is the first program of the study."
+        derived = "derived" if arm.operator is None else f"derived by operator {arm.operator}"
+        parts = [f"The program of its parent {parent.arm}, from which it is {derived}:\n\n{quote_code(parent.code)}"]
+        if arm.second_parent is not None:
+            parts.append(self._show_program(arm.second_parent, "The program of its second parent"))
+        records = self._records if arm.operator is Operator.DEBUG else None
+        if records is not None and (failure := records.describe_failure(parent.arm)):
+            parts.append(f"What went wrong with {parent.arm}:\n\n{quote_text(failure)}")
+        return "\n\n".join(parts)
 
-    A plan chooses a parent other than the baseline only for arms with the parent's program.
-    """
-    return parent.arm != charter.baseline or program_of(arm) == program_of(find_baseline(charter))
+    def _show_program(self, arm: str, title: str) -> str:
+        found = None if self._records is None else self._records.find_program(arm)
+        return "" if found is None else f"{title} {arm}:\n\n{quote_code(found.code)}"
 
 
-def _show_parent(parent: ArmProgram | None) -> str:
-    if parent is None:
-        return "This is the first program of the study."
-    return f"The program of the baseline, from which this one is to differ:\n\n{quote_text(parent.code)}"
-
-
-def _parse_decision(text: str, arms: Collection[str]) -> DecideAnswer:
+def _parse_decision(text: str, arms: Collection[str], *, can_confirm: bool) -> DecideAnswer:
     """Return a decision that disqualifies only arms in `arms`.
 
-    Raises Unusable if it names another arm.
+    Raises Unusable if it names another arm, or confirms in a study that does not explore.
     """
     answer = parse_answer(text, DecideAnswer)
+    if answer.action == Action.CONFIRM and not can_confirm:
+        raise Unusable("action: this study compares given arms, so there is nothing to confirm: choose refine or stop")
     if unknown := [item.arm for item in answer.disqualified if item.arm not in arms]:
         raise Unusable(f"{', '.join(unknown)} cannot be disqualified: choose among {', '.join(sorted(arms)) or 'none'}")
     return answer

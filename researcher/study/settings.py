@@ -78,7 +78,9 @@ class StudySettings(BaseModel):
     of free space nothing is launched.
 
     Language model: `llm_price` is in dollars per million tokens, for input and output. After `llm_patience` minutes
-    without an answer of the language model, `on_llm_outage` chooses what happens to the study.
+    without an answer of the language model, `on_llm_outage` chooses what happens to the study. The model may think
+    about one question for `llm_deadline` minutes. `llm_tools` says how it calls tools: `auto` as its server does,
+    `json` in text.
 
     News: `webhook` is a URL that gets the news of the study.
     """
@@ -121,6 +123,8 @@ class StudySettings(BaseModel):
     llm_price: tuple[float, float] | None = None
     on_llm_outage: Literal["rules", "pause"] | None = None
     llm_patience: float = Field(default=60.0, ge=0, allow_inf_nan=False)
+    llm_deadline: float = Field(default=60.0, gt=0, allow_inf_nan=False)
+    llm_tools: Literal["auto", "json"] = "auto"
     assume: bool = False
     unsafe_no_sandbox: bool = False
     engine: Literal["auto", "local", "verl", "fake"] | None = None
@@ -229,6 +233,7 @@ class StudySettings(BaseModel):
             equal=ComparedAt(unit) if unit else None,
             amount=float(amount) if amount else None,
             not_studied=self.not_studied,
+            fixed=frozenset() if self.metric is None else frozenset({"judged_by"}),
         )
 
 

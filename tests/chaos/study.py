@@ -144,7 +144,7 @@ class ChaosStudy:
                 for name in others
             ],
             "arms": [
-                {"name": name, "settings": {"lr": rate}, "rationale": "A value of the topic."}
+                {"name": name, "settings": {"lr": rate}, "purpose": "A value of the topic."}
                 for name, rate in names.items()
             ],
             "seeds": self.seeds,

@@ -38,9 +38,7 @@ def model(tmp_path: Path) -> Iterator[ReplyServer]:
     folder = tmp_path / "replies"
     shutil.copytree(LEARNING_RATE, folder)
     whole = json.loads((folder / "plan.1.md").read_text().partition("</think>")[2])
-    arms = [
-        {"name": name, "settings": {"lr": lr}, "rationale": "r"} for name, lr in (("lr=0.001", 1e-3), ("hot", 0.01))
-    ]
+    arms = [{"name": name, "settings": {"lr": lr}, "purpose": "r"} for name, lr in (("lr=0.001", 1e-3), ("hot", 0.01))]
     frame = json.loads((folder / "frame.1.md").read_text().strip("`json\n"))
     (folder / "frame.1.md").write_text(json.dumps({**frame, "vary": ["lr=1e-3,1e-2"]}))
     for number in (1, 2):

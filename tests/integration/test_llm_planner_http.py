@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from llm_replies.server import LEARNING_RATE, ReplyServer
 
-from experiments_db import BudgetKind, ExperimentStore, Verdict, open_store
+from experiments_db import Author, BudgetKind, ExperimentStore, Verdict, open_store
 from researcher.analysis import Analysis, Comparison
 from researcher.charter import Budget, Charter, FrameRequest, Question, StudyKind
 from researcher.errors import (
@@ -28,7 +28,8 @@ from researcher.plan import ArmProgram, Contrast, Plan, Relation
 from researcher.planner.base import Action, History
 from researcher.planner.language_model.backoff import Backoff
 from researcher.planner.language_model.briefing import TUNABLE
-from researcher.planner.language_model.chat import Chat, Price
+from researcher.planner.language_model.chat import Chat, ChatSettings, Price
+from researcher.planner.language_model.stored_arms import StoredArms
 from researcher.planner.llm import LLMPlanner
 from researcher.question.flags import read_factors
 from researcher.study.budget import BudgetLedger
@@ -89,10 +90,8 @@ def make_planner(
 ) -> LLMPlanner:
     ledger = BudgetLedger(store, study_id, budget or Budget())
     backoff = Backoff("recorded-model", patience_s=patience_s, sleep=(pauses if pauses is not None else []).append)
-    chat = Chat(
-        model="recorded-model", base_url=url, api_key=KEY, store=store, study_id=study_id, ledger=ledger, price=price,
-        backoff=backoff,
-    )  # fmt: skip
+    settings = ChatSettings(model="recorded-model", base_url=url, api_key=KEY, price=price)
+    chat = Chat(settings, store=store, study_id=study_id, ledger=ledger, backoff=backoff)
     return LLMPlanner(chat, **options)
 
 
@@ -123,7 +122,7 @@ def plan_reply(**changes: Any) -> str:
 
 
 def arm(name: str, **settings: Any) -> dict[str, Any]:
-    return {"name": name, "settings": settings, "rationale": "r"}
+    return {"name": name, "settings": settings, "purpose": "r"}
 
 
 ANALYSIS = Analysis(
@@ -177,17 +176,20 @@ def test_arms_of_one_program_share_what_was_written_for_the_first(store, study_i
         arm("both", lr=1e-2) | {"program": "second try"},
     ]  # fmt: skip
     with ReplyServer(write_replies(frame=[frame], plan=[plan_reply(arms=arms, hypotheses=[])])) as replies:
-        planner = make_planner(store, study_id, replies.url)
+        planner = make_planner(store, study_id, replies.url, records=StoredArms(store, study_id))
         framed = planner.frame(FrameRequest(TOPIC))
         programs: dict[str, ArmProgram] = {}
         for planned in planner.plan(framed, History()).arms:
             parent = programs.get(planned.parent or "")
-            programs[planned.name] = planner.write_program(framed, planned, parent)
+            written = planner.write_program(framed, planned, parent)
+            programs[planned.name] = written
+            stored = store.create_experiment(study_id, planned.name, factors={}, job={})
+            store.revise_experiment(stored.id, program_code=written.code, author=Author.LANGUAGE_MODEL)
         assert replies.asked["write_program"] == 2
         asked = replies.requests[-1]["messages"][1]["content"]
 
     assert list(programs) == ["plain lr=0.001", "try", "fast", "both"]
-    assert "Its program: second try" in asked and "from which this one is to differ" in asked
+    assert "Its program: second try" in asked and "derived by operator draft" in asked
 
 
 def test_arm_whose_name_promises_another_setting_is_told_to_the_model(store, study_id, write_replies, charter):

@@ -1,7 +1,9 @@
 """A language model that answers from files: the OpenAI chat protocol over real HTTP, with recorded replies.
 
 A folder holds one Markdown file per reply, `<kind>.<number>.md`. The kind of a question is the word after `# ` at the
-start of its first user message; the n-th question of a kind gets the n-th reply, the last one again after that.
+start of its first user message; the n-th question of a kind gets the n-th reply, the last one again after that. A line
+`tool: NAME {JSON}` of a reply is a tool call, and a line `thought: ...` is sent as reasoning. Replies are streamed to
+those that ask for it.
 
 `python -m llm_replies.server tests/llm_replies/learning_rate` prints its URL and serves until it is ended.
 """
@@ -14,25 +16,30 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-DROP, HANG = "drop", "hang"
-"""The connection is closed without an answer: at once, or when the server is `released`, or after `hang_s`."""
+DROP, HANG, CUT = "drop", "hang", "cut"
+"""The connection is closed without an answer: at once, or when the server is `released`, or after `hang_s`. Or it is
+closed in the middle of an answer."""
 PAGE, BROKEN_JSON, OTHER_JSON = "<html>Bad gateway</html>", '{"choices": [', '{"choices": "none"}'
 """Bodies that are no chat completion."""
 LEARNING_RATE = Path(__file__).parent / "learning_rate"
+CALL = re.compile(r"^tool: (\w+) (\{.*\})$", re.MULTILINE)
+THOUGHT = re.compile(r"^thought: (.*)$", re.MULTILINE)
 KIND = re.compile(r"# (\w+):")
 ITERATION = re.compile(r"^Iterations?(?: so far)?: (\d+)", re.MULTILINE)
 
 
 class ReplyServer:
-    """Serves replies on a free port of this machine. `failures` is what the next calls get instead: an HTTP status, or
-    one of the ways of failing below. Questions of the kinds in `down` get status 503 for as long as they stand there.
-    With `retry_after`, statuses come with that header.
+    """Serves replies on a free port of this machine. `failures` is what the next calls get instead: an HTTP status, one
+    of the ways of failing above, or None for the reply after all. Questions of the kinds in `down` get status 503 for
+    as long as they stand there. With `retry_after`, statuses come with that header. A request with a field in `unknown`
+    gets status 400, which names it. Before each piece of a stream, `pauses` are waited for, with a comment after each.
 
     With `by_iteration` a question about the n-th plan gets the n-th reply however often it is asked, for a study whose
     process may end before it has stored an answer.
@@ -45,12 +52,14 @@ class ReplyServer:
         self,
         replies: Path = LEARNING_RATE,
         *,
-        failures: Sequence[int | str] = (),
+        failures: Sequence[int | str | None] = (),
         with_usage: bool = True,
         by_iteration: bool = False,
         hang_s: float | None = None,
     ) -> None:
         self.down: set[str] = set()
+        self.unknown: set[str] = set()
+        self.pauses: list[float] = []
         self.retry_after: str | None = None
         self.released = threading.Event()
         self.requests: list[dict[str, Any]] = []
@@ -59,7 +68,7 @@ class ReplyServer:
         self.failures = list(failures)
         self.failed_at: list[float] = []
         self._by_iteration = by_iteration
-        self._hang_s = hang_s
+        self.hang_s = hang_s
         self._replies = replies
         self._with_usage = with_usage
         self._lock = threading.Lock()
@@ -84,6 +93,9 @@ class ReplyServer:
         with self._lock:
             self.requests.append(body)
             self.keys.append(key)
+            if refused := sorted(self.unknown & body.keys()):
+                message = f"Unrecognized request argument supplied: {refused[0]}"
+                return 400, {"error": {"message": message, "type": "invalid_request_error", "code": None}}
             asked = next(message["content"] for message in body["messages"] if message["role"] == "user")
             match = KIND.match(asked)
             if match is None:
@@ -103,6 +115,11 @@ class ReplyServer:
             text = self._read(match.group(1), number)
         return 200, self._completion(body, text)
 
+    def replay(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The first reply to a question, which counts as none."""
+        asked = next(message["content"] for message in body["messages"] if message["role"] == "user")
+        return self._completion(body, self._read(KIND.match(asked).group(1), 1))  # pyright: ignore[reportOptionalMemberAccess]
+
     def _read(self, kind: str, number: int) -> str:
         files = sorted(self._replies.glob(f"{kind}.*.md"))
         return files[min(number, len(files)) - 1].read_text()
@@ -115,42 +132,108 @@ class ReplyServer:
             "object": "chat.completion",
             "created": int(time.time()),
             "model": body["model"],
-            "choices": [
-                {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}},
-            ],
+            "choices": [{"index": 0, "finish_reason": "stop", "message": self._message(body, text)}],
             **({"usage": usage} if self._with_usage else {}),
         }
 
+    def _message(self, body: dict[str, Any], text: str) -> dict[str, Any]:
+        """The reply with its thoughts and its tool calls, which are text where the request has no tools."""
+        thoughts = "\n".join(THOUGHT.findall(text))
+        calls = [
+            {"id": f"call-{number}", "type": "function", "function": {"name": name, "arguments": arguments}}
+            for number, (name, arguments) in enumerate(CALL.findall(text))
+        ]
+        content = CALL.sub("", THOUGHT.sub("", text)).strip()
+        if calls and "tools" not in body:
+            (function,) = (call["function"] for call in calls)
+            content = json.dumps({"tool": function["name"], "arguments": json.loads(function["arguments"])})
+            calls = []
+        message: dict[str, Any] = {"role": "assistant", "content": content}
+        return (
+            message | ({"reasoning_content": thoughts} if thoughts else {}) | ({"tool_calls": calls} if calls else {})
+        )
+
+    def events(self, whole: dict[str, Any], body: dict[str, Any], *, is_cut: bool = False) -> Iterator[str]:
+        """The completion as server-sent events: thoughts, text and tool calls in pieces, then the end and the usage."""
+        (choice,) = whole["choices"]
+        message = choice["message"]
+        common = {name: whole[name] for name in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
+        deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
+        for name in ("reasoning_content", "content"):
+            text = message.get(name) or ""
+            deltas += [{name: text[start : start + 200]} for start in range(0, len(text), 200)]
+        for index, call in enumerate(message.get("tool_calls", [])):
+            name, arguments = call["function"]["name"], call["function"]["arguments"]
+            deltas.append({"tool_calls": [{"index": index, **call, "function": {"name": name, "arguments": ""}}]})
+            deltas += [{"tool_calls": [{"index": index, "function": {"arguments": each}}]} for each in arguments]
+        for delta in deltas[: len(deltas) // 2 if is_cut else None]:
+            yield from self._comments()
+            yield self._event(common, choices=[{"index": 0, "delta": delta, "finish_reason": None}])
+        if is_cut:
+            return
+        reason = "tool_calls" if "tool_calls" in message else "stop"
+        yield self._event(common, choices=[{"index": 0, "delta": {}, "finish_reason": reason}])
+        if "usage" in whole and body.get("stream_options", {}).get("include_usage"):
+            yield self._event(common, choices=[], usage=whole["usage"])
+        yield "data: [DONE]\n\n"
+
+    def _comments(self) -> Iterator[str]:
+        while self.pauses:
+            time.sleep(self.pauses.pop(0))
+            yield ": still there\n\n"
+
+    def _event(self, common: dict[str, Any], **more: Any) -> str:
+        return f"data: {json.dumps(common | more)}\n\n"
+
     def _handler(self) -> type[BaseHTTPRequestHandler]:
-        owner = self
+        return type("Handler", (_Handler,), {"owner": self})
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
 
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                if self.path == "/v1/chat/completions":
-                    status, answer = owner.reply_to(body, self.headers.get("authorization", ""))
-                else:
-                    status, answer = 404, {"error": {"message": "no such route", "type": "test", "code": "test"}}
-                if answer == HANG:
-                    owner.released.wait(owner._hang_s)
-                if answer in (DROP, HANG):
-                    self.close_connection = True
-                    return
-                content = answer.encode() if isinstance(answer, str) else json.dumps(answer).encode()
-                self.send_response(status)
-                if status != 200 and owner.retry_after is not None:
-                    self.send_header("retry-after", owner.retry_after)
-                self.send_header("content-type", "text/html" if answer == PAGE else "application/json")
-                self.send_header("content-length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
+class _Handler(BaseHTTPRequestHandler):
+    """Answers requests with what its server replies: as a whole, as a stream, or not at all."""
 
-            def log_message(self, format: str, *args: object) -> None:
-                return
+    protocol_version = "HTTP/1.1"
+    owner: ReplyServer
 
-        return Handler
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        status, answer = 404, {"error": {"message": "no such route", "type": "test", "code": "test"}}
+        if self.path == "/v1/chat/completions":
+            status, answer = self.owner.reply_to(body, self.headers.get("authorization", ""))
+        if answer == HANG:
+            self.owner.released.wait(self.owner.hang_s)
+        if answer in (DROP, HANG):
+            self.close_connection = True
+        elif status == 200 and body.get("stream") and (answer == CUT or isinstance(answer, dict)):
+            whole = self.owner.replay(body) if answer == CUT else answer
+            self.send_stream(self.owner.events(whole, body, is_cut=answer == CUT))
+        else:
+            self.send_whole(status, answer)
+
+    def send_stream(self, events: Iterator[str]) -> None:
+        self.close_connection = True
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("connection", "close")
+        self.end_headers()
+        # The client may have had enough.
+        with suppress(OSError):
+            for event in events:
+                self.wfile.write(event.encode())
+                self.wfile.flush()
+
+    def send_whole(self, status: int, answer: dict[str, Any] | str) -> None:
+        content = answer.encode() if isinstance(answer, str) else json.dumps(answer).encode()
+        self.send_response(status)
+        if status != 200 and self.owner.retry_after is not None:
+            self.send_header("retry-after", self.owner.retry_after)
+        self.send_header("content-type", "text/html" if answer == PAGE else "application/json")
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        return
 
 
 if __name__ == "__main__":

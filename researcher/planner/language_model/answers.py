@@ -14,20 +14,29 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from researcher.charter import Asked, Design, StudyKind
-from researcher.plan import Relation
+from experiments_db import Operator
+from researcher.charter import Asked, ComparedAt, Design, JudgedBy, PolicyName, StudyKind
+from researcher.plan import Relation, Speaker
 from researcher.planner.claims import Claim, ClaimKind, Measured
 
 MAX_ARMS = 12
 MAX_HYPOTHESES = 8
 MAX_CLAIMS = 24
 MAX_FACTORS = 8
+MAX_LESSONS = 6
+MAX_RUNGS = 6
 
 _ARM_NAME = r"^[A-Za-z0-9][A-Za-z0-9 =.,_+\[\]\-]{0,59}$"
 ArmName = Annotated[str, StringConstraints(strip_whitespace=True, pattern=_ARM_NAME)]
 ProgramName = Annotated[str, StringConstraints(strip_whitespace=True, pattern=r"^[A-Za-z0-9][A-Za-z0-9 .,_+\-]{0,59}$")]
 """A name without an equals sign, which marks a level of a setting."""
 Line = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=600)]
+Lessons = Annotated[list[Line], Field(max_length=MAX_LESSONS)]
+Passage = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=4_000)]
+Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+FINAL_SCORE = "final"
+"""The metric of a hypothesis that the judge decides on: the number by which the charter judges runs."""
 
 _THINKING = re.compile(r"<think>.*?</think>", re.DOTALL)
 _PROGRAM = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL)
@@ -52,6 +61,9 @@ class FrameAnswer(Answer):
 
     It is both if a person agreed to go on without those parts. The fields `kind` to `baseline` are texts of the flags
     of the same names. `programs` are the names of the compared programs.
+
+    The fields from `compared_at` to `attempt_tokens` say what arms get and how runs are measured, and those from
+    `policy` on are rules of exploration. None leaves each as it is.
     """
 
     question: Line | None = None
@@ -63,7 +75,17 @@ class FrameAnswer(Answer):
     fix: Annotated[list[Line], Field(max_length=MAX_FACTORS)] = []
     design: Design | None = None
     baseline: Annotated[list[Line], Field(max_length=MAX_FACTORS)] = []
-    compared_at: Literal["episodes", "steps"] | None = None
+    compared_at: ComparedAt | None = None
+    amount: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    steps: Count | None = None
+    judged_by: JudgedBy | None = None
+    judged_level: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    eval_every: Count | None = None
+    eval_episodes: Annotated[int, Field(ge=20, le=100_000)] | None = None
+    attempt_calls: Count | None = None
+    attempt_tokens: Count | None = None
+    policy: PolicyName | None = None
+    rungs: Annotated[list[Share], Field(max_length=MAX_RUNGS)] = []
     assumptions: Annotated[list[Line], Field(max_length=10)] = []
     infeasible: Annotated[list[InfeasibleAnswer], Field(max_length=10)] = []
     nearest: Annotated[str, StringConstraints(strip_whitespace=True, max_length=600)] = ""
@@ -72,7 +94,8 @@ class FrameAnswer(Answer):
 class HypothesisAnswer(Answer):
     """A hypothesis of the plan.
 
-    `relation`, `against` and `margin` are those of a Contrast. Without a relation, nothing judges the statement.
+    `relation`, `against` and `margin` are those of a Contrast. Without a relation, nothing judges the statement, and
+    nothing does so if `metric` is another one than FINAL_SCORE.
     """
 
     statement: Line
@@ -81,13 +104,36 @@ class HypothesisAnswer(Answer):
     relation: Relation | None = None
     against: list[ArmName] = []
     margin: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    metric: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=80)] = FINAL_SCORE
+
+
+class ManipulationAnswer(Answer):
+    """The fields of a ManipulationCheck, with the same names."""
+
+    statement: Line
+    pattern: Annotated[str, StringConstraints(max_length=500)] = ""
+    speaker: Speaker = Speaker.AGENT
+    at_least: Annotated[int, Field(ge=0)] = 1
+    at_most: Annotated[int, Field(ge=0)] | None = None
+    code: Annotated[str, StringConstraints(max_length=4_000)] = ""
+    share: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.5
 
 
 class ArmAnswer(Answer):
+    """An arm: what it changes of its parent, and why.
+
+    Without a parent it is the baseline's child. `settings` are those that differ from the parent's job. An empty
+    `program` is the parent's.
+    """
+
     name: ArmName
+    parent: ArmName | None = None
+    operator: Operator | None = None
+    second_parent: ArmName | None = None
     settings: dict[str, Any] = {}
     program: Annotated[str, StringConstraints(strip_whitespace=True, max_length=300)] = ""
-    rationale: Line
+    purpose: Line
+    manipulation: ManipulationAnswer | None = None
 
 
 class PlanAnswer(Answer):
@@ -95,6 +141,28 @@ class PlanAnswer(Answer):
     hypotheses: Annotated[list[HypothesisAnswer], Field(max_length=MAX_HYPOTHESES)] = []
     arms: Annotated[list[ArmAnswer], Field(min_length=1, max_length=MAX_ARMS)]
     seeds: int
+    lessons: Lessons = []
+
+
+class PromotionAnswer(Answer):
+    arm: ArmName
+    share: Share
+
+
+class ExploreAnswer(Answer):
+    """A round of exploration: new arms, arms that are trained on, or the end."""
+
+    rationale: Line
+    hypotheses: Annotated[list[HypothesisAnswer], Field(max_length=MAX_HYPOTHESES)] = []
+    arms: Annotated[list[ArmAnswer], Field(max_length=MAX_ARMS)] = []
+    promote: Annotated[list[PromotionAnswer], Field(max_length=MAX_ARMS)] = []
+    done: bool = False
+    lessons: Lessons = []
+
+
+class RespondAnswer(Answer):
+    withdraw: bool
+    answer: Passage
 
 
 class DisqualifiedAnswer(Answer):
@@ -103,9 +171,10 @@ class DisqualifiedAnswer(Answer):
 
 
 class DecideAnswer(Answer):
-    action: Literal["refine", "stop"]
+    action: Literal["refine", "confirm", "stop"]
     reason: Line
     disqualified: Annotated[list[DisqualifiedAnswer], Field(max_length=MAX_ARMS)] = []
+    lessons: Lessons = []
 
 
 class ClaimAnswer(Answer):
@@ -144,7 +213,7 @@ def parse_answer(text: str, model: type[A]) -> A:
     Raises Unusable if there is none or it is invalid.
     """
     try:
-        return model.model_validate(_find_object(text))
+        return model.model_validate(find_object(text))
     except ValidationError as error:
         found: list[Any] = error.errors(include_url=False)[:5]
         raise Unusable("; ".join(map(_describe, found))) from error
@@ -175,7 +244,16 @@ def _describe(item: Mapping[str, Any]) -> str:
     return f"{place}: {reason}"
 
 
-def _find_object(text: str) -> dict[str, Any]:
+def has_program(text: str) -> bool:
+    """Return whether `text` has a fenced Python block."""
+    return _PROGRAM.search(_THINKING.sub("", text)) is not None
+
+
+def find_object(text: str) -> dict[str, Any]:
+    """Return the last JSON object of `text`.
+
+    Raises Unusable if there is none.
+    """
     text = _THINKING.sub("", text)
     fenced = _FENCED_JSON.findall(text)
     found = _objects_in(fenced[-1] if fenced else text)

@@ -1,7 +1,7 @@
-"""The texts that show a study to a language model: settings, results, history, and foreign text marked as data.
+"""The texts that show a question to a language model: settings, tasks, arms, results, and foreign text marked as data.
 
-Place in the flow: the `llm` planner fills its prompts with these. All foreign text is capped. This module asks nobody
-and decides nothing.
+Place in the flow: the `llm` planner fills its prompts with these, and study_state.py adds what a study has done so far.
+All foreign text is capped. This module asks nobody and decides nothing.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from typing import Any
 from researcher.analysis import Analysis
 from researcher.charter import Asked, Budget, Charter, Factor, FrameRequest, Question, StudiedEnvironment, StudyKind
 from researcher.plan import Arm
-from researcher.planner.base import History
 from researcher.planner.designs import lay_out
 from researcher.question.factors import PROGRAM, SPECS
 from researcher.question.flags import value_as_text
 from swarm import TrainJob
 from swarm.tasks import TASK_FAMILIES
 
-MAX_DATA_CHARS = 6_000
+MAX_DATA_CHARS = 12_000
 MAX_ITEM_CHARS = 400
 MAX_ITEMS = 20
+MAX_CODE_CHARS = 40_000
+"""The most characters of a program that a prompt shows, which is also the longest program that a check accepts."""
 
 _NOT_TUNED = frozenset(
     {"model", "dtype", "total_steps", "max_response_length", "max_model_len", "mixture", "verl", "tool_parser",
@@ -55,22 +56,52 @@ def list_fixed(request: FrameRequest) -> str:
     asked = request.question
     is_asked = bool(asked.factors)
     fixed = {
-        "task family": request.family,
+        "family": request.family,
         "kind": asked.kind if is_asked or asked.kind is StudyKind.OPTIMIZE else None,
         "ask": None if asked.asked is Asked.EFFECT else asked.asked,
         "vary": json.dumps([_factor_as_text(factor) for factor in asked.factors]) if is_asked else None,
         "baseline": json.dumps([factor.compared_with for factor in asked.factors if factor.compared_with]),
         "design": asked.design,
-        "equal in every arm": request.equal,
-        "settings of every arm": ", ".join(f"{name}={value_as_text(value)}" for name, value in asked.fixed.items()),
+        "compared_at": request.equal,
+        "amount": request.amount,
+        "fix": ", ".join(f"{name}={value_as_text(value)}" for name, value in asked.fixed.items()),
         "runs per arm": request.seeds,
-        "steps between scores in mid-training": request.eval_every,
-        "held-out episodes per score": request.eval_episodes,
+        "steps": request.steps,
+        "judged_by": request.judged_by if "judged_by" in request.fixed else None,
+        "judged_level": request.judged_level,
+        "eval_every": request.eval_every,
+        "eval_episodes": request.eval_episodes,
+        "attempt_calls": request.attempt_calls,
+        "attempt_tokens": request.attempt_tokens,
+        **_fixed_rules(request),
+        **_limits(request.budget),
     }
     lines = [f"- {name}: {value}" for name, value in fixed.items() if value not in (None, "", "[]")]
     if not lines:
         return "Nothing else was fixed by the person."
-    return "\n".join(["Fixed by the person; give `kind`, `ask`, `vary` and `baseline` as they stand here:", *lines])
+    opening = (
+        "Fixed by the person; give `kind`, `ask`, `vary` and `baseline` as they stand here, and leave the rest out:"
+    )
+    return "\n".join([opening, *lines])
+
+
+def _fixed_rules(request: FrameRequest) -> dict[str, Any]:
+    rules = request.search
+    if rules is None:
+        return {}
+    return {name: getattr(rules, name) for name in ("policy", "proposer", "rungs", "runs") if name in request.fixed}
+
+
+def _limits(budget: Budget) -> dict[str, Any]:
+    """Return the limits of a study by what they limit, in the units of the command line."""
+    hours = None if budget.max_wall_s is None else budget.max_wall_s / 3600
+    return {
+        "most runs of the study": budget.max_runs,
+        "most hours": hours,
+        "most GPU-hours": budget.max_gpu_hours,
+        "most tokens of your own": budget.max_llm_tokens,
+        "most dollars for your own tokens": budget.max_llm_usd,
+    }
 
 
 def show_choice(charter: Charter) -> str:
@@ -79,7 +110,7 @@ def show_choice(charter: Charter) -> str:
     if not question.factors:
         return (
             f"An arm may change these settings, and no others:\n\n{list_settings()}\n\nIt may also have another "
-            "program: say in one sentence what that does differently."
+            "program: name it by what it does differently."
         )
     if question.kind is StudyKind.OPTIMIZE:
         lines = [f"- {_factor_as_text(factor)}" for factor in question.factors]
@@ -97,12 +128,18 @@ def _factor_as_text(factor: Factor) -> str:
 
 
 def _show_arm(arm: Arm, question: Question) -> dict[str, Any]:
-    settings = {name: arm.job[name] for name in question.varied if name in arm.job}
+    # All of them, so that an arm may have any parent: what it leaves out it has from there.
+    settings = {name: setting_of(arm.job, name) for name in question.varied}
     return {"settings": settings} | ({PROGRAM: arm.factors[PROGRAM]} if PROGRAM in arm.factors else {})
 
 
 def _assigned(settings: Mapping[str, Any]) -> str:
     return ",".join(f"{name}={value_as_text(value)}" for name, value in settings.items())
+
+
+def setting_of(job: Mapping[str, Any], name: str) -> Any:
+    """Return a setting of a job, or its default if the job does not state it."""
+    return job.get(name, TrainJob.model_fields[name].get_default(call_default_factory=True))
 
 
 def show_job(job: Mapping[str, Any]) -> str:
@@ -114,13 +151,14 @@ def show_results(analysis: Analysis) -> str:
     lines = ["Held-out scores, measured by the evaluator (mean over seeds, interval, before training):"]
     for arm in analysis.arms:
         before = list(arm.base_scores.values())
-        base = _number(sum(before) / len(before)) if before else "n/a"
-        scores = f"{_number(arm.mean)} [{_number(arm.ci_low)}, {_number(arm.ci_high)}], before {base}"
+        base = number_as_words(sum(before) / len(before)) if before else "n/a"
+        mean, low, high = map(number_as_words, (arm.mean, arm.ci_low, arm.ci_high))
+        scores = f"{mean} [{low}, {high}], before {base}"
         lines.append(f"- {arm.arm}: {scores if arm.scores else 'no score'}; {len(arm.scores)} seeds")
     lines.append("Comparisons with the baseline (difference, interval, corrected p, verdict):")
     lines += [
-        f"- {item.arm} against {item.baseline}: {_number(item.difference)} [{_number(item.ci_low)}, "
-        f"{_number(item.ci_high)}], p {_number(item.p_adjusted)}, {item.verdict.value}"
+        f"- {item.arm} against {item.baseline}: {number_as_words(item.difference)} [{number_as_words(item.ci_low)}, "
+        f"{number_as_words(item.ci_high)}], p {number_as_words(item.p_adjusted)}, {item.verdict.value}"
         f"{f' ({item.note})' if item.note else ''}"
         for item in analysis.comparisons
     ] or ["- none"]
@@ -134,28 +172,6 @@ def show_results(analysis: Analysis) -> str:
     return "\n".join([*lines, *(["Runs without a score:", quote_data(failed)] if failed else [])])
 
 
-def show_history(history: History) -> str:
-    """Return earlier plans with their results, diagnoses of runs, and findings of earlier studies."""
-    parts: list[str] = []
-    for plan in history.plans:
-        arms = "; ".join(f"{arm.name} {json.dumps(dict(arm.factors))}" for arm in plan.arms)
-        parts.append(f"Iteration {plan.iteration + 1} ran with {len(plan.seeds)} seeds: {arms}")
-    if history.analyses:
-        parts.append(show_results(history.analyses[-1]))
-    if history.diagnoses:
-        parts.append("What the monitor noted of runs:\n" + quote_data(history.diagnoses))
-    if history.earlier_findings:
-        parts.append("Findings of earlier studies on this task:\n" + quote_data(history.earlier_findings))
-    return "\n\n".join(parts) if parts else "Nothing has been run yet."
-
-
-def show_budget(budget: Budget, history: History) -> str:
-    if budget.max_runs is None:
-        return "The number of runs is not limited; still, ask for no more than the question needs."
-    used = history.planned_runs if history.runs_used is None else history.runs_used
-    return f"Budget: {budget.max_runs} runs in all, of which {used} are used."
-
-
 def quote_data(items: Iterable[str]) -> str:
     """Return foreign text between delimiters that it cannot contain.
 
@@ -167,12 +183,28 @@ def quote_data(items: Iterable[str]) -> str:
 
 def quote_text(text: str) -> str:
     """Return the text between delimiters, capped at its beginning: errors of programs stand at the end."""
-    mark = secrets.token_hex(6)
-    return f"BEGIN DATA {mark}\n{text[-MAX_DATA_CHARS:]}\nEND DATA {mark}"
+    left_out = len(text) - MAX_DATA_CHARS
+    if left_out > 0:
+        text = f"[... {left_out} characters are left out ...]\n{text[-MAX_DATA_CHARS:]}"
+    return _between_marks(text)
 
 
-def _number(value: float) -> str:
+def quote_code(code: str) -> str:
+    """Return a program between delimiters: all of it, up to MAX_CODE_CHARS."""
+    left_out = len(code) - MAX_CODE_CHARS
+    if left_out > 0:
+        code = f"{code[:MAX_CODE_CHARS]}\n[... {left_out} characters are left out: the tool `code` shows them ...]"
+    return _between_marks(code)
+
+
+def number_as_words(value: float) -> str:
+    """Return a number with four digits, or "n/a"."""
     return f"{value:.4g}" if math.isfinite(value) else "n/a"
+
+
+def _between_marks(text: str) -> str:
+    mark = secrets.token_hex(6)
+    return f"BEGIN DATA {mark}\n{text}\nEND DATA {mark}"
 
 
 def _describe(schema: Mapping[str, Any]) -> str:

@@ -1,8 +1,9 @@
-"""One question to a language model: sent, checked, repeated if necessary, and always recorded and charged.
+"""The questions of one study to one language model: asked, answered, and always recorded and charged.
 
-Place in the flow: the `llm` planner asks through a `Chat`. The openai SDK sends each call to any OpenAI-compatible
-server. This module classifies failures into those that waiting may cure and others; backoff.py does the waiting. The
-key goes only to the SDK, never to the database, a log or a message. This module knows nothing of a study's subject.
+Place in the flow: the planner asks through a `Chat`. tool_loop.py leads the model to an answer, endpoint.py carries
+each request, and every request is one row on record. This module classifies failures into those that waiting may cure
+and others; backoff.py does the waiting. The key is in no record, log or message. This module knows nothing of a study's
+subject.
 """
 
 from __future__ import annotations
@@ -12,32 +13,44 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from itertools import count
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+import httpx
 import openai
 
 from experiments_db import BudgetKind, ExperimentStore
-from prompts import load
+from prompts import digest, names
 from researcher.errors import LanguageModelRefused, LanguageModelUnavailable, PlannerError
 from researcher.planner.language_model.answers import Unusable
 from researcher.planner.language_model.backoff import Backoff
+from researcher.planner.language_model.endpoint import (
+    MAX_OUTPUT_TOKENS,
+    SILENCE_S,
+    LanguageModelServer,
+    ModelReply,
+    refuses_tools,
+)
+from researcher.planner.language_model.tool_calls import find_call
+from researcher.planner.language_model.tool_loop import (
+    Answered,
+    NoUsableAnswer,
+    Request,
+    ToolLoop,
+    as_message,
+    describe_cut,
+)
+from researcher.planner.tools.base import Toolbox
 from researcher.study.budget import BudgetLedger
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-MAX_ANSWERS = 3
-"""The number of answers per attempt; each repetition tells the model the fault of the previous answer."""
-
-CALL_TIMEOUT_S = 180.0
-"""The longest time without a byte of the answer."""
-CALL_LIMIT_S = 900.0
-"""The longest time for a whole answer: a server that sends byte by byte must not block a study for ever."""
-MAX_OUTPUT_TOKENS = 8_000
+DEADLINE_S = 3600.0
+MAX_TURNS = 12
+MAX_TOKENS_OF_QUESTION = 500_000
 MAX_ERROR_CHARS = 500
 # The ratio of English text and code. It estimates tokens before a call, and where a server reports no usage.
 CHARS_PER_TOKEN = 3.5
@@ -48,12 +61,8 @@ MAY_PASS = frozenset({402, 408, 409, 425, 429})
 """Statuses below 500 that may pass: no credit, a timeout, a conflict, too early, too many requests."""
 
 
-class _NoAnswer(Exception):
-    """An attempt without a usable answer, after which another attempt may succeed."""
-
-    def __init__(self, reason: str, retry_after_s: float | None = None) -> None:
-        super().__init__(reason)
-        self.retry_after_s = retry_after_s
+class _ToolsRefused(Exception):
+    """A server that takes no tools: the conversation begins anew, with tool calls as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,117 +76,185 @@ class Price:
         return (self.input_usd * input_tokens + self.output_usd * output_tokens) / 1e6
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatSettings:
+    """The model, its server and the bounds of a question.
+
+    With `tools_as_json`, tools are called in text even if the server has tool calls. The model may think about one
+    question for `deadline_s`. It may look with tools for `turns` turns, or until the question has taken `tokens`.
+    """
+
+    model: str
+    base_url: str | None
+    api_key: str = field(repr=False)
+    price: Price | None = None
+    tools_as_json: bool = False
+    deadline_s: float = DEADLINE_S
+    silence_s: float = SILENCE_S
+    turns: int = MAX_TURNS
+    tokens: int = MAX_TOKENS_OF_QUESTION
+
+
+@dataclass(slots=True)
+class _Spent:
+    """What one question has taken so far."""
+
+    requests: int = 0
+    tokens: int = 0
+    usd: float = 0.0
+    calls: list[str] = field(default_factory=list[str])
+
+
 class Chat:
     """The questions of one study to one model."""
 
     def __init__(
         self,
+        settings: ChatSettings,
         *,
-        model: str,
-        base_url: str | None,
-        api_key: str,
         store: ExperimentStore,
         study_id: str,
         ledger: BudgetLedger,
-        price: Price | None = None,
+        toolbox: Callable[[], Toolbox] = lambda: Toolbox(()),
         backoff: Backoff | None = None,
         carry: Callable[[Callable[[], Any], float], Any] = lambda call, limit_s: call(),
-        timeout_s: float = CALL_TIMEOUT_S,
+        report: Callable[[str, str], object] = lambda kind, message: None,
     ) -> None:
         """Create a chat.
 
-        `carry` makes the call that it is given and returns its result. It raises TimeoutError after the given number of
-        seconds, and may raise any exception that ends the work meanwhile.
+        `toolbox` returns the tools that the model may call, and is asked anew for each question. `carry` makes the call
+        that it is given and returns its result. It raises TimeoutError after the given number of seconds, and may raise
+        any exception that ends the work meanwhile. `report` gets the kind of an event and a line for people.
 
         Raises PlannerError for an empty model or key, or for a money budget without a price.
         """
-        if not model:
+        if not settings.model:
             raise PlannerError("no language model is named: give --model")
-        if not api_key:
+        if not settings.api_key:
             raise PlannerError("no key for the language model: set OPENAI_API_KEY (any text if the server needs none)")
-        if ledger.budget.max_llm_usd is not None and price is None:
+        if ledger.budget.max_llm_usd is not None and settings.price is None:
             raise PlannerError(
                 "--max-llm-usd needs the model's prices: give --llm-price INPUT,OUTPUT in $ per 1M tokens"
             )
-        self.model = model
-        self._key = api_key
+        self._settings = settings
+        self._endpoint = LanguageModelServer(settings.model, settings.base_url, settings.api_key, settings.silence_s)
+        self._as_json = settings.tools_as_json
         self._store = store
         self._study_id = study_id
         self._ledger = ledger
-        self._price = price
-        self._backoff = backoff or Backoff(model)
+        self._toolbox = toolbox
+        self._backoff = backoff or Backoff(settings.model)
         self._carry = carry
-        self._base_url = base_url
-        self._timeout_s = timeout_s
+        self._report = report
+
+    @property
+    def model(self) -> str:
+        return self._settings.model
 
     def ask(self, node: str, question: str, parse: Callable[[str], T]) -> T:
-        """Return the parsed answer to a question.
+        """Return the parsed answer to a question of the kind `node`.
 
         `parse` raises Unusable; the model sees the message before it tries again. Raises LanguageModelUnavailable when
         the waiting for an answer is over, LanguageModelRefused at once if waiting cannot help, and BudgetExceeded
         before a call that could exceed the budget.
         """
         self._backoff.ensure_open()
-        attempts = count(1)
+        toolbox, spent = self._toolbox(), _Spent()
         while True:
             try:
-                answer = self._converse(node, question, parse, attempts)
-            except _NoAnswer as failure:
+                answer = self._converse(node, question, parse, toolbox, spent)
+            except _ToolsRefused:
+                self._as_json = True
+            except NoUsableAnswer as failure:
                 self._backoff.wait(f"{node}: {failure}", failure.retry_after_s)
             else:
                 self._backoff.succeed()
+                self._report("llm.answered", self._describe_cost(node, spent))
                 return answer
 
-    def _converse(self, node: str, question: str, parse: Callable[[str], T], attempts: Iterator[int]) -> T:
-        """Return the first usable of a few answers.
-
-        Raises _NoAnswer if none is usable, or if a call fails.
-        """
-        messages = [_message("system", load("system")), _message("user", question)]
-        reason = ""
-        for _ in range(MAX_ANSWERS):
-            text = self._call(node, messages, attempt=next(attempts), parse=parse)
-            try:
-                return parse(text)
-            except Unusable as error:
-                reason = str(error)
-                messages += [_message("assistant", text), _message("user", load("retry", reason=reason))]
-        raise _NoAnswer(f"{MAX_ANSWERS} answers that cannot be used: {reason}")
-
-    def _call(self, node: str, messages: list[dict[str, str]], *, attempt: int, parse: Callable[[str], object]) -> str:
-        """Make one request, and record it with the objection of `parse` to its answer."""
-        prompt = json.dumps(messages, ensure_ascii=False, indent=1)
-        expected = math.ceil(len(prompt) / CHARS_PER_TOKEN)
-        self._ledger.ensure_can_call_llm(
-            expected + MAX_OUTPUT_TOKENS, self._price.of(expected, MAX_OUTPUT_TOKENS) if self._price else 0.0
+    def _converse(self, node: str, question: str, parse: Callable[[str], T], toolbox: Toolbox, spent: _Spent) -> T:
+        loop = ToolLoop(
+            send=lambda request: self._request(node, request, parse, toolbox, spent),
+            parse=parse,
+            toolbox=toolbox,
+            as_json=self._as_json,
+            max_turns=self._settings.turns,
+            max_tokens=self._settings.tokens,
         )
+        return loop.run(question)
+
+    def _request(
+        self, node: str, request: Request, parse: Callable[[str], object], toolbox: Toolbox, spent: _Spent
+    ) -> Answered:
+        """Return the reply to a request, which is repeated until there is one.
+
+        What the model has looked at is not lost by an outage. Raises NoUsableAnswer after the question's deadline.
+        """
+        left_s = self._settings.deadline_s - request.seconds
+        if left_s <= 0:
+            raise NoUsableAnswer(f"no answer within {self._settings.deadline_s / 60:g} minutes (--llm-deadline)")
+        while True:
+            try:
+                answered = self._call(node, request, parse, toolbox, spent, left_s)
+            except NoUsableAnswer as failure:
+                self._backoff.wait(f"{node}: {failure}", failure.retry_after_s)
+                continue
+            if answered is not None:
+                if answered.reply.calls:
+                    self._backoff.succeed()
+                return answered
+
+    def _call(
+        self,
+        node: str,
+        request: Request,
+        parse: Callable[[str], object],
+        toolbox: Toolbox,
+        spent: _Spent,
+        limit_s: float,
+    ) -> Answered | None:
+        """Make one request and record it; None if the server refused a field that the next request leaves out.
+
+        An answer is recorded with the objection of `parse` to it. Raises NoUsableAnswer if waiting may help,
+        _ToolsRefused if the server takes no tools, and ResearchError for good.
+        """
+        expected = math.ceil(len(json.dumps(request.messages, ensure_ascii=False)) / CHARS_PER_TOKEN)
+        self._ledger.ensure_can_call_llm(expected + MAX_OUTPUT_TOKENS, self._cost(expected, MAX_OUTPUT_TOKENS))
+        tools = [] if self._as_json else toolbox.as_functions()
+        prompt = json.dumps(request.messages[request.first_new :], ensure_ascii=False, indent=1)
+        spent.requests += 1
         started = time.monotonic()
         try:
-            completion: object = self._carry(lambda: self._send(messages), CALL_LIMIT_S)
-            text, used = _read(completion)
+            reply: ModelReply = self._carry(
+                lambda: self._endpoint.send(request.messages, tools, may_call=request.may_call, limit_s=limit_s),
+                limit_s,
+            )
         # A body that is not JSON, or not a completion, raises ValueError.
-        except (openai.OpenAIError, ValueError, TimeoutError) as error:
-            self._record(node, prompt, None, 0, 0, attempt, time.monotonic() - started, self._describe(error))
+        except (openai.OpenAIError, httpx.HTTPError, ValueError, TimeoutError) as error:
+            reason, latency = self._describe(error), time.monotonic() - started
+            self._record(node, prompt, None, (0, 0), spent, latency, reason)
+            if tools and refuses_tools(error):
+                raise _ToolsRefused(reason) from None
+            if self._endpoint.learn(error):
+                return None
             raise self._classify(node, error) from None
         latency = time.monotonic() - started
-        input_tokens = expected if used is None else used[0]
-        output_tokens = math.ceil(len(text) / CHARS_PER_TOKEN) if used is None else used[1]
-        self._record(node, prompt, text, input_tokens, output_tokens, attempt, latency, _objection(text, parse))
-        return text
+        reply = self._with_calls(reply, request, toolbox)
+        answered = json.dumps([reply.text, reply.reasoning, [as_message(call) for call in reply.calls]])
+        used = reply.usage or (expected, math.ceil(len(answered) / CHARS_PER_TOKEN))
+        spent.calls += [call.name for call in reply.calls]
+        objection = None if reply.calls else _objection(reply, parse)
+        self._record(node, prompt, _as_text(reply, self._as_json), used, spent, latency, objection)
+        return Answered(reply, sum(used), latency)
 
-    def _send(self, messages: list[dict[str, str]]) -> object:
-        """Send the messages over a connection of their own, which closes with the call.
-
-        It closes even if nobody waits for the call any more.
-        """
-        with openai.OpenAI(
-            api_key=self._key, base_url=self._base_url, timeout=self._timeout_s, max_retries=0
-        ) as client:
-            return client.chat.completions.create(
-                model=self.model,
-                messages=messages,  # pyright: ignore[reportArgumentType]
-                max_completion_tokens=MAX_OUTPUT_TOKENS,
-            )
+    def _with_calls(self, reply: ModelReply, request: Request, toolbox: Toolbox) -> ModelReply:
+        """Return the reply with its tool calls, as far as the model may call tools now."""
+        if not request.may_call:
+            return replace(reply, calls=())
+        if not self._as_json or not toolbox.tools:
+            return reply
+        call = find_call(reply.text)
+        return replace(reply, calls=() if call is None else (call,))
 
     def _classify(self, node: str, error: Exception) -> Exception:
         """Return the error that a failed call means: wait and retry, let a person fix it, or do not ask again."""
@@ -189,37 +266,48 @@ class Chat:
             )
         if status is not None and status < 500 and status not in MAY_PASS:
             return LanguageModelUnavailable(f"{node}: {self.model} refused: {reason}")
-        return _NoAnswer(f"no answer: {reason}", _retry_after_s(error))
+        return NoUsableAnswer(f"no answer: {reason}", _retry_after_s(error))
 
     def _record(
         self,
         node: str,
         prompt: str,
         response: str | None,
-        input_tokens: int,
-        output_tokens: int,
-        attempt: int,
+        tokens: tuple[int, int],
+        spent: _Spent,
         latency_s: float,
         error: str | None,
     ) -> None:
-        cost = self._price.of(input_tokens, output_tokens) if self._price else 0.0
+        cost = self._cost(*tokens)
         call = self._store.record_llm_call(
             self._study_id,
             node=node,
             model=self.model,
             prompt=self._without_key(prompt),
             response=None if response is None else self._without_key(response),
-            input_tokens=input_tokens,
-            output_tokens=output_tokens,
+            input_tokens=tokens[0],
+            output_tokens=tokens[1],
             cost_usd=cost,
             latency_s=latency_s,
-            attempt=attempt,
+            attempt=spent.requests,
             error=error,
+            prompt_hash=digest(node) if node in names() else None,
         )
         key = f"llm-call-{call.id}"
-        self._ledger.charge(BudgetKind.LLM_TOKENS, input_tokens + output_tokens, key)
+        self._ledger.charge(BudgetKind.LLM_TOKENS, sum(tokens), key)
         self._ledger.charge(BudgetKind.COST_USD, cost, key)
-        logger.info("%s: %s answered in %.1f s (%d tokens)", node, self.model, latency_s, output_tokens)
+        spent.tokens += sum(tokens)
+        spent.usd += cost
+        logger.info("%s: %s answered in %.1f s (%d tokens)", node, self.model, latency_s, tokens[1])
+
+    def _cost(self, input_tokens: int, output_tokens: int) -> float:
+        price = self._settings.price
+        return price.of(input_tokens, output_tokens) if price else 0.0
+
+    def _describe_cost(self, node: str, spent: _Spent) -> str:
+        looked = f", {len(spent.calls)} tool calls ({', '.join(dict.fromkeys(spent.calls))})" if spent.calls else ""
+        cost = "" if self._settings.price is None else f", ${spent.usd:.4f}"
+        return f"{node}: {self.model} answered in {spent.requests} request(s){looked}: {spent.tokens:,} tokens{cost}."
 
     def _describe(self, error: Exception) -> str:
         """Return the error in one line, without the key, because servers repeat part of it in their messages."""
@@ -228,31 +316,20 @@ class Chat:
         return self._without_key(line)[:MAX_ERROR_CHARS] or type(error).__name__
 
     def _without_key(self, text: str) -> str:
-        return text.replace(self._key, "[key]")
+        return text.replace(self._settings.api_key, "[key]")
 
 
-def _message(role: str, content: str) -> dict[str, str]:
-    return {"role": role, "content": content}
-
-
-def _read(completion: object) -> tuple[str, tuple[int, int] | None]:
-    """Return the text, and the prompt and completion tokens or None if the server reports none.
-
-    Servers omit different fields from an empty answer. Raises ValueError if `completion` is not a chat completion,
-    because the SDK passes on whatever a server sends.
-    """
-    choices: Any = getattr(completion, "choices", None)
-    if not hasattr(completion, "choices") or not isinstance(choices, list | None):
-        raise ValueError("the server's answer is no chat completion")
-    message: Any = getattr(choices[0], "message", None) if choices else None
-    text: Any = getattr(message, "content", None) or ""
-    if not isinstance(text, str):
-        raise ValueError("the server's answer has a message without text")
-    usage: Any = getattr(completion, "usage", None)
-    tokens = tuple(getattr(usage, name, None) for name in ("prompt_tokens", "completion_tokens"))
-    if all(isinstance(each, int) and each >= 0 for each in tokens):
-        return text, (int(tokens[0] or 0), int(tokens[1] or 0))
-    return text, None
+def _as_text(reply: ModelReply, calls_are_text: bool) -> str:
+    """Return a reply for the record: its text, or JSON if there is more to it."""
+    calls = () if calls_are_text else reply.calls
+    if not calls and not reply.reasoning:
+        return reply.text
+    parts = {
+        "reasoning": reply.reasoning,
+        "content": reply.text,
+        "tool_calls": [as_message(call) for call in calls],
+    }
+    return json.dumps({name: part for name, part in parts.items() if part}, ensure_ascii=False, indent=1)
 
 
 def _retry_after_s(error: Exception) -> float | None:
@@ -273,9 +350,9 @@ def _retry_after_s(error: Exception) -> float | None:
     return max(0.0, seconds) if math.isfinite(seconds) else None
 
 
-def _objection(text: str, parse: Callable[[str], object]) -> str | None:
+def _objection(reply: ModelReply, parse: Callable[[str], object]) -> str | None:
     try:
-        parse(text)
+        parse(reply.text)
     except Unusable as error:
-        return f"unusable answer: {error}"[:MAX_ERROR_CHARS]
+        return f"unusable answer: {error}{describe_cut(reply)}"[:MAX_ERROR_CHARS]
     return None

@@ -1,8 +1,8 @@
 """The question of a study as a language model frames it.
 
 Place in the flow: llm.py asks for a frame and gets a charter from here. The model's answer is read like a person's
-flags, by the same code. A person's own flags stand, and an answer that contradicts them is refused by name. This module
-asks nobody.
+flags, by the same code. A person's own flags stand, and an answer that contradicts them is refused by name.
+measuring.py reads how runs are measured. This module asks nobody.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import replace
 from math import prod
 
 from researcher.charter import (
+    SHARES_OF_SEARCH,
     Asked,
     Charter,
     ComparedAt,
@@ -34,10 +35,11 @@ from researcher.planner.equal_amounts import (
     usual_comparison,
 )
 from researcher.planner.language_model.answers import MAX_ARMS, FrameAnswer, Unusable, is_arm_name, parse_answer
+from researcher.planner.language_model.arms import MAX_EPISODES_PER_STEP, contents_of
 from researcher.planner.language_model.briefing import TUNABLE
-from researcher.planner.language_model.planning import MAX_EPISODES_PER_STEP, contents_of
+from researcher.planner.language_model.measuring import check_measuring, complete_metric, read_measuring
 from researcher.planner.rules import DEFAULT_TASK, EVAL_EPISODES, longest_reply
-from researcher.question.asking import METRICS_OF, QuestionFlags, build_question
+from researcher.question.asking import QuestionFlags, build_question
 from researcher.question.flags import read_fixed, value_as_text
 from swarm.errors import JobInvalid
 from swarm.tasks import TASK_FAMILIES
@@ -70,16 +72,18 @@ def parse_frame(text: str, request: FrameRequest, author: str) -> Charter | Fram
     if missing := [name for name in ("question", "family") if getattr(answer, name) is None]:
         raise Unusable("; ".join(f"{name}: Field required" for name in missing))
     _check_family(answer, request)
-    _check_equal(answer, request)
+    measured = read_measuring(answer, request)
     try:
-        question = build_question(_read_flags(answer, request.question))
+        question = build_question(_read_flags(answer, measured.question))
         question = _keep_asked(question, request.question)
-        charter = _make_charter(request, question, name=str(answer.family), compared_at=answer.compared_at)
+        measured = complete_metric(measured, question)
+        charter = _make_charter(measured, question, name=str(answer.family))
         arms = _check_arms(charter)
     except TopicInvalid as error:
         raise Unusable(str(error)) from error
     if not request.question.factors:
         _check_choice(question, request, arms)
+    check_measuring(charter, request)
     baseline = next(arm.name for arm in arms if arm.is_baseline)
     return replace(
         charter,
@@ -102,11 +106,6 @@ def _check_family(answer: FrameAnswer, request: FrameRequest) -> None:
         raise Unusable(f"there is no task family {answer.family!r}; choose one of: {', '.join(TASK_FAMILIES)}")
     if fixed is not None and answer.family != fixed:
         raise Unusable(f"the task family is fixed: {fixed}")
-
-
-def _check_equal(answer: FrameAnswer, request: FrameRequest) -> None:
-    if request.equal is not None and answer.compared_at not in (None, request.equal):
-        raise Unusable(f"compared_at: the person compares at equal {request.equal}: leave it out")
 
 
 def _read_flags(answer: FrameAnswer, given: Question) -> QuestionFlags:
@@ -173,10 +172,11 @@ def _keep_factor(given: Factor, answered: Factor | None) -> Factor:
     return replace(given, compared_with=given.compared_with or answered.compared_with)
 
 
-def _make_charter(request: FrameRequest, question: Question, *, name: str, compared_at: str | None = None) -> Charter:
+def _make_charter(request: FrameRequest, question: Question, *, name: str) -> Charter:
     """Return a charter of the question, without its wording and the name of its baseline."""
     job = default_job(name, steps=request.steps, base=question.fixed)
-    equal = request.equal or (ComparedAt(compared_at) if compared_at else usual_comparison(question.varied))
+    equal = request.equal or usual_comparison(question.varied)
+    search = request.search if question.kind is StudyKind.OPTIMIZE else None
     usual = usual_amount(equal, job, longest_reply(name))
     amount = (request.amount or usual) if usual else 0.0
     return Charter(
@@ -189,7 +189,7 @@ def _make_charter(request: FrameRequest, question: Question, *, name: str, compa
         search_split="validation",
         test_split="test",
         eval_episodes=request.eval_episodes or EVAL_EPISODES,
-        rule=DecisionRule(),
+        rule=DecisionRule() if search is None else DecisionRule(shares=SHARES_OF_SEARCH),
         budget=request.budget,
         planner="",
         assumptions=(describe_equal_amount(equal, amount),),
@@ -198,6 +198,12 @@ def _make_charter(request: FrameRequest, question: Question, *, name: str, compa
         sample_size=SampleSizeGoal(seeds=request.seeds, is_underpowered=request.is_underpowered),
         asks=question,
         job=job,
+        eval_every=request.eval_every or 0,
+        judged_by=request.judged_by,
+        judged_level=request.judged_level,
+        attempt_calls=request.attempt_calls,
+        attempt_tokens=request.attempt_tokens,
+        search=search,
     )
 
 
@@ -236,12 +242,6 @@ def _count_arms(question: Question) -> int:
 def _check_choice(question: Question, request: FrameRequest, arms: tuple[Arm, ...]) -> None:
     """Raise Unusable for a choice that only a person may make, and that no person made."""
     given = request.question
-    metrics = METRICS_OF.get(question.asked, (request.judged_by,))
-    if request.judged_by not in metrics:
-        raise Unusable(
-            f"ask: {question.asked} is judged by {' or '.join(metrics)}, which a person asks for by --metric: name it "
-            "in infeasible"
-        )
     chosen = {*question.varied, *(question.fixed.keys() - given.fixed.keys())}
     if foreign := sorted(chosen - {*TUNABLE}):
         raise Unusable(

@@ -45,7 +45,7 @@ def test_the_last_object_of_an_answer_counts_whatever_is_around_it(text):
         ("stop", "no JSON object"),
         ('{"action": "stop"', "no JSON object"),
         ('["stop"]', "no JSON object"),
-        ('{"action": "pause", "reason": "x"}', "action: Input should be 'refine' or 'stop'"),
+        ('{"action": "pause", "reason": "x"}', "action: Input should be 'refine', 'confirm' or 'stop'"),
         ('{"action": "stop"}', "reason: Field required"),
         ('{"action": "stop", "reason": "   "}', "reason: String should have at least 1 character"),
         ('{"action": "stop", "reason": "x", "confidence": 1}', "confidence: there is no such field"),
@@ -63,11 +63,11 @@ def test_what_is_wrong_with_an_answer_is_named(text, message):
 @pytest.mark.parametrize("name", ["", "../x", "a|b", "<b>", "a\nb", "x" * 61, "-rf", "lr=1;rm"])
 def test_names_of_arms_are_plain(name):
     with pytest.raises(Unusable, match=r"arms\.0\.name"):
-        parse_answer(json.dumps({"rationale": "r", "arms": [{"name": name, "rationale": "r"}], "seeds": 3}), PlanAnswer)
+        parse_answer(json.dumps({"rationale": "r", "arms": [{"name": name, "purpose": "r"}], "seeds": 3}), PlanAnswer)
 
 
 def test_arms_and_hypotheses_are_bounded():
-    arm = {"name": "a", "settings": {}, "rationale": "r"}
+    arm = {"name": "a", "settings": {}, "purpose": "r"}
     for count in (0, 13):
         with pytest.raises(Unusable, match="arms"):
             parse_answer(json.dumps({"rationale": "r", "arms": [arm] * count, "seeds": 3}), PlanAnswer)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from researcher.charter import Charter, ComparedAt, Design, FrameRequest, StudyKind
+from researcher.charter import Charter, ComparedAt, Design, FrameRequest, JudgedBy, StudyKind
 from researcher.errors import TopicInvalid
 from researcher.plan import Plan
 from researcher.planner.base import History
@@ -37,7 +37,7 @@ def frame(request: FrameRequest | None = None, **answer: Any) -> Charter:
 
 
 def arm(name: str, program: str = "", **settings: Any) -> dict[str, Any]:
-    return {"name": name, "settings": settings, "program": program, "rationale": "r"}
+    return {"name": name, "settings": settings, "program": program, "purpose": "r"}
 
 
 def plan(charter: Charter, *arms: dict[str, Any], history: History | None = None) -> Plan:
@@ -67,8 +67,9 @@ def test_arms_of_a_framed_question_are_its_levels_and_the_baseline_is_added() ->
         {"program": "second try", "lr": 0.003},
     ]
     assert planned.arms[0].is_baseline and planned.arms[0].name == "plain lr=0.001" == charter.baseline
-    # What has the same program is a change of the first arm that has it.
-    assert [item.parent for item in planned.arms] == [None, charter.baseline, charter.baseline, "try"]
+    # A program is written once: the other arms that have it name the first one.
+    assert [item.parent for item in planned.arms] == [None, *[charter.baseline] * 3]
+    assert [item.program_of for item in planned.arms] == [None, None, charter.baseline, "try"]
 
 
 @pytest.mark.parametrize(
@@ -121,7 +122,7 @@ def test_search_is_free_within_the_space_that_was_framed() -> None:
         ({"vary": ["learning_rate=1,2"]}, "did you mean 'lr'"),
         ({"vary": LR, "baseline": ["lr=1"]}, "there is no level 'lr=1': choose from lr=0.001, lr=0.003"),
         ({"vary": LR, "ask": "interaction"}, "--ask interaction is about two factors"),
-        ({"vary": LR, "ask": "sooner"}, "ask: sooner is judged by area or steps-to"),
+        ({"vary": LR, "ask": "sooner"}, "judged_by: area needs scores in mid-training: give eval_every"),
         ({"vary": LR, "fix": ["lr=1"]}, "--fix fixes"),
         ({"vary": LR, "fix": ["num_repeat=1000"]}, "batch_size .* is above 2048"),
         ({"vary": ["model=nano,/etc"]}, "a person alone may ask for model"),
@@ -150,7 +151,7 @@ def test_answer_that_is_no_question_is_refused_by_name(answer: dict[str, Any], m
         ({"vary": LR, "fix": ["num_repeat=4"]}, "fix: the person fixed num_repeat=8"),
         ({"vary": LR, "fix": ["temperature=1"]}, "fix: the person did not fix temperature"),
         ({"vary": LR, "baseline": ["lr=0.001"]}, "baseline: the person compares with lr=0.003"),
-        ({"vary": LR, "compared_at": "episodes"}, "compared_at: the person compares at equal steps"),
+        ({"vary": LR, "compared_at": "episodes"}, "compared_at: the person fixed steps, got episodes"),
     ],
 )
 def test_answer_that_changes_what_a_person_said_is_refused_by_name(answer: dict[str, Any], message: str) -> None:
@@ -207,3 +208,52 @@ def test_flags_without_factors_are_honoured_or_refused_with_a_language_model(
 ) -> None:
     with pytest.raises(TopicInvalid, match=message):
         StudySettings(planner="llm", **flags).request(TOPIC)
+
+
+MEASURED: dict[str, Any] = {
+    "judged_by": "area", "eval_every": 5, "eval_episodes": 100, "steps": 20, "attempt_calls": 3, "attempt_tokens": 900,
+}  # fmt: skip
+
+
+def test_model_chooses_how_runs_are_measured_where_the_person_left_it_open() -> None:
+    charter = frame(vary=LR, **MEASURED)
+
+    assert {name: getattr(charter, name) for name in MEASURED if name != "steps"} == {
+        name: value for name, value in MEASURED.items() if name != "steps"
+    }
+    assert charter.job["total_steps"] == 20
+    by_tokens = frame(vary=LR, compared_at="tokens", amount=5000)
+    assert (by_tokens.compared_at, by_tokens.amount) == ("tokens", 5000)
+    counted = frame(vary=LR, judged_by="steps-to", judged_level=0.5, eval_every=5, compared_at="steps")
+    assert (counted.judged_by, counted.judged_level) == (JudgedBy.STEPS_TO, 0.5)
+    assert frame(vary=LR, ask="sooner", eval_every=5).judged_by is JudgedBy.AREA
+
+
+def test_measurement_that_a_person_fixed_stays_and_another_one_is_refused_by_name() -> None:
+    request = ask(metric="final", steps=10, eval_episodes=50, eval_every=2, attempt_calls=4, attempt_tokens=80)
+    assert frame(request, vary=LR).eval_every == 2
+    for name, value in {**MEASURED, "judged_by": "spread"}.items():
+        with pytest.raises(Unusable, match=f"{name}: the person fixed"):
+            frame(request, vary=LR, **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ({"judged_by": "area"}, "judged_by: area needs scores in mid-training"),
+        ({"judged_by": "best"}, "judged_by: Input should be"),
+        ({"judged_by": "steps-to", "eval_every": 5}, "judged_level: it is the score"),
+        ({"judged_level": 0.5}, "judged_level: it is the score"),
+        ({"judged_by": "steps-to", "judged_level": 0.5, "eval_every": 5}, "say compared_at steps"),
+        ({"judged_by": "spread", "ask": "sooner", "eval_every": 5}, "ask: sooner is judged by area or steps-to"),
+        ({"eval_every": 99}, "eval_every: a run has 30 steps"),
+        ({"eval_every": 5, "compared_at": "time"}, "eval_every: compared_at time ends runs at unknown steps"),
+        ({"amount": 100}, "amount: it is a number of tokens or seconds"),
+        ({"steps": 301}, "steps: at most 300, got 301: only a person may ask for more"),
+        ({"seeds": 3}, "seeds: there is no such field"),
+        ({"alpha": 0.5}, "alpha: there is no such field"),
+    ],
+)
+def test_measurement_that_cannot_be_is_refused_by_name(answer: dict[str, Any], message: str) -> None:
+    with pytest.raises(Unusable, match=message):
+        frame(vary=LR, **answer)

@@ -6,6 +6,7 @@ import io
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from simulated_study import Simulation
 from experiments_db import ExperimentStore, RunStatus, open_store
 from researcher.charter import Budget
 from researcher.execution.early_stopping import REWARD
-from researcher.planner.language_model.briefing import show_budget
+from researcher.planner.language_model.study_state import show_budget
 from researcher.study.overview import take_snapshot
 from researcher.study.progress import Follower, render
 
@@ -81,13 +82,14 @@ def test_progress_counts_each_arm_and_seed_once_whatever_plans_and_attempts_say(
     study = Simulation(rounds=2, failed=(("lr=0.0003", 0), ("lr=0.003", 1))).carry_out(tmp_path)
     finished = take_snapshot(study.store, study.study_id)
     history = study.deps.log.history()
+    charter = replace(study.deps.charter(), budget=Budget(max_runs=24))
     study.store.close()
 
     # Two plans of 9 and 18 entries, of which the second names the 9 of the first again; 20 attempts were made.
     assert len(finished.runs) == 20
     assert (finished.done, finished.planned, finished.seconds_left) == (18, 18, None)
     assert (history.planned_runs, history.runs_used) == (18, 18)
-    assert "18 are used" in show_budget(Budget(max_runs=24), history)
+    assert "18 are used" in show_budget(charter, history)
 
 
 def test_time_left_follows_from_how_long_runs_took_and_how_many_are_at_work(

@@ -23,7 +23,7 @@ def test_unknown_variable_is_named():
 
 
 def test_unknown_prompt_lists_those_there_are():
-    with pytest.raises(PromptError, match="there are: decide, "):
+    with pytest.raises(PromptError, match="there are: arms, decide, "):
         load("no-such-prompt")
 
 
@@ -44,6 +44,8 @@ def test_there_is_a_prompt_for_every_question_to_a_model():
         "system",
         "frame",
         "plan",
+        "explore",
+        "respond",
         "write_program",
         "repair_program",
         "interpret",

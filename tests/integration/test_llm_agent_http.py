@@ -1,0 +1,251 @@
+"""A language model that looks with tools before it answers, over real HTTP: streams, tool calls, and their bounds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llm_replies.server import CUT, ReplyServer
+
+from experiments_db import BudgetKind, ExperimentStore, open_store
+from prompts import digest
+from researcher.charter import Budget
+from researcher.errors import LanguageModelRefused, LanguageModelUnavailable, TopicInvalid
+from researcher.execution.background import BackgroundTasks
+from researcher.planner.build import build_chat
+from researcher.planner.language_model.answers import DecideAnswer, parse_answer
+from researcher.planner.language_model.backoff import Backoff
+from researcher.planner.language_model.chat import Chat, ChatSettings, Price
+from researcher.planner.tools.base import PlannerTool, ToolArguments, Toolbox, ToolRefused
+from researcher.study.budget import BudgetLedger
+from researcher.study.log import StudyLog
+from researcher.study.settings import read_settings
+
+STOP = '{"action": "stop", "reason": "done"}'
+LOOK = 'tool: curve {"arm": "a"}'
+ASKED = "# decide: another iteration, or the end\n\nWhat now?"
+
+
+class CurveArguments(ToolArguments):
+    arm: str
+
+
+def read_curve(arguments: CurveArguments) -> str:
+    if arguments.arm == "none":
+        raise ToolRefused("there is no arm none")
+    if arguments.arm == "broken":
+        raise RuntimeError("the disk is gone")
+    return f"{arguments.arm}: 0.1, 0.2, 0.4"
+
+
+TOOLBOX = Toolbox([PlannerTool("curve", "The reward of an arm by step.", CurveArguments, read_curve)])
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ExperimentStore]:
+    with open_store(tmp_path / "research.db") as opened:
+        yield opened
+
+
+@pytest.fixture
+def study_id(store: ExperimentStore) -> str:
+    return store.create_study("t", planner="llm").id
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., ReplyServer]]:
+    """Starts a model that gives these replies to the question `decide`, one after the other."""
+    servers: list[ReplyServer] = []
+
+    def start(*replies: str, **options: Any) -> ReplyServer:
+        for number, text in enumerate(replies, 1):
+            (tmp_path / f"decide.{number:02}.md").write_text(text)
+        servers.append(ReplyServer(tmp_path, **options).__enter__())
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.__exit__(None, None, None)
+
+
+@pytest.fixture
+def ask(store: ExperimentStore, study_id: str) -> Callable[..., DecideAnswer]:
+    def asked(
+        server: ReplyServer, toolbox: Toolbox = TOOLBOX, *, patience_s: float = 0.0, times: int = 1, **options: Any
+    ) -> DecideAnswer:
+        chat = Chat(
+            ChatSettings(model="m", base_url=server.url, api_key="sk-any", **options),
+            store=store,
+            study_id=study_id,
+            ledger=BudgetLedger(store, study_id, Budget()),
+            toolbox=lambda: toolbox,
+            backoff=Backoff("m", patience_s=patience_s, sleep=lambda seconds: None),
+            report=lambda kind, line: store.append_event(study_id, kind, line),
+        )
+        answers = [chat.ask("decide", ASKED, lambda text: parse_answer(text, DecideAnswer)) for _ in range(times)]
+        return answers[-1]
+
+    return asked
+
+
+def test_model_looks_with_a_tool_and_then_answers(serve, ask, store, study_id):
+    server = serve(f"thought: Does it still rise?\n{LOOK}", STOP)
+
+    assert ask(server, price=Price(1.0, 2.0)).action == "stop"
+
+    first, second = server.requests
+    assert [tool["function"]["name"] for tool in first["tools"]] == ["curve"]
+    assert first["max_completion_tokens"] == 32_000 and first["stream"] is True
+    assert "at most 12 turns" in first["messages"][0]["content"]
+    said, heard = second["messages"][2:]
+    assert said["tool_calls"][0]["function"] == {"name": "curve", "arguments": '{"arm": "a"}'}
+    assert (heard["role"], heard["content"]) == ("tool", "a: 0.1, 0.2, 0.4")
+    assert heard["tool_call_id"] == said["tool_calls"][0]["id"]
+    assert "Does it still rise?" not in json.dumps(second)
+
+    calls = store.list_llm_calls(study_id)
+    assert [call.attempt for call in calls] == [1, 2]
+    assert json.loads(calls[0].prompt) == first["messages"]
+    # Of the second request the record has what was new.
+    assert json.loads(calls[1].prompt) == [heard]
+    recorded = json.loads(calls[0].response or "")
+    assert recorded["reasoning"] == "Does it still rise?" and recorded["tool_calls"] == said["tool_calls"]
+    assert calls[1].response == STOP
+    assert {call.prompt_hash for call in calls} == {digest("decide")}
+    assert store.sum_budget(study_id)[BudgetKind.LLM_TOKENS] == sum(c.input_tokens + c.output_tokens for c in calls)
+    [event] = store.list_events(study_id)
+    assert event.kind == "llm.answered" and "decide: m answered in 2 request(s), 1 tool calls (curve)" in event.message
+    assert f"${sum(call.cost_usd for call in calls):.4f}" in event.message
+
+
+def test_digest_of_a_prompt_is_that_of_its_file():
+    text = Path(__file__).parents[2].joinpath("prompts", "decide.md").read_bytes()
+    assert digest("decide") == sha256(text).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        ('tool: curve {"arm": "none"}', "refused: there is no arm none"),
+        ('tool: curve {"curve": "a"}', "curve: there is no such argument"),
+        ('tool: sql {"text": "select 1"}', "refused: there is no tool 'sql'; there are: curve"),
+        ('tool: curve {"arm": "broken"}', "the tool failed: RuntimeError: the disk is gone"),
+    ],
+)
+def test_call_that_cannot_be_carried_out_is_told_to_the_model(serve, ask, call, told):
+    server = serve(call, STOP)
+
+    assert ask(server).action == "stop"
+    assert told in server.requests[1]["messages"][-1]["content"]
+
+
+@pytest.mark.parametrize("bound", [{"turns": 2}, {"tokens": 600}])
+def test_model_that_only_looks_is_told_to_answer_and_may_call_no_more(serve, ask, bound):
+    server = serve(LOOK, LOOK, STOP)
+
+    assert ask(server, **bound).action == "stop"
+    last = server.requests[-1]
+    assert "last turn with tools" in last["messages"][-1]["content"]
+    assert last["tool_choice"] == "none" and "tool_choice" not in server.requests[0]
+
+
+def test_calls_after_the_last_turn_are_an_answer_that_cannot_be_used(serve, ask):
+    server = serve(LOOK)
+
+    with pytest.raises(LanguageModelUnavailable, match="3 answers that cannot be used: there is no JSON object"):
+        ask(server, turns=1)
+    assert len(server.requests) == 4
+
+
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_server_without_tool_calls_gets_them_as_text(serve, ask, store, study_id, is_asked):
+    server = serve(LOOK, STOP)
+    server.unknown = set() if is_asked else {"tools"}
+
+    assert ask(server, times=2, tools_as_json=is_asked).action == "stop"
+
+    requests = [body for body in server.requests if "tools" not in body]
+    # What the server refused is not tried again with the next question.
+    assert len(server.requests) - len(requests) == (0 if is_asked else 1)
+    assert "- curve: The reward of an arm by step." in requests[0]["messages"][0]["content"]
+    assert requests[1]["messages"][-1] == {"role": "user", "content": "Result of curve:\n\na: 0.1, 0.2, 0.4"}
+    calls = store.list_llm_calls(study_id)
+    assert len(calls) == len(server.requests)
+
+
+@pytest.mark.parametrize("field", ["max_completion_tokens", "stream_options"])
+def test_field_that_a_server_does_not_know_is_left_out_from_then_on(serve, ask, store, study_id, field):
+    server = serve(STOP)
+    server.unknown = {field}
+
+    ask(server, times=2)
+
+    assert [field in body for body in server.requests] == [True, False, False]
+    assert "max_completion_tokens" in server.requests[-1] or server.requests[-1]["max_tokens"] == 32_000
+    refused, *answered = store.list_llm_calls(study_id)
+    assert field in (refused.error or "") and all(call.error is None for call in answered)
+    assert all(call.input_tokens > 0 and call.output_tokens > 0 for call in answered)
+
+
+def test_refusal_of_a_model_is_none_of_its_tools(serve, ask):
+    server = serve(STOP, failures=[404])
+
+    with pytest.raises(LanguageModelRefused, match="HTTP 404"):
+        ask(server)
+    assert len(server.requests) == 1
+
+
+def test_model_may_think_for_longer_than_any_silence_while_bytes_come(serve, ask):
+    server = serve(f"thought: {'Hm. ' * 200}\n{STOP}")
+    server.pauses = [0.4] * 5
+
+    assert ask(server, silence_s=1.5).action == "stop"
+
+
+def test_silence_ends_a_call_and_the_deadline_ends_a_question(serve, ask, store, study_id):
+    server = serve(STOP)
+    server.pauses = [3.0]
+    with pytest.raises(LanguageModelUnavailable, match="no answer"):
+        ask(server, silence_s=0.2)
+    server.pauses = [0.2] * 10
+    with pytest.raises(LanguageModelUnavailable, match="--llm-deadline"):
+        ask(server, deadline_s=0.1)
+    assert [call.response for call in store.list_llm_calls(study_id)] == [None, None]
+
+
+def test_answer_that_breaks_off_is_asked_again_and_what_was_looked_at_is_kept(serve, ask, store, study_id):
+    server = serve(LOOK, STOP, failures=[None, CUT])
+
+    assert ask(server, patience_s=60.0).action == "stop"
+
+    assert [call.response is None for call in store.list_llm_calls(study_id)] == [False, True, False]
+    assert server.requests[1]["messages"] == server.requests[2]["messages"]
+
+
+@pytest.mark.parametrize(("tools", "are_native"), [("auto", True), ("json", False)])
+def test_settings_of_a_study_reach_its_chat(serve, store, study_id, monkeypatch, tools, are_native):
+    server = serve(LOOK, STOP)
+    monkeypatch.setenv("OPENAI_API_KEY", "any")
+    monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+    settings = read_settings({"planner": "llm", "llm_tools": tools, "llm_deadline": 5, "llm_price": (1, 2)})
+    log, ledger = StudyLog(store, study_id), BudgetLedger(store, study_id, settings.budget())
+    chat = build_chat(settings, "m", log, ledger, BackgroundTasks(1), lambda: TOOLBOX)
+
+    assert chat.ask("decide", ASKED, lambda text: parse_answer(text, DecideAnswer)).action == "stop"
+    assert ("tools" in server.requests[0]) is are_native
+    assert [event.kind for event in store.list_events(study_id)] == ["llm.answered"]
+    assert store.list_llm_calls(study_id)[0].cost_usd > 0
+    for wrong in ({"llm_tools": "xml"}, {"llm_deadline": 0}):
+        with pytest.raises(TopicInvalid, match=f"--{next(iter(wrong)).replace('_', '-')}"):
+            read_settings({"planner": "llm", **wrong})
+
+
+def test_question_without_tools_names_none(serve, ask):
+    server = serve(STOP)
+
+    ask(server, Toolbox(()))
+    assert "tools" not in server.requests[0] and "turns" not in server.requests[0]["messages"][0]["content"]

@@ -1,0 +1,67 @@
+"""Successive halving: many arms to the first rung, the better part of them on to the next one.
+
+Place in the flow: one of the policies of base.py, and the default. It knows nothing of what distinguishes the arms.
+
+It is Jamieson & Talwalkar's method (2016, Non-stochastic Best Arm Identification and Hyperparameter Optimization), with
+trainings that go on from their checkpoints. An arm that goes on costs only the way from its rung. The number of arms is
+the largest that the allowance pays up to the last rung. It is computed anew for every round. If less is left than was
+expected, there are fewer new arms, and the best ones still finish.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from researcher.charter import PolicyName
+from researcher.search.policies.base import TOLERANCE, Round, Scope, begin_round, leaders
+from researcher.search.tree import Move, SearchTree
+
+
+@dataclass(frozen=True, slots=True)
+class HalvingPolicy:
+    """A policy that begins as many arms as it can, and trains on the best of each rung once all of it is scored."""
+
+    scope: Scope
+    name = PolicyName.HALVING
+
+    def choose(self, tree: SearchTree, rungs: tuple[float, ...], left: float, width: int) -> tuple[Move, ...]:
+        following = begin_round(tree, rungs, left, width, self.scope)
+        sizes = _sizes(tree.spent + left, following.rungs, self.scope.arms)
+        begun = sum(not node.failure for node in tree.nodes) + following.new_arms
+        while begun < sizes[0] and following.draft():
+            begun += 1
+        if not following.moves:
+            _promote_best(following, sizes)
+        if not following.moves:
+            following.promote_next()
+        return tuple(following.moves)
+
+
+def _promote_best(following: Round, sizes: Sequence[int]) -> None:
+    """Train on the best arms of the lowest rung at which such arms wait."""
+    rungs = following.rungs
+    for index, share in enumerate(rungs[:-1]):
+        for node in leaders(following.tree, share)[: sizes[index + 1]]:
+            if node.last is not None and node.last.share == share:
+                following.promote(node, rungs[index + 1])
+        if following.moves:
+            return
+
+
+def _sizes(allowance: float, rungs: Sequence[float], most: int | None) -> list[int]:
+    """Return the number of arms at each rung: the most that the allowance pays, at least one."""
+    arms = 1
+    while (most is None or arms < most) and _cost(_counts(arms + 1, rungs), rungs) <= allowance + TOLERANCE:
+        arms += 1
+    return _counts(arms, rungs)
+
+
+def _counts(arms: int, rungs: Sequence[float]) -> list[int]:
+    """Return the arms that come to each rung: to a rung of twice the training come half of them."""
+    return [max(1, int(arms * rungs[0] / share + TOLERANCE)) for share in rungs]
+
+
+def _cost(counts: Sequence[int], rungs: Sequence[float]) -> float:
+    steps = (share - before for before, share in zip((0.0, *rungs), rungs, strict=False))
+    return sum(count * step for count, step in zip(counts, steps, strict=True))

@@ -56,7 +56,7 @@ class Scope:
 class Round:
     """The moves of one round, which are at most `width` and cost at most `left`.
 
-    `reserve` is what new arms leave untouched, so that the best arm can finish its training.
+    Enough is always left to train one arm to the last rung: `highest` is the highest rung that an arm has come to.
     """
 
     tree: SearchTree
@@ -64,7 +64,7 @@ class Round:
     left: float
     width: int
     scope: Scope
-    reserve: float = 0.0
+    highest: float
     moves: list[Move] = field(default_factory=list[Move])
 
     @property
@@ -79,7 +79,7 @@ class Round:
         """Add a new arm; return False if the round, the allowance or the space has no room for it."""
         if not self._has_room_for_arm():
             return False
-        return self._add(Expand(tuple(parents), operator), self.rungs[0], self.reserve)
+        return self._add(Expand(tuple(parents), operator), self.rungs[0], self.rungs[0])
 
     def draft(self) -> bool:
         """Add a new arm that is derived from the baseline alone."""
@@ -89,7 +89,7 @@ class Round:
         """Train an arm on to a rung; return False if the round or the allowance has no room for it."""
         if any(isinstance(move, Promote) and move.arm == node.name for move in self.moves):
             return False
-        return self._add(Promote(node.name, share), share - (node.last.share if node.last else 0.0), 0.0)
+        return self._add(Promote(node.name, share), share, share - (node.last.share if node.last else 0.0))
 
     def promote_next(self) -> None:
         """Fill the round with the best arms of the highest rungs, one rung on, as far as the allowance goes."""
@@ -103,11 +103,13 @@ class Round:
         paid = (self.tree.spent + self.left) / self.rungs[0]
         return count < MAX_ARMS_PER_PAID * paid and (self.scope.arms is None or count < self.scope.arms)
 
-    def _add(self, move: Move, cost: float, reserve: float) -> bool:
-        if self.is_full or cost + reserve > self.left + TOLERANCE:
+    def _add(self, move: Move, share: float, cost: float) -> bool:
+        highest = max(self.highest, share)
+        if self.is_full or cost + self.rungs[-1] - highest > self.left + TOLERANCE:
             return False
         self.moves.append(move)
         self.left -= cost
+        self.highest = highest
         return True
 
 
@@ -115,11 +117,11 @@ def begin_round(tree: SearchTree, rungs: tuple[float, ...], left: float, width: 
     """Return a round with the moves that come first under every policy.
 
     Arms without a score are trained to the first rung: the baseline, and arms of a round that was broken off. Then
-    failed arms are mended. An allowance of less than a full run ends at the highest rung that it reaches.
+    failed arms are mended. If too little is left to finish any arm, the rungs that none can come to are left out.
     """
-    allowance = tree.spent + left
-    reached = tuple(rung for rung in rungs if rung <= allowance + TOLERANCE) or rungs[:1]
-    following = Round(tree, reached, left, max(width, 1), scope, _to_finish(tree, reached))
+    highest = max((node.last.share for node in tree.nodes if node.last is not None and not node.failure), default=0.0)
+    reached = tuple(rung for rung in rungs if rung <= highest + left + TOLERANCE) or rungs[:1]
+    following = Round(tree, reached, left, max(width, 1), scope, highest)
     for node in tree.nodes:
         if not node.scores and not node.failure:
             following.promote(node, reached[0])
@@ -167,13 +169,6 @@ def project(tree: SearchTree, rungs: tuple[float, ...]) -> dict[str, float]:
 
 def _is_at(node: SearchNode, share: float) -> bool:
     return node.last is not None and node.last.share == share
-
-
-def _to_finish(tree: SearchTree, rungs: tuple[float, ...]) -> float:
-    """Return what it costs to train the best arm to the last rung."""
-    ranked = tree.ranked()
-    reached = ranked[0].last.share if ranked and ranked[0].last else rungs[0]
-    return max(0.0, rungs[-1] - reached)
 
 
 def _to_mend(tree: SearchTree) -> Iterator[SearchNode]:

@@ -35,15 +35,19 @@ USUAL: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Surface:
-    """The scores at each rung of seed 0, and the truth, both by the levels of the factors in their order."""
+    """The scores at each rung of seed 0, the truth, and the steps of a full run, by the levels in their order."""
 
     space: tuple[Factor, ...]
     scores: Mapping[tuple[str, ...], Sequence[float]]
     truth: Mapping[tuple[str, ...], float]
+    steps: Mapping[tuple[str, ...], int]
     usual: Levels
 
     def key(self, levels: Levels) -> tuple[str, ...]:
         return tuple(levels[factor.name] for factor in self.space)
+
+    def true_score(self, levels: Levels) -> float:
+        return self.truth[self.key(levels)]
 
     @property
     def best(self) -> float:
@@ -66,6 +70,7 @@ def load_surface(name: str) -> Surface:
     space = tuple(make_factor(SPECS[setting], levels) for setting, levels in values.items())
     finals: dict[tuple[str, ...], list[float]] = {}
     scores: dict[tuple[str, ...], list[float]] = {}
+    steps: dict[tuple[str, ...], int] = {}
     for run in runs:
         key = tuple(
             next(level.name for level in factor.levels if level.factors[factor.name] == run["settings"][factor.name])
@@ -73,6 +78,7 @@ def load_surface(name: str) -> Surface:
         )
         at = {round(int(step) / run["steps"], 6): score for step, score in run["scores"].items()}
         finals.setdefault(key, []).append(at[1.0])
+        steps[key] = run["steps"]
         if run["seed"] == 0:
             scores[key] = [at[share] for share in RUNGS]
     usual = {
@@ -82,7 +88,8 @@ def load_surface(name: str) -> Surface:
         )
         for factor in space
     }
-    return Surface(space, scores, {key: sum(found) / len(found) for key, found in finals.items()}, usual)
+    truth = {key: sum(found) / len(found) for key, found in finals.items()}
+    return Surface(space, scores, truth, steps, usual)
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,7 @@ def programs_of(given: Collection[str], *, runs_own_agent: bool) -> tuple[str, .
 def _values(job: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
     """Yield each setting with its values, that of the job first."""
     lr = job.get("lr") or TrainJob(model=job["model"]).resolve().lr
+    assert lr is not None, "a resolved job has a learning rate"
     yield "lr", [float(number_as_text(times * lr)) for times in RATES]
     group = int(job["num_repeat"])
     yield "num_repeat", [group, *(size for times in GROUPS if (size := round(times * group)) > 1)]

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from statistics import fmean
 from typing import Protocol
 
 from experiments_db import Operator
@@ -148,23 +147,6 @@ def promotable(tree: SearchTree, rungs: tuple[float, ...]) -> Iterator[tuple[Sea
         for node in arms[: int(len(arms) * share / following + TOLERANCE)]:
             if _is_at(node, share):
                 yield node, following
-
-
-def project(tree: SearchTree, rungs: tuple[float, ...]) -> dict[str, float]:
-    """Return the score that each arm would have at the last rung, where larger is better.
-
-    To its last score come the mean gains of later rungs, of the arms that have come there.
-    """
-    gains = dict.fromkeys(rungs, 0.0)
-    for share, following in pairwise(rungs):
-        scores = [(node.at(share), node.at(following)) for node in tree.nodes if not node.failure]
-        seen = [later.score - first.score for first, later in scores if first is not None and later is not None]
-        gains[following] = fmean(seen) if seen else 0.0
-    return {
-        node.name: tree.sign * (last.score + sum(gain for share, gain in gains.items() if share > last.share))
-        for node in tree.nodes
-        if (last := node.last) is not None and not node.failure
-    }
 
 
 def _is_at(node: SearchNode, share: float) -> bool:

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 from experiments_db import Operator
 from researcher.charter import PolicyName
-from researcher.search.policies.base import Round, Scope, begin_round, project, promotable
+from researcher.search.policies.base import Round, Scope, begin_round, promotable
+from researcher.search.projection import project
 from researcher.search.tree import Expand, Move, SearchTree
 
 DRAFTS = 3
@@ -53,7 +54,7 @@ class BestFirstPolicy:
 def _expand_best(following: Round) -> bool:
     children = Counter(parent for node in following.tree.nodes for parent in node.parents[:1])
     children.update(move.parents[0] for move in following.moves if isinstance(move, Expand) and move.parents)
-    bounds = _bounds(following.tree, project(following.tree, following.rungs), children)
+    bounds = _bounds(following.tree, project(following.tree), children)
     best, *others = sorted(bounds, key=lambda name: -bounds[name])
     operator = OPERATORS[children[best] % len(OPERATORS)]
     if operator is Operator.COMBINE and others:

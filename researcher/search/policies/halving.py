@@ -5,7 +5,8 @@ Place in the flow: one of the policies of base.py, and the default. It knows not
 It is Jamieson & Talwalkar's method (2016, Non-stochastic Best Arm Identification and Hyperparameter Optimization), with
 trainings that go on from their checkpoints. An arm that goes on costs only the way from its rung. The number of arms is
 the largest that the allowance pays up to the last rung. It is computed anew for every round. If less is left than was
-expected, there are fewer new arms, and the best ones still finish.
+expected, there are fewer new arms, and the best ones still finish. In a space that is much larger than the number of
+arms, new ones of the second half are better sought around the best of the first half.
 """
 
 from __future__ import annotations
@@ -13,9 +14,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from experiments_db import Operator
 from researcher.charter import PolicyName
 from researcher.search.policies.base import TOLERANCE, Round, Scope, begin_round, leaders
 from researcher.search.tree import Move, SearchTree
+
+DRAFTED = 0.5
+"""The part of the arms that are drafts."""
+BEST = 0.25
+"""The part of the first rung whose arms are improved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +36,22 @@ class HalvingPolicy:
         following = begin_round(tree, rungs, left, width, self.scope)
         sizes = _sizes(tree.spent + left, following.rungs, self.scope.arms)
         begun = sum(not node.failure for node in tree.nodes) + following.new_arms
-        while begun < sizes[0] and following.draft():
+        while begun < sizes[0] and _begin(following, begun, sizes[0]):
             begun += 1
         if not following.moves:
             _promote_best(following, sizes)
         if not following.moves:
             following.promote_next()
         return tuple(following.moves)
+
+
+def _begin(following: Round, begun: int, arms: int) -> bool:
+    """Add an arm: a draft, or in the second half of the arms an improvement of one of the best, in turn."""
+    best = leaders(following.tree, following.rungs[0])
+    best = best[: max(1, int(BEST * len(best)))]
+    if begun < DRAFTED * arms or not best:
+        return following.draft()
+    return following.expand((best[begun % len(best)].name,), Operator.IMPROVE)
 
 
 def _promote_best(following: Round, sizes: Sequence[int]) -> None:

@@ -14,7 +14,8 @@ from random import Random
 
 from experiments_db import Operator
 from researcher.charter import PolicyName
-from researcher.search.policies.base import Scope, begin_round, project, promotable
+from researcher.search.policies.base import Scope, begin_round, promotable
+from researcher.search.projection import project
 from researcher.search.tree import Move, SearchTree
 
 SIZE = 6
@@ -37,7 +38,7 @@ class PopulationPolicy:
         drafts = sum(node.operator is Operator.DRAFT and not node.failure for node in tree.nodes)
         while drafts < SIZE and following.draft():
             drafts += 1
-        values = project(tree, following.rungs)
+        values = project(tree)
         if drafts >= SIZE and values:
             for node, share in promotable(tree, following.rungs):
                 following.promote(node, share)

@@ -21,9 +21,12 @@ import numpy as np
 
 from experiments_db import Operator
 from researcher.charter import Factor, ProposerName
+from researcher.search.projection import mean_gains
 from researcher.search.proposers.base import Levels, allowed, is_within, levels_of
 from researcher.search.tree import Expand, SearchTree
 
+SCREENED = 512
+"""The combinations from which each arm of the screening design is chosen."""
 INTERACTING = 3
 """The strongest factors, whose interactions the model has."""
 PRIOR_OF_INTERACTION = 0.5
@@ -61,9 +64,9 @@ def _balance(choices: Sequence[Levels], known: Sequence[Levels], random: Random)
     """Return the combination whose levels, and pairs of levels, are the rarest so far."""
     singles = Counter(item for levels in known for item in levels.items())
     pairs = Counter(pair for levels in known for pair in combinations(sorted(levels.items()), 2))
-    shuffled = random.sample(list(choices), len(choices))
+    drawn = random.sample(list(choices), min(SCREENED, len(choices)))
     return min(
-        shuffled,
+        drawn,
         key=lambda levels: (
             sum(singles[item] for item in levels.items()),
             sum(pairs[pair] for pair in combinations(sorted(levels.items()), 2)),
@@ -74,60 +77,52 @@ def _balance(choices: Sequence[Levels], known: Sequence[Levels], random: Random)
 def _predict(tree: SearchTree, space: Sequence[Factor], choices: Sequence[Levels]) -> Any:
     """Return the upper bounds of the predicted scores; None if nothing is scored.
 
-    Every score is an observation. A rung shifts all scores by the same amount.
+    Every score is an observation, less the mean gain up to its rung.
     """
-    seen = [
-        (node.levels, score)
-        for node in tree.nodes
-        if is_within(node.levels, space) and not node.failure
-        for score in node.scores
-    ]
+    arms = [node for node in tree.nodes if is_within(node.levels, space) and not node.failure]
+    seen = [(node.levels, score) for node in arms for score in node.scores]
     if not seen:
         return None
-    rungs = sorted({score.share for _, score in seen})
-    scores = tree.sign * np.array([score.score for _, score in seen])
-    at_rungs = np.array([[score.share == rung for rung in rungs] for _, score in seen], dtype=float)
-    scores = scores - at_rungs @ (at_rungs.T @ scores / at_rungs.sum(axis=0))
-    scores = scores / (scores.std() or 1.0)
-    observed = [levels for levels, _ in seen]
-    main, prior = _columns(space, [])
-    strength, _ = _fit(_matrix(main, observed), scores, prior)
-    strongest = sorted(space, key=lambda factor: -_size(main, strength, factor))[:INTERACTING]
-    columns, prior = _columns(space, list(combinations(strongest, 2)))
-    effects, covariance = _fit(_matrix(columns, observed), scores, prior)
-    wanted = _matrix(columns, choices)
-    deviations = np.sqrt(np.einsum("ij,jk,ik->i", wanted, covariance, wanted))
-    return wanted @ effects + OPTIMISM * deviations
+    gains = mean_gains(tree)
+    scores = tree.sign * np.array([score.score - gains[score.share] for _, score in seen])
+    scores = (scores - scores.mean()) / (scores.std() or 1.0)
+    observed = _indicate(space, [levels for levels, _ in seen])
+    strength, _ = _fit(_cross(observed, ()), scores, 0)
+    strongest = sorted(range(len(space)), key=lambda index: -_size(observed, strength, index))[:INTERACTING]
+    pairs = tuple(combinations(sorted(strongest), 2))
+    matrix = _cross(observed, pairs)
+    interactions = matrix.shape[1] - len(strength)
+    effects, covariance = _fit(matrix, scores, interactions)
+    wanted = _cross(_indicate(space, choices), pairs)
+    return wanted @ effects + OPTIMISM * np.sqrt(((wanted @ covariance) * wanted).sum(axis=1))
 
 
-_Column = tuple[tuple[str, str], ...]
-"""The levels that an arm must all have for the column to be 1."""
-
-
-def _columns(
-    space: Sequence[Factor], interactions: Sequence[tuple[Factor, Factor]]
-) -> tuple[list[_Column], list[float]]:
-    main: list[_Column] = [((factor.name, level.name),) for factor in space for level in factor.levels]
-    crossed: list[_Column] = [
-        ((one.name, first.name), (other.name, second.name))
-        for one, other in interactions
-        for first in one.levels
-        for second in other.levels
+def _indicate(space: Sequence[Factor], arms: Sequence[Levels]) -> list[Any]:
+    """Return a matrix for each factor, with a row for each arm and a column for each level."""
+    return [
+        np.array([[arm[factor.name] == level.name for level in factor.levels] for arm in arms], dtype=float)
+        for factor in space
     ]
-    return main + crossed, [1.0] * len(main) + [PRIOR_OF_INTERACTION**2] * len(crossed)
 
 
-def _matrix(columns: Sequence[_Column], arms: Sequence[Levels]) -> Any:
-    rows = [[all(arm[name] == level for name, level in column) for column in columns] for arm in arms]
-    return np.array(rows, dtype=float)
+def _cross(factors: Sequence[Any], pairs: Sequence[tuple[int, int]]) -> Any:
+    """Return the columns of all factors, and of each pair the products of their columns."""
+    products = [
+        (factors[one][:, :, None] * factors[other][:, None, :]).reshape(len(factors[one]), -1) for one, other in pairs
+    ]
+    return np.concatenate([*factors, *products], axis=1)
 
 
-def _fit(matrix: Any, scores: Any, prior: Sequence[float]) -> tuple[Any, Any]:
-    """Return the posterior means of the effects and their covariance."""
-    covariance = np.linalg.inv(matrix.T @ matrix / NOISE**2 + np.diag(1 / np.array(prior)))
+def _fit(matrix: Any, scores: Any, interactions: int) -> tuple[Any, Any]:
+    """Return the posterior means of the effects and their covariance; the last columns are `interactions`."""
+    prior = np.ones(matrix.shape[1])
+    prior[len(prior) - interactions :] = PRIOR_OF_INTERACTION**2
+    covariance = np.linalg.inv(matrix.T @ matrix / NOISE**2 + np.diag(1 / prior))
     return covariance @ matrix.T @ scores / NOISE**2, covariance
 
 
-def _size(columns: Sequence[_Column], effects: Any, factor: Factor) -> float:
-    of_levels = [effect for column, effect in zip(columns, effects, strict=True) if column[0][0] == factor.name]
-    return max(of_levels) - min(of_levels)
+def _size(factors: Sequence[Any], effects: Any, index: int) -> float:
+    """Return the largest difference that a factor makes."""
+    first = sum(factor.shape[1] for factor in factors[:index])
+    own = effects[first : first + factors[index].shape[1]]
+    return float(own.max() - own.min())

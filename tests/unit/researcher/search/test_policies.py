@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from experiments_db import Operator
 from researcher.charter import PolicyName
 from researcher.search.policies import Scope, build_policy
-from researcher.search.policies.base import MAX_DEBUGS, TOLERANCE, project
+from researcher.search.policies.base import MAX_DEBUGS, TOLERANCE
+from researcher.search.projection import project
 from researcher.search.tree import Expand, Move, Promote, RungScore, SearchNode, SearchTree
 
 POLICIES = [name for name in PolicyName if name is not PolicyName.PLANNER]
@@ -151,8 +152,9 @@ def test_halving_promotes_the_best_of_a_rung_once_all_of_it_is_scored():
     arms = [scored("baseline", 0.4, parents=(), operator=None)]
     arms += [scored(f"arm-{index}", 0.1 * index) for index in range(3)]
     policy = build_policy(PolicyName.HALVING, Scope())
-    # Two runs in all pay four arms.
-    assert policy.choose(SearchTree(tuple(arms[:3])), RUNGS, 1.25, 4) == (Expand(("baseline",), Operator.DRAFT),)
+    # Two runs in all pay four arms; those of the second half improve the best.
+    assert policy.choose(SearchTree(tuple(arms[:1])), RUNGS, 1.75, 1) == (Expand(("baseline",), Operator.DRAFT),)
+    assert policy.choose(SearchTree(tuple(arms[:3])), RUNGS, 1.25, 4) == (Expand(("baseline",), Operator.IMPROVE),)
     assert policy.choose(SearchTree(tuple(arms)), RUNGS, 1.0, 4) == (Promote("baseline", 0.5), Promote("arm-2", 0.5))
     downwards = SearchTree(tuple(arms), sign=-1.0)
     assert policy.choose(downwards, RUNGS, 1.0, 4) == (Promote("arm-0", 0.5), Promote("arm-1", 0.5))
@@ -200,7 +202,7 @@ def test_population_crosses_and_changes_its_better_arms():
 
 def test_projected_scores_add_the_gains_of_arms_that_went_on():
     tree = SearchTree((scored("one", 0.2, 0.4, 0.5), scored("two", 0.3, 0.4), scored("three", 0.25)))
-    assert project(tree, RUNGS) == pytest.approx({"one": 0.5, "two": 0.5, "three": 0.25 + 0.15 + 0.1})
+    assert project(tree) == pytest.approx({"one": 0.5, "two": 0.5, "three": 0.25 + 0.15 + 0.1})
 
 
 def test_the_planner_chooses_by_itself_where_no_policy_is_named():

@@ -51,6 +51,11 @@ def test_the_library_has_a_sentence_about_each_program():
     assert [name for name, program in PROGRAMS.items() if not program.has_agent] == ["easy-first", "shaped-by-details"]
 
 
+def test_the_docs_name_every_program():
+    text = (Path(__file__).parents[3] / "docs" / "research.md").read_text()
+    assert all(f"| `{name}` |" in text for name in PROGRAMS)
+
+
 def test_a_name_that_the_library_does_not_have_is_an_error():
     with pytest.raises(KeyError):
         load_program_code("no-such-program")

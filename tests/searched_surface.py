@@ -49,6 +49,11 @@ class Surface:
     def true_score(self, levels: Levels) -> float:
         return self.truth[self.key(levels)]
 
+    def used(self, tree: SearchTree) -> float:
+        """The part of the grid's training that the arms of a tree have had: of its episodes or steps, the larger."""
+        steps = sum(self.steps[self.key(node.levels)] * node.last.share for node in tree.nodes if node.last)
+        return max(tree.spent / len(self.truth), steps / sum(self.steps.values()))
+
     @property
     def best(self) -> float:
         return max(self.truth.values())

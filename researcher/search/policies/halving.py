@@ -7,6 +7,9 @@ trainings that go on from their checkpoints. An arm that goes on costs only the 
 the largest that the allowance pays up to the last rung. It is computed anew for every round. If less is left than was
 expected, there are fewer new arms, and the best ones still finish. In a space that is much larger than the number of
 arms, new ones of the second half are better sought around the best of the first half.
+
+Hyperband (Li et al. 2018, JMLR 18:1-52) repeats this in brackets that begin with fewer arms at higher rungs. There are
+no such brackets here, because every arm begins at the first rung.
 """
 
 from __future__ import annotations

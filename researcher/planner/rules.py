@@ -170,9 +170,11 @@ class RulesPlanner:
         return ArmProgram(arm=arm.name, code=code, trusted=True)
 
     def _code_of(self, name: str | None) -> str:
+        if name is None:
+            return load("program")
         if name in self.programs:
             return self.programs[name]
-        return load("program") if name in (None, PLAIN_PROGRAM) else load_program_code(name)
+        return load("program") if name == PLAIN_PROGRAM else load_program_code(name)
 
     def repair_program(
         self, charter: Charter, arm: Arm, program: ArmProgram, problems: tuple[ProgramProblem, ...]

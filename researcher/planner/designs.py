@@ -12,12 +12,10 @@ from itertools import product
 from types import MappingProxyType
 from typing import Any
 
-from experiments_db import Verdict, number_as_text
+from experiments_db import Verdict
 from researcher.charter import Design, Factor, Level, Question, StudyKind
 from researcher.plan import Arm
 from researcher.planner.base import History
-from researcher.question.factors import SPECS
-from researcher.question.flags import make_factor
 from swarm import TrainJob
 
 BASE_JOB: Mapping[str, Any] = MappingProxyType(
@@ -83,17 +81,6 @@ def lay_out(
     return tuple(
         replace(arm, is_baseline=index == baseline, parent=None if index == baseline else parent)
         for index, arm in enumerate(arms)
-    )
-
-
-def default_space(job: Mapping[str, Any]) -> tuple[Factor, ...]:
-    """Return the factors of a search that names none: two other learning rates, larger groups and a KL term."""
-    lr = job["lr"]
-    rates = [lr, *(float(number_as_text(times * lr)) for times in (3, 0.3))]
-    values = {"lr": rates, "num_repeat": [job["num_repeat"], 2 * job["num_repeat"]], "use_kl_loss": [False, True]}
-    return tuple(
-        make_factor(SPECS[name], [value for value in levels if name not in job or value is not None], explicit=False)
-        for name, levels in values.items()
     )
 
 

@@ -21,10 +21,10 @@ from researcher.execution.job_check import contradict_name
 from researcher.plan import Arm, ArmProgram, Plan, ProgramProblem
 from researcher.planner.base import Decision, History, Planner, Response
 from researcher.planner.claims import Claim
-from researcher.planner.designs import default_space
 from researcher.planner.predictions import predict
 from researcher.question.factors import PROGRAM
 from researcher.reviewer.base import Objection
+from researcher.search.space import default_space
 from researcher.search.tree import Move
 
 T = TypeVar("T")
@@ -131,7 +131,7 @@ class FallbackPlanner:
         """Return the charter, with the default search space if it leaves the factors open."""
         if charter.asks.factors:
             return charter
-        return replace(charter, asks=replace(charter.asks, factors=default_space(charter.job)))
+        return replace(charter, asks=replace(charter.asks, factors=default_space(charter.job, (), charter.asks.fixed)))
 
     def _write_plain(self, charter: Charter, arm: Arm) -> ArmProgram:
         """Return the program that rules write for an arm.

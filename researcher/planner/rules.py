@@ -39,7 +39,6 @@ from researcher.planner.designs import (
     combine_kept,
     confirm_best,
     default_job,
-    default_space,
     is_confirmation,
     lay_out,
     repeat_inconclusive,
@@ -52,11 +51,13 @@ from researcher.planner.equal_amounts import (
     usual_comparison,
 )
 from researcher.planner.predictions import predict
+from researcher.programs import load_program_code
 from researcher.question.factors import PROGRAM, RESPONSE_LENGTH, TRAIN_ENV
 from researcher.question.wording import state_question, title_of, title_of_environment
+from researcher.search.space import PLAIN_PROGRAM, default_space, programs_of
 from researcher.study.settings import StudySettings
 from swarm import TrainJob
-from swarm.environments import is_bundled, options_of, with_options
+from swarm.environments import has_own_worker, is_bundled, options_of, with_options
 from swarm.tasks import TASK_FAMILIES
 
 DEFAULT_TASK = "reverse"
@@ -78,8 +79,9 @@ search uses half of alpha to find changes, and the rest for their combination an
 class RulesPlanner:
     """A planner that follows fixed rules.
 
-    `programs` maps the name of each program level to its code; a single program runs in every arm. `train_envs`
-    likewise maps names to references of the environments to train on. The charter has everything else.
+    `programs` maps the name of each program level to its code. A single program runs in every arm, unless a search has
+    programs of the library beside it. `train_envs` likewise maps names to references of the environments to train on.
+    The charter has everything else.
     """
 
     name = "rules"
@@ -89,7 +91,8 @@ class RulesPlanner:
 
     def frame(self, request: FrameRequest) -> Charter:
         name = request.environment.name if request.environment else _choose_family(request.family)
-        question = self._fill(request.question, name, request.steps)
+        reference = request.environment.reference if request.environment else name
+        question = self._fill(request.question, name, reference, request.steps)
         job = default_job(name, steps=request.steps, base=question.fixed)
         compared_at = request.equal or usual_comparison(question.varied)
         usual = usual_amount(compared_at, job, longest_reply(name))
@@ -113,7 +116,7 @@ class RulesPlanner:
             amount=amount,
             asks=question,
             job=job,
-            environment=request.environment.reference if request.environment else name,
+            environment=reference,
         )
         arms = self._first_arms(charter)
         for arm in arms:
@@ -161,10 +164,17 @@ class RulesPlanner:
     def write_program(self, charter: Charter, arm: Arm, parent: ArmProgram | None) -> ArmProgram:
         alone = next(iter(self.programs)) if len(self.programs) == 1 else None
         name = arm.factors.get(PROGRAM, alone)
-        code = load("program") if name is None else self.programs[str(name)]
+        code = self._code_of(None if name is None else str(name))
         if name is None and RESPONSE_LENGTH in arm.factors:
             code = load("program_with_limit", limit=str(arm.factors[RESPONSE_LENGTH]))
         return ArmProgram(arm=arm.name, code=code, trusted=True)
+
+    def _code_of(self, name: str | None) -> str:
+        if name is None:
+            return load("program")
+        if name in self.programs:
+            return self.programs[name]
+        return load("program") if name == PLAIN_PROGRAM else load_program_code(name)
 
     def repair_program(
         self, charter: Charter, arm: Arm, program: ArmProgram, problems: tuple[ProgramProblem, ...]
@@ -208,7 +218,7 @@ class RulesPlanner:
         best = next(arm for arm in analysis.ranking if arm in kept)
         return Decision(Action.REFINE, f"{best} is the best that was kept: it is confirmed on fresh seeds.")
 
-    def _fill(self, question: Question, name: str, steps: int | None) -> Question:
+    def _fill(self, question: Question, name: str, reference: str, steps: int | None) -> Question:
         """Return the question, with the default search space if it is a search without factors.
 
         Raises TopicInvalid if nothing is compared, or if programs of a person make the response length ineffective.
@@ -222,7 +232,9 @@ class RulesPlanner:
             )
         if question.factors:
             return question
-        return replace(question, factors=default_space(default_job(name, steps=steps, base=question.fixed)))
+        job = default_job(name, steps=steps, base=question.fixed)
+        programs = programs_of(self.programs, runs_own_agent=has_own_worker(reference))
+        return replace(question, factors=default_space(job, programs, question.fixed))
 
     def _first_arms(self, charter: Charter) -> tuple[Arm, ...]:
         laid_out = lay_out(charter.asks, charter.job, options_of(self._only_train_env or charter.environment))

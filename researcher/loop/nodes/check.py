@@ -49,8 +49,8 @@ def _check_and_repair(
     """
     charter = deps.charter()
     for attempt in range(MAX_REPAIRS + 1):
-        problems = _check_on_server(deps, experiment, program, charter, needs_preflight=needs_preflight)
-        if problems and problems[0].stage == "preflight":
+        problems = _check_on_server(deps, arm, experiment, program, charter, needs_preflight=needs_preflight)
+        if problems and problems[0].stage in ("preflight", "trial"):
             refuse_to_blame(deps)
         if not problems or attempt == MAX_REPAIRS:
             return problems
@@ -64,9 +64,11 @@ def _check_and_repair(
 
 
 def _check_on_server(
-    deps: Deps, experiment: Experiment, program: ArmProgram, charter: Charter, *, needs_preflight: bool
+    deps: Deps, arm: Arm, experiment: Experiment, program: ArmProgram, charter: Charter, *, needs_preflight: bool
 ) -> tuple[ProgramProblem, ...]:
     """Check a program, again and again until one server has answered throughout.
+
+    A program that somebody else wrote is then tried with the real model.
 
     Raises Drained, ServerProblem, and EnvironmentBroken if the environment fails the baseline.
     """
@@ -74,7 +76,7 @@ def _check_on_server(
         slot = _await_slot(deps) if needs_preflight else None
         url = None if slot is None else slot.url
         try:
-            return check_program(
+            problems = check_program(
                 program,
                 dict(experiment.job),
                 workdir=deps.arm_folder(experiment),
@@ -84,6 +86,9 @@ def _check_on_server(
                 token=None if url is None else deps.pool.token_of(url),
                 given_job=deps.given_to(experiment),
             )
+            if problems or program.trusted or slot is None:
+                return problems
+            return deps.trials().check_arm(slot, experiment, program, arm.manipulation)
         except EnvironmentBroken as error:
             if experiment.is_baseline:
                 raise

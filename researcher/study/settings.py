@@ -81,6 +81,8 @@ class StudySettings(BaseModel):
     without an answer of the language model, `on_llm_outage` chooses what happens to the study.
 
     News: `webhook` is a URL that gets the news of the study.
+
+    Notes: `notes` is the absolute path of a folder of Markdown and text files, in which the planner may search.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -127,6 +129,7 @@ class StudySettings(BaseModel):
     keep_checkpoints: KeptCheckpoints = KeptCheckpoints.BEST
     min_free_gb: float = Field(default=1.0, ge=0, allow_inf_nan=False)
     webhook: str | None = None
+    notes: str | None = None
     parent: ForkOrigin | None = None
 
     @field_validator("servers")

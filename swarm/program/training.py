@@ -237,7 +237,6 @@ def _judged(
 
     If the environment has an agent of its own, no program takes part, and every error is one of the environment.
     """
-    tell = on_end or (lambda _: None)
     episode_id = next(iter(keys.values())).episode_id
     session = None
     try:
@@ -249,9 +248,11 @@ def _judged(
             _answer_or_blame(program, environment, item, keys, http, session, watches)
             transcript, grade = session.transcript, _graded(environment, item, session)
     except SwarmError as error:
-        tell(EndedAttempt(item.task, episode_id, () if session is None else session.transcript, error=error))
+        if on_end is not None:
+            on_end(EndedAttempt(item.task, episode_id, () if session is None else session.transcript, error=error))
         raise
-    tell(EndedAttempt(item.task, episode_id, transcript, grade))
+    if on_end is not None:
+        on_end(EndedAttempt(item.task, episode_id, transcript, grade))
     return _outputs(keys, grade, {}, _replies(transcript))
 
 

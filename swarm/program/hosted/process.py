@@ -437,8 +437,8 @@ def _parse(line: bytes, kind: type[Parsed]) -> Parsed | None:
 def _returned(received: FromProgram) -> Any:
     """Return the result of a call. Raises Unavailable for a transient failure, else ProgramFailure.
 
-    A note of the ProgramFailure has the lines of the program that led to it. No other error is raised, because a program
-    may send any code, and some codes would end or delay its driver's run.
+    A note of the ProgramFailure has the lines of the program that led to it. No other error is raised, because a
+    program may send any code, and some codes would end or delay its driver's run.
     """
     if received.failure is None:
         return received.result

@@ -61,8 +61,8 @@ BUNDLED: Mapping[str, BundledModel] = MappingProxyType(
             default_lr="0.001",
             abilities="It knows no facts. It follows questions about copying, reversing, letters, counting, sorting, "
             "replacing, sums, sequences, comparisons, yes or no, short stories, given options, tools, and "
-            "conversations of several turns. It reads text character by character. Wordings that it was not trained on are right "
-            "less often.",
+            "conversations of several turns. It reads text character by character. Wordings that it was not trained on "
+            "are right less often.",
         ),
     }
 )

@@ -185,6 +185,8 @@ def _read(path: Path, sql: str, study_id: str, test_split: str) -> tuple[list[st
         try:
             connection.execute(f"ATTACH ? AS {hidden}", (f"{path.absolute().as_uri()}?mode=ro",))
             _make_views(connection, hidden, study_id, test_split)
+            names = connection.execute(f"SELECT name FROM {hidden}.sqlite_master").fetchall()
+            tables = frozenset(str(name).lower() for (name,) in names)
             for function in TABLE_FUNCTIONS:
                 # SQLite makes it at its first use, which the authorizer would refuse.
                 connection.execute(f"SELECT 1 FROM {function}('[]')")
@@ -192,7 +194,7 @@ def _read(path: Path, sql: str, study_id: str, test_split: str) -> tuple[list[st
             connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
             connection.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, MAX_PATTERN_CHARS)
             connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 1)
-            connection.set_authorizer(_authorizer(hidden))
+            connection.set_authorizer(_authorizer(hidden, tables))
             connection.set_progress_handler(lambda: int(time.monotonic() > deadline), STEPS_BETWEEN_CHECKS)
             cursor = connection.execute(sql)
             rows = cursor.fetchmany(MAX_ROWS + 1)
@@ -212,8 +214,11 @@ def _make_views(connection: sqlite3.Connection, hidden: str, study_id: str, test
         )
 
 
-def _authorizer(hidden: str) -> Any:
-    """Return the function that SQLite asks before it prepares a statement: it allows reading what VISIBLE names."""
+def _authorizer(hidden: str, tables: frozenset[str]) -> Any:
+    """Return the function that SQLite asks before it prepares a statement: it allows reading what VISIBLE names.
+
+    `tables` are the names of all tables behind the views.
+    """
 
     def allow(action: int, first: str | None, second: str | None, database: str | None, _inside: str | None) -> int:
         if action in (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_RECURSIVE):
@@ -222,10 +227,16 @@ def _authorizer(hidden: str) -> Any:
             return sqlite3.SQLITE_DENY if (second or "").lower() in FORBIDDEN_FUNCTIONS else sqlite3.SQLITE_OK
         if action == sqlite3.SQLITE_READ:
             is_view = database in ("temp", hidden) and first in VISIBLE
-            return sqlite3.SQLITE_OK if is_view or first in TABLE_FUNCTIONS else sqlite3.SQLITE_DENY
+            # `count(*)` of a table that the statement makes for itself with WITH has neither a column nor a database.
+            is_own = database is None and second == "" and not _is_of_database((first or "").lower(), tables)
+            return sqlite3.SQLITE_OK if is_view or is_own or first in TABLE_FUNCTIONS else sqlite3.SQLITE_DENY
         return sqlite3.SQLITE_DENY
 
     return allow
+
+
+def _is_of_database(name: str, tables: frozenset[str]) -> bool:
+    return name in tables or name.startswith(("sqlite_", "pragma_", "dbstat"))
 
 
 def _quoted(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from researcher.charter import Budget
 from researcher.execution.background import BackgroundTasks
 from researcher.loop import trials as trials_module
 from researcher.loop.deps import Deps
-from researcher.loop.nodes.check import check
+from researcher.loop.nodes import check as check_node
 from researcher.loop.nodes.plan import plan
 from researcher.loop.nodes.write_program import write_program
 from researcher.loop.planner_tools import build_study_toolbox
@@ -41,7 +41,8 @@ def agent(task, model, session):
 """
 ASKS_TWICE = ManipulationCheck("it asks twice", speaker=Speaker.MODEL, at_least=2)
 
-Repairs = dict[str, tuple[str, ...]]
+Checks = Mapping[str, ManipulationCheck]
+Repairs = Mapping[str, tuple[str, ...]]
 
 
 class Watched(ScriptedPlanner):
@@ -57,14 +58,16 @@ class Watched(ScriptedPlanner):
 
 
 @pytest.fixture
-def study(start_server: Any, tmp_path: Path) -> Iterator[Callable[..., Deps]]:
-    """Makes a study with one server, whose plan has a baseline and further arms with these programs."""
+def study(start_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Deps]]:
+    """Makes a study with one server, whose plan has a baseline and further arms with these programs.
+
+    Their preflight is left out, which test_check.py tests and which takes longer than all else.
+    """
+    monkeypatch.setattr(check_node, "check_program", lambda *_, **__: ())
     with open_store(tmp_path / "research.db") as store, closing(load_environment("reverse")) as environment:
         made: list[Deps] = []
 
-        def make(
-            programs: dict[str, str], checks: dict[str, ManipulationCheck], repairs: Repairs | None = None
-        ) -> Deps:
+        def make(programs: Mapping[str, str], checks: Checks, repairs: Repairs | None = None) -> Deps:
             rules = RulesPlanner()
             framed = rules.frame(read_request("lr 0.001 or 0.003 on reversal", StudySettings(seeds=1, engine="fake")))
             charter = replace(framed, environment_digest=environment.digest, baseline="base", budget=Budget())
@@ -100,7 +103,7 @@ def study(start_server: Any, tmp_path: Path) -> Iterator[Callable[..., Deps]]:
 
 
 def carry_out(deps: Deps) -> dict[str, ExperimentStatus]:
-    check(deps, write_program(deps, plan(deps, first_state(deps.study_id))))
+    check_node.check(deps, write_program(deps, plan(deps, first_state(deps.study_id))))
     return {arm.name: arm.status for arm in deps.store.list_experiments(deps.study_id)}
 
 
@@ -132,11 +135,10 @@ def test_a_program_that_is_not_what_it_claims_is_repaired_with_its_transcripts(s
 
 
 def test_a_program_that_stays_wrong_is_rejected_and_costs_no_run(study: Callable[..., Deps]) -> None:
-    silent = "def agent(task, model, session):\n    return 'known'\n"
-    deps = study({"silent": silent}, {})
+    deps = study({"silent": "def agent(task, model, session):\n    return 'known'\n"}, {})
     assert carry_out(deps)["silent"] is ExperimentStatus.INVALID
     found = deps.store.find_experiment(deps.study_id, "silent")
-    assert found is not None and found.note is not None and "rejected by check: " in found.note
+    assert found is not None and "rejected by check: trial: its agent asked the model nothing" in str(found.note)
 
 
 def test_a_trial_that_was_made_is_not_made_again(study: Callable[..., Deps]) -> None:
@@ -145,7 +147,7 @@ def test_a_trial_that_was_made_is_not_made_again(study: Callable[..., Deps]) -> 
     [arm] = [arm for arm in deps.store.list_experiments(deps.study_id) if arm.name == "once"]
     before = deps.store.list_program_trials(deps.study_id)
     deps.store.revise_experiment(arm.id, status=ExperimentStatus.DRAFT)
-    check(deps, first_state(deps.study_id))
+    check_node.check(deps, first_state(deps.study_id))
     assert deps.store.list_program_trials(deps.study_id) == before
 
 

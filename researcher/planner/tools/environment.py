@@ -38,7 +38,7 @@ def environment_tool(sources: ToolSources) -> PlannerTool:
     """Return the tool."""
 
     def call(arguments: EnvironmentArguments) -> str:
-        reference = sources.charter().environment
+        reference = sources.reference()
         environment = sources.environment(reference)
         try:
             return _describe(environment, reference, arguments)

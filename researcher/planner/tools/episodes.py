@@ -46,11 +46,12 @@ def episodes_tool(sources: ToolSources) -> PlannerTool:
         if arguments.which is EpisodeChoice.TRIAL:
             trials = sources.store.list_program_trials(sources.study_id, experiment_id=arm.id)
             return describe_trial(trials[-1]) if trials else "the program of this arm was not tried"
+        splits = sources.open_splits()
         kept = [
             summary
             for run in sources.runs(arm)
             for summary in sources.store.list_episodes(run.id, limit=None)
-            if not sources.is_hidden(summary.split)
+            if summary.split in splits
         ]
         fitting = [each for each in kept if _fits(each, arguments.which)]
         if not fitting:

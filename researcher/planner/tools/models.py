@@ -76,7 +76,7 @@ def model_tool(sources: ToolSources) -> PlannerTool:
     """Return the tool."""
 
     def call(arguments: ModelArguments) -> str:
-        job = sources.charter().job if arguments.arm is None else sources.arm(arguments.arm).job
+        job = sources.job() if arguments.arm is None else sources.arm(arguments.arm).job
         name = build_job(dict(job)).model
         return "\n".join([f"model: {name}", *describe_model(name), *_base_scores(sources)])
 
@@ -160,10 +160,12 @@ def _base_scores(sources: ToolSources) -> list[str]:
     """Return the held-out scores of the base weights, per arm: arms may have agents of their own."""
     names = {arm.id: arm.name for arm in sources.store.list_experiments(sources.study_id)}
     arms = {run.id: names[run.experiment_id] for run in sources.store.list_runs(study_id=sources.study_id)}
+    evaluations = sources.store.list_evaluation_summaries(study_id=sources.study_id, phase=BASE)
+    splits = sources.open_splits() if evaluations else frozenset[str]()
     scores = {
         arms[score.run_id]: f"{arms[score.run_id]} {number(score.mean)} (± {number(score.stderr)})"
-        for score in sources.store.list_evaluation_summaries(study_id=sources.study_id, phase=BASE)
-        if not sources.is_hidden(score.split)
+        for score in evaluations
+        if score.split in splits
     }
     return [f"held-out score before training: {', '.join(scores.values()) or 'not measured yet'}"]
 

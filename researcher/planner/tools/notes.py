@@ -111,7 +111,7 @@ def notes_tool(folder: Path) -> PlannerTool:
 
     def call(arguments: NotesArguments) -> str:
         found = index.search(arguments.query, arguments.count)
-        left_out = f"\nfiles left out, because they are too large or too many: {index.left_out}" if index.left_out else ""
+        left_out = f"\nfiles left out as too large or too many: {index.left_out}" if index.left_out else ""
         if not found:
             return f"no passage of the notes has one of these words{left_out}"
         return as_data("\n\n".join(f"{each.file}:{each.line}\n{each.text}" for each in found)) + left_out

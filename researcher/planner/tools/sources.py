@@ -6,9 +6,10 @@ Nothing here writes to the study. This module knows no tool.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from experiments_db import Experiment, ExperimentStore, Run
 from researcher.charter import Charter
@@ -44,6 +45,27 @@ class ToolSources:
         except ResearchError as error:
             raise ToolRefused("the study has no charter yet: answer the question of its frame first") from error
 
+    def reference(self) -> str:
+        """Return the reference of the environment that arms are judged on: before the charter, the one a person named.
+
+        Raises ToolRefused if there is none yet.
+        """
+        if self.store.find_charter(self.study_id) is not None:
+            return self.charter().environment
+        settings = self.store.get_study(self.study_id).settings
+        named = settings.get("env") or settings.get("family")
+        if not named:
+            raise ToolRefused("no environment is chosen yet: name one in the frame of the study")
+        return str(named)
+
+    def job(self) -> Mapping[str, Any]:
+        """Return the settings that all arms share: before the charter, those that a person fixed."""
+        if self.store.find_charter(self.study_id) is not None:
+            return self.charter().job
+        settings = self.store.get_study(self.study_id).settings
+        model = settings.get("train_model")
+        return {**settings.get("job", {}), **({"model": model} if model else {})}
+
     def environment(self, reference: str) -> Environment:
         """Return an environment by its reference. Raises ToolRefused if it cannot be used."""
         try:
@@ -63,6 +85,6 @@ class ToolSources:
         """Return the runs of an arm by rung, seed and attempt."""
         return sorted(self.store.list_runs(experiment_id=arm.id), key=lambda run: (run.rung, run.seed, run.attempt))
 
-    def is_hidden(self, split: str) -> bool:
-        """Return whether a planner must not see what was measured on a split: only search and train splits are open."""
-        return split not in (self.charter().search_split, "train")
+    def open_splits(self) -> frozenset[str]:
+        """Return the splits of which a planner may see what was measured."""
+        return frozenset({self.charter().search_split, "train"})

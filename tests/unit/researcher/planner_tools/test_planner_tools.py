@@ -82,13 +82,22 @@ def test_a_tool_without_a_source_does_not_exist(study: SimulatedStudy, tmp_path:
         assert function["function"]["parameters"]["additionalProperties"] is False
 
 
-def test_before_the_charter_a_tool_that_needs_it_says_so(tmp_path: Path) -> None:
+def test_before_the_charter_the_tools_know_what_a_person_named(tmp_path: Path) -> None:
     with open_store(tmp_path / "research.db") as store:
-        toolbox = build_toolbox(ToolSources(store, store.create_study("t", planner="llm").id, load_environment))
-        for name in ("environment", "model"):
-            with pytest.raises(ToolRefused, match="no charter yet"):
-                toolbox.call(name, {})
-        assert "none of 0 findings" in toolbox.call("findings", {})
+        for settings, environment, model in (
+            ({}, "no environment is chosen yet", "nano"),
+            ({"family": "copy", "train_model": "micro"}, "copy: ", "micro"),
+        ):
+            study_id = store.create_study("t", planner="llm", settings=settings).id
+            toolbox = build_toolbox(ToolSources(store, study_id, load_environment))
+            try:
+                assert toolbox.call("environment", {}).startswith(environment)
+            except ToolRefused as refused:
+                assert str(refused).startswith(environment)
+            assert f"model: {model}" in toolbox.call("model", {})
+            assert "none of 0 findings" in toolbox.call("findings", {})
+            with pytest.raises(ToolRefused, match="there are: none yet"):
+                toolbox.call("code", {"arm": "a"})
 
 
 def test_metrics_are_listed_and_read_as_numbers_per_arm_and_seed(toolbox: Toolbox) -> None:

@@ -283,7 +283,7 @@ def has_agent(code: str) -> bool:
 def _in_full(error: SwarmError | None) -> str:
     """Return an error with the lines of the program that led to it."""
     notes = getattr(error, "__notes__", ())
-    return "\n".join([*notes, str(error)])[-MAX_ERROR_CHARS:]
+    return "\n".join([str(error), *notes])[:MAX_ERROR_CHARS].rstrip()
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

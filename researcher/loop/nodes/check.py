@@ -31,7 +31,7 @@ def check(deps: Deps, state: ResearchState) -> ResearchState:
         problems = _check_and_repair(deps, arm, experiment, program, needs_preflight=needs_preflight)
         problems = problems or _find_twin(deps, arm) or _find_broken_promise(deps, arm) or _find_leak(deps, experiment)
         if problems:
-            note = f"rejected by check: {problems[0].stage}: {problems[0].message}"
+            note = f"rejected by check: {_in_one_line(problems[0])}"
             deps.store.revise_experiment(experiment.id, status=ExperimentStatus.INVALID, note=note)
             deps.log.warn("arm.rejected", f"{arm.name}: {note}")
         else:
@@ -54,7 +54,7 @@ def _check_and_repair(
             refuse_to_blame(deps)
         if not problems or attempt == MAX_REPAIRS:
             return problems
-        deps.log.warn("arm.repair", f"{arm.name}: {problems[0].stage}: {problems[0].message}")
+        deps.log.warn("arm.repair", f"{arm.name}: {_in_one_line(problems[0])}")
         try:
             program = replace(deps.planner.repair_program(charter, arm, program, problems), arm=arm.name)
         except PlannerError:
@@ -101,6 +101,11 @@ def _check_on_server(
         finally:
             if slot is not None:
                 deps.pool.give_back(slot)
+
+
+def _in_one_line(problem: ProgramProblem) -> str:
+    """Return a problem without the transcripts that follow its first line."""
+    return f"{problem.stage}: {problem.message.splitlines()[0]}"
 
 
 def _await_slot(deps: Deps) -> Slot | None:

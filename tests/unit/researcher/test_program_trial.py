@@ -103,7 +103,10 @@ def test_a_broken_attempt_has_the_lines_of_the_program(client: SwarmClient, tmp_
     ("code", "problem"),
     [
         ("def agent(task, model, session):\n    return 'known'\n", "asked the model nothing in 3 attempts"),
-        ("def reward(task, transcript, grade):\n    return 1 / 0\n", "reward: .*line 2, in reward.*ZeroDivisionError"),
+        (
+            "def reward(task, transcript, grade):\n    return 1 / 0\n",
+            "reward: program.py, line 2: ZeroDivisionError.*line 2, in reward",
+        ),
         ("def reward(task, transcript, grade):\n    return float('nan')\n", "reward: .*must be finite"),
         ("def schedule(tasks, progress):\n    return []\n", "schedule: it chose none of 8 tasks"),
         ("def schedule(tasks, progress):\n    return tasks[99].x\n", "schedule: .*IndexError"),

@@ -29,17 +29,29 @@ from researcher.errors import RunBroken, RunLost, ScoreIncomplete
 from researcher.execution.background import Drained
 from researcher.execution.early_stopping import TIME_LIMITS
 from researcher.execution.environments import StudyEnvironments, trained_on
+from researcher.execution.manipulation import AttemptTranscript, check_from_json, count_passing
 from researcher.execution.run_record import ENDED_AT, RunMark, RunRejected, check_record, held_out_of, mark_begin
 from researcher.execution.runs import engine_of, job_of, total_steps
 from researcher.execution.training_process import bound_options, start_training
 from researcher.execution.training_quota import quota_options
+from researcher.plan import ManipulationCheck
 from researcher.servers.launching import await_serving, is_replaced, launch_once, refuse_own_successor
 from researcher.servers.server_pool import PROJECT
 from researcher.study.costs.attempts import COST, cost_of_attempts, cost_to_json, read_training_cost
 from swarm import Credentials, Evaluation, SwarmClient, Task, TrainJob
 from swarm.environments import Environment
+from swarm.errors import ProgramFailure
 from swarm.processes import Child, end_stale
-from swarm.program import EVAL_TEMPERATURE, MAX_HUNG, PLAIN, Program, ProgramProcess, measure, place_program
+from swarm.program import (
+    EVAL_TEMPERATURE,
+    MAX_HUNG,
+    PLAIN,
+    EndedAttempt,
+    Program,
+    ProgramProcess,
+    measure,
+    place_program,
+)
 from swarm.sandbox import Sandbox
 from swarm.tasks import Split
 
@@ -50,7 +62,14 @@ CHECKPOINTS = "checkpoints"
 """The key in a run's external ids for the paths of checkpoints to score in mid-training, by step."""
 
 EVAL_WORKERS = 64
-SAMPLED_EPISODES = 4
+SAMPLED_EPISODES = 16
+"""The final attempts of a run whose conversations are stored."""
+TOKEN_SAMPLES = 4
+"""Those of them that are stored token by token."""
+CHECKED_EPISODES = 32
+"""The final attempts of a run that a manipulation check looks at."""
+MANIPULATION = "manipulation"
+"""Key in the details of a final score: how many of the attempts looked at pass the arm's manipulation check."""
 MAX_BROKEN = 0.02
 """The largest share of a score's attempts that a program may break if the worst score is unknown.
 
@@ -269,12 +288,18 @@ class Evaluator:
         """
         environment = self._environment()
         first = {item.task.task_id for item in islice(environment.tasks(Split(split)), SAMPLED_EPISODES)}
+        check = self._check_of(run) if phase == FINAL else None
         sampled: list[tuple[Task, str]] = []
+        ended: list[EndedAttempt] = []
 
         def on_attempt(task: Task, credentials: Credentials) -> None:
             self._check_stop()
             if task.task_id in first:
                 sampled.append((task, credentials.episode_id))
+
+        def on_end(attempt: EndedAttempt) -> None:
+            if attempt.error is None or isinstance(attempt.error, ProgramFailure):
+                ended.append(attempt)
 
         # The seed is fixed before the first attempt, and the same if the score is measured again.
         sampling_seed = int(hash_json({"run": run.id, "phase": phase, "split": split})[:12], 16)
@@ -292,6 +317,7 @@ class Evaluator:
                 attempt_tokens=self.charter.attempt_tokens,
                 wait_timeout=step_limit_s(run.job),
                 on_attempt=on_attempt,
+                on_end=None if check is None else on_end,
             )
         if self.charter.metric_range is None and len(result.broken) > max(1, MAX_BROKEN * self.charter.eval_episodes):
             raise RunRejected(
@@ -299,8 +325,28 @@ class Evaluator:
                 f"score is unknown; the first: {result.broken[0].error}"
             )
         drawn = {**details, "sampling_seed": sampling_seed}
+        if check is not None:
+            drawn[MANIPULATION] = self._count_passing(client, run, check, ended)
         self.record_score(run, phase, split, result, version=version, details=drawn)
         return sampled
+
+    def _check_of(self, run: Run) -> ManipulationCheck | None:
+        document = self._experiment(run).manipulation
+        return None if document is None else check_from_json(document)
+
+    def _count_passing(
+        self, client: SwarmClient, run: Run, check: ManipulationCheck, ended: list[EndedAttempt]
+    ) -> dict[str, Any]:
+        """Return how many of the run's final attempts pass its arm's manipulation check, as JSON."""
+        looked_at = sorted(ended, key=lambda attempt: attempt.task.task_id)[:CHECKED_EPISODES]
+        said = [
+            AttemptTranscript(
+                tuple(attempt.transcript), tuple(turn.reply for turn in client.episode(attempt.episode_id).turns)
+            )
+            for attempt in looked_at
+        ]
+        folder = self.folder(run.id) / MANIPULATION
+        return count_passing(check, said, folder=folder, server_url=client.url, sandbox=self.sandbox).to_json()
 
     def _worst_score(self, study_id: str) -> float:
         """Return the score of an attempt that the program breaks.
@@ -483,7 +529,8 @@ class Evaluator:
                 created_at=detail.episode.begun_at,
             )
             messages = (*last.messages, last.reply) if last else ()
-            samples = tuple(sample.model_dump(mode="json") for sample in detail.samples)
+            has_tokens = len(records) < TOKEN_SAMPLES
+            samples = tuple(sample.model_dump(mode="json") for sample in detail.samples) if has_tokens else ()
             records.append(EpisodeSample(summary, messages, samples))
         self.store.record_episodes(run.id, records)
 

@@ -160,6 +160,9 @@ ResumeMinFreeGbOption = Annotated[
     float | None,
     typer.Option(min=0, envvar="SWARM_MIN_FREE_GB", help="Least free disk space (default: what `start` was told)."),
 ]
+NotesOption = Annotated[
+    Path | None, typer.Option(help="Folder of Markdown and text files in which the language model may search.")
+]
 WebhookOption = Annotated[
     str | None,
     typer.Option(

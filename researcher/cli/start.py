@@ -67,6 +67,7 @@ def start(
     keep_checkpoints: options.KeepCheckpointsOption = "best",
     min_free_gb: options.MinFreeGbOption = 1.0,
     webhook: options.WebhookOption = None,
+    notes: options.NotesOption = None,
     detach: options.DetachOption = False,
     home: HomeOption = DEFAULT_HOME,
     db: DatabaseOption = None,
@@ -97,7 +98,7 @@ def _read_flags(given: Mapping[str, Any]) -> StudySettings:
 
     # Most options have the same name as their setting.
     named = {name: value for name, value in given.items() if name in StudySettings.model_fields}
-    job, env, price = given["job"], given["env"], given["llm_price"]
+    job, env, price, notes = given["job"], given["env"], given["llm_price"], given["notes"]
     return read_settings(
         {
             **named,
@@ -109,6 +110,7 @@ def _read_flags(given: Mapping[str, Any]) -> StudySettings:
             "job": {} if job is None else read_job(job),
             "servers": [url.strip() for entry in given["servers"] or [] for url in entry.split(",") if url.strip()],
             "llm_price": None if price is None else price.split(","),
+            "notes": None if notes is None else str(notes.resolve()),
         }
     )
 

@@ -24,6 +24,7 @@ from researcher.execution.runs import engine_of, total_steps
 from researcher.execution.storage import DiskGuard
 from researcher.loop.learned_limits import LearnedLimits
 from researcher.loop.open_trials import OpenTrials
+from researcher.loop.trials import ProgramTrials
 from researcher.planner.base import Planner
 from researcher.servers.server_pool import ServerPool, Slot
 from researcher.study.budget import BudgetLedger
@@ -193,6 +194,18 @@ class Deps:
             connect=self.pool.connect,
             token_of=self.pool.token_of,
             is_stopped=lambda: self.background.stop.is_set() or (dropped is not None and dropped.is_set()),
+        )
+
+    def trials(self) -> ProgramTrials:
+        """Return the trials of programs on this study's servers."""
+        return ProgramTrials(
+            store=self.store,
+            log=self.log,
+            pool=self.pool,
+            background=self.background,
+            environments=self.environments,
+            sandbox=self.sandbox,
+            home=self.home,
         )
 
     def early_stopping(self, experiment: Experiment) -> EarlyStopping:

@@ -83,6 +83,8 @@ class StudySettings(BaseModel):
     `json` in text.
 
     News: `webhook` is a URL that gets the news of the study.
+
+    Notes: `notes` is the absolute path of a folder of Markdown and text files, in which the planner may search.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -131,6 +133,7 @@ class StudySettings(BaseModel):
     keep_checkpoints: KeptCheckpoints = KeptCheckpoints.BEST
     min_free_gb: float = Field(default=1.0, ge=0, allow_inf_nan=False)
     webhook: str | None = None
+    notes: str | None = None
     parent: ForkOrigin | None = None
 
     @field_validator("servers")

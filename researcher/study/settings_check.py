@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from researcher.charter import JudgedBy, StudiedEnvironment
@@ -41,6 +42,7 @@ def check_study(topic: str, settings: StudySettings) -> tuple[str, ...]:
     if settings.family is not None and settings.family not in TASK_FAMILIES:
         raise TopicInvalid(f"unknown environment {settings.family!r}; choose one of: {', '.join(TASK_FAMILIES)}")
     _check_scores(settings)
+    _check_notes(settings)
     try:
         build_job({"engine": "local", **settings.base_job()})
     except JobInvalid as error:
@@ -65,6 +67,16 @@ def check_study(topic: str, settings: StudySettings) -> tuple[str, ...]:
     _check_programs(settings)
     check_servers(settings.servers)
     return understood
+
+
+def _check_notes(settings: StudySettings) -> None:
+    """Check that there are notes to search, and somebody who searches them. Raises TopicInvalid."""
+    if settings.notes is None:
+        return
+    if settings.planner == "rules":
+        raise TopicInvalid("--notes is for a planner that reads: give --planner llm, or leave it out")
+    if not Path(settings.notes).is_dir():
+        raise TopicInvalid(f"--notes: {settings.notes} is no folder: give one with Markdown or text files")
 
 
 def _check_scores(settings: StudySettings) -> None:

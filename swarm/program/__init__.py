@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from swarm.program.attempts import Model, RecordedSession
-    from swarm.program.base import PLAIN, Program, answer_in_turn, is_program, load_program
+    from swarm.program.base import PLAIN, Program, answer_in_turn, is_program, load_program, rewards_of
     from swarm.program.command_line import ENVIRONMENT_FAILED, NO_SANDBOX, PROGRAM_FAILED, main
     from swarm.program.hosted.process import MAX_HUNG, ProgramProcess, place_program
     from swarm.program.order import RUN_MARK
-    from swarm.program.training import EVAL_TEMPERATURE, TrainingResult, measure, train
+    from swarm.program.training import EVAL_TEMPERATURE, EndedAttempt, TrainingResult, measure, train
 
 __all__ = [
     "ENVIRONMENT_FAILED",
@@ -24,6 +24,7 @@ __all__ = [
     "PLAIN",
     "PROGRAM_FAILED",
     "RUN_MARK",
+    "EndedAttempt",
     "Model",
     "Program",
     "ProgramProcess",
@@ -35,16 +36,21 @@ __all__ = [
     "main",
     "measure",
     "place_program",
+    "rewards_of",
     "train",
 ]
 
 _MODULE_BY_NAME = {
     **dict.fromkeys(("Model", "RecordedSession"), "swarm.program.attempts"),
-    **dict.fromkeys(("PLAIN", "Program", "answer_in_turn", "is_program", "load_program"), "swarm.program.base"),
+    **dict.fromkeys(
+        ("PLAIN", "Program", "answer_in_turn", "is_program", "load_program", "rewards_of"), "swarm.program.base"
+    ),
     **dict.fromkeys(("ENVIRONMENT_FAILED", "NO_SANDBOX", "PROGRAM_FAILED", "main"), "swarm.program.command_line"),
     **dict.fromkeys(("MAX_HUNG", "ProgramProcess", "place_program"), "swarm.program.hosted.process"),
     "RUN_MARK": "swarm.program.order",
-    **dict.fromkeys(("EVAL_TEMPERATURE", "TrainingResult", "measure", "train"), "swarm.program.training"),
+    **dict.fromkeys(
+        ("EVAL_TEMPERATURE", "EndedAttempt", "TrainingResult", "measure", "train"), "swarm.program.training"
+    ),
 }
 
 

@@ -47,6 +47,20 @@ MAX_IDLE_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
+class EndedAttempt:
+    """An attempt of a score as it ended: the messages of its session, and its grade or the error that ended it.
+
+    A ProgramFailure is an error of the program, and any other error is one of the system.
+    """
+
+    task: Task
+    episode_id: str
+    transcript: Transcript
+    grade: Grade | None = None
+    error: SwarmError | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingResult:
     """The outcome of a training. `failures` counts the failed episodes, which were not trained."""
 
@@ -161,13 +175,15 @@ def measure(
     attempt_tokens: int | None = None,
     wait_timeout: float = DEFAULT_WAIT_S,
     on_attempt: Callable[[Task, Credentials], None] | None = None,
+    on_end: Callable[[EndedAttempt], None] | None = None,
 ) -> Evaluation:
     """Return the score of the served weights on held-out tasks, by the environment's grades.
 
     The program's own reward is not used. An attempt that fails because of the program scores `worst`. An attempt that
     fails because of the system is repeated. `seed` fixes the sampling seeds of all attempts. `attempt_calls` and
     `attempt_tokens` limit the model calls and the sampled tokens of each. `on_attempt` is called from the thread of
-    each attempt when it begins. With a team, the weight versions are those of the first role.
+    each attempt when it begins, and `on_end` when it has ended. With a team, the weight versions are those of the first
+    role.
     """
     clients = clients_of(servers)
     (name, first), *others = clients.items()
@@ -192,7 +208,7 @@ def measure(
                     for role, each in others
                 }
                 keys = {name: credentials, **{role: each.credentials for role, each in opened.items()}}
-                outputs = _judged(program, environment, by_id[task.task_id], keys, http, watches)
+                outputs = _judged(program, environment, by_id[task.task_id], keys, http, watches, on_end)
                 for role, each in opened.items():
                     each.output = outputs[role]
             return outputs[name]
@@ -225,22 +241,47 @@ def _judged(
     keys: Mapping[str, Credentials],
     http: httpx.Client,
     watches: Mapping[str, ServerWatch],
+    on_end: Callable[[EndedAttempt], None] | None,
 ) -> dict[str, WorkflowOutput]:
     """Make one attempt of a score. Raises ProgramFailure if the program failed, another SwarmError if the system did.
 
     If the environment has an agent of its own, no program takes part, and every error is one of the environment.
     """
-    if isinstance(environment, DrivenEnvironment):
-        with _of_the_environment():
-            return _attempt(program, environment, item, keys, http, is_training=False)
+    episode_id = next(iter(keys.values())).episode_id
+    session = None
+    try:
+        if isinstance(environment, DrivenEnvironment):
+            with _of_the_environment():
+                transcript, grade = _play(program, environment, item, keys, http, None)
+        else:
+            session = _opened(environment, item)
+            _answer_or_blame(program, environment, item, keys, http, session, watches)
+            transcript, grade = session.transcript, _graded(environment, item, session)
+    except SwarmError as error:
+        if on_end is not None:
+            on_end(EndedAttempt(item.task, episode_id, () if session is None else session.transcript, error=error))
+        raise
+    if on_end is not None:
+        on_end(EndedAttempt(item.task, episode_id, transcript, grade))
+    return _outputs(keys, grade, {}, _replies(transcript))
+
+
+def _answer_or_blame(
+    program: Program,
+    environment: Environment,
+    item: EnvironmentTask,
+    keys: Mapping[str, Credentials],
+    http: httpx.Client,
+    session: RecordedSession,
+    watches: Mapping[str, ServerWatch],
+) -> None:
+    """Run the agent of the program on the session. Raises ProgramFailure, or the error of the system at fault."""
     began = {role: watch.started_at for role, watch in watches.items()}
-    session = _opened(environment, item)
     try:
         _answer(program, environment, item, keys, http, session)
     except Exception as error:  # the boundary: the cause of a failure is data of the score
         failures = (watch.failure_in(keys[role], began[role]) for role, watch in watches.items())
         raise fault_of(error, session, next(filter(None, failures), None)) from error
-    return _outputs(keys, _graded(environment, item, session), {}, _replies(session.transcript))
 
 
 def _opened(environment: Environment, item: EnvironmentTask) -> RecordedSession:

@@ -31,7 +31,7 @@ def check(deps: Deps, state: ResearchState) -> ResearchState:
         problems = _check_and_repair(deps, arm, experiment, program, needs_preflight=needs_preflight)
         problems = problems or _find_twin(deps, arm) or _find_broken_promise(deps, arm) or _find_leak(deps, experiment)
         if problems:
-            note = f"rejected by check: {problems[0].stage}: {problems[0].message}"
+            note = f"rejected by check: {_in_one_line(problems[0])}"
             deps.store.revise_experiment(experiment.id, status=ExperimentStatus.INVALID, note=note)
             deps.log.warn("arm.rejected", f"{arm.name}: {note}")
         else:
@@ -49,12 +49,12 @@ def _check_and_repair(
     """
     charter = deps.charter()
     for attempt in range(MAX_REPAIRS + 1):
-        problems = _check_on_server(deps, experiment, program, charter, needs_preflight=needs_preflight)
-        if problems and problems[0].stage == "preflight":
+        problems = _check_on_server(deps, arm, experiment, program, charter, needs_preflight=needs_preflight)
+        if problems and problems[0].stage in ("preflight", "trial"):
             refuse_to_blame(deps)
         if not problems or attempt == MAX_REPAIRS:
             return problems
-        deps.log.warn("arm.repair", f"{arm.name}: {problems[0].stage}: {problems[0].message}")
+        deps.log.warn("arm.repair", f"{arm.name}: {_in_one_line(problems[0])}")
         try:
             program = replace(deps.planner.repair_program(charter, arm, program, problems), arm=arm.name)
         except PlannerError:
@@ -64,9 +64,11 @@ def _check_and_repair(
 
 
 def _check_on_server(
-    deps: Deps, experiment: Experiment, program: ArmProgram, charter: Charter, *, needs_preflight: bool
+    deps: Deps, arm: Arm, experiment: Experiment, program: ArmProgram, charter: Charter, *, needs_preflight: bool
 ) -> tuple[ProgramProblem, ...]:
     """Check a program, again and again until one server has answered throughout.
+
+    A program that somebody else wrote is then tried with the real model.
 
     Raises Drained, ServerProblem, and EnvironmentBroken if the environment fails the baseline.
     """
@@ -74,7 +76,7 @@ def _check_on_server(
         slot = _await_slot(deps) if needs_preflight else None
         url = None if slot is None else slot.url
         try:
-            return check_program(
+            problems = check_program(
                 program,
                 dict(experiment.job),
                 workdir=deps.arm_folder(experiment),
@@ -84,6 +86,9 @@ def _check_on_server(
                 token=None if url is None else deps.pool.token_of(url),
                 given_job=deps.given_to(experiment),
             )
+            if problems or program.trusted or slot is None:
+                return problems
+            return deps.trials().check_arm(slot, experiment, program, arm.manipulation)
         except EnvironmentBroken as error:
             if experiment.is_baseline:
                 raise
@@ -96,6 +101,11 @@ def _check_on_server(
         finally:
             if slot is not None:
                 deps.pool.give_back(slot)
+
+
+def _in_one_line(problem: ProgramProblem) -> str:
+    """Return a problem without the transcripts that follow its first line."""
+    return f"{problem.stage}: {problem.message.splitlines()[0]}"
 
 
 def _await_slot(deps: Deps) -> Slot | None:

@@ -30,6 +30,9 @@ from swarm.program.base import Program, answer_in_turn, load_program
 from swarm.program.hosted.protocol import CallLine, FailureLine, FollowingLine, FromProgram, Line, ReadyLine, TaskLine
 from swarm.types import Message, Task, ToolSpec
 
+MAX_FRAMES = 10
+"""The last calls of a program's own functions that the trace of a failure has."""
+
 
 class HostedSession:
     """The session that an agent in this process answers. The driver sends the messages that follow each answer."""
@@ -135,7 +138,11 @@ class Host:
             return FailureLine(code=Unavailable.code, message=message)
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(self._path)]
         where = f", line {frames[-1].lineno}" if frames else ""
-        return FailureLine(code=ProgramFailure.code, message=f"{self._path.name}{where}: {message}")
+        return FailureLine(
+            code=ProgramFailure.code,
+            message=f"{self._path.name}{where}: {message}",
+            trace="".join(traceback.format_list(frames)[-MAX_FRAMES:]).replace(f"{self._path.parent}/", ""),
+        )
 
 
 def main(argv: list[str] | None = None) -> None:

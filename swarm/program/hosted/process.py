@@ -64,6 +64,7 @@ MAX_WAITING_LINES = 64
 """The limit of unread replies of one call. An agent waits after each reply, so each of its threads can have one."""
 MAX_UNSENT_LINES = 4096
 """The limit of lines that wait for a program to read them."""
+MAX_TRACE_CHARS = 4_000
 PROGRAM_FILE = "program.py"
 
 Parsed = TypeVar("Parsed", bound=BaseModel)
@@ -436,12 +437,18 @@ def _parse(line: bytes, kind: type[Parsed]) -> Parsed | None:
 def _returned(received: FromProgram) -> Any:
     """Return the result of a call. Raises Unavailable for a transient failure, else ProgramFailure.
 
-    No other error is raised, because a program may send any code, and some codes would end or delay its driver's run.
+    A note of the ProgramFailure has the lines of the program that led to it. No other error is raised, because a
+    program may send any code, and some codes would end or delay its driver's run.
     """
     if received.failure is None:
         return received.result
     error = error_class(received.failure.code)(received.failure.message)
-    raise Unavailable(error.message) if is_transient(error) else ProgramFailure(error.message)
+    if is_transient(error):
+        raise Unavailable(error.message)
+    failure = ProgramFailure(error.message)
+    if received.failure.trace:
+        failure.add_note(received.failure.trace[-MAX_TRACE_CHARS:])
+    raise failure
 
 
 def _following(call_id: int, reply: Message, session: AgentSession, life: _Life) -> FollowingLine:

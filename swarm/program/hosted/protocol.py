@@ -73,8 +73,11 @@ class CallLine(Line):
 
 
 class FailureLine(Line):
+    """The failure of a call. `trace` are the lines of the program that led to it, with their source."""
+
     code: str
     message: str
+    trace: str = ""
 
 
 class FollowingLine(Line):

@@ -1,0 +1,177 @@
+"""The tool `model`: what the studied model is, and what it can do.
+
+Place in the flow: build.py puts it into the toolbox. The facts about the bundled models are those of docs/models.md; a
+test keeps both the same. Facts about other models come from the files in their directory. This module loads no weights.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from pydantic import Field
+
+from researcher.evaluator import BASE
+from researcher.planner.tools.base import PlannerTool, ToolArguments
+from researcher.planner.tools.sources import ToolSources
+from researcher.planner.tools.texts import number
+from swarm.errors import SwarmError
+from swarm.job import build_job
+from swarm.model_path import resolve_model
+
+MAX_HEADER_BYTES = 100 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class BundledModel:
+    """The facts about a model that comes with the package, in the words of docs/models.md."""
+
+    parameters: str
+    layers_width_heads: str
+    tokens: str
+    context: str
+    trained_on: str
+    default_lr: str
+    abilities: str
+
+
+BUNDLED: Mapping[str, BundledModel] = MappingProxyType(
+    {
+        "nano": BundledModel(
+            parameters="0.48 million, 1.9 MB",
+            layers_width_heads="2, 128, 4",
+            tokens="384: digits and capitals one by one",
+            context="2,048 tokens",
+            trained_on="the eight bundled tasks, in one wording each",
+            default_lr="0.003",
+            abilities="It knows no facts and follows no other wording than that of the bundled tasks: a prompt of "
+            "another form leads to noise. It answers in one short line and does not reason.",
+        ),
+        "micro": BundledModel(
+            parameters="1.01 million, 4.1 MB",
+            layers_width_heads="4, 128, 4",
+            tokens="1,248: a thousand common words, all else by character",
+            context="2,048 tokens",
+            trained_on="106 kinds of task in 422 patterns of wording",
+            default_lr="0.001",
+            abilities="It knows no facts. It follows questions about copying, reversing, letters, counting, sorting, "
+            "replacing, sums, sequences, comparisons, yes or no, short stories, given options, tools, and "
+            "conversations of several turns. It reads text character by character. Wordings that it was not trained on "
+            "are right less often.",
+        ),
+    }
+)
+
+
+class ModelArguments(ToolArguments):
+    arm: str | None = Field(default=None, description="The arm whose model is meant (default: that of all arms).")
+
+
+def model_tool(sources: ToolSources) -> PlannerTool:
+    """Return the tool."""
+
+    def call(arguments: ModelArguments) -> str:
+        job = sources.job() if arguments.arm is None else sources.arm(arguments.arm).job
+        name = build_job(dict(job)).model
+        return "\n".join([f"model: {name}", *describe_model(name), *_base_scores(sources)])
+
+    return PlannerTool(
+        "model",
+        "Look at the model that is trained: its size, its context length, what its chat template takes, what it can "
+        "do, and its scores before training.",
+        ModelArguments,
+        call,
+    )
+
+
+def describe_model(name: str) -> list[str]:
+    """Return the facts about a model, one a line."""
+    lines: list[str] = []
+    if (known := BUNDLED.get(name)) is not None:
+        lines = [
+            f"parameters: {known.parameters}; layers, width, heads: {known.layers_width_heads}",
+            f"vocabulary: {known.tokens}; context: {known.context}; usual lr: {known.default_lr}",
+            f"trained on: {known.trained_on}",
+            known.abilities,
+        ]
+    try:
+        directory = resolve_model(name)
+    except SwarmError as error:
+        return [*lines, f"its files cannot be read here: {error.message}"]
+    return [*lines, *([] if known else _from_files(directory)), *_template(directory), *_accuracies(directory)]
+
+
+def _from_files(directory: Path) -> list[str]:
+    config = _json(directory / "config.json")
+    shape = [f"{key} {config[key]}" for key in ("model_type", "num_hidden_layers", "hidden_size", "vocab_size",
+             "max_position_embeddings") if key in config]  # fmt: skip
+    count = sum(map(_parameters, sorted(directory.glob("*.safetensors"))))
+    return [f"parameters: {count / 1e6:.4g} million" if count else "parameters: unknown", f"config: {', '.join(shape)}"]
+
+
+def _parameters(path: Path) -> int:
+    """Return the number of parameters in a safetensors file, from its header; 0 if it has none that can be read."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if not 0 < length < MAX_HEADER_BYTES:
+            return 0
+        try:
+            header: dict[str, Any] = json.loads(file.read(length))
+        except ValueError:
+            return 0
+    return sum(math.prod(each["shape"]) for name, each in header.items() if name != "__metadata__")
+
+
+def _template(directory: Path) -> list[str]:
+    config = _json(directory / "tokenizer_config.json")
+    path = directory / "chat_template.jinja"
+    template = path.read_text(encoding="utf-8") if path.is_file() else str(config.get("chat_template") or "")
+    if not template:
+        return ["chat template: none"]
+    found = {"system messages": "system", "tools": "tools", "switchable thinking": "enable_thinking"}
+    return [
+        f"chat template takes: {', '.join(what for what, word in found.items() if word in template) or 'turns only'}"
+    ]
+
+
+def _accuracies(directory: Path) -> list[str]:
+    """Return the accuracies that were measured when a bundled model was built."""
+    built = _json(directory / "build.json")
+    lines: list[str] = []
+    if "bundled_tasks" in built:
+        lines.append(f"accuracy on the bundled tasks: {_listed(built['bundled_tasks'])}")
+    lines += [
+        f"accuracy on {name.replace('_', ' ')}: {_listed(measured)}"
+        for name, measured in built.get("accuracies", {}).items()
+    ]
+    return lines
+
+
+def _listed(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items())
+
+
+def _base_scores(sources: ToolSources) -> list[str]:
+    """Return the held-out scores of the base weights, per arm: arms may have agents of their own."""
+    names = {arm.id: arm.name for arm in sources.store.list_experiments(sources.study_id)}
+    arms = {run.id: names[run.experiment_id] for run in sources.store.list_runs(study_id=sources.study_id)}
+    evaluations = sources.store.list_evaluation_summaries(study_id=sources.study_id, phase=BASE)
+    splits = sources.open_splits() if evaluations else frozenset[str]()
+    scores = {
+        arms[score.run_id]: f"{arms[score.run_id]} {number(score.mean)} (± {number(score.stderr)})"
+        for score in evaluations
+        if score.split in splits
+    }
+    return [f"held-out score before training: {', '.join(scores.values()) or 'not measured yet'}"]
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}

@@ -1,0 +1,112 @@
+"""The manipulation check of an arm is counted on the attempts of its final score, and on no other score."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments_db import Author, ExperimentStatus, ExperimentStore, Run, RunStatus, open_store
+from prompts import load
+from researcher import evaluator as evaluator_module
+from researcher.evaluator import BASE, FINAL, MANIPULATION, Evaluator
+from researcher.execution.environments import StudyEnvironments
+from researcher.execution.manipulation import check_to_json
+from researcher.plan import ManipulationCheck, Speaker
+from researcher.planner.rules import RulesPlanner
+from researcher.servers.server_pool import connect
+from researcher.study.log import to_json
+from researcher.study.settings import StudySettings
+from researcher.study.topic import read_request
+from swarm.environments import load_environment
+
+EPISODES = 8
+PATIENCE_S = 120.0
+TWICE = """
+def agent(task, model, session):
+    model.chat(session.messages)
+    if len(task.main_query) % 2:
+        model.chat(session.messages)
+    return "an answer"
+"""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ExperimentStore]:
+    with open_store(tmp_path / "research.db") as store:
+        yield store
+
+
+@pytest.fixture
+def environments() -> Iterator[StudyEnvironments]:
+    opened = StudyEnvironments()
+    yield opened
+    opened.close()
+
+
+def score(store: ExperimentStore, environments: StudyEnvironments, url: str, home: Path, code: str, check: Any) -> Run:
+    """Train an arm with this program and check for one step, and score it before and after."""
+    request = read_request("lr 0.001 or 0.003 on reversal", StudySettings(seeds=1, engine="fake"))
+    with closing(load_environment("reverse")) as environment:
+        charter = replace(RulesPlanner().frame(request), environment_digest=environment.digest, eval_episodes=EPISODES)
+    study = store.create_study("t", planner="scripted").id
+    store.freeze_charter(study, to_json(charter))
+    job = {**charter.job, "engine": "fake", "total_steps": 1, "batch_size": 2, "num_repeat": 2}
+    arm = store.create_experiment(
+        study, "arm", factors={}, job=job, program_code=code, author=Author.PACKAGE,
+        manipulation=None if check is None else check_to_json(check),
+    )  # fmt: skip
+    store.revise_experiment(arm.id, status=ExperimentStatus.READY)
+    run = store.claim_run(arm.id, 0, f"{study}/arm/0/1", job=job)
+    store.update_run(run.id, status=RunStatus.LAUNCHING)
+    evaluator = Evaluator(
+        store=store, charter=charter, home=home, sandbox=None, environments=environments,
+        connect=lambda address: connect(address, None), token_of=lambda _: None, is_stopped=lambda: False,
+    )  # fmt: skip
+    child = evaluator.prepare(store.get_run(run.id), arm, url, is_trusted=True)
+    assert child.wait(PATIENCE_S) == 0
+    store.update_run(run.id, status=RunStatus.EVALUATING)
+    evaluator.measure(store.get_run(run.id), url, child)
+    return run
+
+
+def test_the_final_score_counts_the_attempts_that_pass(
+    store: ExperimentStore, environments: StudyEnvironments, start_server: Any, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(evaluator_module, "CHECKED_EPISODES", 6)
+    check = ManipulationCheck("it asks twice", speaker=Speaker.MODEL, at_least=2)
+    run = score(store, environments, start_server().url, tmp_path, TWICE, check)
+
+    scores = {item.phase: item.details for item in store.list_evaluations(run_ids=[run.id])}
+    counted = scores[FINAL][MANIPULATION]
+    assert counted["total"] == 6 and 0 < counted["passed"] < 6 and counted.keys() == {"passed", "total"}
+    assert MANIPULATION not in scores[BASE]
+
+
+def test_an_arm_without_a_check_has_no_count_and_few_episodes_have_tokens(
+    store: ExperimentStore, environments: StudyEnvironments, start_server: Any, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(evaluator_module, "TOKEN_SAMPLES", 3)
+    run = score(store, environments, start_server().url, tmp_path, load("program"), None)
+
+    assert MANIPULATION not in store.list_evaluations(run_ids=[run.id], phase=FINAL)[0].details
+    kept = [store.get_episode(run.id, item.episode_id) for item in store.list_episodes(run.id)]
+    assert len(kept) == EPISODES and sum(bool(episode.samples) for episode in kept) == 3
+    assert all(episode.messages for episode in kept)
+
+
+def test_a_check_that_cannot_be_carried_out_leaves_the_score(
+    store: ExperimentStore, environments: StudyEnvironments, start_server: Any, tmp_path: Path
+) -> None:
+    check = ManipulationCheck("broken", pattern="(")
+    run = score(store, environments, start_server().url, tmp_path, load("program"), check)
+
+    [final] = store.list_evaluations(run_ids=[run.id], phase=FINAL)
+    assert final.episodes == EPISODES
+    assert final.details[MANIPULATION]["passed"] == 0 and "cannot be searched" in final.details[MANIPULATION]["error"]

@@ -58,8 +58,8 @@ AskedOption = Annotated[
 PlannerOption = Annotated[
     str | None,
     typer.Option(
-        help="rules, llm, or hybrid: llm, and rules while it is down or over its budget (default: llm if "
-        "OPENAI_API_KEY is set, else rules)."
+        help="rules, llm, hybrid: llm, and rules while it is down or over its budget, or external: a coding agent "
+        "answers by `researcher answer` or MCP (default: llm if OPENAI_API_KEY is set, else rules)."
     ),
 ]
 ModelOption = Annotated[str | None, typer.Option(help="Language model of the llm and hybrid planners.")]
@@ -130,6 +130,14 @@ OnLlmOutageOption = Annotated[
 ]
 LlmPatienceOption = Annotated[
     float, typer.Option(min=0, help="Minutes that the study waits for the language model before that.")
+]
+AnswerDeadlineOption = Annotated[
+    float | None,
+    typer.Option(help="Minutes that the study waits for an answer of the external planner (default: for ever)."),
+]
+OnNoAnswerOption = Annotated[
+    str | None,
+    typer.Option(help="When the external planner misses its deadline: rules answer, or pause the study (default)."),
 ]
 AssumeOption = Annotated[
     bool, typer.Option("--assume", help="Go on without those parts of the topic that cannot be studied.")

@@ -59,6 +59,8 @@ def start(
     llm_price: options.LlmPriceOption = None,
     on_llm_outage: options.OnLlmOutageOption = None,
     llm_patience: options.LlmPatienceOption = 60.0,
+    answer_deadline: options.AnswerDeadlineOption = None,
+    on_no_answer: options.OnNoAnswerOption = None,
     assume: options.AssumeOption = False,
     unsafe_no_sandbox: options.UnsafeNoSandboxOption = False,
     engine: options.EngineOption = None,

@@ -24,7 +24,7 @@ from langgraph.runtime import RunControl
 
 from experiments_db import ExperimentStore, Severity, StoreError, Study, StudyStatus
 from researcher.charter import FrameRequest
-from researcher.errors import BudgetExceeded, LanguageModelUnavailable, ResearchError
+from researcher.errors import AnswerOverdue, BudgetExceeded, LanguageModelUnavailable, ResearchError
 from researcher.execution.background import BackgroundTasks, Drained
 from researcher.execution.early_stopping import StoppingLimits
 from researcher.execution.orphaned_runs import end_clients, leave, reconcile
@@ -184,7 +184,7 @@ class _Worker:
             self._carry_out(store, log)
         except (GraphDrained, Drained):
             self._record_drain(store, log)
-        except (LanguageModelUnavailable, BudgetExceeded) as error:
+        except (LanguageModelUnavailable, AnswerOverdue, BudgetExceeded) as error:
             reason = " ".join(str(error).split())
             store.set_study_status(self.study.id, StudyStatus.PAUSED, reason[:1000])
             log.warn("study.paused", f"The study is paused: {reason}; go on with `{self.resume}`.")
@@ -228,7 +228,7 @@ class _Worker:
             study_id=self.study.id,
             store=store,
             log=log,
-            planner=_build_planner(self.settings, request, log, self.ledger, self.background),
+            planner=_build_planner(self.settings, request, log, self.ledger, self.background, self.folder),
             pool=pool,
             background=self.background,
             ledger=self.ledger,
@@ -336,11 +336,20 @@ def _record_failure(log: StudyLog, reason: str, folder: Path) -> None:
 
 
 def _build_planner(
-    settings: StudySettings, request: FrameRequest, log: StudyLog, ledger: BudgetLedger, background: BackgroundTasks
+    settings: StudySettings,
+    request: FrameRequest,
+    log: StudyLog,
+    ledger: BudgetLedger,
+    background: BackgroundTasks,
+    folder: Path,
 ) -> Planner:
     """Return the planner of the settings. Raises PlannerError if the language model has no name or no key."""
     if settings.planner == "rules":
         return build_rules_planner(settings)
+    if settings.planner == "external":
+        from researcher.planner.external import build_external_planner
+
+        return build_external_planner(settings, request, log, background, folder)
     # Imported here because most studies have no language model, and its SDK takes a second to load.
     from researcher.planner.build import build_language_planner
 

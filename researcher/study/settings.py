@@ -80,12 +80,15 @@ class StudySettings(BaseModel):
     Language model: `llm_price` is in dollars per million tokens, for input and output. After `llm_patience` minutes
     without an answer of the language model, `on_llm_outage` chooses what happens to the study.
 
+    External planner: after `answer_deadline` minutes without an answer to a question, `on_no_answer` chooses what
+    happens to the study. None waits for ever.
+
     News: `webhook` is a URL that gets the news of the study.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    planner: Literal["rules", "llm", "hybrid"] = "rules"
+    planner: Literal["rules", "llm", "hybrid", "external"] = "rules"
     model: str | None = None
     kind: StudyKind = StudyKind.COMPARE
     asked: Asked = Asked.EFFECT
@@ -121,6 +124,8 @@ class StudySettings(BaseModel):
     llm_price: tuple[float, float] | None = None
     on_llm_outage: Literal["rules", "pause"] | None = None
     llm_patience: float = Field(default=60.0, ge=0, allow_inf_nan=False)
+    answer_deadline: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    on_no_answer: Literal["rules", "pause"] | None = None
     assume: bool = False
     unsafe_no_sandbox: bool = False
     engine: Literal["auto", "local", "verl", "fake"] | None = None
@@ -301,5 +306,5 @@ def read_job(path: Path) -> dict[str, Any]:
 
 
 def sandbox_of(settings: StudySettings) -> Sandbox | None:
-    """Return the sandbox for code of a language model; None for the `rules` planner. Raises SandboxUnavailable."""
+    """Return the sandbox for code that a planner writes; None for the `rules` planner. Raises SandboxUnavailable."""
     return None if settings.planner == "rules" else choose_sandbox(settings.unsafe_no_sandbox)

@@ -1,0 +1,55 @@
+"""The planner that asks a coding agent, or a person, outside of the study.
+
+Place in the flow: one of the planners of base.py. It asks the questions of the `llm` planner, and its answers are
+checked by the same code; only who answers differs. No key is needed, and the loop stays ours.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from researcher.charter import FrameRequest
+from researcher.errors import AnswerOverdue
+from researcher.execution.background import BackgroundTasks
+from researcher.planner.base import Planner
+from researcher.planner.fallback import answer_by_rules
+from researcher.planner.llm import LLMPlanner
+from researcher.planner.questions import QuestionQueue
+from researcher.planner.tools.base import Toolbox
+from researcher.study.log import StudyLog
+from researcher.study.overview import EXTERNAL
+from researcher.study.questions import QUESTIONS
+from researcher.study.settings import StudySettings
+
+
+class ExternalPlanner(LLMPlanner):
+    """A planner whose questions somebody outside of the study answers."""
+
+    @property
+    def name(self) -> str:
+        return EXTERNAL
+
+
+def build_external_planner(
+    settings: StudySettings,
+    request: FrameRequest,
+    log: StudyLog,
+    background: BackgroundTasks,
+    folder: Path,
+    toolbox: Toolbox | None = None,
+) -> Planner:
+    """Return the planner whose questions lie in a study's `folder`, with rules as fallback if the settings say so."""
+    queue = QuestionQueue(
+        log.store,
+        log.study_id,
+        (folder / QUESTIONS).resolve(),
+        sleep=background.sleep,
+        report=log.note,
+        deadline_s=None if settings.answer_deadline is None else 60 * settings.answer_deadline,
+        toolbox=toolbox,
+    )
+    program = settings.programs[0].code if settings.programs else None
+    planner = ExternalPlanner(queue, environment=request.environment, program=program)
+    if settings.on_no_answer != "rules":
+        return planner
+    return answer_by_rules(planner, settings, failures=(AnswerOverdue,), report=log.warn)

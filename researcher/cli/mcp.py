@@ -24,7 +24,7 @@ from researcher.home import DEFAULT_HOME
 if TYPE_CHECKING:
     from researcher.planner.tools.base import ToolArguments, Toolbox
 
-OF_PLACE = ("detach", "home", "db", "as_json")
+OF_PLACE = ("detach", "home", "db", "json")
 """Options that the server fills in by itself."""
 
 

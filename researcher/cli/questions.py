@@ -58,10 +58,13 @@ def answer(
 ) -> None:
     """Answer a question of a study with `--planner external`; exit 2 with the objection if the study refuses it."""
     with failures_in_one_line(), open_database(home, db, must_exist=True) as store:
-        from researcher.study.questions import submit_answer
+        from experiments_db import QuestionStatus
+        from researcher.study.questions import describe_no_question, submit_answer
 
-        text = _read(file)
-        found = submit_answer(store, find(store, study_id), text, number=question, wait_s=wait)
+        study, text = find(store, study_id), _read(file)
+        found = submit_answer(store, study, text, number=question, wait_s=wait)
+        if found.status is QuestionStatus.ANSWERED:
+            typer.echo(f"the answer is stored and not read yet; {describe_no_question(store, study, home)}", err=True)
         values = {"study": study_id, "question": found.id, "node": found.node, "status": found.status.value}
         print_values(values, as_json)
 

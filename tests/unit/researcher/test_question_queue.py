@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from experiments_db import ExperimentStore, PlannerQuestion, QuestionStatus, StoreConflict, open_store
-from researcher.errors import AnswerOverdue, AnswerRefused, ResearchError
+from researcher.errors import AnswerOverdue, AnswerRefused, ResearchError, TopicInvalid
 from researcher.execution.background import Drained
 from researcher.planner.external import build_external_planner
 from researcher.planner.language_model.answers import Unusable
@@ -20,7 +20,8 @@ from researcher.planner.questions import QuestionQueue
 from researcher.planner.tools.base import PlannerTool, ToolArguments, Toolbox, ToolRefused
 from researcher.study.log import StudyLog
 from researcher.study.questions import await_question, call_in_study, submit_answer
-from researcher.study.settings import StudySettings
+from researcher.study.settings import StudySettings, read_settings
+from researcher.study.settings_check import check_study
 
 QUESTION = "# plan: what next?"
 
@@ -292,3 +293,23 @@ def test_rules_answer_in_place_of_an_agent_that_is_silent(
 
     assert planner.name == "external" and [factor.name for factor in charter.asks.factors] == ["lr"]
     assert [event.kind for event in store.list_events(study_id)] == ["planner.asked", "rules.answered"]
+
+
+@pytest.mark.parametrize(
+    ("named", "given"),
+    [
+        ("--model", {"planner": "external", "model": "m"}),
+        ("--max-llm-usd", {"planner": "external", "max_llm_usd": 1.0}),
+        ("--on-no-answer", {"planner": "external", "on_no_answer": "rules"}),
+        ("--answer-deadline", {"planner": "rules", "vary": ("lr=1e-3,1e-2",), "answer_deadline": 5.0}),
+        ("--train-env", {"planner": "external", "train_envs": ("reverse",)}),
+        ("--vary", {"planner": "external", "family": "reverse", "vary": ("env.nosuch=1,3",)}),
+        (
+            "--program",
+            {"planner": "external", "programs": tuple({"name": name, "code": f"x = {name!r}"} for name in "ab")},
+        ),
+    ],
+)
+def test_settings_that_do_not_fit_the_planner_are_refused_by_name(named: str, given: dict[str, Any]) -> None:
+    with pytest.raises(TopicInvalid, match=named):
+        check_study("A title", read_settings({"engine": "fake", **given}))

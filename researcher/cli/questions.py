@@ -1,6 +1,6 @@
 """The commands `researcher questions | answer`, by which a coding agent or a person plans a study.
 
-Place in the flow: commands.py adds these commands to its own. study/questions.py finds and answers questions. This
+Place in the flow: commands.py adds these commands to its own. planner/external/requests.py finds and answers questions. This
 module decides nothing about a study.
 """
 
@@ -28,14 +28,18 @@ def questions(
 ) -> None:
     """Print the question that a study with `--planner external` waits with."""
     with failures_in_one_line(), open_database(home, db, read_only=True) as store:
-        from researcher.study.questions import await_question, describe_no_question, describe_question
+        from researcher.planner.external.requests import await_question, describe_no_question, describe_question
+        from researcher.study.requests import work_of
 
         study = find(store, study_id)
         question = await_question(store, study, wait)
         if question is None:
             typer.echo(describe_no_question(store, study, home), err=True)
             if as_json:
-                typer.echo(json.dumps({"study": study.id, "question": None}))
+                study = store.get_study(study.id)
+                is_at_work = work_of(store, study).is_at_work
+                values = {"study": study.id, "question": None, "status": study.status.value, "is_at_work": is_at_work}
+                typer.echo(json.dumps(values))
             return
         shown = describe_question(question, home)
         if as_json:
@@ -59,7 +63,7 @@ def answer(
     """Answer a question of a study with `--planner external`; exit 2 with the objection if the study refuses it."""
     with failures_in_one_line(), open_database(home, db, must_exist=True) as store:
         from experiments_db import QuestionStatus
-        from researcher.study.questions import describe_no_question, submit_answer
+        from researcher.planner.external.requests import describe_no_question, submit_answer
 
         study, text = find(store, study_id), _read(file)
         found = submit_answer(store, study, text, number=question, wait_s=wait)

@@ -347,7 +347,7 @@ def _build_planner(
     if settings.planner == "rules":
         return build_rules_planner(settings)
     if settings.planner == "external":
-        from researcher.planner.external import build_external_planner
+        from researcher.planner.external.planner import build_external_planner
 
         return build_external_planner(settings, request, log, background, folder)
     # Imported here because most studies have no language model, and its SDK takes a second to load.

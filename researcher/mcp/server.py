@@ -6,16 +6,15 @@ knows no tool by name.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 import secrets
 import socket
 from collections.abc import Callable
 
-import anyio
-import anyio.to_thread
-import mcp_types as types
 import uvicorn
+from mcp import types
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -50,9 +49,7 @@ def build_server(toolbox: Toolbox) -> Server[object]:
 
     async def call_tool(_context: object, params: types.CallToolRequestParams) -> types.CallToolResult:
         # A client that goes away leaves its call behind; every call has a limit of its own.
-        text, is_error = await anyio.to_thread.run_sync(
-            _call, toolbox, params.name, params.arguments or {}, abandon_on_cancel=True
-        )
+        text, is_error = await asyncio.to_thread(_call, toolbox, params.name, params.arguments or {})
         return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=is_error)
 
     return Server(
@@ -72,7 +69,7 @@ def serve_stdio(toolbox: Toolbox) -> None:
         async with stdio_server() as (reading, writing):
             await server.run(reading, writing, server.create_initialization_options())
 
-    anyio.run(serve)
+    asyncio.run(serve())
 
 
 def serve_http(toolbox: Toolbox, host: str, port: int, *, token: str | None, announce: Callable[[str], object]) -> None:

@@ -23,16 +23,16 @@ from pydantic import Field
 
 from experiments_db import ExperimentStore, Finding, NoteKind, StoreError, Study
 from researcher.errors import ResearchError, StudyNotFound, exit_code_of
-from researcher.planner.tools.base import PlannerTool, ToolArguments, Toolbox, ToolRefused
-from researcher.study.ending import is_over
-from researcher.study.overview import describe_silence, describe_wait, take_snapshot
-from researcher.study.questions import (
+from researcher.planner.external.requests import (
     await_question,
     call_in_study,
     describe_no_question,
     describe_question,
     submit_answer,
 )
+from researcher.planner.tools.base import PlannerTool, ToolArguments, Toolbox, ToolRefused
+from researcher.study.ending import is_over
+from researcher.study.overview import describe_silence, describe_wait, take_snapshot
 from researcher.study.requests import find_study, resume_command, work_of
 
 COMMAND_LIMIT_S = 180.0

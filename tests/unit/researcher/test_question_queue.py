@@ -13,13 +13,13 @@ import pytest
 from experiments_db import ExperimentStore, PlannerQuestion, QuestionStatus, StoreConflict, open_store
 from researcher.errors import AnswerOverdue, AnswerRefused, ResearchError, TopicInvalid
 from researcher.execution.background import Drained
-from researcher.planner.external import build_external_planner
+from researcher.planner.external.planner import build_external_planner
+from researcher.planner.external.question_files import MAX_ANSWER_CHARS, answer_path, question_path
+from researcher.planner.external.question_queue import QuestionQueue
+from researcher.planner.external.requests import await_question, call_in_study, submit_answer
 from researcher.planner.language_model.answers import Unusable
-from researcher.planner.question_files import MAX_ANSWER_CHARS, answer_path, question_path
-from researcher.planner.questions import QuestionQueue
 from researcher.planner.tools.base import PlannerTool, ToolArguments, Toolbox, ToolRefused
 from researcher.study.log import StudyLog
-from researcher.study.questions import await_question, call_in_study, submit_answer
 from researcher.study.settings import StudySettings, read_settings
 from researcher.study.settings_check import check_study
 

@@ -1,7 +1,7 @@
 """Requests from outside about the questions of a study to its external planner: to find one, and to answer it.
 
 Place in the flow: `researcher questions`, `researcher answer` and the MCP server call these functions. The study's own
-process reads the answer and accepts or refuses it (planner/questions.py).
+process reads the answer and accepts or refuses it (planner/external/question_queue.py).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 from experiments_db import ExperimentStore, PlannerQuestion, QuestionStatus, RecordNotFound, Study
 from researcher.errors import AnswerRefused, ResearchError
+from researcher.planner.external.question_files import answer_path, check_answer, question_path
 from researcher.planner.language_model.answers import Unusable
-from researcher.planner.question_files import answer_path, check_answer, question_path
 from researcher.planner.tools.base import ToolRefused
 from researcher.study.ending import is_over
 from researcher.study.overview import EXTERNAL

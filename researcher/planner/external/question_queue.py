@@ -20,8 +20,8 @@ from typing import TypeVar
 from experiments_db import ExperimentStore, PlannerQuestion, QuestionStatus, StoreConflict
 from prompts import load
 from researcher.errors import AnswerOverdue
+from researcher.planner.external.question_files import QuestionFiles
 from researcher.planner.language_model.answers import Unusable
-from researcher.planner.question_files import QuestionFiles
 from researcher.planner.tools.base import Toolbox, ToolRefused
 
 logger = logging.getLogger(__name__)

@@ -12,13 +12,13 @@ from researcher.charter import FrameRequest
 from researcher.errors import AnswerOverdue
 from researcher.execution.background import BackgroundTasks
 from researcher.planner.base import Planner
+from researcher.planner.external.question_queue import QuestionQueue
+from researcher.planner.external.requests import QUESTIONS
 from researcher.planner.fallback import answer_by_rules
 from researcher.planner.llm import LLMPlanner
-from researcher.planner.questions import QuestionQueue
 from researcher.planner.tools.base import Toolbox
 from researcher.study.log import StudyLog
 from researcher.study.overview import EXTERNAL
-from researcher.study.questions import QUESTIONS
 from researcher.study.settings import StudySettings
 
 

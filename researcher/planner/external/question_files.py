@@ -1,7 +1,7 @@
 """The questions of a study as Markdown files, and answers that are written beside them.
 
-Place in the flow: QuestionQueue (question_queue.py) writes each question here and looks for a file with its answer. Commands
-show the paths. This module knows no database.
+Place in the flow: QuestionQueue (question_queue.py) writes each question here and looks for a file with its answer.
+Commands show the paths. This module knows no database.
 """
 
 from __future__ import annotations

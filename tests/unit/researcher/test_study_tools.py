@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -128,6 +130,12 @@ def test_a_command_has_the_options_of_the_command_line() -> None:
     ]
     assert model.model_fields["seeds"].description and not model.model_fields.keys() & set(OF_PLACE)
     assert words_of(pause, arguments_of(pause, without=OF_PLACE).model_validate({"study": "st-1"})) == ["st-1"]
+
+
+def test_commands_load_neither_the_sdk_of_mcp_nor_that_of_language_models() -> None:
+    code = "import sys, researcher.cli.commands; sys.exit(bool({'mcp', 'openai', 'langgraph'} & sys.modules.keys()))"
+
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
 
 
 @pytest.mark.parametrize(

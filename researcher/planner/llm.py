@@ -26,7 +26,6 @@ from researcher.planner.language_model.answers import (
     parse_claims,
     parse_program,
 )
-from researcher.planner.language_model.asker import Asker
 from researcher.planner.language_model.briefing import (
     list_fixed,
     list_settings,
@@ -38,6 +37,7 @@ from researcher.planner.language_model.briefing import (
     show_job,
     show_results,
 )
+from researcher.planner.language_model.chat import Chat
 from researcher.planner.language_model.framing import check_request, parse_frame
 from researcher.planner.language_model.planning import (
     MAX_EPISODES_PER_STEP,
@@ -71,7 +71,7 @@ class LLMPlanner:
     """
 
     def __init__(
-        self, chat: Asker, *, environment: StudiedEnvironment | None = None, program: str | None = None
+        self, chat: Chat, *, environment: StudiedEnvironment | None = None, program: str | None = None
     ) -> None:
         self._chat = chat
         self._environment = environment

@@ -6,6 +6,7 @@ checked by the same code; only who answers differs. No key is needed, and the lo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from researcher.charter import FrameRequest
@@ -36,9 +37,12 @@ def build_external_planner(
     log: StudyLog,
     background: BackgroundTasks,
     folder: Path,
-    toolbox: Toolbox | None = None,
+    toolbox: Callable[[], Toolbox] = lambda: Toolbox(()),
 ) -> Planner:
-    """Return the planner whose questions lie in a study's `folder`, with rules as fallback if the settings say so."""
+    """Return the planner whose questions lie in a study's `folder`, with rules as fallback if the settings say so.
+
+    `toolbox` returns the tools that need the process of the study.
+    """
     queue = QuestionQueue(
         log.store,
         log.study_id,

@@ -47,12 +47,12 @@ class QuestionQueue:
         sleep: Callable[[float], object],
         report: Callable[[str, str], object],
         deadline_s: float | None = None,
-        toolbox: Toolbox | None = None,
+        toolbox: Callable[[], Toolbox] = lambda: Toolbox(()),
     ) -> None:
         """Create a queue with its files in `folder`.
 
         `sleep` waits, and may raise whatever ends the work meanwhile. `report` gets the kind of an event and a line for
-        people. `toolbox` has the tools that the study's process carries out.
+        people. `toolbox` returns the tools that the study's process carries out, and is asked anew for each call.
         """
         self._store = store
         self._study_id = study_id
@@ -60,7 +60,7 @@ class QuestionQueue:
         self._sleep = sleep
         self._report = report
         self._deadline_s = deadline_s
-        self._toolbox = toolbox or Toolbox([])
+        self._toolbox = toolbox
 
     def ask(self, node: str, question: str, parse: Callable[[str], T]) -> T:
         """Return the parsed answer to a question, however long it takes.
@@ -145,7 +145,7 @@ class QuestionQueue:
     def _carry_out(self, request: PlannerQuestion) -> dict[str, str]:
         """Return the result of a tool, or why there is none."""
         try:
-            return {"result": self._toolbox.call(request.tool, request.prompt)}
+            return {"result": self._toolbox().call(request.tool, request.prompt)}
         except ToolRefused as error:
             return {"refused": str(error)}
         except Exception as error:

@@ -1,7 +1,6 @@
 """The protocol of whoever answers a planner's questions: a language model, or an agent outside of the study.
 
-Place in the flow: LLMPlanner asks through it. `Chat` (chat.py) implements it for language models, and `QuestionQueue`
-(planner/external/question_queue.py) for everybody else.
+Place in the flow: LLMPlanner asks through it. `Chat` (chat.py) and `QuestionQueue` (planner/questions.py) implement it.
 """
 
 from __future__ import annotations

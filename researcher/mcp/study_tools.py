@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -261,7 +261,7 @@ def _find(store: ExperimentStore, study_id: str | None) -> Study:
     return newest[0]
 
 
-def _state(store: ExperimentStore, study: Study, home: Path) -> Mapping[str, Any]:
+def _state(store: ExperimentStore, study: Study, home: Path) -> dict[str, Any]:
     """Return the status of a study in words: what it waits for, and how to go on if nothing works on it."""
     work = work_of(store, study)
     silence = describe_silence(work, time.time())

@@ -84,6 +84,10 @@ class NoteKind(StrEnum):
     OBJECTION = "objection"
 
 
+TOOL = "tool:"
+"""What the node of a tool request begins with; such a row asks the planner nothing."""
+
+
 class QuestionStatus(StrEnum):
     """The status of a question to an external planner.
 
@@ -472,7 +476,7 @@ class ProgramTrial:
 
 @dataclass(frozen=True, slots=True)
 class PlannerQuestion:
-    """A question to an external planner, with its answer once there is one.
+    """A question to an external planner, with its answer once there is one; or a call of a tool, with its result.
 
     `node` is the kind of question. `objection` is why the last answer was refused. `deadline` is when the study stops
     waiting, in seconds since the epoch; None waits for ever.
@@ -488,6 +492,11 @@ class PlannerQuestion:
     deadline: float | None
     created_at: float
     answered_at: float | None
+
+    @property
+    def tool(self) -> str:
+        """The name of the tool that is called; empty for a question."""
+        return self.node.removeprefix(TOOL) if self.node.startswith(TOOL) else ""
 
 
 @dataclass(frozen=True, slots=True)

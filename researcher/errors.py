@@ -13,6 +13,8 @@ ResearchError            1
 ├── PlannerError           1   a planner has no valid answer
 ├── LanguageModelRefused   1   its server refuses the key, or has no such model, so waiting does not help
 ├── LanguageModelUnavailable  10   no usable answer for as long as the study waits for one: the study is paused
+├── AnswerOverdue          10   an external planner has not answered by its deadline
+├── AnswerRefused          2   the study cannot use an answer of an external planner
 ├── BudgetExceeded       7   the next launch or call would exceed the budget
 ├── NothingToExtend      2   a study that is not finished, or has nothing left to compare
 ├── AlphaSpent          11   the charter has no alpha for another plan
@@ -99,6 +101,18 @@ class LanguageModelUnavailable(ResearchError):
     exit_code = 10
 
 
+class AnswerOverdue(ResearchError):
+    """A question that an external planner did not answer by its deadline. It never ends a study."""
+
+    exit_code = 10
+
+
+class AnswerRefused(ResearchError):
+    """An answer of an external planner that the study cannot use; its question is open again."""
+
+    exit_code = 2
+
+
 class BudgetExceeded(ResearchError):
     exit_code = 7
 
@@ -133,3 +147,16 @@ class NotDetached(ResearchError):
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
         self.code = exit_code
+
+
+def exit_code_of(error: Exception) -> int:
+    """Return the exit code of a command that ends with a domain error."""
+    from experiments_db import RecordNotFound, StoreLeaseLost
+    from swarm.errors import SandboxUnavailable
+
+    if isinstance(error, NotDetached):
+        return error.code
+    if isinstance(error, ResearchError):
+        return error.exit_code
+    codes = {RecordNotFound: 3, StoreLeaseLost: 75, SandboxUnavailable: 6}
+    return next((code for kind, code in codes.items() if isinstance(error, kind)), 1)

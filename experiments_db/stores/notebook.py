@@ -21,6 +21,7 @@ from experiments_db.models import (
     StudyRow,
 )
 from experiments_db.records import (
+    TOOL,
     JsonObject,
     NotebookEntry,
     NoteKind,
@@ -41,6 +42,7 @@ from experiments_db.stores.base import (
 )
 
 REVIEWED = ("study_id", "iteration", "experiment_id")
+WAITING = (QuestionStatus.OPEN, QuestionStatus.ANSWERED)
 
 
 class NotebookStore(StoreBase):
@@ -122,17 +124,20 @@ class NotebookStore(StoreBase):
     def ask_planner(self, study_id: str, node: str, prompt: str, *, deadline: float | None = None) -> PlannerQuestion:
         """Return the study's open question of this kind and prompt, or ask it; older open ones expire.
 
-        Raises RecordNotFound.
+        The deadline of a question that is asked again is the new one. Raises RecordNotFound.
         """
         check_text(node=node, prompt=prompt)
         with self._write() as session:
             require(session, StudyRow, study_id, "study", lock=True)
             waiting = select(PlannerQuestionRow).where(
                 PlannerQuestionRow.study_id == study_id,
-                PlannerQuestionRow.status.in_((QuestionStatus.OPEN, QuestionStatus.ANSWERED)),
+                PlannerQuestionRow.status.in_(WAITING),
+                PlannerQuestionRow.node.not_like(f"{TOOL}%"),
             )
             for row in session.scalars(waiting):
                 if (row.node, row.prompt) == (node, prompt):
+                    row.deadline = deadline
+                    session.flush()
                     return to_record(PlannerQuestion, row)
                 row.status = QuestionStatus.EXPIRED
             row = PlannerQuestionRow(
@@ -156,16 +161,23 @@ class NotebookStore(StoreBase):
             session.flush()
             return to_record(PlannerQuestion, row)
 
-    def close_question(self, question_id: int, *, objection: str | None = None, is_expired: bool = False) -> None:
-        """Accept the answer of a question, reopen it with an objection, or let it expire. Raises RecordNotFound."""
+    def close_question(
+        self, question_id: int, *, objection: str | None = None, is_expired: bool = False
+    ) -> PlannerQuestion:
+        """Accept the answer of a question, reopen it with an objection, or let it expire if it has no answer.
+
+        Raises RecordNotFound.
+        """
         with self._write() as session:
             row = require(session, PlannerQuestionRow, question_id, "question", lock=True)
             if is_expired:
-                row.status = QuestionStatus.EXPIRED
+                row.status = QuestionStatus.EXPIRED if row.status is QuestionStatus.OPEN else row.status
             elif objection is not None:
                 row.status, row.objection = QuestionStatus.OPEN, objection
             else:
                 row.status = QuestionStatus.ACCEPTED
+            session.flush()
+            return to_record(PlannerQuestion, row)
 
     def get_question(self, question_id: int) -> PlannerQuestion:
         """Return one question. Raises RecordNotFound."""
@@ -174,9 +186,43 @@ class NotebookStore(StoreBase):
 
     def list_questions(self, study_id: str, *, status: QuestionStatus | None = None) -> list[PlannerQuestion]:
         """Return the questions to an external planner, oldest first."""
-        statement = select(PlannerQuestionRow).where(PlannerQuestionRow.study_id == study_id)
+        statement = select(PlannerQuestionRow).where(
+            PlannerQuestionRow.study_id == study_id, PlannerQuestionRow.node.not_like(f"{TOOL}%")
+        )
         if status is not None:
             statement = statement.where(PlannerQuestionRow.status == status)
+        return self._list(statement.order_by(PlannerQuestionRow.id), PlannerQuestion)
+
+    def find_waiting_question(self, study_id: str) -> PlannerQuestion | None:
+        """Return the question that the study waits with: an open one, or one whose answer it has not read yet."""
+        waiting = [item for item in self.list_questions(study_id) if item.status in WAITING]
+        return waiting[-1] if waiting else None
+
+    def request_tool(self, study_id: str, tool: str, arguments: str, *, deadline: float) -> PlannerQuestion:
+        """Store a call of a tool that the study's process carries out while it waits for an answer.
+
+        Its result comes by `answer_question`. Raises RecordNotFound.
+        """
+        check_text(tool=tool, arguments=arguments)
+        row = PlannerQuestionRow(
+            study_id=study_id,
+            node=f"{TOOL}{tool}",
+            prompt=arguments,
+            status=QuestionStatus.OPEN,
+            deadline=deadline,
+            created_at=self._clock(),
+        )
+        with self._write() as session:
+            require(session, StudyRow, study_id, "study")
+            return add(session, row, PlannerQuestion)
+
+    def list_tool_requests(self, study_id: str) -> list[PlannerQuestion]:
+        """Return the open tool requests of a study, oldest first."""
+        statement = select(PlannerQuestionRow).where(
+            PlannerQuestionRow.study_id == study_id,
+            PlannerQuestionRow.node.like(f"{TOOL}%"),
+            PlannerQuestionRow.status == QuestionStatus.OPEN,
+        )
         return self._list(statement.order_by(PlannerQuestionRow.id), PlannerQuestion)
 
     def record_review(

@@ -2,14 +2,15 @@
 
 Place in the flow: top of the package. Each command checks its arguments before it imports anything heavy. Data goes to
 stdout, messages and progress go to stderr. Every failure is one line with a documented exit code. This module decides
-nothing about a study. The command start is in start.py; extend, fork, pause and stop are in lifecycle.py.
+nothing about a study. The command start is in start.py; extend, fork, pause and stop are in lifecycle.py; questions
+and answer are in questions.py, mcp is in mcp.py.
 
-Exit codes: 0 done, paused or stopped on request; 1 failure; 2 wrong usage or a bad topic; 3 no such study; 5 a swarm
-server cannot be reached or started; 6 no sandbox; 7 budget; 8 the record is not what was stored or measured; 9 too
-little power; 10 paused, because the language model gives no answer; 11 no alpha is left for another plan; 12 the study
-has failed, because no arm has a score or nothing could be compared; 13 the environment fails whatever the arms do; 75
-another process works on the study, or another study uses the server; 130 and 143 ended by SIGINT and SIGTERM (`resume`
-goes on). `watch` ends with 1 where the study has failed or no process works on it.
+Exit codes: 0 done, paused or stopped on request; 1 failure; 2 wrong usage, a bad topic or a refused answer; 3 no such
+study; 5 a swarm server cannot be reached or started; 6 no sandbox; 7 budget; 8 the record is not what was stored or
+measured; 9 too little power; 10 paused, because the planner gives no answer; 11 no alpha is left for another plan; 12
+the study has failed, because no arm has a score or nothing could be compared; 13 the environment fails whatever the
+arms do; 75 another process works on the study, or another study uses the server; 130 and 143 ended by SIGINT and
+SIGTERM (`resume` goes on). `watch` ends with 1 where the study has failed or no process works on it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 import swarm
-from researcher.cli import lifecycle, options
+from researcher.cli import lifecycle, mcp, options, questions
 from researcher.cli.options import DatabaseOption, HomeOption, JsonOption, NewestStudyArgument, StudyArgument
 from researcher.cli.parts import database_of, find, open_database, paths_of, print_result, print_values, work
 from researcher.cli.start import start
@@ -152,7 +153,7 @@ def watch(
 def list_studies(home: HomeOption = DEFAULT_HOME, db: DatabaseOption = None, as_json: JsonOption = False) -> None:
     """List all studies, newest first."""
     with failures_in_one_line(), open_database(home, db, read_only=True) as store:
-        from researcher.study.overview import describe_silence
+        from researcher.study.overview import describe_silence, describe_wait, find_question
         from researcher.study.requests import resume_command, work_of
 
         works = [(study, work_of(store, study)) for study in store.list_studies()]
@@ -162,7 +163,9 @@ def list_studies(home: HomeOption = DEFAULT_HOME, db: DatabaseOption = None, as_
         table = Table("study", "status", "planner", "begun", "topic", box=None)
         for study, work in works:
             begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(study.created_at))
-            status = study.status.value if work.silent_since is None else f"{study.status}, nobody works on it"
+            wait = describe_wait(find_question(store, study))
+            status = f"{study.status}, {wait}" if wait and work.is_at_work else study.status.value
+            status = status if work.silent_since is None else f"{study.status}, nobody works on it"
             table.add_row(study.id, status, study.planner, begun, study.topic)
         Console().print(table)
         for study, work in works:
@@ -286,5 +289,13 @@ def ui(
         os.execve(sys.executable, command, {**os.environ, "SWARM_RESEARCH_DB": database_of(home, db)})
 
 
-for command in (lifecycle.extend, lifecycle.fork, lifecycle.pause, lifecycle.stop):
+for command in (
+    lifecycle.extend,
+    lifecycle.fork,
+    lifecycle.pause,
+    lifecycle.stop,
+    questions.questions,
+    questions.answer,
+):
     app.command()(command)
+app.command(name="mcp")(mcp.serve)

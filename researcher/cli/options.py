@@ -58,8 +58,8 @@ AskedOption = Annotated[
 PlannerOption = Annotated[
     str | None,
     typer.Option(
-        help="rules, llm, or hybrid: llm, and rules while it is down or over its budget (default: llm if "
-        "OPENAI_API_KEY is set, else rules)."
+        help="rules, llm, hybrid: llm, and rules while it is down or over its budget, or external: a coding agent "
+        "answers by `researcher answer` or MCP (default: llm if OPENAI_API_KEY is set, else rules)."
     ),
 ]
 ModelOption = Annotated[str | None, typer.Option(help="Language model of the llm and hybrid planners.")]
@@ -137,6 +137,14 @@ LlmDeadlineOption = Annotated[
 LlmToolsOption = Annotated[
     str,
     typer.Option(help="How the language model calls tools: auto (as its server does, else in text) or json (in text)."),
+]
+AnswerDeadlineOption = Annotated[
+    float | None,
+    typer.Option(help="Minutes that the study waits for an answer of the external planner (default: for ever)."),
+]
+OnNoAnswerOption = Annotated[
+    str | None,
+    typer.Option(help="When the external planner misses its deadline: rules answer, or pause the study (default)."),
 ]
 AssumeOption = Annotated[
     bool, typer.Option("--assume", help="Go on without those parts of the topic that cannot be studied.")

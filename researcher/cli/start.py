@@ -61,6 +61,8 @@ def start(
     llm_patience: options.LlmPatienceOption = 60.0,
     llm_deadline: options.LlmDeadlineOption = 60.0,
     llm_tools: options.LlmToolsOption = "auto",
+    answer_deadline: options.AnswerDeadlineOption = None,
+    on_no_answer: options.OnNoAnswerOption = None,
     assume: options.AssumeOption = False,
     unsafe_no_sandbox: options.UnsafeNoSandboxOption = False,
     engine: options.EngineOption = None,

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import typer
 
-from researcher.errors import NotDetached, ResearchError
+from researcher.errors import ResearchError, exit_code_of
 from swarm.extras import missing_extra
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -28,22 +28,14 @@ logger = logging.getLogger(__name__)
 @contextmanager
 def failures_in_one_line() -> Generator[None]:
     """Turn a domain error into one line on stderr and its exit code."""
-    from experiments_db import RecordNotFound, StoreError, StoreLeaseLost
+    from experiments_db import StoreError
     from swarm import SwarmError
-    from swarm.errors import SandboxUnavailable
 
     try:
         yield
-    except NotDetached as error:
+    except (ResearchError, StoreError, SwarmError) as error:
         typer.echo(f"researcher: {error}", err=True)
-        raise typer.Exit(error.code) from error
-    except ResearchError as error:
-        typer.echo(f"researcher: {error}", err=True)
-        raise typer.Exit(error.exit_code) from error
-    except (StoreError, SwarmError) as error:
-        typer.echo(f"researcher: {error}", err=True)
-        codes = {RecordNotFound: 3, StoreLeaseLost: 75, SandboxUnavailable: 6}
-        raise typer.Exit(next((code for kind, code in codes.items() if isinstance(error, kind)), 1)) from error
+        raise typer.Exit(exit_code_of(error)) from error
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     except (typer.Exit, typer.Abort):

@@ -24,7 +24,7 @@ from langgraph.runtime import RunControl
 
 from experiments_db import ExperimentStore, Severity, StoreError, Study, StudyStatus
 from researcher.charter import FrameRequest
-from researcher.errors import BudgetExceeded, LanguageModelUnavailable, ResearchError
+from researcher.errors import AnswerOverdue, BudgetExceeded, LanguageModelUnavailable, ResearchError
 from researcher.execution.background import BackgroundTasks, Drained
 from researcher.execution.early_stopping import StoppingLimits
 from researcher.execution.orphaned_runs import end_clients, leave, reconcile
@@ -33,6 +33,7 @@ from researcher.loop.deps import Deps
 from researcher.loop.graph import carry_out
 from researcher.loop.nodes.frame import frame
 from researcher.loop.nodes.report import write_report
+from researcher.loop.planner_tools import build_study_toolbox
 from researcher.loop.pruning import prune_finished
 from researcher.loop.state import first_state
 from researcher.loop.system_faults import examine_environment
@@ -40,6 +41,7 @@ from researcher.loop.webhook import FAILED as NOT_TOLD
 from researcher.loop.webhook import Webhook
 from researcher.planner.base import Planner
 from researcher.planner.rules import build_rules_planner
+from researcher.planner.tools.base import Toolbox
 from researcher.servers.leases import LeaseHolder, name_database
 from researcher.servers.server_files import unpack_ledgers
 from researcher.servers.server_pool import ServerPool
@@ -184,7 +186,7 @@ class _Worker:
             self._carry_out(store, log)
         except (GraphDrained, Drained):
             self._record_drain(store, log)
-        except (LanguageModelUnavailable, BudgetExceeded) as error:
+        except (LanguageModelUnavailable, AnswerOverdue, BudgetExceeded) as error:
             reason = " ".join(str(error).split())
             store.set_study_status(self.study.id, StudyStatus.PAUSED, reason[:1000])
             log.warn("study.paused", f"The study is paused: {reason}; go on with `{self.resume}`.")
@@ -224,11 +226,15 @@ class _Worker:
         )
         self.ledger = BudgetLedger(store, self.study.id, self.settings.budget())
         request = self.settings.request(self.study.topic)
+
+        def toolbox() -> Toolbox:
+            return build_study_toolbox(deps.trials(), notes=self.settings.notes)
+
         deps = Deps(
             study_id=self.study.id,
             store=store,
             log=log,
-            planner=_build_planner(self.settings, request, log, self.ledger, self.background),
+            planner=_build_planner(self.settings, request, log, self.ledger, self.background, self.folder, toolbox),
             pool=pool,
             background=self.background,
             ledger=self.ledger,
@@ -336,12 +342,22 @@ def _record_failure(log: StudyLog, reason: str, folder: Path) -> None:
 
 
 def _build_planner(
-    settings: StudySettings, request: FrameRequest, log: StudyLog, ledger: BudgetLedger, background: BackgroundTasks
+    settings: StudySettings,
+    request: FrameRequest,
+    log: StudyLog,
+    ledger: BudgetLedger,
+    background: BackgroundTasks,
+    folder: Path,
+    toolbox: Callable[[], Toolbox],
 ) -> Planner:
     """Return the planner of the settings. Raises PlannerError if the language model has no name or no key."""
     if settings.planner == "rules":
         return build_rules_planner(settings)
+    if settings.planner == "external":
+        from researcher.planner.external.planner import build_external_planner
+
+        return build_external_planner(settings, request, log, background, folder, toolbox)
     # Imported here because most studies have no language model, and its SDK takes a second to load.
     from researcher.planner.build import build_language_planner
 
-    return build_language_planner(settings, request, log, ledger, background)
+    return build_language_planner(settings, request, log, ledger, background, toolbox)

@@ -14,18 +14,15 @@ from researcher.charter import FrameRequest
 from researcher.errors import BudgetExceeded, LanguageModelUnavailable, ResearchError
 from researcher.execution.background import BackgroundTasks
 from researcher.planner.base import Planner
-from researcher.planner.fallback import FallbackPlanner
-from researcher.planner.language_model.arms import PLAIN_PROGRAM
+from researcher.planner.fallback import answer_by_rules
 from researcher.planner.language_model.backoff import Backoff
 from researcher.planner.language_model.chat import Chat, ChatSettings, Price
 from researcher.planner.language_model.stored_arms import StoredArms
 from researcher.planner.llm import LLMPlanner
-from researcher.planner.rules import build_rules_planner
 from researcher.planner.tools.base import Toolbox
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog
 from researcher.study.settings import StudySettings
-from researcher.study.topic import read_request
 
 
 def build_language_planner(
@@ -49,15 +46,7 @@ def build_language_planner(
     failures = _failures_for_rules(settings)
     if not failures:
         return planner
-    as_rules = settings.model_copy(update={"planner": "rules"})
-    return FallbackPlanner(
-        planner,
-        build_rules_planner(settings),
-        lambda topic: read_request(topic, as_rules),
-        failures=failures,
-        plain=PLAIN_PROGRAM,
-        report=log.warn,
-    )
+    return answer_by_rules(planner, settings, failures=failures, report=log.warn)
 
 
 def build_chat(

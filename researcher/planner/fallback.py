@@ -21,11 +21,15 @@ from researcher.execution.job_check import contradict_name
 from researcher.plan import Arm, ArmProgram, Plan, ProgramProblem
 from researcher.planner.base import Decision, History, Planner, Response
 from researcher.planner.claims import Claim
+from researcher.planner.language_model.arms import PLAIN_PROGRAM
 from researcher.planner.predictions import predict
+from researcher.planner.rules import build_rules_planner
 from researcher.question.factors import PROGRAM
 from researcher.reviewer.base import Objection
 from researcher.search.space import default_space
 from researcher.search.tree import Move
+from researcher.study.settings import StudySettings
+from researcher.study.topic import read_request
 
 T = TypeVar("T")
 
@@ -142,6 +146,25 @@ class FallbackPlanner:
             raise PlannerError(f"{arm.name} needs a program, which the rules cannot write")
         factors = {name: value for name, value in arm.factors.items() if name != PROGRAM}
         return self.rules.write_program(charter, replace(arm, factors=factors), None)
+
+
+def answer_by_rules(
+    planner: Planner,
+    settings: StudySettings,
+    *,
+    failures: tuple[type[ResearchError], ...],
+    report: Callable[[str, str], object],
+) -> FallbackPlanner:
+    """Return a planner for which rules answer after the `failures` of `planner`."""
+    as_rules = settings.model_copy(update={"planner": "rules"})
+    return FallbackPlanner(
+        planner,
+        build_rules_planner(settings),
+        lambda topic: read_request(topic, as_rules),
+        failures=failures,
+        plain=PLAIN_PROGRAM,
+        report=report,
+    )
 
 
 def _around_baseline(charter: Charter, planned: Plan) -> Plan:

@@ -19,6 +19,8 @@ from experiments_db import (
     ExperimentStatus,
     ExperimentStore,
     MetricPoint,
+    PlannerQuestion,
+    QuestionStatus,
     Run,
     RunStatus,
     Study,
@@ -29,6 +31,9 @@ from researcher.execution.early_stopping import REWARD
 from researcher.execution.runs import Trial, TrialState
 from researcher.study.budget import BudgetLine, budget_lines
 from researcher.study.requests import work_of
+
+EXTERNAL = "external"
+"""The planner that waits for answers from outside."""
 
 _CHUNK = 500
 _OVER = (TrialState.FINISHED, TrialState.GIVEN_UP)
@@ -57,7 +62,7 @@ class StudySnapshot:
 
     A trial is an arm with a seed, whatever its attempts. `done` of the `planned` trials are over: with a score, or
     given up. `seconds_left` is an estimate for the plans so far, from the duration of finished runs. It is None until
-    the first run has finished, and while no process works on the study.
+    the first run has finished, and while no process works on the study. `question` waits for an external planner.
     """
 
     study: Study
@@ -68,6 +73,7 @@ class StudySnapshot:
     planned: int
     seconds_left: float | None
     budget: tuple[BudgetLine, ...] = ()
+    question: PlannerQuestion | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -77,6 +83,7 @@ class StudySnapshot:
             "runs_done": self.done,
             "runs_planned": self.planned,
             "seconds_left": self.seconds_left,
+            "question": question_as_json(self.question),
             "budget": {line.name: {"used": line.used, "limit": line.limit} for line in self.budget},
         }
 
@@ -131,7 +138,8 @@ class SnapshotReader:
         work = work_of(self._store, study)
         left = _seconds_left(self._progress, now) if work.is_at_work else None
         budget = budget_lines(study.settings, self._store.sum_budget(self._study_id))
-        return StudySnapshot(study, work, views, now, self._progress.done, self._progress.planned, left, budget)
+        progress, question = self._progress, find_question(self._store, study)
+        return StudySnapshot(study, work, views, now, progress.done, progress.planned, left, budget, question)
 
     def _take_in(self, changes: Changes) -> None:
         self._arms.update((arm.id, arm) for arm in changes.experiments)
@@ -209,6 +217,29 @@ def describe_silence(work: StudyWork, now: float) -> str:
     since = datetime.fromtimestamp(work.silent_since)
     age = format_duration(max(0.0, now - work.silent_since))
     return f"no process works on it: the last sign of life was {since:%Y-%m-%d %H:%M:%S}, {age} ago"
+
+
+def find_question(store: ExperimentStore, study: Study) -> PlannerQuestion | None:
+    """Return the question that a study waits with, if it has an external planner."""
+    return store.find_waiting_question(study.id) if study.planner == EXTERNAL else None
+
+
+def question_as_json(question: PlannerQuestion | None) -> dict[str, Any] | None:
+    """Return a question without its text."""
+    if question is None:
+        return None
+    shown = asdict(question)
+    return {name: shown[name] for name in ("id", "node", "status", "objection", "deadline", "created_at")}
+
+
+def describe_wait(question: PlannerQuestion | None) -> str:
+    """Return the wait for an external planner in words; empty without one."""
+    if question is None:
+        return ""
+    since = datetime.fromtimestamp(question.created_at)
+    if question.status is QuestionStatus.ANSWERED:
+        return f"has an answer to question {question.id} ({question.node}) to read"
+    return f"waits for an answer to question {question.id} ({question.node}) since {since:%Y-%m-%d %H:%M:%S}"
 
 
 def format_duration(seconds: float) -> str:

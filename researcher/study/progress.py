@@ -19,7 +19,7 @@ from rich.text import Text
 
 from experiments_db import Event, ExperimentStore, RunStatus, Severity, StoreError, StudyStatus, StudyWork
 from researcher.execution.failure_reason import in_one_line
-from researcher.study.overview import SnapshotReader, StudySnapshot, describe_silence
+from researcher.study.overview import SnapshotReader, StudySnapshot, describe_silence, describe_wait
 from researcher.study.requests import work_of
 
 REFRESH_S = 1.0
@@ -44,6 +44,8 @@ def render(snapshot: StudySnapshot, events: tuple[Event, ...] = ()) -> Renderabl
         title.append(f"\n{in_one_line(study.status_reason)}", style=_STUDY_STYLES.get(study.status, ""))
     if silence := describe_silence(snapshot.work, snapshot.now):
         title.append(f"\n{silence}", style="red")
+    if wait := describe_wait(snapshot.question):
+        title.append(f"\nthe study {wait}", style="yellow")
     if snapshot.progress:
         title.append(f"\n{snapshot.progress}")
     if snapshot.budget:
@@ -125,6 +127,8 @@ class Follower:
         except StoreError:
             # The runs are shown in the next round, like events.
             return
+        if wait := describe_wait(snapshot.question):
+            self._print(f"{_clock(time.time())}  the study {wait}")
         if snapshot.progress:
             self._print(f"{_clock(time.time())}  {snapshot.progress}")
         for run in snapshot.runs:

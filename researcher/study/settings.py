@@ -82,6 +82,9 @@ class StudySettings(BaseModel):
     about one question for `llm_deadline` minutes. `llm_tools` says how it calls tools: `auto` as its server does,
     `json` in text.
 
+    External planner: after `answer_deadline` minutes without an answer to a question, `on_no_answer` chooses what
+    happens to the study. None waits for ever.
+
     News: `webhook` is a URL that gets the news of the study.
 
     Notes: `notes` is the absolute path of a folder of Markdown and text files, in which the planner may search.
@@ -89,7 +92,7 @@ class StudySettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    planner: Literal["rules", "llm", "hybrid"] = "rules"
+    planner: Literal["rules", "llm", "hybrid", "external"] = "rules"
     model: str | None = None
     kind: StudyKind = StudyKind.COMPARE
     asked: Asked = Asked.EFFECT
@@ -127,6 +130,8 @@ class StudySettings(BaseModel):
     llm_patience: float = Field(default=60.0, ge=0, allow_inf_nan=False)
     llm_deadline: float = Field(default=60.0, gt=0, allow_inf_nan=False)
     llm_tools: Literal["auto", "json"] = "auto"
+    answer_deadline: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    on_no_answer: Literal["rules", "pause"] | None = None
     assume: bool = False
     unsafe_no_sandbox: bool = False
     engine: Literal["auto", "local", "verl", "fake"] | None = None
@@ -309,5 +314,5 @@ def read_job(path: Path) -> dict[str, Any]:
 
 
 def sandbox_of(settings: StudySettings) -> Sandbox | None:
-    """Return the sandbox for code of a language model; None for the `rules` planner. Raises SandboxUnavailable."""
+    """Return the sandbox for code that a planner writes; None for the `rules` planner. Raises SandboxUnavailable."""
     return None if settings.planner == "rules" else choose_sandbox(settings.unsafe_no_sandbox)

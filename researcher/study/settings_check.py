@@ -43,6 +43,7 @@ def check_study(topic: str, settings: StudySettings) -> tuple[str, ...]:
         raise TopicInvalid(f"unknown environment {settings.family!r}; choose one of: {', '.join(TASK_FAMILIES)}")
     _check_scores(settings)
     _check_notes(settings)
+    _check_answers(settings)
     try:
         build_job({"engine": "local", **settings.base_job()})
     except JobInvalid as error:
@@ -61,7 +62,9 @@ def check_study(topic: str, settings: StudySettings) -> tuple[str, ...]:
         _check_training(arms, train_envs)
         understood = tuple(describe_question(charter))
     else:
-        _check_language_model(settings)
+        _check_free_planner(settings)
+        if settings.planner != "external":
+            _check_language_model(settings)
         settings.request(topic)
     sandbox_of(settings)
     _check_programs(settings)
@@ -151,14 +154,35 @@ def _check_engine(job: Mapping[str, Any]) -> None:
             raise ServerProblem(f"--engine verl cannot be used here: {finding.message}: {finding.remedy}")
 
 
-def _check_language_model(settings: StudySettings) -> None:
-    """Raise TopicInvalid for settings that a planner with a language model lacks or cannot use."""
+def _check_answers(settings: StudySettings) -> None:
+    """Raise TopicInvalid for options of one planner that are given to another one."""
+    if settings.planner != "external":
+        given = {"--answer-deadline": settings.answer_deadline, "--on-no-answer": settings.on_no_answer}
+        if unused := [name for name, value in given.items() if value is not None]:
+            raise TopicInvalid(f"{unused[0]} is for the answers of --planner external: leave it out")
+        return
+    if settings.on_no_answer is not None and settings.answer_deadline is None:
+        raise TopicInvalid("--on-no-answer needs to know when: give --answer-deadline MINUTES")
+    given = {"--model": settings.model, "--max-llm-tokens": settings.max_llm_tokens, "--llm-price": settings.llm_price}
+    given |= {"--max-llm-usd": settings.max_llm_usd, "--on-llm-outage": settings.on_llm_outage}
+    if unused := [name for name, value in given.items() if value is not None]:
+        raise TopicInvalid(f"--planner external asks no language model: leave {unused[0]} out")
+
+
+def _check_free_planner(settings: StudySettings) -> None:
+    """Raise TopicInvalid for a question that only `rules` can study."""
     if settings.train_envs:
         raise TopicInvalid("--train-env names what --planner rules compares: leave it out, or use --planner rules")
     if settings.question().options:
         raise TopicInvalid("--vary: --planner rules alone varies options of the environment: add --planner rules")
     if len(settings.programs) > 1:
-        raise TopicInvalid("--program: with a language model name one program, which those that it writes start from")
+        raise TopicInvalid(
+            f"--program: with --planner {settings.planner} name one program, which those that it writes start from"
+        )
+
+
+def _check_language_model(settings: StudySettings) -> None:
+    """Raise TopicInvalid for settings that a planner with a language model lacks."""
     if not settings.model:
         raise TopicInvalid(
             f"--planner {settings.planner} needs the name of a model: give --model NAME, or use --planner rules"

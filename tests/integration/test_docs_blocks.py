@@ -154,7 +154,7 @@ USAGE: dict[str, Callable[[Block], None]] = {
     'research.md: researcher start --topic "Do shorter words help?" --env "rea': commands_exist,
     "operations.md: researcher extend STUDY --iterations 1 --seeds 6 --max-runs": commands_exist,
     "operations.md: {": is_told_to_a_webhook,
-    'operations.md: researcher start --topic "..." [--planner rules|llm|hybrid]': commands_exist,
+    'operations.md: researcher start --topic "..." [--planner rules|llm|hybrid|e': commands_exist,
     "architecture.md: swarm start --host 0.0.0.0 --peer https://planner.example:10": commands_exist,
     "scale.md: engine: verl": is_a_job,
     "models.md: model: /models/qwen": is_a_job_with_vllm,

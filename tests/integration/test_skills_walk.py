@@ -19,6 +19,10 @@ SHORT_STUDY = {
     "--seeds 3 \\\n  --steps 15 --eval-episodes 100 --max-runs 12": SMALL_STUDY,
     "--train-model micro --seeds 3 --steps 10 --eval-episodes 30": SMALL_STUDY,
 }
+PLANNED_STUDY = {
+    "--seeds 3 \\\n  --steps 15 --eval-episodes 100 --max-runs 12": SMALL_STUDY,
+    '"seeds": 3': '"seeds": 1',
+}
 """Each page with blocks to run, and what is made smaller in it. A page with 10086 gets a port of its own."""
 CHANGES: dict[str, dict[str, str]] = {
     "make-environment/SKILL.md": {},
@@ -27,6 +31,8 @@ CHANGES: dict[str, dict[str, str]] = {
     "operate-server/SKILL.md": SMALL,
     "operate-server/references/http.md": {},
     "operate-server/references/network.md": {},
+    "plan-study/SKILL.md": PLANNED_STUDY,
+    "plan-study/references/forms.md": {},
     "run-study/SKILL.md": SHORT_STUDY,
     "run-study/references/topics.md": {},
     "run-study/references/planners.md": {},
@@ -97,7 +103,14 @@ def two_studies_were_judged(directory: Path) -> None:
         assert Path(study["report"]).exists()
 
 
+def a_study_was_planned(directory: Path) -> None:
+    study = json.loads((directory / "study.json").read_text())["study"]
+    report = directory / json.loads((directory / "report.json").read_text())["report"]
+    assert study in str(report) and "lr=0.003" in report.read_text()
+
+
 OUTCOMES = {
+    "plan-study/SKILL.md": a_study_was_planned,
     "make-environment/SKILL.md": an_environment_was_checked,
     "write-program/SKILL.md": a_program_was_trained,
     "operate-server/SKILL.md": a_server_went_on_and_ended,

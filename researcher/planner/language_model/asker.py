@@ -1,6 +1,7 @@
 """The protocol of whoever answers a planner's questions: a language model, or an agent outside of the study.
 
-Place in the flow: LLMPlanner asks through it. `Chat` (chat.py) and `QuestionQueue` (planner/questions.py) implement it.
+Place in the flow: LLMPlanner asks through it. `Chat` (chat.py) is one, and `QuestionQueue`
+(planner/external/question_queue.py) another.
 """
 
 from __future__ import annotations

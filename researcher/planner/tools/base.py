@@ -39,10 +39,11 @@ class PlannerTool:
 
 
 class Toolbox:
-    """The tools of one study, by name."""
+    """The tools of one study, by name. A result of more than `max_chars` characters is cut."""
 
-    def __init__(self, tools: Sequence[PlannerTool]) -> None:
+    def __init__(self, tools: Sequence[PlannerTool], *, max_chars: int = MAX_RESULT_CHARS) -> None:
         self.tools = {tool.name: tool for tool in tools}
+        self._max_chars = max_chars
 
     def as_functions(self) -> list[dict[str, Any]]:
         """Return the tools as function tools of the chat completions API."""
@@ -59,7 +60,7 @@ class Toolbox:
         ]
 
     def call(self, name: str, arguments: str | Mapping[str, Any]) -> str:
-        """Return the result of a tool, cut to MAX_RESULT_CHARS.
+        """Return the result of a tool, cut to the longest result.
 
         `arguments` are JSON as text, or as a mapping. Raises ToolRefused for an unknown tool or invalid arguments.
         """
@@ -73,14 +74,14 @@ class Toolbox:
             raise ToolRefused(f"{name}: {'; '.join(map(_describe, error.errors(include_url=False)[:5]))}") from error
         except (ValueError, RecursionError) as error:
             raise ToolRefused(f"{name}: the arguments are no JSON object: {error}") from error
-        return cut(tool.call(checked))
+        return cut(tool.call(checked), self._max_chars)
 
 
-def cut(text: str) -> str:
-    """Return a text of at most MAX_RESULT_CHARS characters: its beginning and its end."""
-    if len(text) <= MAX_RESULT_CHARS:
+def cut(text: str, max_chars: int = MAX_RESULT_CHARS) -> str:
+    """Return a text of about `max_chars` characters at most: its beginning and its end."""
+    if len(text) <= max_chars:
         return text
-    half = MAX_RESULT_CHARS // 2
+    half = max_chars // 2
     return f"{text[:half]}\n[... {len(text) - 2 * half} characters are left out ...]\n{text[-half:]}"
 
 

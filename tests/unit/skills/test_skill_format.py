@@ -18,7 +18,7 @@ from swarm.skills.folders import FENCE, front_matter
 
 ROOT = Path(__file__).parents[3]
 SKILLS = list_skills()
-NAMES = {"explore-results", "make-environment", "operate-server", "run-study", "write-program"}
+NAMES = {"explore-results", "make-environment", "operate-server", "plan-study", "run-study", "write-program"}
 KNOWN_FIELDS = {"name", "description", "license", "compatibility", "metadata", "allowed-tools"}
 BY_NAME = pytest.mark.parametrize("skill", SKILLS, ids=lambda skill: skill.name)
 

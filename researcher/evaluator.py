@@ -29,12 +29,12 @@ from researcher.errors import RunBroken, RunLost, ScoreIncomplete
 from researcher.execution.background import Drained
 from researcher.execution.early_stopping import TIME_LIMITS
 from researcher.execution.environments import StudyEnvironments, trained_on
-from researcher.execution.manipulation import AttemptTranscript, check_from_json, count_passing
 from researcher.execution.run_record import ENDED_AT, RunMark, RunRejected, check_record, held_out_of, mark_begin
 from researcher.execution.runs import engine_of, job_of, total_steps
 from researcher.execution.training_process import bound_options, start_training
 from researcher.execution.training_quota import quota_options
 from researcher.plan import ManipulationCheck
+from researcher.program_trials.manipulation import AttemptTranscript, check_from_json, count_passing
 from researcher.servers.launching import await_serving, is_replaced, launch_once, refuse_own_successor
 from researcher.servers.server_pool import PROJECT
 from researcher.study.costs.attempts import COST, cost_of_attempts, cost_to_json, read_training_cost

@@ -24,8 +24,8 @@ from researcher.execution.runs import engine_of, total_steps
 from researcher.execution.storage import DiskGuard
 from researcher.loop.learned_limits import LearnedLimits
 from researcher.loop.open_trials import OpenTrials
-from researcher.loop.trials import ProgramTrials
 from researcher.planner.base import Planner
+from researcher.program_trials.study_trials import ProgramTrials
 from researcher.servers.server_pool import ServerPool, Slot
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog

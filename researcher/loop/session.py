@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import FrameType
 
@@ -33,7 +33,6 @@ from researcher.loop.deps import Deps
 from researcher.loop.graph import carry_out
 from researcher.loop.nodes.frame import frame
 from researcher.loop.nodes.report import write_report
-from researcher.loop.planner_tools import build_study_toolbox
 from researcher.loop.pruning import prune_finished
 from researcher.loop.state import first_state
 from researcher.loop.system_faults import examine_environment
@@ -42,6 +41,7 @@ from researcher.loop.webhook import Webhook
 from researcher.planner.base import Planner
 from researcher.planner.rules import build_rules_planner
 from researcher.planner.tools.base import Toolbox
+from researcher.planner.tools.build import build_toolbox
 from researcher.servers.leases import LeaseHolder, name_database
 from researcher.servers.server_files import unpack_ledgers
 from researcher.servers.server_pool import ServerPool
@@ -227,8 +227,9 @@ class _Worker:
         self.ledger = BudgetLedger(store, self.study.id, self.settings.budget())
         request = self.settings.request(self.study.topic)
 
+        @cache
         def toolbox() -> Toolbox:
-            return build_study_toolbox(deps.trials(), notes=self.settings.notes)
+            return build_toolbox(deps.trials().tool_sources(notes=self.settings.notes))
 
         deps = Deps(
             study_id=self.study.id,

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from researcher.planner.tools.base import PlannerTool, Toolbox
 from researcher.planner.tools.environment import environment_tool
-from researcher.planner.tools.episodes import episodes_tool
-from researcher.planner.tools.findings import findings_tool
-from researcher.planner.tools.metrics import metrics_tool
 from researcher.planner.tools.models import model_tool
-from researcher.planner.tools.notebook import notebook_tool
 from researcher.planner.tools.notes import notes_tool
 from researcher.planner.tools.program_api import program_api_tool
-from researcher.planner.tools.program_code import code_tool, diff_tool
 from researcher.planner.tools.proposals import propose_tool
-from researcher.planner.tools.query import query_tools
+from researcher.planner.tools.record.episodes import episodes_tool
+from researcher.planner.tools.record.findings import findings_tool
+from researcher.planner.tools.record.metrics import metrics_tool
+from researcher.planner.tools.record.notebook import notebook_tool
+from researcher.planner.tools.record.program_code import code_tool, diff_tool
+from researcher.planner.tools.record.query import query_tools
 from researcher.planner.tools.sources import ToolSources
 from researcher.planner.tools.trials import try_program_tool
 

@@ -1,7 +1,7 @@
 """The tool `try_program`: a few attempts of a draft with the base weights of the studied model.
 
 Place in the flow: build.py puts it into the toolbox where the study can spare a server. The study runs the trial
-(loop/trials.py); this module checks the arguments and has the text of a trial.
+(program_trials/study_trials.py); this module checks the arguments and has the text of a trial.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pydantic import Field, model_validator
 
 from experiments_db import JsonObject, ProgramTrial
-from researcher.execution.program_trial import MAX_ATTEMPTS
 from researcher.plan import ManipulationCheck, Speaker
 from researcher.planner.tools.base import PlannerTool, ToolArguments
 from researcher.planner.tools.texts import as_data, clip, messages_as_text, number
+from researcher.program_trials.trial import MAX_ATTEMPTS
 
 TryProgram = Callable[[str, int, ManipulationCheck | None], str]
 

@@ -14,17 +14,17 @@ from experiments_db import ExperimentStatus, open_store
 from prompts import load
 from researcher.charter import Budget
 from researcher.execution.background import BackgroundTasks
-from researcher.loop import trials as trials_module
 from researcher.loop.deps import Deps
 from researcher.loop.nodes import check as check_node
 from researcher.loop.nodes.plan import plan
 from researcher.loop.nodes.write_program import write_program
-from researcher.loop.planner_tools import build_study_toolbox
 from researcher.loop.state import first_state
 from researcher.plan import Arm, Hypothesis, ManipulationCheck, Plan, ProgramProblem, Speaker
 from researcher.planner.rules import RulesPlanner
 from researcher.planner.scripted import Script, ScriptedPlanner
 from researcher.planner.tools.base import ToolRefused
+from researcher.planner.tools.build import build_toolbox
+from researcher.program_trials import study_trials as trials_module
 from researcher.servers.leases import LeaseHolder
 from researcher.servers.server_pool import ServerPool
 from researcher.study.budget import BudgetLedger
@@ -118,7 +118,7 @@ def test_every_foreign_program_is_tried_once_and_the_trial_is_stored(study: Call
     assert trials["once"].passed is None and trials["once"].broken == 0
     events = deps.store.list_events(deps.study_id, kind="program.tried", limit=None)
     assert len(events) == 3 and "8 attempts with the base weights" in events[0].message
-    toolbox = build_study_toolbox(deps.trials(), notes=None)
+    toolbox = build_toolbox(deps.trials().tool_sources(notes=None))
     assert "2 model calls" in toolbox.call("episodes", {"arm": "twice", "which": "trial"})
 
 
@@ -161,7 +161,7 @@ def test_slow_attempts_are_a_warning(study: Callable[..., Deps], monkeypatch: py
 
 def test_a_planner_tries_a_draft_on_the_studys_own_server(study: Callable[..., Deps]) -> None:
     deps = study({"once": ONCE}, {})
-    toolbox = build_study_toolbox(deps.trials(), notes=None)
+    toolbox = build_toolbox(deps.trials().tool_sources(notes=None))
     with pytest.raises(ToolRefused, match="once the study has a baseline"):
         toolbox.call("try_program", {"code": TWICE})
     carry_out(deps)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from researcher.execution import manipulation
-from researcher.execution.manipulation import (
+from researcher.plan import ManipulationCheck, Speaker
+from researcher.program_trials import manipulation
+from researcher.program_trials.manipulation import (
     AttemptTranscript,
     PassCount,
     check_from_json,
@@ -17,7 +18,6 @@ from researcher.execution.manipulation import (
     count_passing,
     passes,
 )
-from researcher.plan import ManipulationCheck, Speaker
 from swarm.sandbox import choose_sandbox
 
 NOWHERE = "http://127.0.0.1:9"

@@ -15,9 +15,9 @@ from prompts import load
 from researcher import evaluator as evaluator_module
 from researcher.evaluator import BASE, FINAL, MANIPULATION, Evaluator
 from researcher.execution.environments import StudyEnvironments
-from researcher.execution.manipulation import check_to_json
 from researcher.plan import ManipulationCheck, Speaker
 from researcher.planner.rules import RulesPlanner
+from researcher.program_trials.manipulation import check_to_json
 from researcher.servers.server_pool import connect
 from researcher.study.log import to_json
 from researcher.study.settings import StudySettings

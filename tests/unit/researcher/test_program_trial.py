@@ -12,10 +12,10 @@ import pytest
 
 from experiments_db import open_store
 from prompts import load
-from researcher.execution import program_trial
-from researcher.execution.program_trial import TrialRequest, TrialResult, find_problems, run_trial
 from researcher.plan import ManipulationCheck, Speaker
 from researcher.planner.tools.trials import describe_trial
+from researcher.program_trials import trial as program_trial
+from researcher.program_trials.trial import TrialRequest, TrialResult, find_problems, run_trial
 from swarm import SwarmClient
 from swarm.environments import load_environment
 from swarm.errors import EnvironmentFailure, EnvironmentInvalid
@@ -105,7 +105,7 @@ def test_a_broken_attempt_has_the_lines_of_the_program(client: SwarmClient, tmp_
         ("def agent(task, model, session):\n    return 'known'\n", "asked the model nothing in 3 attempts"),
         (
             "def reward(task, transcript, grade):\n    return 1 / 0\n",
-            "reward: program.py, line 2: ZeroDivisionError.*line 2, in reward",
+            "reward: .*Error.*line 2, in reward",
         ),
         ("def reward(task, transcript, grade):\n    return float('nan')\n", "reward: .*must be finite"),
         ("def schedule(tasks, progress):\n    return []\n", "schedule: it chose none of 8 tasks"),

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from researcher.cli import app
 from researcher.errors import TopicInvalid
 from researcher.planner.tools import notes as notes_module
 from researcher.planner.tools.base import Toolbox, ToolRefused
@@ -77,3 +79,21 @@ def test_notes_without_a_reader_or_a_folder_are_refused(folder: Path, planner: s
     )
     with pytest.raises(TopicInvalid, match=problem):
         check_study("does lr matter for reversal?", settings)
+
+
+def test_the_folder_of_a_command_is_stored_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = [
+        "start",
+        "--topic",
+        "lr 0.001 or 0.003 on reversal",
+        "--planner",
+        "llm",
+        "--model",
+        "m",
+        "--engine",
+        "fake",
+    ]
+    done = CliRunner().invoke(app, [*words, "--notes", "nowhere", "--home", str(tmp_path)])
+    assert done.exit_code == 2
+    assert f"--notes: {tmp_path / 'nowhere'} is no folder" in done.stderr

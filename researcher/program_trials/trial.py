@@ -22,8 +22,8 @@ from typing import Any
 
 from experiments_db import ExperimentStore, ProgramTrial
 from prompts import load
-from researcher.execution.manipulation import AttemptTranscript, PassCount, count_passing
 from researcher.plan import ManipulationCheck, ProgramProblem
+from researcher.program_trials.manipulation import AttemptTranscript, PassCount, count_passing
 from swarm import SwarmClient
 from swarm.environments import Environment
 from swarm.errors import EnvironmentFailure, ProgramFailure, SwarmError

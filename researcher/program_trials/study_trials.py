@@ -1,7 +1,7 @@
 """The trials of programs in a running study: of an arm by the check node, and of a planner's draft by its tool.
 
-Place in the flow: session.py or a node builds `ProgramTrials`. It runs execution/program_trial.py on a free server and
-stores the result. This module knows no planner, and it decides nothing about an arm.
+Place in the flow: session.py or a node builds `ProgramTrials`. It runs trial.py on a free server and stores the result.
+This module knows no planner, and it decides nothing about an arm.
 """
 
 from __future__ import annotations
@@ -15,7 +15,13 @@ from researcher.evaluator import boot_timeout_s
 from researcher.execution.background import BackgroundTasks
 from researcher.execution.environments import StudyEnvironments, trained_on
 from researcher.execution.preflight import check_program
-from researcher.execution.program_trial import (
+from researcher.execution.runs import plain_name
+from researcher.plan import ArmProgram, ManipulationCheck, ProgramProblem
+from researcher.planner.tools.base import ToolRefused
+from researcher.planner.tools.proposals import Propose
+from researcher.planner.tools.sources import ToolSources
+from researcher.planner.tools.trials import describe_trial
+from researcher.program_trials.trial import (
     MAX_ATTEMPTS,
     TrialRequest,
     TrialResult,
@@ -23,10 +29,6 @@ from researcher.execution.program_trial import (
     find_problems,
     run_trial,
 )
-from researcher.execution.runs import plain_name
-from researcher.plan import ArmProgram, ManipulationCheck, ProgramProblem
-from researcher.planner.tools.base import ToolRefused
-from researcher.planner.tools.trials import describe_trial
 from researcher.servers.server_pool import PROJECT, ServerPool, Slot, is_outage
 from researcher.study.log import StudyLog
 from swarm.errors import EngineFailure, EnvironmentFailure, EnvironmentInvalid, ProgramFailure, SwarmError
@@ -100,6 +102,17 @@ class ProgramTrials:
         finally:
             self.pool.give_back(slot)
         return describe_trial(result.store_in(self.store, self.log.study_id, code, experiment_id=None))
+
+    def tool_sources(self, *, notes: str | None, propose: Propose | None = None) -> ToolSources:
+        """Return what the tools of this study's planner read from; `notes` is the setting of that name."""
+        return ToolSources(
+            store=self.store,
+            study_id=self.log.study_id,
+            open_environment=self.environments.open,
+            notes=None if notes is None else Path(notes),
+            try_program=self.try_draft,
+            propose=propose,
+        )
 
     def _run(
         self, slot: Slot, experiment: Experiment, program: ArmProgram, attempts: int, check: ManipulationCheck | None

@@ -48,9 +48,10 @@ class DecisionRule:
     The arm's corrected p value must be below `alpha`. The mean difference must be at least `min_effect`, in units of
     the metric. `correction` is `holm` or `none`, and applies to the comparisons of one plan.
 
-    `shares` divides `alpha` among the plans: the first share belongs to the first plan. A plan beyond the last share
-    decides nothing. If `shares` is empty, every plan uses all of `alpha`. The first `plans_of_parent` shares belong to
-    the study that this study was forked from. The remaining shares add up to 1 at most.
+    `shares` divides `alpha` among the plans that make a claim: the first share belongs to the first of them. A plan
+    beyond the last share decides nothing. If `shares` is empty, every plan uses all of `alpha`. The first
+    `plans_of_parent` shares belong to the study that this study was forked from. The remaining shares add up to 1 at
+    most.
     """
 
     alpha: float = 0.05
@@ -164,8 +165,8 @@ class StudiedEnvironment:
 class StudyKind(StrEnum):
     """The kind of a study.
 
-    COMPARE answers a question about given arms. OPTIMIZE searches a space for the best settings: its first plans make
-    no claim, and fresh seeds confirm the arm that they find.
+    COMPARE answers a question about given arms. OPTIMIZE searches a space for the best arm: it explores without a
+    claim, and fresh seeds on fresh tasks confirm the arm that it finds.
     """
 
     COMPARE = "compare"
@@ -341,6 +342,21 @@ class Charter:
         return 1.0 if self.judged_by.is_score and self.direction == "maximize" else -1.0
 
     @property
+    def held_out(self) -> int:
+        """The number of tasks of each held-out split that no run may train on."""
+        return self.eval_episodes + (self.search.episodes if self.search else 0)
+
+    def tasks_of(self, split: str, *, explores: bool) -> slice:
+        """Return the tasks of a split that a score is taken on.
+
+        Exploring scores use the first tasks of the search split, and the scores of claims the tasks after these.
+        """
+        if self.search is None or split != self.search_split:
+            return slice(0, self.eval_episodes)
+        first = self.search.episodes
+        return slice(0, first) if explores else slice(first, first + self.eval_episodes)
+
+    @property
     def of_scores(self) -> Charter:
         """Charter with final scores as its metric, by which base scores and the test split are compared."""
         return replace(self, judged_by=JudgedBy.FINAL)
@@ -382,7 +398,8 @@ class FrameRequest:
     A person fixed every value that is not None, and the planner must keep it. `assume` allows the study to go on
     without the parts of the topic that cannot be studied; otherwise the topic is refused. `not_studied` are the parts
     that were dropped before. `question` is what flags or the topic ask; if it has no factors, the planner chooses them.
-    `equal` is the quantity of which every arm gets the same amount, and `amount` is that amount.
+    `equal` is the quantity of which every arm gets the same amount, and `amount` is that amount. `search` are the rules
+    of a search that a person asked for.
     """
 
     topic: str
@@ -403,3 +420,4 @@ class FrameRequest:
     equal: ComparedAt | None = None
     amount: float | None = None
     not_studied: tuple[str, ...] = ()
+    search: SearchRules | None = None

@@ -5,8 +5,11 @@ rule alone. This module knows nothing of planners, databases or servers.
 
 The comparisons of a plan are one family. Holm's step-down method corrects them together (Holm 1979, Scandinavian
 Journal of Statistics 6:65-70), at the plan's share of alpha. The family is fixed with the plan: an arm still counts if
-it has no score, is not repeated or was ruled out. The plans of a study share alpha. By the union bound, all of them
-together keep a useless arm with probability alpha at most, whatever number of plans there is and whatever stops them.
+it has no score, is not repeated or was ruled out. If a plan has primary arms, the other arms are a family of their own,
+tested only where all primary ones are kept. As that order is fixed beforehand, both families have the whole share
+(gatekeeping: Westfall & Krishen 2001, Journal of Statistical Planning and Inference 99:25-40). The plans of a study
+share alpha. By the union bound, all of them together keep a useless arm with probability alpha at most, whatever number
+of plans there is and whatever stops them.
 
 A significant test becomes a verdict only under three more conditions. The arm's runs failed no more often than the
 baseline's. No single run lies apart from the others on the side that speaks against the verdict. The arm would still be
@@ -53,12 +56,16 @@ class Family:
     `runs` maps each arm to the runs that it is judged by: those of the plan, and earlier ones if the plan pools runs.
     `size` is the number of comparisons to correct for. It exceeds the number of arms if the plan repeats only some arms
     of an earlier plan. `contrasts` are keyed by hypothesis. `missing` maps each arm to its planned seeds that ended
-    without a score, with the reasons.
+    without a score, with the reasons. `claim` counts the plans before it that made a claim, which gives the share of
+    alpha. The arms that are not `primary` are tested only where all primary ones are kept; without primary arms all are
+    tested alike.
     """
 
     iteration: int
     runs: Mapping[str, Runs]
     size: int
+    claim: int = 0
+    primary: tuple[str, ...] = ()
     contrasts: Mapping[str, Contrast] = field(default_factory=dict[str, Contrast])
     missing: Mapping[str, Mapping[int, str]] = field(default_factory=dict[str, Mapping[int, str]])
 
@@ -143,11 +150,11 @@ def adjust_holm(p_values: Sequence[float], size: int | None = None) -> list[floa
     return adjusted
 
 
-def share_of_alpha(rule: DecisionRule, iteration: int) -> float:
-    """Return the share of alpha, from 0 to 1, that belongs to a plan."""
+def share_of_alpha(rule: DecisionRule, claim: int) -> float:
+    """Return the share of alpha, from 0 to 1, of the plan before which so many plans have made a claim."""
     if not rule.shares:
         return 1.0
-    return rule.shares[iteration] if iteration < len(rule.shares) else 0.0
+    return rule.shares[claim] if claim < len(rule.shares) else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +182,22 @@ def _compare_family(
         at_worst, losses = _at_worst(charter, family, worst)
         at_its_worst = _test_family(charter, at_worst, ruled_out, losses)
         kept = {item.arm for item in at_its_worst if item.verdict is Verdict.KEEP or item.arm not in losses}
-    return tuple(rule_out(_conclude(charter, family, item, item.arm in kept), ruled_out) for item in tested)
+    concluded = tuple(rule_out(_conclude(charter, family, item, item.arm in kept), ruled_out) for item in tested)
+    return _close_gate(family, concluded)
+
+
+def _close_gate(family: Family, compared: tuple[Comparison, ...]) -> tuple[Comparison, ...]:
+    """Return the comparisons, those of secondary arms without a verdict unless every primary arm is kept."""
+    kept = {item.arm for item in compared if item.verdict is Verdict.KEEP}
+    if kept >= set(family.primary):
+        return compared
+    note = f"not decided, because {' and '.join(family.primary)} was not kept"
+    return tuple(
+        item
+        if item.arm in family.primary
+        else replace(item, verdict=Verdict.INCONCLUSIVE, note="; ".join(filter(None, [item.note, note])))
+        for item in compared
+    )
 
 
 def _is_anything_unknown(family: Family) -> bool:
@@ -210,8 +232,13 @@ def _test_family(
     estimates = [
         item.estimate if item.basis == "seeds" and item.arm not in ruled_out else NOT_ESTIMATED for item in compared
     ]
-    adjusted = _correct(rule, [estimate.p_two_sided() for estimate in estimates], family)
-    no_gain = _correct(rule, [_p_no_gain(estimate, sign, rule.min_effect) for estimate in estimates], family)
+    names = [item.arm for item in compared]
+    adjusted = _correct(rule, names, [estimate.p_two_sided() for estimate in estimates], family)
+    no_gain = _correct(rule, names, [_p_no_gain(estimate, sign, rule.min_effect) for estimate in estimates], family)
+    gate = _p_of_primary(names, adjusted, family)
+    adjusted, no_gain = (
+        [max(p, gate.get(arm, p)) for arm, p in zip(names, each, strict=True)] for each in (adjusted, no_gain)
+    )
     return [
         replace(item, p=p, verdict=_verdict_by_rule(charter, item, p, no_gain_p))
         for item, p, no_gain_p in zip(compared, adjusted, no_gain, strict=True)
@@ -223,11 +250,31 @@ def _p_no_gain(estimate: Estimate, sign: float, min_effect: float) -> float:
     return estimate.p_below(min_effect) if sign > 0 else estimate.p_above(-min_effect)
 
 
-def _correct(rule: DecisionRule, p_values: Sequence[float], family: Family) -> list[float]:
-    """Return the p values adjusted for the family and for the plan's share, so that each compares with alpha itself."""
-    share = share_of_alpha(rule, family.iteration)
-    adjusted = adjust_holm(p_values, family.size) if rule.correction == "holm" else list(p_values)
+def _correct(rule: DecisionRule, arms: Sequence[str], p_values: Sequence[float], family: Family) -> list[float]:
+    """Return the p values adjusted for the family and for the plan's share, so that each compares with alpha itself.
+
+    Primary arms and the others are corrected each among themselves.
+    """
+    share = share_of_alpha(rule, family.claim)
+    adjusted = list(p_values)
+    if rule.correction == "holm":
+        of_primary = len(family.primary)
+        for is_primary, size in ((True, of_primary), (False, family.size - of_primary)):
+            chosen = [index for index, arm in enumerate(arms) if (arm in family.primary) is is_primary]
+            for index, p in zip(chosen, adjust_holm([p_values[index] for index in chosen], size), strict=True):
+                adjusted[index] = p
     return [math.nan if math.isnan(p) else min(1.0, p / share) if share else 1.0 for p in adjusted]
+
+
+def _p_of_primary(arms: Sequence[str], adjusted: Sequence[float], family: Family) -> dict[str, float]:
+    """Return for each secondary arm the largest corrected p value of the primary ones, below which its own cannot be.
+
+    A primary arm that could not be tested counts as 1.
+    """
+    known = dict(zip(arms, adjusted, strict=True))
+    of_primary = [known.get(arm, 1.0) for arm in family.primary]
+    largest = max((1.0 if math.isnan(p) else p for p in of_primary), default=0.0)
+    return {arm: largest for arm in arms if arm not in family.primary}
 
 
 def _compare(charter: Charter, arm: str, family: Family) -> _Compared:
@@ -367,7 +414,7 @@ def _limits(charter: Charter, family: Family, item: _Compared) -> list[str]:
     remarks: list[str] = []
     if item.basis == "evaluation":
         remarks.append("one run of an arm: the interval covers evaluation noise alone, not how runs differ")
-    if share_of_alpha(charter.rule, family.iteration) == 0.0:
+    if share_of_alpha(charter.rule, family.claim) == 0.0:
         remarks.append("the earlier plans have spent all of alpha, so this one decides nothing")
     return remarks
 
@@ -386,18 +433,37 @@ def _judge_contrasts(
 ) -> tuple[JudgedContrast, ...]:
     """Return the judged contrasts, each at an equal part of the plan's alpha.
 
-    An arm that the plan does not run is judged by all its runs.
+    An arm that the plan does not run is judged by all its runs. In a plan with primary arms, the contrasts of these
+    arms with the baseline share the plan's alpha. The others share it too, and are judged only if all of the former are
+    supported.
     """
     if not family.contrasts:
         return ()
     of_plan = {**runs, **family.runs}
     samples = {arm: sample_of(list(of_plan[arm].values()), charter.headroom_range) for arm in of_plan}
     troubles = {arm: _share_of_troubles(by_seed, family.missing.get(arm, {})) for arm, by_seed in of_plan.items()}
-    alpha = charter.rule.alpha * share_of_alpha(charter.rule, family.iteration) / len(family.contrasts)
-    judged = (
-        judge_contrast(charter, key, contrast, samples, troubles, alpha) for key, contrast in family.contrasts.items()
-    )
-    return tuple(rule_out_contrast(item, ruled_out) for item in judged)
+    alpha = charter.rule.alpha * share_of_alpha(charter.rule, family.claim)
+
+    def judge_all(contrasts: Mapping[str, Contrast]) -> list[JudgedContrast]:
+        judged = (
+            judge_contrast(charter, key, contrast, samples, troubles, alpha / len(contrasts))
+            for key, contrast in contrasts.items()
+        )
+        return [rule_out_contrast(item, ruled_out) for item in judged]
+
+    of_primary = {
+        key: contrast
+        for key, contrast in family.contrasts.items()
+        if {*contrast.arms, *contrast.against} <= {charter.baseline, *family.primary}
+    }
+    if not family.primary:
+        return tuple(judge_all(family.contrasts))
+    first = judge_all(of_primary)
+    rest = judge_all({key: contrast for key, contrast in family.contrasts.items() if key not in of_primary})
+    if any(item.outcome is not Outcome.SUPPORTED for item in first):
+        reason = f"not decided, because {' and '.join(family.primary)} is not shown to be better"
+        rest = [replace(item, outcome=Outcome.UNDECIDED, reason=reason) for item in rest]
+    return (*first, *rest)
 
 
 def _settle_best(charter: Charter, item: JudgedContrast, compared: Sequence[Comparison]) -> JudgedContrast:

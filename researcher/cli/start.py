@@ -32,6 +32,11 @@ def start(
     equal: options.EqualOption = None,
     kind: options.KindOption = "compare",
     asked: options.AskedOption = "effect",
+    policy: options.PolicyOption = None,
+    proposer: options.ProposerOption = None,
+    rungs: options.RungsOption = None,
+    explore_runs: options.ExploreRunsOption = None,
+    split: options.SplitOption = None,
     planner: options.PlannerOption = None,
     model: options.ModelOption = None,
     env: options.EnvOption = None,
@@ -107,6 +112,7 @@ def _read_flags(given: Mapping[str, Any]) -> StudySettings:
             "job": {} if job is None else read_job(job),
             "servers": [url.strip() for entry in given["servers"] or [] for url in entry.split(",") if url.strip()],
             "llm_price": None if price is None else price.split(","),
+            **{name: given[name] and given[name].split(",") for name in ("rungs", "split")},
         }
     )
 

@@ -19,6 +19,10 @@ LEAST_EPISODES = 20
 """The fewest held-out tasks of an exploring score, and of one that a claim rests on."""
 
 
+LEAST_RUNS = 2.0
+"""The fewest full runs of an exploration: the baseline, and as much for all other arms."""
+
+
 @dataclass(frozen=True, slots=True)
 class SearchFlags:
     """What a person said about a search; None leaves the choice to the usual rules."""
@@ -61,6 +65,10 @@ def search_rules(
     runs = flags.runs
     if runs is None:
         runs = usual.runs if budget.max_runs is None else split.exploration * budget.max_runs
+        if runs < LEAST_RUNS:
+            raise TopicInvalid(
+                f"--max-runs {budget.max_runs} leaves {runs:g} runs for exploration: {LEAST_RUNS:g} are needed"
+            )
     elif budget.max_runs is not None and runs >= budget.max_runs:
         raise TopicInvalid(f"--explore-runs {runs:g} leaves none of --max-runs {budget.max_runs} for a confirmation")
     return SearchRules(

@@ -78,7 +78,7 @@ def plan_confirmation(
     )
 
 
-def programs_of(
+def ablated_programs(
     charter: Charter, history: History, planned: Plan, experiments: Iterable[Experiment]
 ) -> Mapping[str, ArmProgram]:
     """Return the programs of the ablations in a confirmation, by the name of the arm."""

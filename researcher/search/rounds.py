@@ -58,7 +58,7 @@ def check_round(charter: Charter, history: History, moves: Sequence[Move], plan:
             _check_parents(charter, known, arm)
     if moves:
         _check_moves(charter, rules, moves, plan, known)
-    cost = sum(_cost(history.tree, arm, plan.rungs[arm.name]) for arm in arms)
+    cost = sum(_cost(rules, history.tree, arm, plan.rungs[arm.name]) for arm in arms)
     if cost > history.runs_left + TOLERANCE:
         raise PlannerError(f"the round costs {cost:.3g} full runs, and exploration has {history.runs_left:.3g} left")
     return _with_baseline(charter, rules, history.tree, known, plan)
@@ -121,11 +121,14 @@ def _is_by(charter: Charter, arm: Arm, move: Expand) -> bool:
     return arm.operator is move.operator and parents == (move.parents or (charter.baseline,))
 
 
-def _cost(tree: SearchTree, arm: Arm, step: int) -> float:
-    """Return the full runs that the training up to a step counts as, from the arm's last rung on."""
-    node, total = tree.find(arm.name), total_steps(arm.job)
-    reached = steps_at(node.last.share, total) if node is not None and node.last is not None else 0
-    return (step - reached) / total
+def _cost(rules: SearchRules, tree: SearchTree, arm: Arm, step: int) -> float:
+    """Return the full runs that the training up to a step counts as, from the arm's last rung on.
+
+    Rungs are counted as policies count them, whatever whole number of steps they come to.
+    """
+    node = tree.find(arm.name)
+    reached = node.last.share if node is not None and node.last is not None else 0.0
+    return min(share for share in _shares_of(rules, arm, step) if share > reached) - reached
 
 
 def _with_baseline(

@@ -13,7 +13,7 @@ from researcher.evaluator import keep_file
 from researcher.loop.deps import Deps
 from researcher.loop.state import ResearchState
 from researcher.plan import Arm, ArmProgram, Plan
-from researcher.search.confirmation import programs_of
+from researcher.search.confirmation import ablated_programs
 from researcher.study.log import StudyLog
 
 PROGRAM = "program"
@@ -39,7 +39,7 @@ def _ablated_programs(deps: Deps, state: ResearchState, charter: Charter) -> Map
     planned = planned_iteration(deps.log, state)
     if not planned.primary:
         return {}
-    return programs_of(charter, deps.log.history(), planned, deps.store.list_experiments(deps.study_id))
+    return ablated_programs(charter, deps.log.history(), planned, deps.store.list_experiments(deps.study_id))
 
 
 def draft_arms(deps: Deps, state: ResearchState) -> list[tuple[Arm, Experiment]]:

@@ -14,6 +14,7 @@ from simulated_study import reports_without_images
 from typer.testing import CliRunner
 
 from experiments_db import BudgetKind, ExperimentStore, NoteKind, Operator, Run, RunStatus, StudyStatus, open_store
+from prompts import load
 from researcher.cli import app
 from researcher.execution.rungs import FROM_RUNG, cost_of
 from researcher.execution.runs import RESUME_FROM
@@ -26,14 +27,24 @@ from researcher.study.settings import StudySettings, read_settings
 
 pytestmark = pytest.mark.begins_first
 
+SOLVER = """
+def agent(task, model, session):
+    model.chat(session.transcript)
+    return task.main_query.split()[-1][::-1]
+"""
+"""The fake engine solves nothing, so an agent that does stands for a good arm."""
+
 SMALL = {
     "kind": "optimize",
-    "vary": ["lr=1e-3,3e-3,1e-2", "num_repeat=2,4"],
-    "fix": ["batch_size=2"],
+    "programs": [{"name": "plain", "code": load("program")}, {"name": "solver", "code": SOLVER}],
+    "vary": ["lr=1e-3,3e-3"],
+    "fix": ["batch_size=2", "num_repeat=2"],
+    "family": "reverse",
     "engine": "fake",
     "steps": 4,
     "seeds": 1,
     "eval_episodes": 20,
+    "proposer": "grid",
     "rungs": [0.5, 1.0],
     "explore_runs": 4,
 }
@@ -90,7 +101,7 @@ def test_search_explores_in_rounds_and_confirms_its_leader_on_fresh_seeds(search
     assert study.status is StudyStatus.FINISHED, study.status_reason
     assert {plan.stage for plan in rounds} == {Stage.EXPLORE} and last.stage is Stage.CLAIM
     assert {seed for plan in rounds for seed in plan.seeds} == {0} and min(last.seeds) > 0
-    assert last.primary and last.arms[0].name == "baseline"
+    assert "solver" in last.primary[0] and last.arms[0].name == "baseline"
     explored = {run.experiment_id for run in searched.runs if run.rung}
     claimed = {(run.seed, run.rung) for run in searched.runs if not run.rung}
     assert len(explored) > 2 and claimed == {(seed, 0) for seed in last.seeds}

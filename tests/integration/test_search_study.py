@@ -1,4 +1,4 @@
-"""A search on the fake engine, over real HTTP: rounds of exploration at rungs, and the confirmation of what they find."""
+"""A search on the fake engine, over real HTTP: rounds of exploration, and the confirmation of what they find."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from experiments_db import BudgetKind, ExperimentStore, NoteKind, Operator, Run, RunStatus, StudyStatus, open_store
 from prompts import load
 from researcher.cli import app
+from researcher.execution.early_stopping import REWARD
 from researcher.execution.rungs import FROM_RUNG, cost_of
 from researcher.execution.runs import RESUME_FROM
 from researcher.loop.session import work_on
@@ -116,7 +117,7 @@ def test_run_at_a_higher_rung_goes_on_from_the_lower_one_and_costs_the_differenc
     for run in second:
         assert run.external_ids[FROM_RUNG] == 2 and Path(run.job[RESUME_FROM]).is_absolute()
         assert (run.base_weight_version, run.final_weight_version) == (2, 4)
-        assert [point.step for point in searched.store.list_metrics([run.id], names=["rollout/reward_mean"])] == [3, 4]
+        assert [point.step for point in searched.store.list_metrics([run.id], names=[REWARD])] == [3, 4]
         assert cost_of(run, arms[run.experiment_id]) == 0.5
 
 

@@ -85,6 +85,9 @@ def _why_confirm(deps: Deps, charter: Charter, rules: SearchRules, history: Hist
     last = decisions.get(len(history.plans) - 1)
     if last is not None and last.action == Action.CONFIRM.value:
         return "the planner has decided to confirm"
+    baseline = history.tree.find(charter.baseline)
+    if baseline is not None and baseline.failure:
+        return f"{charter.baseline}, with which all arms are compared, is out: {baseline.failure}"
     if history.runs_left < rules.rungs[0]:
         return f"it has used its {rules.runs:g} full runs, as far as a round can"
     if used_up := find_time_used_up(charter, rules, used, claims=claims):

@@ -41,6 +41,10 @@ HALVING = (1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 128)
 """The shares of alpha for up to eight plans, where the number of plans is not known in advance."""
 
 
+SHARES_OF_SEARCH = (3 / 4, 1 / 4)
+"""The shares of alpha of an exploring study: for its confirmation, and for one more after further exploration."""
+
+
 @dataclass(frozen=True, slots=True)
 class DecisionRule:
     """The rule by which an arm counts as better than the baseline.
@@ -398,8 +402,10 @@ class FrameRequest:
     A person fixed every value that is not None, and the planner must keep it. `assume` allows the study to go on
     without the parts of the topic that cannot be studied; otherwise the topic is refused. `not_studied` are the parts
     that were dropped before. `question` is what flags or the topic ask; if it has no factors, the planner chooses them.
-    `equal` is the quantity of which every arm gets the same amount, and `amount` is that amount. `search` are the rules
-    of a search that a person asked for.
+    `equal` is the quantity of which every arm gets the same amount, and `amount` is that amount.
+
+    `search` are the rules of exploration; None for a study that does not explore. `fixed` names those choices of a
+    person that always have a value: `judged_by`, and fields of the rules of exploration.
     """
 
     topic: str
@@ -421,3 +427,4 @@ class FrameRequest:
     amount: float | None = None
     not_studied: tuple[str, ...] = ()
     search: SearchRules | None = None
+    fixed: frozenset[str] = frozenset()

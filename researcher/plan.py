@@ -79,6 +79,8 @@ class Arm:
 
     `rationale` says what the arm is for. `parent` is the arm that it was derived from, by `operator`, and
     `second_parent` the other parent of a combination. `manipulation` must be true of its transcripts.
+
+    `program_of` is the arm whose program it has; None if the planner writes one for it.
     """
 
     name: str
@@ -91,6 +93,7 @@ class Arm:
     operator: Operator | None = None
     second_parent: str | None = None
     manipulation: ManipulationCheck | None = None
+    program_of: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +162,7 @@ class Plan:
     A plan of the stage EXPLORE has one seed, which no other stage uses. `rungs` maps each of its arms to the step at
     which the arm's training ends. A plan of the stage CLAIM has no rungs. `claim` counts the plans of the stage CLAIM
     before it, which says whose share of alpha it has. If there are `primary` arms, the other arms are tested only where
-    all primary ones are kept.
+    all primary ones are kept. `lessons` are what the planner wants to remember.
     """
 
     iteration: int
@@ -174,6 +177,7 @@ class Plan:
     rungs: Mapping[str, int] = field(default_factory=dict[str, int])
     claim: int = 0
     primary: tuple[str, ...] = ()
+    lessons: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

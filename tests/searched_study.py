@@ -25,7 +25,7 @@ from experiments_db import (
     open_store,
 )
 from prompts import load
-from researcher.charter import Budget, Charter, DecisionRule, Factor, SearchRules
+from researcher.charter import SHARES_OF_SEARCH, Budget, Charter, DecisionRule, Factor, SearchRules
 from researcher.evaluator import BASE, FINAL
 from researcher.execution.background import BackgroundTasks
 from researcher.execution.rungs import FROM_RUNG, cost_of
@@ -41,7 +41,6 @@ from researcher.planner.base import Action, Decision, Planner, Response
 from researcher.planner.scripted import Script, ScriptedPlanner
 from researcher.reviewer.base import Reviewer
 from researcher.search.building import ChooseMoves
-from researcher.search.rules import SHARES_OF_SEARCH
 from researcher.search.tree import Expand, SearchTree
 from researcher.servers.server_pool import ServerPool
 from researcher.study.budget import BudgetLedger

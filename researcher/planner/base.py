@@ -48,7 +48,7 @@ class Decision:
 
     `author` is who decided, if it is not the study's planner. `is_budget_used_up` means that nothing was left to
     choose, so a raised budget reopens the matter. `disqualified` maps the arms that the planner rules out to its
-    reasons. An arm stays disqualified: no later decision reverses it.
+    reasons. An arm stays disqualified: no later decision reverses it. `lessons` are what the planner wants to remember.
     """
 
     action: Action
@@ -56,6 +56,7 @@ class Decision:
     author: str = ""
     is_budget_used_up: bool = False
     disqualified: Mapping[str, str] = field(default_factory=dict[str, str])
+    lessons: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

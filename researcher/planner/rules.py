@@ -19,6 +19,7 @@ from experiments_db import Verdict
 from prompts import load
 from researcher.analysis import Analysis
 from researcher.charter import (
+    SHARES_OF_SEARCH,
     Budget,
     Charter,
     ComparedAt,
@@ -55,7 +56,6 @@ from researcher.reviewer.base import Objection
 from researcher.search.building import ProposeLevels, build_policy_of, build_proposer_of
 from researcher.search.description import EXPLORING_SEED
 from researcher.search.rounds import list_explored_arms
-from researcher.search.rules import SHARES_OF_SEARCH
 from researcher.search.tree import Expand, Move, Promote
 from researcher.study.settings import StudySettings
 from swarm import TrainJob

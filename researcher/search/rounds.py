@@ -117,8 +117,8 @@ def _check_moves(
 
 
 def _is_by(charter: Charter, arm: Arm, move: Expand) -> bool:
-    parents = tuple(parent for parent in (arm.parent, arm.second_parent) if parent is not None)
-    return arm.operator is move.operator and parents == (move.parents or (charter.baseline,))
+    parents = {parent for parent in (arm.parent, arm.second_parent) if parent is not None}
+    return arm.operator is move.operator and parents == {*(move.parents or (charter.baseline,))}
 
 
 def _cost(rules: SearchRules, tree: SearchTree, arm: Arm, step: int) -> float:

@@ -7,14 +7,15 @@ for its charter. This module knows nothing of arms or runs.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from types import MappingProxyType
 
 from researcher.charter import Budget, BudgetSplit, PolicyName, ProposerName, SearchRules, StudyKind
 from researcher.errors import TopicInvalid
 
-SHARES_OF_SEARCH = (3 / 4, 1 / 4)
-"""The shares of alpha of a search: the first confirmation, and one after another exploration with the reserve."""
+FLAGS_OF_RULES: Mapping[str, str] = MappingProxyType({"runs": "--explore-runs"})
+"""The flags whose names are not those of the rules that they set."""
 LEAST_EPISODES = 20
 """The fewest held-out tasks of an exploring score, and of one that a claim rests on."""
 
@@ -34,16 +35,9 @@ class SearchFlags:
     split: Sequence[float] | None = None
 
     @property
-    def given(self) -> tuple[str, ...]:
-        """The flags that a person gave."""
-        flags = {
-            "--policy": self.policy,
-            "--proposer": self.proposer,
-            "--rungs": self.rungs,
-            "--explore-runs": self.runs,
-            "--split": self.split,
-        }
-        return tuple(name for name, value in flags.items() if value is not None)
+    def fixed(self) -> frozenset[str]:
+        """The fields of the rules that a person chose."""
+        return frozenset(item.name for item in fields(self) if getattr(self, item.name) is not None)
 
 
 def search_rules(
@@ -55,8 +49,9 @@ def search_rules(
     for impossible ones.
     """
     if kind is not StudyKind.OPTIMIZE:
-        if flags.given:
-            raise TopicInvalid(f"{flags.given[0]} is about a search: add --kind optimize, or leave it out")
+        for name in sorted(flags.fixed):
+            flag = FLAGS_OF_RULES.get(name, f"--{name}")
+            raise TopicInvalid(f"{flag} is about a search: add --kind optimize, or leave it out")
         return None
     if by_rules and flags.policy is PolicyName.PLANNER:
         raise TopicInvalid("--policy planner leaves the choice to a language model: name another one, or its --planner")

@@ -1,14 +1,13 @@
 """The entries that the loop writes into the notebook of a study: what was planned, tried, found and decided.
 
 Place in the flow: nodes write here, and planners read all of it with the history. Every entry has a key that follows
-from what it is about, so a node that is repeated writes it once. Lessons are the planner's own. This module decides
-nothing.
+from what it is about, so a node that is repeated writes it once. This module decides nothing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from experiments_db import ExperimentStore, NoteKind, Outcome, Review, Run
@@ -27,12 +26,13 @@ class Notebook:
     study_id: str
 
     def note_plan(self, planned: Plan) -> None:
-        """Note why a plan was made, and what it predicts."""
+        """Note why a plan was made, what it predicts, and what its planner wants to remember."""
         number = planned.iteration
         self._write(f"plan/{number}", NoteKind.REASON, planned.rationale, number, planned.author)
         for index, item in enumerate(planned.hypotheses):
             text = " ".join(filter(None, [item.statement, item.prediction]))
             self._write(f"plan/{number}/{index}", NoteKind.HYPOTHESIS, text, number, planned.author)
+        self._note_lessons("plan", planned.lessons, number, planned.author)
 
     def note_rejected(self, iteration: int, arm: str, problem: str) -> None:
         """Note why the check did not let an arm run."""
@@ -57,9 +57,10 @@ class Notebook:
                 text = f"{word}: {statements[item.key]} {item.reason}"
                 self._write(f"outcome/{item.key}", NoteKind.OUTCOME, text, number, AUTOMATIC)
 
-    def note_decision(self, iteration: int, action: str, reason: str, author: str) -> None:
-        """Note what follows an iteration, and why."""
+    def note_decision(self, iteration: int, action: str, reason: str, author: str, lessons: Sequence[str] = ()) -> None:
+        """Note what follows an iteration, why, and what the planner wants to remember."""
         self._write(f"decision/{iteration}", NoteKind.REASON, f"{action}: {reason}", iteration, author)
+        self._note_lessons("decision", lessons, iteration, author)
 
     def note_reading(self, iteration: int, text: str, author: str) -> None:
         """Note what a planner makes of the results, as far as the record supports it."""
@@ -70,6 +71,10 @@ class Notebook:
         for index, item in enumerate(review.objections):
             text = f"{arm}: {item['sentence']}{' (grave)' if item['is_grave'] else ''}"
             self._write(f"review/{review.id}/{index}", NoteKind.OBJECTION, text, review.iteration, review.reviewer)
+
+    def _note_lessons(self, of: str, lessons: Sequence[str], iteration: int, author: str) -> None:
+        for index, lesson in enumerate(lessons):
+            self._write(f"lesson/{of}/{iteration}/{index}", NoteKind.LESSON, lesson, iteration, author)
 
     def _write(self, key: str, kind: NoteKind, text: str, iteration: int, author: str) -> None:
         if text.strip():

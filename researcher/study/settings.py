@@ -231,9 +231,12 @@ class StudySettings(BaseModel):
 
     def search(self) -> SearchRules | None:
         """Return the rules of a search; None for another kind of study. Raises TopicInvalid for impossible ones."""
-        flags = SearchFlags(self.policy, self.proposer, self.rungs, self.explore_runs, self.split)
-        by_rules = self.planner == "rules"
+        flags, by_rules = self.search_flags, self.planner == "rules"
         return search_rules(self.kind, self.budget(), flags, by_rules=by_rules, eval_episodes=self.eval_episodes)
+
+    @property
+    def search_flags(self) -> SearchFlags:
+        return SearchFlags(self.policy, self.proposer, self.rungs, self.explore_runs, self.split)
 
     def request(self, topic: str) -> FrameRequest:
         unit, _, amount = (self.equal or "").partition("=")
@@ -257,6 +260,7 @@ class StudySettings(BaseModel):
             amount=float(amount) if amount else None,
             not_studied=self.not_studied,
             search=self.search(),
+            fixed=self.search_flags.fixed | ({"judged_by"} if self.metric is not None else set()),
         )
 
 

@@ -55,7 +55,7 @@ def decide(deps: Deps, state: ResearchState) -> ResearchState:
     deps.log.note("decision.made", f"{stored.action}: {stored.reason}")
     notebook, author = Notebook(deps.store, deps.study_id), str(stored.details["author"])
     notebook.note_reading(iteration, str(stored.details["interpretation"]), deps.planner.name)
-    notebook.note_decision(iteration, stored.action, stored.reason, author)
+    notebook.note_decision(iteration, stored.action, stored.reason, author, decision.lessons)
     for arm, reason in stored.details.get(DISQUALIFIED, {}).items():
         deps.log.warn("arm.disqualified", f"{arm} is out: {reason}")
     if stored.details.get(DISQUALIFIED):

@@ -39,7 +39,6 @@ from researcher.planner.language_model.planning import MAX_EPISODES_PER_STEP, co
 from researcher.planner.rules import DEFAULT_TASK, EVAL_EPISODES, longest_reply
 from researcher.question.asking import METRICS_OF, QuestionFlags, build_question
 from researcher.question.flags import read_fixed, value_as_text
-from researcher.search.rules import SHARES_OF_SEARCH, search_rules
 from swarm.errors import JobInvalid
 from swarm.tasks import TASK_FAMILIES
 
@@ -176,9 +175,6 @@ def _keep_factor(given: Factor, answered: Factor | None) -> Factor:
 
 def _make_charter(request: FrameRequest, question: Question, *, name: str, compared_at: str | None = None) -> Charter:
     """Return a charter of the question, without its wording and the name of its baseline."""
-    search = request.search
-    if search is None:
-        search = search_rules(question.kind, request.budget, by_rules=False, eval_episodes=request.eval_episodes)
     job = default_job(name, steps=request.steps, base=question.fixed)
     equal = request.equal or (ComparedAt(compared_at) if compared_at else usual_comparison(question.varied))
     usual = usual_amount(equal, job, longest_reply(name))
@@ -193,8 +189,7 @@ def _make_charter(request: FrameRequest, question: Question, *, name: str, compa
         search_split="validation",
         test_split="test",
         eval_episodes=request.eval_episodes or EVAL_EPISODES,
-        rule=DecisionRule() if search is None else DecisionRule(shares=SHARES_OF_SEARCH),
-        search=search,
+        rule=DecisionRule(),
         budget=request.budget,
         planner="",
         assumptions=(describe_equal_amount(equal, amount),),

@@ -30,6 +30,7 @@ from researcher.analysis import Analysis, ArmSummary, Comparison, JudgedContrast
 from researcher.charter import Charter, DecisionRule
 from researcher.judge.contrasts import judge_contrast, rule_out_contrast
 from researcher.judge.gains import divide_gain
+from researcher.judge.gatekeeping import behind_gate, close_gate, close_gate_of_contrasts, p_of_primary
 from researcher.judge.notes import Weighed, count_failures, describe
 from researcher.judge.samples import (
     NOT_ESTIMATED,
@@ -183,21 +184,7 @@ def _compare_family(
         at_its_worst = _test_family(charter, at_worst, ruled_out, losses)
         kept = {item.arm for item in at_its_worst if item.verdict is Verdict.KEEP or item.arm not in losses}
     concluded = tuple(rule_out(_conclude(charter, family, item, item.arm in kept), ruled_out) for item in tested)
-    return _close_gate(family, concluded)
-
-
-def _close_gate(family: Family, compared: tuple[Comparison, ...]) -> tuple[Comparison, ...]:
-    """Return the comparisons, those of secondary arms without a verdict unless every primary arm is kept."""
-    kept = {item.arm for item in compared if item.verdict is Verdict.KEEP}
-    if kept >= set(family.primary):
-        return compared
-    note = f"not decided, because {' and '.join(family.primary)} was not kept"
-    return tuple(
-        item
-        if item.arm in family.primary
-        else replace(item, verdict=Verdict.INCONCLUSIVE, note="; ".join(filter(None, [item.note, note])))
-        for item in compared
-    )
+    return close_gate(family.primary, concluded)
 
 
 def _is_anything_unknown(family: Family) -> bool:
@@ -235,10 +222,8 @@ def _test_family(
     names = [item.arm for item in compared]
     adjusted = _correct(rule, names, [estimate.p_two_sided() for estimate in estimates], family)
     no_gain = _correct(rule, names, [_p_no_gain(estimate, sign, rule.min_effect) for estimate in estimates], family)
-    gate = _p_of_primary(names, adjusted, family)
-    adjusted, no_gain = (
-        [max(p, gate.get(arm, p)) for arm, p in zip(names, each, strict=True)] for each in (adjusted, no_gain)
-    )
+    gate = p_of_primary(family.primary, dict(zip(names, adjusted, strict=True)))
+    adjusted, no_gain = (behind_gate(family.primary, names, each, gate) for each in (adjusted, no_gain))
     return [
         replace(item, p=p, verdict=_verdict_by_rule(charter, item, p, no_gain_p))
         for item, p, no_gain_p in zip(compared, adjusted, no_gain, strict=True)
@@ -264,17 +249,6 @@ def _correct(rule: DecisionRule, arms: Sequence[str], p_values: Sequence[float],
             for index, p in zip(chosen, adjust_holm([p_values[index] for index in chosen], size), strict=True):
                 adjusted[index] = p
     return [math.nan if math.isnan(p) else min(1.0, p / share) if share else 1.0 for p in adjusted]
-
-
-def _p_of_primary(arms: Sequence[str], adjusted: Sequence[float], family: Family) -> dict[str, float]:
-    """Return for each secondary arm the largest corrected p value of the primary ones, below which its own cannot be.
-
-    A primary arm that could not be tested counts as 1.
-    """
-    known = dict(zip(arms, adjusted, strict=True))
-    of_primary = [known.get(arm, 1.0) for arm in family.primary]
-    largest = max((1.0 if math.isnan(p) else p for p in of_primary), default=0.0)
-    return {arm: largest for arm in arms if arm not in family.primary}
 
 
 def _compare(charter: Charter, arm: str, family: Family) -> _Compared:
@@ -451,19 +425,12 @@ def _judge_contrasts(
         )
         return [rule_out_contrast(item, ruled_out) for item in judged]
 
-    of_primary = {
-        key: contrast
-        for key, contrast in family.contrasts.items()
-        if {*contrast.arms, *contrast.against} <= {charter.baseline, *family.primary}
-    }
     if not family.primary:
         return tuple(judge_all(family.contrasts))
-    first = judge_all(of_primary)
-    rest = judge_all({key: contrast for key, contrast in family.contrasts.items() if key not in of_primary})
-    if any(item.outcome is not Outcome.SUPPORTED for item in first):
-        reason = f"not decided, because {' and '.join(family.primary)} is not shown to be better"
-        rest = [replace(item, outcome=Outcome.UNDECIDED, reason=reason) for item in rest]
-    return (*first, *rest)
+    known = {charter.baseline, *family.primary}
+    of_primary = {key: each for key, each in family.contrasts.items() if {*each.arms, *each.against} <= known}
+    rest = {key: each for key, each in family.contrasts.items() if key not in of_primary}
+    return close_gate_of_contrasts(family.primary, judge_all(of_primary), judge_all(rest))
 
 
 def _settle_best(charter: Charter, item: JudgedContrast, compared: Sequence[Comparison]) -> JudgedContrast:

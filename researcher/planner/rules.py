@@ -30,14 +30,11 @@ from researcher.charter import (
     ProposerName,
     Question,
     SampleSizeGoal,
-    SearchRules,
     StudyKind,
 )
 from researcher.errors import PlannerError, TopicInvalid
 from researcher.execution.environments import name_environments
 from researcher.execution.job_check import why_not_carried_out
-from researcher.execution.rungs import steps_at
-from researcher.execution.runs import total_steps
 from researcher.plan import Arm, ArmProgram, Plan, ProgramProblem, Stage
 from researcher.planner.base import Action, Decision, History, Response
 from researcher.planner.claims import Claim, ClaimKind
@@ -50,13 +47,12 @@ from researcher.planner.equal_amounts import (
     usual_comparison,
 )
 from researcher.planner.predictions import predict
+from researcher.planner.round_by_rules import plan_round
 from researcher.question.factors import PROGRAM, RESPONSE_LENGTH, TRAIN_ENV
 from researcher.question.wording import state_question, title_of, title_of_environment
 from researcher.reviewer.base import Objection
 from researcher.search.building import ProposeLevels, build_policy_of, build_proposer_of
-from researcher.search.description import EXPLORING_SEED
-from researcher.search.rounds import list_explored_arms
-from researcher.search.tree import Expand, Move, Promote
+from researcher.search.tree import Move
 from researcher.study.settings import StudySettings
 from swarm import TrainJob
 from swarm.environments import is_bundled, options_of, with_options
@@ -156,53 +152,15 @@ class RulesPlanner:
             choose = build_policy_of(charter, replace(rules, policy=PolicyName.HALVING))
             moves = () if choose is None else choose(history.tree, rules.rungs, history.runs_left, WIDTH)
         baseline = next(arm for arm in self.list_arms(charter) if arm.is_baseline)
-        known = {baseline.name: baseline, **list_explored_arms(history)}
-        arms: dict[str, Arm] = {} if history.plans else {baseline.name: baseline}
-        shares = dict.fromkeys(arms, rules.rungs[0])
-        for arm in self._added(charter, rules, history, moves, known[charter.baseline]):
-            arms[arm.name], shares[arm.name] = arm, rules.rungs[0]
-        for move in moves:
-            if isinstance(move, Promote):
-                arms[move.arm], shares[move.arm] = known[move.arm], move.share
-        return Plan(
-            iteration=len(history.plans),
-            hypotheses=(),
-            arms=tuple(arms.values()),
-            seeds=(EXPLORING_SEED,),
-            rationale=_describe_moves(moves, shares, known),
-            stage=Stage.EXPLORE,
-            rungs={name: steps_at(shares[name], total_steps(arm.job)) for name, arm in arms.items()},
-        )
-
-    def _added(
-        self, charter: Charter, rules: SearchRules, history: History, moves: Sequence[Move], baseline: Arm
-    ) -> list[Arm]:
-        """Return the arms that the moves add, as far as the space has levels for them."""
-        propose = self.build_proposer(rules.proposer)
         options = options_of(self._only_train_env or charter.environment)
-        taken: list[Mapping[str, str]] = []
-        added: list[Arm] = []
-        for move in moves:
-            if not isinstance(move, Expand):
-                continue
-            levels = propose(history.tree, charter.asks.factors, move, taken)
-            if levels is None:
-                continue
-            taken.append(levels)
+
+        def lay_out_arm(levels: Mapping[str, str]) -> Arm:
             laid_out = lay_out_levels(charter.asks, charter.job, levels, options)
             _, arm = hold_equal((baseline, laid_out), ComparedAt(charter.compared_at), charter.amount)
-            parent, second = (*move.parents, None, None)[:2]
-            added.append(
-                replace(
-                    arm,
-                    environment=self._environment_of(arm, charter),
-                    parent=parent or baseline.name,
-                    second_parent=second,
-                    operator=move.operator,
-                    rationale=f"{move.operator} by {rules.proposer}",
-                )
-            )
-        return added
+            return replace(arm, environment=self._environment_of(arm, charter))
+
+        propose = self.build_proposer(rules.proposer)
+        return plan_round(charter, rules, history, moves, baseline, lay_out_arm, propose)
 
     def respond(self, charter: Charter, arm: str, objections: Sequence[Objection], history: History) -> Response:
         """Withdraw an arm to which there is a grave objection, because no rule can refute one."""
@@ -351,14 +309,6 @@ def _is_within_budget(budget: Budget, runs: int) -> bool:
 def longest_reply(name: str) -> int:
     """Return the largest number of tokens in a reply on an environment, as far as it is known before opening it."""
     return TASK_FAMILIES[name].max_tokens if name in TASK_FAMILIES else DEFAULT_MAX_TOKENS
-
-
-def _describe_moves(moves: Sequence[Move], shares: Mapping[str, float], known: Mapping[str, Arm]) -> str:
-    """Return the round in one sentence."""
-    added = [name for name in shares if name not in known]
-    trained = [f"{move.arm} to {move.share:.0%}" for move in moves if isinstance(move, Promote)]
-    parts = [f"new: {', '.join(added)}"] if added else []
-    return "; ".join([*parts, *([f"trained on: {', '.join(trained)}"] if trained else [])]) or "the baseline alone"
 
 
 def _shares(question: Question, budget: Budget) -> tuple[float, ...]:

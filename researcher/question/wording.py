@@ -89,7 +89,7 @@ def describe_question(charter: Charter) -> Iterator[str]:
     if (rules := charter.search) is not None:
         rungs = ", ".join(f"{share:.0%}" for share in rules.rungs)
         yield f"  explores with {rules.runs:g} full runs by {rules.policy}, up to {rungs} of the training of an arm"
-    design = f"; {asks.design}" if asks.design else ""
+    design = f"; {asks.design}" if asks.design and charter.search is None else ""
     yield f"  baseline {charter.baseline}{design}; at equal {charter.compared_at or 'steps'}; by {charter.judged}"
 
 

@@ -153,6 +153,7 @@ def test_record_of_a_search_can_be_recomputed(searched: Searched) -> None:
     assert charged == pytest.approx(len(claims) + sum(0.5 for run in searched.runs if run.rung and run.attempt == 1))
 
 
+@pytest.mark.slow
 def test_fork_of_a_search_goes_on_exploring_with_the_copied_rungs(searched: Searched) -> None:
     arguments = ["fork", searched.study_id, "--at", "1", "--home", str(searched.home), "--json"]
 

@@ -1,6 +1,7 @@
-"""The result of the judge for one iteration: the scores of arms, their comparisons and the judged contrasts.
+"""The result of one iteration: the scores of arms, their comparisons and the judged contrasts.
 
-Place in the flow: the judge makes an `Analysis`; planners, decisions and the report read it.
+Place in the flow: the judge makes an `Analysis` of a plan with a claim. That of an exploring plan describes and judges
+nothing. Planners, decisions and the report read both.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from experiments_db import Outcome, Verdict
-from researcher.plan import Contrast
+from researcher.plan import Contrast, Stage
+from researcher.search.tree import SearchNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +106,13 @@ class JudgedContrast:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """The result of the judge.
+    """The result of the analysis of one plan.
 
     `ranking` lists the arms, best first. `failed` maps each arm to the reasons for its runs without a score.
     `comparisons` contains the latest comparison of each arm. `contrasts` contains those of the analyzed plan.
+
+    `stage` is that of the plan. After an exploring plan, `arms` and `ranking` are of the scores at the highest rungs,
+    and `explored` has the scores at all rungs.
     """
 
     arms: tuple[ArmSummary, ...]
@@ -115,3 +120,5 @@ class Analysis:
     ranking: tuple[str, ...]
     failed: Mapping[str, tuple[str, ...]]
     contrasts: tuple[JudgedContrast, ...] = ()
+    stage: Stage = Stage.CLAIM
+    explored: tuple[SearchNode, ...] = ()

@@ -14,7 +14,17 @@ from experiments_db import DetailedEvaluation, ExperimentStore, hash_json
 
 TRAINS = frozenset(
     {
-        *("algorithm", "project_name", "experiment_name", "seed", "batch_size", "num_repeat", "stop_rule", "min_group"),
+        *(
+            "algorithm",
+            "project_name",
+            "experiment_name",
+            "resume_from",
+            "seed",
+            "batch_size",
+            "num_repeat",
+            "stop_rule",
+            "min_group",
+        ),
         *("drain_timeout_s", "batch_timeout_s", "group_timeout_s", "stall_timeout_s", "max_staleness", "mixture"),
         *("total_steps", "save_freq", "lr", "lr_warmup_steps", "weight_decay", "betas", "grad_clip", "ppo_epochs"),
         *("lr_scheduler_type", "min_lr_ratio"),

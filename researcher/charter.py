@@ -52,9 +52,10 @@ class DecisionRule:
     The arm's corrected p value must be below `alpha`. The mean difference must be at least `min_effect`, in units of
     the metric. `correction` is `holm` or `none`, and applies to the comparisons of one plan.
 
-    `shares` divides `alpha` among the plans: the first share belongs to the first plan. A plan beyond the last share
-    decides nothing. If `shares` is empty, every plan uses all of `alpha`. The first `plans_of_parent` shares belong to
-    the study that this study was forked from. The remaining shares add up to 1 at most.
+    `shares` divides `alpha` among the plans that make a claim: the first share belongs to the first of them. A plan
+    beyond the last share decides nothing. If `shares` is empty, every plan uses all of `alpha`. The first
+    `plans_of_parent` shares belong to the study that this study was forked from. The remaining shares add up to 1 at
+    most.
     """
 
     alpha: float = 0.05
@@ -168,8 +169,8 @@ class StudiedEnvironment:
 class StudyKind(StrEnum):
     """The kind of a study.
 
-    COMPARE answers a question about given arms. OPTIMIZE searches a space for the best settings: its first plans make
-    no claim, and fresh seeds confirm the arm that they find.
+    COMPARE answers a question about given arms. OPTIMIZE searches a space for the best arm: it explores without a
+    claim, and fresh seeds on fresh tasks confirm the arm that it finds.
     """
 
     COMPARE = "compare"
@@ -343,6 +344,21 @@ class Charter:
     def sign(self) -> float:
         """1 if the larger number of two runs is the better one, else -1."""
         return 1.0 if self.judged_by.is_score and self.direction == "maximize" else -1.0
+
+    @property
+    def held_out(self) -> int:
+        """The number of tasks of each held-out split that no run may train on."""
+        return self.eval_episodes + (self.search.episodes if self.search else 0)
+
+    def tasks_of(self, split: str, *, explores: bool) -> slice:
+        """Return the tasks of a split that a score is taken on.
+
+        Exploring scores use the first tasks of the search split, and the scores of claims the tasks after these.
+        """
+        if self.search is None or split != self.search_split:
+            return slice(0, self.eval_episodes)
+        first = self.search.episodes
+        return slice(0, first) if explores else slice(first, first + self.eval_episodes)
 
     @property
     def of_scores(self) -> Charter:

@@ -30,7 +30,8 @@ from researcher.execution.background import Drained
 from researcher.execution.early_stopping import TIME_LIMITS
 from researcher.execution.environments import StudyEnvironments, trained_on
 from researcher.execution.run_record import ENDED_AT, RunMark, RunRejected, check_record, held_out_of, mark_begin
-from researcher.execution.runs import engine_of, job_of, total_steps
+from researcher.execution.rungs import FROM_RUNG
+from researcher.execution.runs import engine_of, job_of_run, total_steps
 from researcher.execution.training_process import bound_options, start_training
 from researcher.execution.training_quota import quota_options
 from researcher.plan import ManipulationCheck
@@ -136,16 +137,17 @@ class Evaluator:
         measured before is kept. Raises RunBroken, RunLost or SwarmError.
         """
         trained = self._check_train_environment(experiment)
-        job = job_of(run.study_id, experiment, run.seed, run.attempt)
+        job = job_of_run(run, experiment)
         with self.connect(url) as client:
             launch_once(client, run, job, PROJECT, boot_timeout_s(job))
             status = await_serving(client, boot_timeout_s(job), self._check_stop)
             run = self._mark(client, run, job)
             resolved = client.job().resolved or job
             if self.store.find_evaluation(run.id, BASE, self.charter.search_split) is None:
-                if status.step:
+                if status.step and FROM_RUNG not in run.external_ids:
                     raise RunBroken("training has begun and the base weights were never scored")
-                self._score_base(client, run, experiment, resolved, url=url, version=status.weight_version)
+                self._score_base(client, run, experiment, resolved, url=url)
+        began_at = status.weight_version if FROM_RUNG in run.external_ids else 0
         self._check_stop()
         if run.pid is not None:
             end_stale(run.pid, run.external_ids.get("pid_started"))
@@ -159,17 +161,22 @@ class Evaluator:
             external_ids={**run.external_ids, **trained, "pid_started": child.started},
             log_path=str(self.folder(run.id) / "train.log"),
             environment=_environment(status.server_version),
-            base_weight_version=0,
+            base_weight_version=began_at if run.base_weight_version is None else run.base_weight_version,
         )
         return child
 
     def _score_base(
-        self, client: SwarmClient, run: Run, experiment: Experiment, job: Mapping[str, Any], *, url: str, version: int
+        self, client: SwarmClient, run: Run, experiment: Experiment, job: Mapping[str, Any], *, url: str
     ) -> None:
-        """Score the base weights once for all runs that start from them and have the same agent."""
-        split = self.charter.search_split
-        key = key_of(job, experiment.program_code, self.evaluator_hash(split))
+        """Score the base weights once for all runs that start from them and have the same agent.
+
+        A run that goes on from a checkpoint has the score of the run that wrote it. Raises RunBroken without one.
+        """
+        split, version = self.charter.search_split, 0
+        key = key_of(job, experiment.program_code, self.evaluator_hash(split, explores=bool(run.rung)))
         known = find_base_score(self.store, run.study_id, phase=BASE, split=split, key=key, weight_version=version)
+        if known is None and FROM_RUNG in run.external_ids:
+            raise RunBroken("it goes on from a checkpoint, and the base weights were never scored")
         if known is None:
             self._score(client, run, BASE, split, url=url, version=version, details={KEY: key})
             return
@@ -287,7 +294,9 @@ class Evaluator:
         Returns some of the tasks with the ids of their episodes.
         """
         environment = self._environment()
-        first = {item.task.task_id for item in islice(environment.tasks(Split(split)), SAMPLED_EPISODES)}
+        tasks = self.charter.tasks_of(split, explores=bool(run.rung))
+        shown = islice(environment.tasks(Split(split)), tasks.start, min(tasks.start + SAMPLED_EPISODES, tasks.stop))
+        first = {item.task.task_id for item in shown}
         check = self._check_of(run) if phase == FINAL else None
         sampled: list[tuple[Task, str]] = []
         ended: list[EndedAttempt] = []
@@ -309,7 +318,8 @@ class Evaluator:
                 environment,
                 program,
                 split=Split(split),
-                episodes=self.charter.eval_episodes,
+                episodes=tasks.stop - tasks.start,
+                skip=tasks.start,
                 max_workers=EVAL_WORKERS,
                 worst=self._worst_score(run.study_id),
                 seed=sampling_seed,
@@ -319,7 +329,8 @@ class Evaluator:
                 on_attempt=on_attempt,
                 on_end=None if check is None else on_end,
             )
-        if self.charter.metric_range is None and len(result.broken) > max(1, MAX_BROKEN * self.charter.eval_episodes):
+        most = max(1, MAX_BROKEN * (tasks.stop - tasks.start))
+        if self.charter.metric_range is None and len(result.broken) > most:
             raise RunRejected(
                 f"the program broke {len(result.broken)} of {result.n} {phase} attempts, and the worst possible "
                 f"score is unknown; the first: {result.broken[0].error}"
@@ -421,7 +432,7 @@ class Evaluator:
             successes=result.successes,
             mean=result.mean,
             stderr=result.stderr or 0.0,
-            evaluator_hash=self.evaluator_hash(split),
+            evaluator_hash=self.evaluator_hash(split, explores=bool(run.rung)),
             details={
                 **details,
                 "temperature": EVAL_TEMPERATURE,
@@ -433,8 +444,8 @@ class Evaluator:
             },
         )
 
-    def evaluator_hash(self, split: str) -> str:
-        return evaluator_hash(self.charter, self._environment(), split)
+    def evaluator_hash(self, split: str, *, explores: bool = False) -> str:
+        return evaluator_hash(self.charter, self._environment(), split, explores=explores)
 
     def _await_rest(self, client: SwarmClient, wait_s: float) -> None:
         """Wait until no batch is being trained.
@@ -467,7 +478,7 @@ class Evaluator:
         held_out = [
             item.task
             for split in (self.charter.search_split, self.charter.test_split)
-            for item in islice(environment.tasks(Split(split)), self.charter.eval_episodes)
+            for item in islice(environment.tasks(Split(split)), self.charter.held_out)
         ]
         check_record(
             client,
@@ -506,7 +517,7 @@ class Evaluator:
             url=url,
             token=self.token_of(url),
             is_sandboxed=not is_trusted and self.sandbox is not None,
-            until=quota_options(self.charter, self.store, run.id),
+            until=quota_options(self.charter, self.store, run, experiment),
             bounds=bound_options(self.charter),
         )
 
@@ -548,12 +559,14 @@ class Evaluator:
             raise Drained
 
 
-def evaluator_hash(charter: Charter, environment: Environment, split: str) -> str:
+def evaluator_hash(charter: Charter, environment: Environment, split: str, *, explores: bool = False) -> str:
     """Return a hash of the way of measuring and its tasks.
 
-    Two scores with the same hash were measured in the same way on the same tasks.
+    Two scores with the same hash were measured in the same way on the same tasks. Exploring runs have tasks of their
+    own.
     """
-    tasks = islice(environment.tasks(Split(split)), charter.eval_episodes)
+    place = charter.tasks_of(split, explores=explores)
+    tasks = islice(environment.tasks(Split(split)), place.start, place.stop)
     limits = {"attempt_calls": charter.attempt_calls, "attempt_tokens": charter.attempt_tokens}
     return hash_json(
         {

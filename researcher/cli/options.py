@@ -55,6 +55,32 @@ AskedOption = Annotated[
         "more_stable, needed.",
     ),
 ]
+PolicyOption = Annotated[
+    str | None,
+    typer.Option(
+        help="How a search chooses what to try: halving (default with rules), greedy, best-first, population, or "
+        "planner (default with a language model)."
+    ),
+]
+ProposerOption = Annotated[
+    str | None,
+    typer.Option(help="What proposes the settings of a search's new arms: optuna (default), grid, factorial."),
+]
+RungsOption = Annotated[
+    str | None,
+    typer.Option(help="Parts of its training after which a search scores an arm, as in 0.25,0.5,1 (the default)."),
+]
+ExploreRunsOption = Annotated[
+    float | None,
+    typer.Option(help="Full runs that a search explores with (default: its part of --max-runs, else 12)."),
+]
+SplitOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Parts of a search's budget for exploration, confirmation, test and reserve, as in 0.5,0.35,0.05,0.1 (the "
+        "default)."
+    ),
+]
 PlannerOption = Annotated[
     str | None,
     typer.Option(

@@ -32,6 +32,11 @@ def start(
     equal: options.EqualOption = None,
     kind: options.KindOption = "compare",
     asked: options.AskedOption = "effect",
+    policy: options.PolicyOption = None,
+    proposer: options.ProposerOption = None,
+    rungs: options.RungsOption = None,
+    explore_runs: options.ExploreRunsOption = None,
+    split: options.SplitOption = None,
     planner: options.PlannerOption = None,
     model: options.ModelOption = None,
     env: options.EnvOption = None,
@@ -113,6 +118,7 @@ def _read_flags(given: Mapping[str, Any]) -> StudySettings:
             "servers": [url.strip() for entry in given["servers"] or [] for url in entry.split(",") if url.strip()],
             "llm_price": None if price is None else price.split(","),
             "notes": None if notes is None else str(notes.resolve()),
+            **{name: given[name] and given[name].split(",") for name in ("rungs", "split")},
         }
     )
 

@@ -1,4 +1,4 @@
-"""The runs that a plan still needs: trials of an arm and a seed, their attempts and their names.
+"""The runs that a plan still needs: trials of an arm, a seed and a rung, their attempts and their names.
 
 Place in the flow: launch takes open trials, analyze reads finished ones, orphaned_runs.py takes up those that a crash
 left behind. Every answer is computed from the rows of the database, so it is the same in every process.
@@ -49,7 +49,8 @@ OWN_DOING = frozenset({"not_finite", "overrun", "collapse", "kl_divergence", PRO
 Such a run is never trained again, because an arm could then choose among its runs by failing.
 """
 
-
+RESUME_FROM = "resume_from"
+"""The setting of a job for the checkpoint that its training goes on from."""
 BUDGET = "budget"
 """Kind of the diagnosis of a run that was stopped because the study could no longer pay for it."""
 
@@ -63,15 +64,24 @@ class TrialState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One arm with one seed, and every attempt at it, oldest first."""
+    """One arm with one seed, and every attempt at it, oldest first.
+
+    `rung` is the step at which an exploring run ends; 0 is the end of the job.
+    """
 
     experiment: Experiment
     seed: int
     runs: tuple[Run, ...]
+    rung: int = 0
 
     @property
     def name(self) -> str:
-        return f"{self.experiment.name} seed {self.seed}"
+        return f"{self.experiment.name} seed {self.seed}{f' to step {self.rung}' if self.rung else ''}"
+
+    @property
+    def key(self) -> str:
+        """The key under which the budget charges the trial, once for all its attempts."""
+        return trial_key(self.experiment.name, self.seed, self.rung)
 
     @property
     def state(self) -> TrialState:
@@ -159,7 +169,7 @@ def _kind(run: Run) -> str:
 
 
 def list_trials(store: ExperimentStore, study_id: str, plan: Plan) -> list[Trial]:
-    """Return a trial for every ready arm of the plan with every seed.
+    """Return a trial for every ready arm of the plan with every seed, up to the arm's rung if the plan has one.
 
     They are in order of the seeds, so that an early end leaves whole blocks of arms.
     """
@@ -168,9 +178,10 @@ def list_trials(store: ExperimentStore, study_id: str, plan: Plan) -> list[Trial
     ready = [experiment for experiment in wanted if experiment.status is ExperimentStatus.READY]
     runs = _group(store.list_runs(study_id=study_id))
     return [
-        Trial(experiment, seed, tuple(runs.get((experiment.id, seed), ())))
+        Trial(experiment, seed, tuple(runs.get((experiment.id, seed, rung), ())), rung)
         for seed in plan.seeds
         for experiment in ready
+        for rung in (plan.rungs.get(experiment.name, 0),)
     ]
 
 
@@ -178,23 +189,33 @@ def list_all_trials(store: ExperimentStore, study_id: str) -> list[Trial]:
     """Return every trial that was ever claimed."""
     experiments = {experiment.id: experiment for experiment in store.list_experiments(study_id)}
     runs = _group(store.list_runs(study_id=study_id))
-    return [Trial(experiments[key[0]], key[1], tuple(attempts)) for key, attempts in sorted(runs.items())]
+    return [
+        Trial(experiments[arm], seed, tuple(attempts), rung) for (arm, seed, rung), attempts in sorted(runs.items())
+    ]
 
 
-def run_key(study_id: str, arm: str, seed: int, attempt: int) -> str:
+def run_key(study_id: str, arm: str, seed: int, attempt: int, rung: int = 0) -> str:
     """Return the idempotency key of one attempt, known before the launch and the same in every process."""
-    return f"{study_id}/{trial_key(arm, seed)}/{attempt}"
+    return f"{study_id}/{trial_key(arm, seed, rung)}/{attempt}"
 
 
-def trial_key(arm: str, seed: int) -> str:
+def trial_key(arm: str, seed: int, rung: int = 0) -> str:
     """Return the key under which the budget charges a trial, once for all its attempts."""
-    return f"{arm}/{seed}"
+    return f"{arm}/{seed}/rung-{rung}" if rung else f"{arm}/{seed}"
 
 
-def job_of(study_id: str, experiment: Experiment, seed: int, attempt: int) -> dict[str, Any]:
+def job_of(study_id: str, experiment: Experiment, seed: int, attempt: int, rung: int = 0) -> dict[str, Any]:
     """Return the arm's settings with names and seed, which only the evaluator sets."""
-    name = f"{study_id}/{plain_name(experiment.name)}/seed-{seed}/attempt-{attempt}"
+    place = f"seed-{seed}/rung-{rung}" if rung else f"seed-{seed}"
+    name = f"{study_id}/{plain_name(experiment.name)}/{place}/attempt-{attempt}"
     return {**experiment.job, "project_name": PROJECT, "experiment_name": name[-200:], "seed": seed}
+
+
+def job_of_run(run: Run, experiment: Experiment) -> dict[str, Any]:
+    """Return the job of a claimed run, with the checkpoint that it goes on from if there is one."""
+    job = job_of(run.study_id, experiment, run.seed, run.attempt, run.rung)
+    checkpoint = run.job.get(RESUME_FROM)
+    return job if checkpoint is None else {**job, RESUME_FROM: checkpoint}
 
 
 def plain_name(name: str) -> str:
@@ -214,8 +235,8 @@ def total_steps(job: Mapping[str, Any]) -> int:
     return int(job["total_steps"])
 
 
-def _group(runs: Iterable[Run]) -> dict[tuple[str, int], Sequence[Run]]:
-    grouped: dict[tuple[str, int], list[Run]] = {}
+def _group(runs: Iterable[Run]) -> dict[tuple[str, int, int], Sequence[Run]]:
+    grouped: dict[tuple[str, int, int], list[Run]] = {}
     for run in runs:
-        grouped.setdefault((run.experiment_id, run.seed), []).append(run)
+        grouped.setdefault((run.experiment_id, run.seed, run.rung), []).append(run)
     return {key: sorted(attempts, key=lambda run: run.attempt) for key, attempts in grouped.items()}

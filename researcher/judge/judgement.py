@@ -5,8 +5,11 @@ rule alone. This module knows nothing of planners, databases or servers.
 
 The comparisons of a plan are one family. Holm's step-down method corrects them together (Holm 1979, Scandinavian
 Journal of Statistics 6:65-70), at the plan's share of alpha. The family is fixed with the plan: an arm still counts if
-it has no score, is not repeated or was ruled out. The plans of a study share alpha. By the union bound, all of them
-together keep a useless arm with probability alpha at most, whatever number of plans there is and whatever stops them.
+it has no score, is not repeated or was ruled out. If a plan has primary arms, the other arms are a family of their own,
+tested only where all primary ones are kept. As that order is fixed beforehand, both families have the whole share
+(gatekeeping: Westfall & Krishen 2001, Journal of Statistical Planning and Inference 99:25-40). The plans of a study
+share alpha. By the union bound, all of them together keep a useless arm with probability alpha at most, whatever number
+of plans there is and whatever stops them.
 
 A significant test becomes a verdict only under three more conditions. The arm's runs failed no more often than the
 baseline's. No single run lies apart from the others on the side that speaks against the verdict. The arm would still be
@@ -27,6 +30,7 @@ from researcher.analysis import Analysis, ArmSummary, Comparison, JudgedContrast
 from researcher.charter import Charter, DecisionRule
 from researcher.judge.contrasts import judge_contrast, rule_out_contrast
 from researcher.judge.gains import divide_gain
+from researcher.judge.gatekeeping import behind_gate, close_gate, close_gate_of_contrasts, p_of_primary
 from researcher.judge.notes import Weighed, count_failures, describe
 from researcher.judge.samples import (
     NOT_ESTIMATED,
@@ -53,12 +57,16 @@ class Family:
     `runs` maps each arm to the runs that it is judged by: those of the plan, and earlier ones if the plan pools runs.
     `size` is the number of comparisons to correct for. It exceeds the number of arms if the plan repeats only some arms
     of an earlier plan. `contrasts` are keyed by hypothesis. `missing` maps each arm to its planned seeds that ended
-    without a score, with the reasons.
+    without a score, with the reasons. `claim` counts the plans before it that made a claim, which gives the share of
+    alpha. The arms that are not `primary` are tested only where all primary ones are kept; without primary arms all are
+    tested alike.
     """
 
     iteration: int
     runs: Mapping[str, Runs]
     size: int
+    claim: int = 0
+    primary: tuple[str, ...] = ()
     contrasts: Mapping[str, Contrast] = field(default_factory=dict[str, Contrast])
     missing: Mapping[str, Mapping[int, str]] = field(default_factory=dict[str, Mapping[int, str]])
 
@@ -143,11 +151,11 @@ def adjust_holm(p_values: Sequence[float], size: int | None = None) -> list[floa
     return adjusted
 
 
-def share_of_alpha(rule: DecisionRule, iteration: int) -> float:
-    """Return the share of alpha, from 0 to 1, that belongs to a plan."""
+def share_of_alpha(rule: DecisionRule, claim: int) -> float:
+    """Return the share of alpha, from 0 to 1, of the plan before which so many plans have made a claim."""
     if not rule.shares:
         return 1.0
-    return rule.shares[iteration] if iteration < len(rule.shares) else 0.0
+    return rule.shares[claim] if claim < len(rule.shares) else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +183,8 @@ def _compare_family(
         at_worst, losses = _at_worst(charter, family, worst)
         at_its_worst = _test_family(charter, at_worst, ruled_out, losses)
         kept = {item.arm for item in at_its_worst if item.verdict is Verdict.KEEP or item.arm not in losses}
-    return tuple(rule_out(_conclude(charter, family, item, item.arm in kept), ruled_out) for item in tested)
+    concluded = tuple(rule_out(_conclude(charter, family, item, item.arm in kept), ruled_out) for item in tested)
+    return close_gate(family.primary, concluded)
 
 
 def _is_anything_unknown(family: Family) -> bool:
@@ -210,8 +219,11 @@ def _test_family(
     estimates = [
         item.estimate if item.basis == "seeds" and item.arm not in ruled_out else NOT_ESTIMATED for item in compared
     ]
-    adjusted = _correct(rule, [estimate.p_two_sided() for estimate in estimates], family)
-    no_gain = _correct(rule, [_p_no_gain(estimate, sign, rule.min_effect) for estimate in estimates], family)
+    names = [item.arm for item in compared]
+    adjusted = _correct(rule, names, [estimate.p_two_sided() for estimate in estimates], family)
+    no_gain = _correct(rule, names, [_p_no_gain(estimate, sign, rule.min_effect) for estimate in estimates], family)
+    gate = p_of_primary(family.primary, dict(zip(names, adjusted, strict=True)))
+    adjusted, no_gain = (behind_gate(family.primary, names, each, gate) for each in (adjusted, no_gain))
     return [
         replace(item, p=p, verdict=_verdict_by_rule(charter, item, p, no_gain_p))
         for item, p, no_gain_p in zip(compared, adjusted, no_gain, strict=True)
@@ -223,10 +235,19 @@ def _p_no_gain(estimate: Estimate, sign: float, min_effect: float) -> float:
     return estimate.p_below(min_effect) if sign > 0 else estimate.p_above(-min_effect)
 
 
-def _correct(rule: DecisionRule, p_values: Sequence[float], family: Family) -> list[float]:
-    """Return the p values adjusted for the family and for the plan's share, so that each compares with alpha itself."""
-    share = share_of_alpha(rule, family.iteration)
-    adjusted = adjust_holm(p_values, family.size) if rule.correction == "holm" else list(p_values)
+def _correct(rule: DecisionRule, arms: Sequence[str], p_values: Sequence[float], family: Family) -> list[float]:
+    """Return the p values adjusted for the family and for the plan's share, so that each compares with alpha itself.
+
+    Primary arms and the others are corrected each among themselves.
+    """
+    share = share_of_alpha(rule, family.claim)
+    adjusted = list(p_values)
+    if rule.correction == "holm":
+        of_primary = len(family.primary)
+        for is_primary, size in ((True, of_primary), (False, family.size - of_primary)):
+            chosen = [index for index, arm in enumerate(arms) if (arm in family.primary) is is_primary]
+            for index, p in zip(chosen, adjust_holm([p_values[index] for index in chosen], size), strict=True):
+                adjusted[index] = p
     return [math.nan if math.isnan(p) else min(1.0, p / share) if share else 1.0 for p in adjusted]
 
 
@@ -367,7 +388,7 @@ def _limits(charter: Charter, family: Family, item: _Compared) -> list[str]:
     remarks: list[str] = []
     if item.basis == "evaluation":
         remarks.append("one run of an arm: the interval covers evaluation noise alone, not how runs differ")
-    if share_of_alpha(charter.rule, family.iteration) == 0.0:
+    if share_of_alpha(charter.rule, family.claim) == 0.0:
         remarks.append("the earlier plans have spent all of alpha, so this one decides nothing")
     return remarks
 
@@ -386,18 +407,30 @@ def _judge_contrasts(
 ) -> tuple[JudgedContrast, ...]:
     """Return the judged contrasts, each at an equal part of the plan's alpha.
 
-    An arm that the plan does not run is judged by all its runs.
+    An arm that the plan does not run is judged by all its runs. In a plan with primary arms, the contrasts of these
+    arms with the baseline share the plan's alpha. The others share it too, and are judged only if all of the former are
+    supported.
     """
     if not family.contrasts:
         return ()
     of_plan = {**runs, **family.runs}
     samples = {arm: sample_of(list(of_plan[arm].values()), charter.headroom_range) for arm in of_plan}
     troubles = {arm: _share_of_troubles(by_seed, family.missing.get(arm, {})) for arm, by_seed in of_plan.items()}
-    alpha = charter.rule.alpha * share_of_alpha(charter.rule, family.iteration) / len(family.contrasts)
-    judged = (
-        judge_contrast(charter, key, contrast, samples, troubles, alpha) for key, contrast in family.contrasts.items()
-    )
-    return tuple(rule_out_contrast(item, ruled_out) for item in judged)
+    alpha = charter.rule.alpha * share_of_alpha(charter.rule, family.claim)
+
+    def judge_all(contrasts: Mapping[str, Contrast]) -> list[JudgedContrast]:
+        judged = (
+            judge_contrast(charter, key, contrast, samples, troubles, alpha / len(contrasts))
+            for key, contrast in contrasts.items()
+        )
+        return [rule_out_contrast(item, ruled_out) for item in judged]
+
+    if not family.primary:
+        return tuple(judge_all(family.contrasts))
+    known = {charter.baseline, *family.primary}
+    of_primary = {key: each for key, each in family.contrasts.items() if {*each.arms, *each.against} <= known}
+    rest = {key: each for key, each in family.contrasts.items() if key not in of_primary}
+    return close_gate_of_contrasts(family.primary, judge_all(of_primary), judge_all(rest))
 
 
 def _settle_best(charter: Charter, item: JudgedContrast, compared: Sequence[Comparison]) -> JudgedContrast:

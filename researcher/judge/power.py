@@ -98,15 +98,17 @@ def choose_size(
     spread: Spread,
     arms: int,
     *,
+    primary: int = 0,
     max_runs: int | None = None,
     run_seconds: float | None = None,
     parallel: int = 1,
 ) -> SampleSize:
     """Return the smallest number of seeds that reaches the goal, or the most that the goal and `max_runs` allow.
 
-    `arms` counts the baseline too. `run_seconds` is the time of one run, and `parallel` runs go at a time.
+    `arms` counts the baseline too. If some arms are `primary`, only they are counted as comparisons, because the others
+    are tested after them. `run_seconds` is the time of one run, and `parallel` runs go at a time.
     """
-    comparisons = max(arms - 1, 1)
+    comparisons = primary or max(arms - 1, 1)
     least = max(charter.rule.min_seeds, 2)
     sizes = range(least, MOST_SEEDS + 1)
     wanted = next(
@@ -134,7 +136,7 @@ def choose_size(
 
 
 def power_of(charter: Charter, spread: Spread, comparisons: int, seeds: int, effect: float) -> float:
-    """Return the probability that the first plan finds an arm that differs by `effect`.
+    """Return the probability that the first plan with a claim finds an arm that differs by `effect`.
 
     The arm is better, or worse if `finds_worse` is true. The power is 0 with fewer seeds than the rule asks.
     """

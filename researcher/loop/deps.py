@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from experiments_db import Experiment, ExperimentStore, RunStatus
-from researcher.charter import Charter, Question
+from researcher.charter import Charter, Question, SearchRules
 from researcher.evaluator import Evaluator
 from researcher.execution.background import BackgroundTasks
 from researcher.execution.early_stopping import Diagnosis, EarlyStopping, StoppingLimits
@@ -26,6 +26,8 @@ from researcher.loop.learned_limits import LearnedLimits
 from researcher.loop.open_trials import OpenTrials
 from researcher.planner.base import Planner
 from researcher.program_trials.study_trials import ProgramTrials
+from researcher.reviewer.base import Reviewer
+from researcher.search.building import ChooseMoves, build_policy_of
 from researcher.servers.server_pool import ServerPool, Slot
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog
@@ -153,7 +155,8 @@ class Deps:
 
     `home` is its folder, `given_job` the settings that a person fixed for every arm's job, and `asked` the question as
     the person asked it. `evaluator` is a method because it needs the charter. `disk` is None if free space is not
-    watched.
+    watched. Without a `reviewer`, the leader of a search is confirmed unseen. `build_policy` returns the choice of the
+    moves of a search.
     """
 
     study_id: str
@@ -172,6 +175,8 @@ class Deps:
     active_runs: ActiveRuns = field(default_factory=ActiveRuns)
     kept_checkpoints: KeptCheckpoints = KeptCheckpoints.BEST
     disk: DiskGuard | None = None
+    reviewer: Reviewer | None = None
+    build_policy: Callable[[Charter, SearchRules], ChooseMoves | None] = build_policy_of
     open_trials: OpenTrials = field(init=False)
     learned_limits: LearnedLimits = field(init=False)
 

@@ -3,7 +3,8 @@
 Place in the flow: evaluate prunes when a run is over, launch and monitor when the disk is low, session.py once the
 study is finished. A checkpoint is needed until the scores that are taken from it are stored: those of earlier steps,
 and that of the final test. Any arm that is not clearly worse than the baseline may reach the final test. A repeat of a
-run is trained from the base model and needs no checkpoint. Files of named servers stay as they are.
+run is trained from the base model and needs no checkpoint. While a study explores, the arms that may be trained on keep
+the checkpoint of their highest rung. Files of named servers stay as they are.
 """
 
 from __future__ import annotations
@@ -13,8 +14,12 @@ import time
 from pathlib import Path
 
 from experiments_db import Run, RunStatus, Verdict
+from researcher.charter import Charter
 from researcher.evaluator import AT_STEP, CHECKPOINTS, PRUNED, TEST
 from researcher.loop.deps import Deps
+from researcher.plan import Stage
+from researcher.planner.base import History
+from researcher.search.record import find_explored_runs, read_tree
 from researcher.servers.server_files import Removed, pack_ledgers, remove_checkpoints, remove_optimizer_state
 from researcher.study.settings import KeptCheckpoints
 
@@ -89,9 +94,9 @@ def _kept_for_scores(deps: Deps) -> set[Path]:
         worse = {item.arm for item in history.analyses[-1].comparisons if item.verdict is Verdict.WORSE}
     arms = {item.id: item.name for item in deps.store.list_experiments(deps.study_id)}
     scored = _scores_from_checkpoints(deps, has_steps=bool(charter.eval_every))
-    needed: set[Path] = set()
+    needed = _kept_for_rungs(deps, charter, history)
     for run in deps.store.list_runs(study_id=deps.study_id):
-        if run.status.is_over and run.status is not RunStatus.FINISHED:
+        if (run.status.is_over and run.status is not RunStatus.FINISHED) or (run.status.is_over and run.rung):
             continue
         final = checkpoint_of(run)
         if final is not None and (run.id, TEST) not in scored and arms[run.experiment_id] not in worse:
@@ -101,6 +106,21 @@ def _kept_for_scores(deps: Deps) -> set[Path]:
         if not run.status.is_over and final is not None:
             needed.add(final)
     return needed
+
+
+def _kept_for_rungs(deps: Deps, charter: Charter, history: History) -> set[Path]:
+    """Return the checkpoints that arms may be trained on from; none once the exploration is over."""
+    if charter.search is None or not history.plans or history.plans[-1].stage is not Stage.EXPLORE:
+        return set()
+    nodes = {node.name: node for node in read_tree(deps.store, deps.study_id, charter).nodes}
+    kept: set[Path] = set()
+    for arm in deps.store.list_experiments(deps.study_id):
+        node, runs = nodes.get(arm.name), find_explored_runs(deps.store, deps.study_id, arm)
+        if node is None or node.failure or node.last is None or node.last.share >= charter.search.rungs[-1] or not runs:
+            continue
+        if (checkpoint := checkpoint_of(runs[-1])) is not None:
+            kept.add(checkpoint)
+    return kept
 
 
 def _scores_from_checkpoints(deps: Deps, *, has_steps: bool) -> set[tuple[str, str]]:
@@ -128,7 +148,9 @@ def _runs_of_best(deps: Deps) -> list[Run]:
     best = next((arm for arm in last.ranking if arm in kept), last.ranking[0])
     experiment = deps.store.find_experiment(deps.study_id, best)
     runs = [] if experiment is None else deps.store.list_runs(experiment_id=experiment.id)
-    return [run for run in runs if run.status is RunStatus.FINISHED]
+    finished = [run for run in runs if run.status is RunStatus.FINISHED]
+    # Of an arm that was only explored, the weights of the highest rung are its best.
+    return [run for run in finished if not run.rung] or sorted(finished, key=lambda run: run.rung)[-1:]
 
 
 def _all_if_asked(deps: Deps) -> set[Path]:

@@ -64,9 +64,8 @@ def lay_out(
     first arm. Settings that a factor needs are set in every arm, unless a person fixed them.
     """
     factors = question.factors
-    needs = {name: value for factor in factors for name, value in factor.needs.items() if name not in question.fixed}
-    job = {**job, **needs}
-    usual = tuple(_usual_level(factor, job, options) for factor in factors)
+    job = _with_needs(question, job)
+    usual = _usual_levels(question, job, options)
     if len(factors) == 1 or question.design is Design.FACTORIAL:
         choices = list(product(*(factor.levels for factor in factors)))
     else:
@@ -84,51 +83,17 @@ def lay_out(
     )
 
 
-def combine_kept(history: History) -> tuple[Arm, ...] | None:
-    """Return the baseline and one arm with every kept change; of each factor, the best level.
-
-    Returns None if fewer than two changes were kept.
-    """
-    first = history.plans[0]
-    baseline = _baseline_of(first.arms)
-    verdicts = {item.arm: item for item in history.analyses[-1].comparisons}
-    kept = [arm for arm in first.arms if arm.name in verdicts and verdicts[arm.name].verdict is Verdict.KEEP]
-    kept.sort(key=lambda arm: verdicts[arm.name].difference)
-    changes: dict[str, Any] = {}
-    factors: dict[str, Any] = {}
-    for arm in kept:
-        # The best arm comes last, so it wins if two arms change the same setting.
-        changes |= {key: value for key, value in arm.job.items() if baseline.job.get(key) != value}
-        factors |= {key: value for key, value in arm.factors.items() if baseline.factors.get(key) != value}
-    if len(factors) < 2:
-        return None
-    name = "+".join(arm.name for arm in reversed(kept))
-    combined = Arm(
-        name,
-        {**baseline.factors, **factors},
-        {**baseline.job, **changes},
-        "every kept change together",
-        parent=baseline.name,
-    )
-    return baseline, combined
-
-
-def confirm_best(history: History) -> tuple[Arm, ...]:
-    """Return the baseline and the best kept arm of the last ranking, or the best of all arms if none was kept."""
-    arms = _all_arms(history)
-    baseline = _baseline_of(tuple(arms.values()))
-    last = history.analyses[-1]
-    kept = {item.arm for item in last.comparisons if item.verdict is Verdict.KEEP}
-    others = [name for name in last.ranking if name != baseline.name]
-    leaders = [name for name in others if name in kept] or others
-    return (baseline, arms[leaders[0]]) if leaders else (baseline,)
-
-
-def is_confirmation(history: History) -> bool:
-    """Return whether the last plan only repeats one arm of an earlier plan."""
-    *earlier, last = history.plans
-    known = {arm.name for plan in earlier for arm in plan.arms}
-    return len(last.arms) == 2 and all(arm.name in known for arm in last.arms)
+def lay_out_levels(
+    question: Question,
+    job: Mapping[str, Any],
+    levels: Mapping[str, str],
+    options: Mapping[str, str] = MappingProxyType({}),
+) -> Arm:
+    """Return the arm of a search with these levels, by factor, as `lay_out` makes it."""
+    job = _with_needs(question, job)
+    usual = _usual_levels(question, job, options)
+    chosen = [level for factor in question.factors for level in factor.levels if level.name == levels[factor.name]]
+    return _make_arm(chosen, job, usual)
 
 
 def repeat_inconclusive(history: History) -> tuple[Arm, ...]:
@@ -145,6 +110,16 @@ def _all_arms(history: History) -> dict[str, Arm]:
 
 def _baseline_of(arms: tuple[Arm, ...]) -> Arm:
     return next((arm for arm in arms if arm.is_baseline), arms[0])
+
+
+def _with_needs(question: Question, job: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the job with the settings that the question's factors need, unless a person fixed them."""
+    needs = {name: value for factor in question.factors for name, value in factor.needs.items()}
+    return {**job, **{name: value for name, value in needs.items() if name not in question.fixed}}
+
+
+def _usual_levels(question: Question, job: Mapping[str, Any], options: Mapping[str, str]) -> tuple[Level, ...]:
+    return tuple(_usual_level(factor, job, options) for factor in question.factors)
 
 
 def _usual_level(factor: Factor, job: Mapping[str, Any], options: Mapping[str, str]) -> Level:

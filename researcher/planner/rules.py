@@ -3,13 +3,13 @@
 Place in the flow: one of the planners of base.py, and the default if no language model is configured. designs.py lays
 out the arms. This module orders the iterations and states the assumptions.
 
-A comparing study gets one iteration with exactly the arms of its factors. An optimizing study gets three: one change
-at a time, then the kept changes combined, then the best arm confirmed on fresh seeds.
+A comparing study gets one iteration with exactly the arms of its factors. In a search the charter's policy chooses the
+moves of every round, and its proposer the levels of every new arm.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,12 +19,15 @@ from experiments_db import Verdict
 from prompts import load
 from researcher.analysis import Analysis
 from researcher.charter import (
+    SHARES_OF_SEARCH,
     Budget,
     Charter,
     ComparedAt,
     DecisionRule,
     FrameRequest,
     JudgedBy,
+    PolicyName,
+    ProposerName,
     Question,
     SampleSizeGoal,
     StudyKind,
@@ -32,17 +35,10 @@ from researcher.charter import (
 from researcher.errors import PlannerError, TopicInvalid
 from researcher.execution.environments import name_environments
 from researcher.execution.job_check import why_not_carried_out
-from researcher.plan import Arm, ArmProgram, Plan, ProgramProblem
-from researcher.planner.base import Action, Decision, History
+from researcher.plan import Arm, ArmProgram, Plan, ProgramProblem, Stage
+from researcher.planner.base import Action, Decision, History, Response
 from researcher.planner.claims import Claim, ClaimKind
-from researcher.planner.designs import (
-    combine_kept,
-    confirm_best,
-    default_job,
-    is_confirmation,
-    lay_out,
-    repeat_inconclusive,
-)
+from researcher.planner.designs import default_job, lay_out, lay_out_levels, repeat_inconclusive
 from researcher.planner.equal_amounts import (
     describe_equal_amount,
     describe_inequality,
@@ -51,10 +47,14 @@ from researcher.planner.equal_amounts import (
     usual_comparison,
 )
 from researcher.planner.predictions import predict
+from researcher.planner.round_by_rules import plan_round
 from researcher.programs import load_program_code
 from researcher.question.factors import PROGRAM, RESPONSE_LENGTH, TRAIN_ENV
 from researcher.question.wording import state_question, title_of, title_of_environment
+from researcher.reviewer.base import Objection
+from researcher.search.building import ProposeLevels, build_policy_of, build_proposer_of
 from researcher.search.space import PLAIN_PROGRAM, default_space, programs_of
+from researcher.search.tree import Move
 from researcher.study.settings import StudySettings
 from swarm import TrainJob
 from swarm.environments import has_own_worker, is_bundled, options_of, with_options
@@ -68,11 +68,12 @@ EVAL_EPISODES = 400
 
 With the bundled model they take two seconds, and a run takes thirty."""
 
-SHARES_OF_NAMED, SHARES_OF_REPEATED, SHARES_OF_DEFAULT = (1.0,), (1 / 2, 1 / 2), (1 / 2, 1 / 4, 1 / 4)
+SHARES_OF_NAMED, SHARES_OF_REPEATED = (1.0,), (1 / 2, 1 / 2)
 """The shares of alpha by plan.
 
-Arms that a topic names use all of alpha, or half of it if the budget allows a second plan for inconclusive arms. A
-search uses half of alpha to find changes, and the rest for their combination and its confirmation."""
+Arms that a topic names use all of alpha, or half of it if the budget allows a second plan for inconclusive arms."""
+WIDTH = 2
+"""The number of arms in a round that no policy has chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,13 +82,14 @@ class RulesPlanner:
 
     `programs` maps the name of each program level to its code. A single program runs in every arm, unless a search has
     programs of the library beside it. `train_envs` likewise maps names to references of the environments to train on.
-    The charter has everything else.
+    `build_proposer` returns the proposals of a proposer by its name. The charter has everything else.
     """
 
     name = "rules"
 
     programs: Mapping[str, str] = field(default_factory=dict[str, str])
     train_envs: Mapping[str, str] = field(default_factory=dict[str, str])
+    build_proposer: Callable[[ProposerName], ProposeLevels] = build_proposer_of
 
     def frame(self, request: FrameRequest) -> Charter:
         name = request.environment.name if request.environment else _choose_family(request.family)
@@ -116,9 +118,10 @@ class RulesPlanner:
             amount=amount,
             asks=question,
             job=job,
+            search=request.search,
             environment=reference,
         )
-        arms = self._first_arms(charter)
+        arms = self.list_arms(charter)
         for arm in arms:
             _check_job(arm)
         _check_metric(request, arms)
@@ -128,28 +131,56 @@ class RulesPlanner:
 
     def plan(self, charter: Charter, history: History) -> Plan:
         question = charter.asks
+        if question.kind is StudyKind.OPTIMIZE:
+            raise PlannerError("a search is explored in rounds: it has no plan beforehand")
         if not history.plans:
             goal = charter.sample_size or SampleSizeGoal()
             seeds = tuple(range(goal.seeds or goal.pilot_seeds))
-            arms = self._first_arms(charter)
-            return Plan(0, predict(arms, charter), arms, seeds, _rationale(question))
+            arms = self.list_arms(charter)
+            return Plan(0, predict(arms, charter), arms, seeds, "The arms that the question names.")
         iteration, seeds = len(history.plans), _fresh_seeds(history)
-        if question.kind is StudyKind.COMPARE and (arms := self._unseen_arms(charter, history)):
+        if arms := self._unseen_arms(charter, history):
             why = "The arms that the question names and no plan has compared yet, beside the baseline on fresh seeds."
             return Plan(iteration, predict(arms, charter), arms, seeds, why)
-        if question.kind is StudyKind.COMPARE:
-            arms = repeat_inconclusive(history)
-            why = "Inconclusive arms get as many runs again, on fresh seeds."
-            return Plan(iteration, predict(arms, charter), arms, seeds, why, pools_runs=True)
-        combined = combine_kept(history) if iteration == 1 else None
-        if combined is not None:
-            combined = self._with_environments(combined, charter)
-            _check_job(combined[-1])
-            why = "The changes that were kept one at a time are tried together."
-            return Plan(iteration, predict(combined, charter), combined, seeds, why)
-        arms = confirm_best(history)
-        why = "The best arm is repeated on fresh seeds, which alone confirm it."
-        return Plan(iteration, predict(arms, charter), arms, seeds, why)
+        arms = repeat_inconclusive(history)
+        why = "Inconclusive arms get as many runs again, on fresh seeds."
+        return Plan(iteration, predict(arms, charter), arms, seeds, why, pools_runs=True)
+
+    def explore(self, charter: Charter, history: History, moves: Sequence[Move]) -> Plan:
+        rules = charter.search
+        if rules is None:
+            raise PlannerError("a study without rules of a search explores nothing")
+        if not moves:
+            # The charter leaves the moves to a language model, in whose place the usual policy answers.
+            choose = build_policy_of(charter, replace(rules, policy=PolicyName.HALVING))
+            moves = () if choose is None else choose(history.tree, rules.rungs, history.runs_left, WIDTH)
+        baseline = next(arm for arm in self.list_arms(charter) if arm.is_baseline)
+        options = options_of(self._only_train_env or charter.environment)
+
+        def lay_out_arm(levels: Mapping[str, str]) -> Arm:
+            laid_out = lay_out_levels(charter.asks, charter.job, levels, options)
+            _, arm = hold_equal((baseline, laid_out), ComparedAt(charter.compared_at), charter.amount)
+            return replace(arm, environment=self._environment_of(arm, charter))
+
+        propose = self.build_proposer(rules.proposer)
+        return plan_round(charter, rules, history, moves, baseline, lay_out_arm, propose)
+
+    def respond(self, charter: Charter, arm: str, objections: Sequence[Objection], history: History) -> Response:
+        """Withdraw an arm to which there is a grave objection, because no rule can refute one."""
+        grave = [item.sentence for item in objections if item.is_grave]
+        if grave:
+            return Response(f"a grave objection stands: {'; '.join(grave)}", is_withdrawn=True)
+        return Response("No objection is grave, so the confirmation decides.", is_withdrawn=False)
+
+    def list_arms(self, charter: Charter) -> tuple[Arm, ...]:
+        """Return the arms that the question names; for a search, each level by itself beside the baseline.
+
+        Raises TopicInvalid if a level sets another number of steps than the equal quantity.
+        """
+        laid_out = lay_out(charter.asks, charter.job, options_of(self._only_train_env or charter.environment))
+        arms = hold_equal(laid_out, ComparedAt(charter.compared_at), charter.amount)
+        _check_steps(charter, laid_out, arms)
+        return tuple(replace(arm, environment=self._environment_of(arm, charter)) for arm in arms)
 
     def _unseen_arms(self, charter: Charter, history: History) -> tuple[Arm, ...]:
         """Return the baseline and the arms that no plan has had, or nothing if there are none.
@@ -157,7 +188,7 @@ class RulesPlanner:
         A study that was forked to ask for more has such arms.
         """
         known = {arm.name for plan in history.plans for arm in plan.arms}
-        arms = self._first_arms(charter)
+        arms = self.list_arms(charter)
         unseen = tuple(arm for arm in arms if arm.name not in known)
         return (*(arm for arm in arms if arm.name == charter.baseline), *unseen) if unseen else ()
 
@@ -184,7 +215,7 @@ class RulesPlanner:
         raise PlannerError(f"the program of arm {arm.name} was rejected: {first}")
 
     def interpret(self, charter: Charter, analysis: Analysis, history: History) -> tuple[Claim, ...]:
-        if not analysis.ranking:
+        if not analysis.ranking or analysis.stage is Stage.EXPLORE:
             return ()
         compared = sorted(analysis.comparisons, key=lambda item: -abs(item.difference) if item.seeds else 0.0)
         sign = charter.sign
@@ -203,20 +234,14 @@ class RulesPlanner:
         )
 
     def decide(self, charter: Charter, analysis: Analysis, history: History) -> Decision:
-        iteration = len(history.plans) - 1
-        kept = [comparison.arm for comparison in analysis.comparisons if comparison.verdict is Verdict.KEEP]
         if charter.asks.kind is StudyKind.COMPARE:
             return _decide_named(charter, analysis, history)
-        if is_confirmation(history):
-            (arm,) = (item.name for item in history.plans[-1].arms if item.name != charter.baseline)
-            word = "was confirmed" if arm in kept else "was not confirmed"
-            return Decision(Action.STOP, f"{arm} {word} on fresh seeds.")
-        if not kept:
-            return Decision(Action.STOP, f"No change beats {charter.baseline}: there is nothing to combine or confirm.")
-        if iteration == 0 and len(kept) > 1:
-            return Decision(Action.REFINE, f"Kept one at a time: {', '.join(kept)}. Next they are combined.")
-        best = next(arm for arm in analysis.ranking if arm in kept)
-        return Decision(Action.REFINE, f"{best} is the best that was kept: it is confirmed on fresh seeds.")
+        last = history.plans[-1]
+        if last.stage is Stage.EXPLORE:
+            return Decision(Action.REFINE, "The policy of the search says how it goes on.")
+        kept = [comparison.arm for comparison in analysis.comparisons if comparison.verdict is Verdict.KEEP]
+        word = "was confirmed" if set(last.primary) <= set(kept) else "was not confirmed"
+        return Decision(Action.STOP, f"{' and '.join(last.primary)} {word} on fresh seeds and fresh tasks.")
 
     def _fill(self, question: Question, name: str, reference: str, steps: int | None) -> Question:
         """Return the question, with the default search space if it is a search without factors.
@@ -236,21 +261,12 @@ class RulesPlanner:
         programs = programs_of(self.programs, runs_own_agent=has_own_worker(reference))
         return replace(question, factors=default_space(job, programs, question.fixed))
 
-    def _first_arms(self, charter: Charter) -> tuple[Arm, ...]:
-        laid_out = lay_out(charter.asks, charter.job, options_of(self._only_train_env or charter.environment))
-        arms = hold_equal(laid_out, ComparedAt(charter.compared_at), charter.amount)
-        _check_steps(charter, laid_out, arms)
-        return self._with_environments(arms, charter)
-
     @property
     def _only_train_env(self) -> str | None:
         return next(iter(self.train_envs.values())) if len(self.train_envs) == 1 else None
 
-    def _with_environments(self, arms: Sequence[Arm], charter: Charter) -> tuple[Arm, ...]:
-        """Return the arms with their training environments; None stands for the environment that judges them."""
-        return tuple(replace(arm, environment=self._environment_of(arm, charter)) for arm in arms)
-
     def _environment_of(self, arm: Arm, charter: Charter) -> str | None:
+        """Return the training environment of an arm; None stands for the environment that judges it."""
         named = arm.factors.get(TRAIN_ENV)
         trained = self._only_train_env if named is None else self.train_envs[str(named)]
         levels = charter.asks.levels_of(arm.factors)
@@ -307,15 +323,9 @@ def longest_reply(name: str) -> int:
     return TASK_FAMILIES[name].max_tokens if name in TASK_FAMILIES else DEFAULT_MAX_TOKENS
 
 
-def _rationale(question: Question) -> str:
-    if question.kind is StudyKind.OPTIMIZE:
-        return "The baseline, and one change at a time."
-    return "The arms that the question names."
-
-
 def _shares(question: Question, budget: Budget) -> tuple[float, ...]:
     if question.kind is StudyKind.OPTIMIZE:
-        return SHARES_OF_DEFAULT
+        return SHARES_OF_SEARCH
     return SHARES_OF_NAMED if budget.max_runs is None else SHARES_OF_REPEATED
 
 

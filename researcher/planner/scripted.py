@@ -13,9 +13,11 @@ from typing import TypeVar
 from researcher.analysis import Analysis
 from researcher.charter import Charter, FrameRequest
 from researcher.errors import PlannerError
-from researcher.plan import Arm, ArmProgram, Plan, ProgramProblem
-from researcher.planner.base import Decision, History
+from researcher.plan import Arm, ArmProgram, Plan, ProgramProblem, Stage
+from researcher.planner.base import Decision, History, Response
 from researcher.planner.claims import Claim
+from researcher.reviewer.base import Objection
+from researcher.search.tree import Move
 
 T = TypeVar("T")
 
@@ -24,7 +26,8 @@ T = TypeVar("T")
 class Script:
     """The answers of a planner, in the order of the iterations.
 
-    `programs` maps an arm to its program, and `repairs` maps an arm to its corrected programs.
+    `rounds` are the rounds of an exploration. `programs` maps an arm to its program, and `repairs` maps an arm to its
+    corrected programs. `responses` maps an arm to the answer to a review of it.
     """
 
     charter: Charter
@@ -34,6 +37,8 @@ class Script:
     interpretations: Sequence[tuple[Claim, ...]] = ()
     repairs: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
     trusted: bool = False
+    rounds: Sequence[Plan] = ()
+    responses: Mapping[str, Response] = field(default_factory=dict[str, Response])
 
 
 class ScriptedPlanner:
@@ -52,6 +57,15 @@ class ScriptedPlanner:
 
     def plan(self, charter: Charter, history: History) -> Plan:
         return _entry(self._script.plans, len(history.plans), "plan")
+
+    def explore(self, charter: Charter, history: History, moves: Sequence[Move]) -> Plan:
+        explored = sum(plan.stage is Stage.EXPLORE for plan in history.plans)
+        return _entry(self._script.rounds, explored, "round")
+
+    def respond(self, charter: Charter, arm: str, objections: Sequence[Objection], history: History) -> Response:
+        if arm not in self._script.responses:
+            raise PlannerError(f"the script has no answer to a review of {arm}")
+        return self._script.responses[arm]
 
     def write_program(self, charter: Charter, arm: Arm, parent: ArmProgram | None) -> ArmProgram:
         if arm.name not in self._script.programs:

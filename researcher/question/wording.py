@@ -86,7 +86,10 @@ def describe_question(charter: Charter) -> Iterator[str]:
         yield f"  fixed: {', '.join(fixed)}"
     if asks.options or TRAIN_ENV in (factor.name for factor in asks.factors):
         yield f"  every arm is judged on {charter.environment}"
-    design = f"; {asks.design}" if asks.design else ""
+    if (rules := charter.search) is not None:
+        rungs = ", ".join(f"{share:.0%}" for share in rules.rungs)
+        yield f"  explores with {rules.runs:g} full runs by {rules.policy}, up to {rungs} of the training of an arm"
+    design = f"; {asks.design}" if asks.design and charter.search is None else ""
     yield f"  baseline {charter.baseline}{design}; at equal {charter.compared_at or 'steps'}; by {charter.judged}"
 
 

@@ -23,6 +23,9 @@ from experiments_db import BudgetKind, ExperimentStore
 from researcher.charter import Budget
 from researcher.errors import BudgetExceeded
 
+TOLERANCE = 1e-9
+"""The rounding error of sums of parts of runs."""
+
 
 @dataclass(frozen=True, slots=True)
 class BudgetLine:
@@ -123,14 +126,17 @@ class BudgetLedger:
             return str(error)
         return None
 
-    def ensure_can_launch(self, runs: int = 1) -> None:
-        """Raise BudgetExceeded if `runs` more runs, or any more time, would exceed the budget."""
+    def ensure_can_launch(self, runs: float = 1) -> None:
+        """Raise BudgetExceeded if `runs` more runs, or any more time, would exceed the budget.
+
+        A run that ends at a rung counts as a part of one.
+        """
         used = self.used()
         self._ensure_time(used)
         limit = self.budget.max_runs
-        if limit is not None and used[BudgetKind.RUNS] + runs > limit:
+        if limit is not None and used[BudgetKind.RUNS] + runs > limit + TOLERANCE:
             raise BudgetExceeded(
-                f"{runs} more run(s) would exceed the budget of {limit} runs ({used[BudgetKind.RUNS]:g} used):"
+                f"{runs:g} more run(s) would exceed the budget of {limit} runs ({used[BudgetKind.RUNS]:g} used):"
                 " raise --max-runs to go on"
             )
 

@@ -24,6 +24,8 @@ from experiments_db import (
 from researcher.evaluator import FINAL
 from researcher.execution.failure_reason import in_one_line
 from researcher.execution.runs import BUDGET, ENVIRONMENT, OWN_DOING, SERVER_LOST
+from researcher.plan import Stage
+from researcher.search.record import read_tree
 from researcher.study.changes.budget_change import is_cut_short
 from researcher.study.log import EXTENDED, StudyLog
 
@@ -49,8 +51,9 @@ class Ending:
 def judge_ending(store: ExperimentStore, study_id: str, *, is_budget_used_up: bool) -> Ending:
     """Return whether a study is finished or has failed, with the reason.
 
-    It is finished if arms were compared, or if its only arm has a score. Without a measured final score there is no
-    result, whatever score the charter gives to failed runs.
+    It is finished if arms were compared, or if its only arm has a score. A search is finished too if nothing that it
+    explored was worth a comparison. Without a measured final score there is no result, whatever score the charter gives
+    to failed runs.
     """
     arms, runs = store.list_experiments(study_id), store.list_runs(study_id=study_id)
     scored = _scored(store, study_id, runs)
@@ -60,6 +63,8 @@ def judge_ending(store: ExperimentStore, study_id: str, *, is_budget_used_up: bo
     why = cause + _why_not(arms, [run for run in runs if names[run.experiment_id] not in having])
     if not scored:
         return Ending(StudyStatus.FAILED, f"no arm has a score: {why}")
+    if (outcome := _end_of_exploration(store, study_id)) and not is_budget_used_up:
+        return Ending(StudyStatus.FINISHED, f"{outcome}; the report is written")
     if len(arms) > 1 and not _is_anything_compared(store, study_id):
         return Ending(StudyStatus.FAILED, f"nothing could be compared: only {', '.join(having)} has scores; {why}")
     return Ending(
@@ -104,6 +109,17 @@ def _newest(store: ExperimentStore, study_id: str, kind: str) -> int:
 def _scored(store: ExperimentStore, study_id: str, runs: Iterable[Run]) -> list[Run]:
     measured = {item.run_id for item in store.list_evaluation_summaries(study_id=study_id) if item.phase == FINAL}
     return [run for run in runs if run.status is RunStatus.FINISHED and run.id in measured]
+
+
+def _end_of_exploration(store: ExperimentStore, study_id: str) -> str:
+    """Return what a search has come to that explored several arms and confirmed none; empty for any other study."""
+    log = StudyLog(store, study_id)
+    plans = log.history().plans
+    charter = log.charter()
+    if charter.search is None or not plans or any(plan.stage is Stage.CLAIM for plan in plans):
+        return ""
+    explored = read_tree(store, study_id, charter).ranked()
+    return f"{len(explored)} arms were explored and none was confirmed" if len(explored) > 1 else ""
 
 
 def _is_anything_compared(store: ExperimentStore, study_id: str) -> bool:

@@ -14,6 +14,7 @@ from researcher.analysis import Analysis, Comparison
 from researcher.charter import Charter
 from researcher.judge.contrasts import rule_out_contrast
 from researcher.judge.judgement import rule_out
+from researcher.plan import Stage
 from researcher.study.log import finite
 
 METHOD = "Welch's t over seeds with the variance of equal arms, Holm-corrected"
@@ -30,7 +31,8 @@ def record_verdicts(
 ) -> None:
     """Store the findings and verdicts of the last analysis, which is that of `iteration`.
 
-    Earlier ones stay as they are, except those on arms in `ruled_out`, which gives the reasons by arm.
+    Earlier ones stay as they are, except those on arms in `ruled_out`, which gives the reasons by arm. The hypotheses
+    of an exploring plan stay open.
     """
     arms = {item.name: item for item in store.list_experiments(study_id)}
     for comparison in {(item.arm, item.iteration): item for each in analyses for item in each.comparisons}.values():
@@ -40,6 +42,8 @@ def record_verdicts(
     for hypothesis in store.list_hypotheses(study_id):
         found = contrasts.get(hypothesis.key)
         judged = None if found is None else rule_out_contrast(found, ruled_out)
+        if judged is None and analyses[-1].stage is Stage.EXPLORE:
+            continue
         if hypothesis.iteration != iteration and judged is found:
             continue
         if judged is None:

@@ -100,26 +100,16 @@ class StudyLog:
         stored = self.store.find_analysis(self.study_id, iteration)
         return None if stored is None else analysis_from_json(stored.document)
 
-    def disqualified(self, until: int | None = None) -> dict[str, str]:
-        """Return the disqualified arms with their reasons, from all decisions or from those up to an iteration.
-
-        The first reason stays, and no decision takes an arm back in.
-        """
-        ruled_out: dict[str, str] = {}
-        for decision in self.store.list_decisions(self.study_id):
-            if until is None or decision.iteration <= until:
-                ruled_out = {**decision.details.get(DISQUALIFIED, {}), **ruled_out}
-        return ruled_out
-
     def history(self) -> History:
-        """Return plans and analyses of this study by iteration, the monitor's diagnoses, and the number of runs."""
+        """Return plans and analyses of this study by iteration, the monitor's diagnoses, the notebook, and the runs."""
         analyses = self.store.list_analyses(self.study_id)
         diagnoses = self.store.list_events(self.study_id, kind=DIAGNOSED, limit=None)
         return History(
             plans=self._plans(),
             analyses=tuple(analysis_from_json(stored.document) for stored in analyses),
             diagnoses=tuple(event.message for event in diagnoses),
-            runs_used=round(self.store.sum_budget(self.study_id)[BudgetKind.RUNS]),
+            runs_used=_plain_number(self.store.sum_budget(self.study_id)[BudgetKind.RUNS]),
+            notes=tuple(self.store.list_notes(self.study_id)),
         )
 
     def _plans(self) -> tuple[Plan, ...]:
@@ -132,6 +122,11 @@ def to_json(value: Any) -> dict[str, Any]:
     NaN, such as the interval of one seed, becomes null. Keys become text.
     """
     return to_jsonable_python(value, inf_nan_mode="null", fallback=dict)
+
+
+def _plain_number(value: float) -> float:
+    """Return a sum of runs without rounding errors; parts of runs add up to whole ones."""
+    return round(value) if abs(value - round(value)) < 1e-6 else round(value, 6)
 
 
 def finite(value: float) -> float | None:

@@ -36,6 +36,8 @@ EXTERNAL = "external"
 """The planner that waits for answers from outside."""
 
 _CHUNK = 500
+TrialName = tuple[str, int, int]
+"""The name of an arm, a seed, and a rung."""
 _OVER = (TrialState.FINISHED, TrialState.GIVEN_UP)
 
 
@@ -60,9 +62,10 @@ class RunView:
 class StudySnapshot:
     """The state of a study at `now`.
 
-    A trial is an arm with a seed, whatever its attempts. `done` of the `planned` trials are over: with a score, or
-    given up. `seconds_left` is an estimate for the plans so far, from the duration of finished runs. It is None until
-    the first run has finished, and while no process works on the study. `question` waits for an external planner.
+    A trial is an arm with a seed, up to a rung if it explores, whatever its attempts. `done` of the `planned` trials
+    are over: with a score, or given up. `seconds_left` is an estimate for the plans so far, from the duration of
+    finished runs. It is None until the first run has finished, and while no process works on the study. `question`
+    waits for an external planner.
     """
 
     study: Study
@@ -119,7 +122,7 @@ class SnapshotReader:
         self._study_id = study_id
         self._revision = 0
         self._arms: dict[str, Experiment] = {}
-        self._planned: dict[int, frozenset[tuple[str, int]]] = {}
+        self._planned: dict[int, frozenset[TrialName]] = {}
         self._runs: dict[str, Run] = {}
         self._views: dict[str, RunView] = {}
         self._progress = _Progress()
@@ -144,8 +147,11 @@ class SnapshotReader:
     def _take_in(self, changes: Changes) -> None:
         self._arms.update((arm.id, arm) for arm in changes.experiments)
         for plan in changes.plans:
-            names = [arm["name"] for arm in plan.document["arms"]]
-            self._planned[plan.iteration] = frozenset((name, seed) for name in names for seed in plan.document["seeds"])
+            rungs = plan.document["rungs"]
+            arms = [(arm["name"], rungs.get(arm["name"], 0)) for arm in plan.document["arms"]]
+            self._planned[plan.iteration] = frozenset(
+                (name, seed, rung) for name, rung in arms for seed in plan.document["seeds"]
+            )
         for start in range(0, len(changes.runs), _CHUNK):
             runs = changes.runs[start : start + _CHUNK]
             ids = [run.id for run in runs]
@@ -159,7 +165,7 @@ class SnapshotReader:
         self._progress = self._measure()
 
     def _view(self, run: Run, point: MetricPoint | None, means: dict[str, float]) -> RunView:
-        steps = run.job.get("total_steps")
+        steps = run.rung or run.job.get("total_steps")
         return RunView(
             run_id=run.id,
             arm=self._arms[run.experiment_id].name,
@@ -177,12 +183,15 @@ class SnapshotReader:
     def _measure(self) -> _Progress:
         """Return the progress; an arm that cannot run no longer counts as planned."""
         invalid = {arm.name for arm in self._arms.values() if arm.status is ExperimentStatus.INVALID}
-        claimed: dict[tuple[str, int], list[Run]] = {}
+        claimed: dict[TrialName, list[Run]] = {}
         for run in self._runs.values():
-            claimed.setdefault((self._arms[run.experiment_id].name, run.seed), []).append(run)
-        planned = frozenset[tuple[str, int]]().union(*self._planned.values())
+            claimed.setdefault((self._arms[run.experiment_id].name, run.seed, run.rung), []).append(run)
+        planned = frozenset[TrialName]().union(*self._planned.values())
         wanted = {key for key in planned if key[0] not in invalid} | claimed.keys()
-        trials = [Trial(self._arms[runs[0].experiment_id], runs[0].seed, tuple(runs)) for runs in claimed.values()]
+        trials = [
+            Trial(self._arms[runs[0].experiment_id], runs[0].seed, tuple(runs), runs[0].rung)
+            for runs in claimed.values()
+        ]
         done = sum(trial.state in _OVER for trial in trials)
         # The clock may have been set back since, so no duration is below 0.
         took = [max(0.0, run.finished_at - run.created_at) for run in self._finished() if run.finished_at]

@@ -1,8 +1,9 @@
-"""The scores of a study as the judge gets them: every run that counts, including those that failed by themselves.
+"""The scores of a study as the judge gets them: every run that a claim rests on, failed ones included.
 
 Place in the flow: `analyze` and the report read them here, from the database alone. Some failed runs are results: those
 that diverged, gave non-finite numbers, overran, cheated, or whose program crashed for good. The charter defines their
-score. A run that the system lost stays missing, with the reason by name. This module judges nothing.
+score. A run that the system lost stays missing, with the reason by name. Exploring runs are left out, because they
+chose the arms. This module judges nothing.
 """
 
 from __future__ import annotations
@@ -61,13 +62,15 @@ class StudyScores:
 
 
 def read_scores(store: ExperimentStore, study_id: str, charter: Charter) -> StudyScores:
-    """Return all scores on the search split."""
+    """Return the scores on the search split of all runs but those that explored."""
     experiments = store.list_experiments(study_id)
     rejected = {
         item.name: item.note or "rejected by check" for item in experiments if item.status is ExperimentStatus.INVALID
     }
-    trials = list_all_trials(store, study_id)
-    evaluations = store.list_evaluation_summaries(study_id=study_id, split=charter.search_split)
+    trials = [trial for trial in list_all_trials(store, study_id) if not trial.rung]
+    claiming = {run.id for trial in trials for run in trial.runs}
+    found = store.list_evaluation_summaries(study_id=study_id, split=charter.search_split)
+    evaluations = [item for item in found if item.run_id in claiming]
     runs = {item.name: dict[int, ScoredRun]() for item in experiments}
     for trial, run in _score_trials(charter, trials, evaluations):
         runs[trial.experiment.name][trial.seed] = run

@@ -15,11 +15,24 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from researcher.charter import Asked, Budget, ComparedAt, Design, FrameRequest, JudgedBy, Question, StudyKind
+from researcher.charter import (
+    Asked,
+    Budget,
+    ComparedAt,
+    Design,
+    FrameRequest,
+    JudgedBy,
+    PolicyName,
+    ProposerName,
+    Question,
+    SearchRules,
+    StudyKind,
+)
 from researcher.errors import TopicInvalid
 from researcher.execution.environments import look_at, name_environments
 from researcher.question.asking import METRICS_OF, QuestionFlags, build_question
 from researcher.question.flags import complete_model
+from researcher.search.rules import LEAST_RUNS, SearchFlags, search_rules
 from researcher.study.budget import present_budget
 from swarm.config import complete_address
 from swarm.environments import agent_of
@@ -67,6 +80,9 @@ class StudySettings(BaseModel):
     Question: the fields from `kind` to `equal` are the question, from flags or from the topic. `not_studied` are the
     words of the topic that `assume` left out.
 
+    Search: `policy`, `proposer`, `rungs`, `explore_runs` and `split` are rules of a search, and belong to no other kind
+    of study.
+
     Environment: `family` is a bundled environment, `env` any other one. `train_envs` are environments to train on, if
     these differ.
 
@@ -102,6 +118,11 @@ class StudySettings(BaseModel):
     design: Design | None = None
     equal: str | None = Field(default=None, pattern=r"^(episodes|steps|(tokens|time)(=\d+(\.\d+)?)?)$")
     not_studied: tuple[str, ...] = ()
+    policy: PolicyName | None = None
+    proposer: ProposerName | None = None
+    rungs: tuple[float, ...] | None = None
+    explore_runs: float | None = Field(default=None, ge=LEAST_RUNS, allow_inf_nan=False)
+    split: tuple[float, ...] | None = None
     family: str | None = None
     env: str | None = None
     train_envs: tuple[str, ...] = ()
@@ -220,6 +241,15 @@ class StudySettings(BaseModel):
         """
         return build_question(self.flags(), needs_factors=self.planner == "rules")
 
+    def search(self) -> SearchRules | None:
+        """Return the rules of a search; None for another kind of study. Raises TopicInvalid for impossible ones."""
+        flags, by_rules = self.search_flags, self.planner == "rules"
+        return search_rules(self.kind, self.budget(), flags, by_rules=by_rules, eval_episodes=self.eval_episodes)
+
+    @property
+    def search_flags(self) -> SearchFlags:
+        return SearchFlags(self.policy, self.proposer, self.rungs, self.explore_runs, self.split)
+
     def request(self, topic: str) -> FrameRequest:
         unit, _, amount = (self.equal or "").partition("=")
         return FrameRequest(
@@ -241,7 +271,8 @@ class StudySettings(BaseModel):
             equal=ComparedAt(unit) if unit else None,
             amount=float(amount) if amount else None,
             not_studied=self.not_studied,
-            fixed=frozenset() if self.metric is None else frozenset({"judged_by"}),
+            search=self.search(),
+            fixed=self.search_flags.fixed | ({"judged_by"} if self.metric is not None else set()),
         )
 
 
@@ -271,6 +302,7 @@ def read_metric(text: str) -> tuple[JudgedBy, float | None]:
 def without_question(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return stored settings without the fields of the question."""
     asked = {"kind", "asked", "vary", "fix", "baseline", "design", "equal", "not_studied"}
+    asked |= {"policy", "proposer", "rungs", "explore_runs", "split"}
     return {name: value for name, value in values.items() if name not in asked}
 
 

@@ -15,7 +15,6 @@ from researcher.charter import JudgedBy, StudiedEnvironment
 from researcher.errors import ServerProblem, TopicInvalid
 from researcher.execution.environments import look_at
 from researcher.plan import Arm
-from researcher.planner.base import History
 from researcher.planner.rules import build_rules_planner
 from researcher.question.asking import METRICS_OF
 from researcher.question.wording import describe_question
@@ -56,7 +55,7 @@ def check_study(topic: str, settings: StudySettings) -> tuple[str, ...]:
     if settings.planner == "rules":
         planner = build_rules_planner(settings)
         charter = planner.frame(settings.request(topic))
-        arms = planner.plan(charter, History()).arms
+        arms = planner.list_arms(charter)
         for arm in () if settings.servers else arms:
             _check_model(arm.job, f"arm {arm.name}")
         _check_training(arms, train_envs)

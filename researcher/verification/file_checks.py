@@ -6,7 +6,7 @@ and moved, and the database has everything that the study rests on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
@@ -19,7 +19,7 @@ from experiments_db import Artifact, DetailedEvaluation, Experiment, ExperimentS
 from researcher.charter import Charter
 from researcher.evaluator import PRUNED, TRAIN_DIGEST, evaluator_hash
 from researcher.execution.environments import StudyEnvironments
-from researcher.execution.runs import job_of
+from researcher.execution.runs import job_of_run
 from researcher.loop.pruning import checkpoint_of
 from researcher.verification.result import RecordCheck, differences
 from swarm.environments import Environment
@@ -65,7 +65,7 @@ def check_jobs(store: ExperimentStore, study_id: str) -> RecordCheck:
         if (found := _read(artifact)) is None:
             missing += 1
             continue
-        given = job_of(study_id, experiment, run.seed, run.attempt)
+        given = job_of_run(run, experiment)
         mismatches += differences(_read_yaml(found), given, artifact.path)
     return RecordCheck("jobs", len(runs), tuple(mismatches), _not_there(missing))
 
@@ -104,9 +104,8 @@ def check_environments(store: ExperimentStore, study_id: str, charter: Charter) 
             environment = environments.open(charter.environment)
         except SwarmError as error:
             yield RecordCheck("environments", 0, notes=(f"{charter.environment} cannot be opened: {error.message}",))
-            yield RecordCheck(
-                "measurements", len(evaluations), tuple(_unlike(evaluations)), ("tasks were not looked at",)
-            )
+            unlike = tuple(_unlike(evaluations, {run.id for run in store.list_runs(study_id=study_id) if run.rung}))
+            yield RecordCheck("measurements", len(evaluations), unlike, ("tasks were not looked at",))
             return
         yield RecordCheck("environments", *_compare_digests(store, study_id, charter, environment, environments))
         yield _check_measurements(charter, environment, evaluations, store.list_runs(study_id=study_id))
@@ -151,25 +150,28 @@ def _check_measurements(
 ) -> RecordCheck:
     """Check that every score was measured on the charter's tasks, in the way that this version measures."""
     versions = {run.id: run.environment.get("swarm") for run in runs}
-    mismatches = list(_unlike(evaluations))
+    exploring = {run.id for run in runs if run.rung}
+    mismatches = list(_unlike(evaluations, exploring))
     others = 0
-    hashes: dict[str, str] = {}
+    hashes: dict[tuple[str, bool], str] = {}
     for item in evaluations:
         if versions[item.run_id] != swarm.__version__:
             others += 1
             continue
-        if item.split not in hashes:
-            hashes[item.split] = evaluator_hash(charter, environment, item.split)
-        if item.evaluator_hash != hashes[item.split]:
+        way = item.split, item.run_id in exploring
+        if way not in hashes:
+            hashes[way] = evaluator_hash(charter, environment, item.split, explores=way[1])
+        if item.evaluator_hash != hashes[way]:
             mismatches.append(f"{item.run_id}: its {item.phase} score was measured on other tasks, or in another way")
     notes = (f"{others} were measured by another version: their tasks were not looked at",) if others else ()
     return RecordCheck("measurements", len(evaluations), tuple(mismatches), notes)
 
 
-def _unlike(evaluations: list[DetailedEvaluation]) -> Iterator[str]:
-    first: dict[str, str] = {}
+def _unlike(evaluations: list[DetailedEvaluation], exploring: Collection[str]) -> Iterator[str]:
+    first: dict[tuple[str, bool], str] = {}
     for item in evaluations:
-        if first.setdefault(item.split, item.evaluator_hash) != item.evaluator_hash:
+        way = item.split, item.run_id in exploring
+        if first.setdefault(way, item.evaluator_hash) != item.evaluator_hash:
             yield f"{item.run_id}: its {item.phase} score was measured in another way than the first on {item.split}"
 
 

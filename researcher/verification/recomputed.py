@@ -20,6 +20,8 @@ from experiments_db import (
     Finding,
     IterationDocument,
     JsonObject,
+    NotebookEntry,
+    NoteKind,
     Outcome,
     Run,
     Severity,
@@ -98,6 +100,12 @@ class RecomputedStore(ExperimentStore):
         self.written.hypotheses[hypothesis_id] = (verdict, reason)
         found = next(item for item in self._hypotheses() if item.id == hypothesis_id)
         return replace(found, verdict=verdict, verdict_reason=reason)
+
+    def write_note(
+        self, study_id: str, key: str, kind: NoteKind, text: str, *, iteration: int, author: str
+    ) -> NotebookEntry:
+        # The notebook only repeats what the analysis says, which is compared itself.
+        return NotebookEntry(0, study_id, key, iteration, kind, author, text, 0.0)
 
     def append_event(self, study_id: str, kind: str, message: str, **values: Any) -> Event:
         severity = values.get("severity", Severity.INFO)

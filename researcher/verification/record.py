@@ -10,9 +10,11 @@ from collections.abc import Iterator
 
 from experiments_db import BudgetKind, ExperimentStore, RunStatus, StoredCharter, Study, hash_json
 from researcher.evaluator import FINAL, TEST
+from researcher.execution.rungs import cost_of
+from researcher.execution.runs import list_all_trials
 from researcher.study.ending import ROWS_CHANGED
 from researcher.study.log import charter_from_json, plan_from_json
-from researcher.verification.result import RecordCheck, differences
+from researcher.verification.result import TOLERANCE, RecordCheck, differences
 
 
 def check_rows(store: ExperimentStore, study: Study) -> Iterator[RecordCheck]:
@@ -95,10 +97,11 @@ def check_runs(store: ExperimentStore, study_id: str, charter: StoredCharter) ->
         for run in runs
         if run.status is RunStatus.FINISHED and run.id not in scored
     ]
-    begun = {(run.experiment_id, run.seed) for run in runs if run.status is not RunStatus.PLANNED or run.server_url}
+    trials = list_all_trials(store, study_id)
+    begun = [each for each in trials if any(run.status is not RunStatus.PLANNED or run.server_url for run in each.runs)]
     # A trial is charged once it is claimed, just before its launch is on record.
-    claimed = {(run.experiment_id, run.seed) for run in runs}
+    least, most = (sum(cost_of(each.runs[-1], each.experiment) for each in items) for items in (begun, trials))
     charged = store.sum_budget(study_id)[BudgetKind.RUNS]
-    if not len(begun) <= charged <= len(claimed):
-        mismatches.append(f"{charged:g} runs are charged to the budget, {len(begun)} were launched")
+    if not least - TOLERANCE <= charged <= most + TOLERANCE:
+        mismatches.append(f"{charged:g} runs are charged to the budget, {least:g} were launched")
     return RecordCheck("runs", len(runs), tuple(mismatches))

@@ -229,16 +229,19 @@ class _Repeat:
             author=known.author,
             is_baseline=known.is_baseline,
         )
-        seed = self.record.run.seed
-        run = self.store.claim_run(experiment.id, seed, study.id, job=job_of(study.id, experiment, seed, 1))
+        seed, rung = self.record.run.seed, self.record.run.rung
+        # A run that went on from a checkpoint is repeated from the start.
+        job = job_of(study.id, experiment, seed, 1, rung)
+        run = self.store.claim_run(experiment.id, seed, study.id, rung=rung, job=job)
         return experiment, self.store.update_run(run.id, status=RunStatus.LAUNCHING)
 
     def _end_as_the_record(self, url: str, run: Run) -> Run:
         """Shorten the repeat to the steps of the record if that run was ended early."""
         if self.record.steps == total_steps(run.job):
             return run
-        with self.pool.connect(url) as client:
-            client.change_job({"total_steps": self.record.steps})
+        if not run.rung:
+            with self.pool.connect(url) as client:
+                client.change_job({"total_steps": self.record.steps})
         external = {**self.store.get_run(run.id).external_ids, ENDED_AT: self.record.steps}
         return self.store.update_run(run.id, external_ids=external)
 
@@ -306,7 +309,9 @@ def _curve(store: ExperimentStore, run_id: str) -> list[tuple[int, float | None]
 def _spread_of_seeds(store: ExperimentStore, record: _Record) -> float:
     """Return the standard deviation of the arm's scores over its seeds; 0 for fewer than two scores."""
     finished = [
-        run.id for run in store.list_runs(experiment_id=record.experiment.id) if run.status is RunStatus.FINISHED
+        run.id
+        for run in store.list_runs(experiment_id=record.experiment.id)
+        if run.status is RunStatus.FINISHED and run.rung == record.run.rung
     ]
     scores = store.list_evaluations(run_ids=finished, phase=FINAL, split=record.charter.search_split)
     return stdev(item.mean for item in scores) if len(scores) > 1 else 0.0

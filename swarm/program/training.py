@@ -168,6 +168,7 @@ def measure(
     *,
     split: Split = Split.VALIDATION,
     episodes: int = 200,
+    skip: int = 0,
     max_workers: int = 64,
     worst: float = 0.0,
     seed: int | None = None,
@@ -179,16 +180,16 @@ def measure(
 ) -> Evaluation:
     """Return the score of the served weights on held-out tasks, by the environment's grades.
 
-    The program's own reward is not used. An attempt that fails because of the program scores `worst`. An attempt that
-    fails because of the system is repeated. `seed` fixes the sampling seeds of all attempts. `attempt_calls` and
-    `attempt_tokens` limit the model calls and the sampled tokens of each. `on_attempt` is called from the thread of
-    each attempt when it begins, and `on_end` when it has ended. With a team, the weight versions are those of the first
-    role.
+    The tasks are the `episodes` of the split after the first `skip`. The program's own reward is not used. An attempt
+    that fails because of the program scores `worst`. An attempt that fails because of the system is repeated. `seed`
+    fixes the sampling seeds of all attempts. `attempt_calls` and `attempt_tokens` limit the model calls and the sampled
+    tokens of each. `on_attempt` is called from the thread of each attempt when it begins, and `on_end` when it has
+    ended. With a team, the weight versions are those of the first role.
     """
     clients = clients_of(servers)
     (name, first), *others = clients.items()
     _refuse_second_agent(program, environment, clients)
-    items = list(islice(environment.tasks(split), episodes))
+    items = list(islice(environment.tasks(split), skip, skip + episodes))
     by_id = {each.task.task_id: each for each in items}
     watches = {role: ServerWatch(client) for role, client in clients.items()}
     # The limits and the temperature go to the server, because the program must not see that it is evaluated.

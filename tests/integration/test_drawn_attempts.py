@@ -70,6 +70,13 @@ def test_what_the_environment_breaks_is_made_again_as_the_same_attempt(server: S
     assert replies(server, measure(server, load_environment("reverse"), episodes=6, seed=8).episode_ids) != said
 
 
+def test_a_score_may_leave_out_the_first_tasks_of_a_split(server: SwarmClient) -> None:
+    environment = load_environment("reverse")
+    all_tasks = list(measure(server, environment, episodes=5).rewards)
+
+    assert list(measure(server, environment, episodes=2, skip=3).rewards) == all_tasks[3:]
+
+
 def test_a_program_is_bounded_in_training_and_in_evaluation_alike(server: SwarmClient) -> None:
     def ask_three_times(task: Any, model: Any, session: Any) -> Any:
         for _ in range(3):

@@ -1,4 +1,7 @@
-"""Analyze: the judge compares the scores of the plan; the result becomes findings and verdicts on hypotheses."""
+"""Analyze: the judge compares the scores of the plan; the result becomes findings and verdicts on hypotheses.
+
+An exploring plan is only described: its arms are ranked, nothing is compared, and its hypotheses stay open.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,37 @@ from researcher.charter import Charter
 from researcher.judge import Family, judge
 from researcher.loop.deps import Deps
 from researcher.loop.state import ResearchState
-from researcher.plan import Plan
+from researcher.plan import Plan, Stage
+from researcher.search.description import describe_round
+from researcher.search.record import read_tree
+from researcher.study.exclusions import find_excluded
 from researcher.study.findings import record_verdicts
+from researcher.study.notebook import Notebook
 from researcher.study.scores import StudyScores, choose_for_plan, read_scores
 
 
 def analyze(deps: Deps, state: ResearchState) -> ResearchState:
     charter, iteration = deps.log.charter(), state["iteration"]
-    analysis = judge_study(deps, charter, iteration)
+    excluded = find_excluded(deps.store, deps.study_id, until=iteration)
+    planned = deps.log.find_plan(iteration)
+    assert planned is not None, "the plan node has written it"
+    if planned.stage is Stage.EXPLORE:
+        analysis = _describe(deps, charter, iteration)
+    else:
+        analysis = judge_study(deps, charter, iteration)
     analyses = (*deps.log.history().analyses, analysis)
-    record_verdicts(deps.store, deps.study_id, charter, analyses, iteration, deps.log.disqualified(until=iteration))
+    record_verdicts(deps.store, deps.study_id, charter, analyses, iteration, excluded)
+    Notebook(deps.store, deps.study_id).note_results(charter, planned, analysis)
     deps.log.write_analysis(iteration, analysis, _headline(analysis))
     return state
+
+
+def _describe(deps: Deps, charter: Charter, iteration: int) -> Analysis:
+    """Return the scores of the explored arms; comparisons are those of an earlier claim."""
+    tree = read_tree(deps.store, deps.study_id, charter, until=iteration)
+    earlier = deps.log.find_analysis(iteration - 1)
+    excluded = find_excluded(deps.store, deps.study_id, until=iteration)
+    return describe_round(charter, tree, () if earlier is None else earlier.comparisons, excluded)
 
 
 def judge_study(deps: Deps, charter: Charter, iteration: int) -> Analysis:
@@ -35,19 +57,22 @@ def judge_study(deps: Deps, charter: Charter, iteration: int) -> Analysis:
         family_of(plans, scores, charter),
         () if earlier is None else earlier.comparisons,
         scores.reasons,
-        deps.log.disqualified(until=iteration),
+        find_excluded(deps.store, deps.study_id, until=iteration),
     )
 
 
 def family_of(plans: Sequence[Plan], scores: StudyScores, charter: Charter) -> Family:
     """Return the family of comparisons of the last plan, which stays fixed whatever happens to its arms."""
-    *earlier, plan = plans
+    *before, plan = plans
+    earlier = [each for each in before if each.stage is Stage.CLAIM]
     names = {arm.name for arm in plan.arms}
     related = [each for each in earlier if plan.pools_runs and names & _compared(each, charter)]
     return Family(
         iteration=plan.iteration,
         runs=choose_for_plan(plan, earlier, scores.runs),
         size=max(len(_compared(each, charter)) for each in (*related, plan)),
+        claim=plan.claim,
+        primary=plan.primary,
         contrasts={
             hypothesis_key(plan.iteration, index): item.contrast
             for index, item in enumerate(plan.hypotheses)
@@ -69,4 +94,5 @@ def _compared(plan: Plan, charter: Charter) -> set[str]:
 def _headline(analysis: Analysis) -> str:
     means = {item.arm: item.mean for item in analysis.arms}
     ranked = ", ".join(f"{arm} {means[arm]:.3f}" for arm in analysis.ranking)
-    return f"Ranking: {ranked or 'no arm has a score'}."
+    what = "Explored so far" if analysis.stage is Stage.EXPLORE else "Ranking"
+    return f"{what}: {ranked or 'no arm has a score'}."

@@ -18,6 +18,7 @@ from researcher.loop.system_faults import refuse_to_blame
 from researcher.plan import Arm, ArmProgram, ProgramProblem
 from researcher.planner.rules import PROGRAM
 from researcher.servers.server_pool import Slot
+from researcher.study.notebook import Notebook
 from swarm.job import build_job
 
 MAX_REPAIRS = 3
@@ -33,6 +34,7 @@ def check(deps: Deps, state: ResearchState) -> ResearchState:
         if problems:
             note = f"rejected by check: {_in_one_line(problems[0])}"
             deps.store.revise_experiment(experiment.id, status=ExperimentStatus.INVALID, note=note)
+            Notebook(deps.store, deps.study_id).note_rejected(state["iteration"], arm.name, note)
             deps.log.warn("arm.rejected", f"{arm.name}: {note}")
         else:
             deps.store.revise_experiment(experiment.id, status=ExperimentStatus.READY)
@@ -173,7 +175,7 @@ def _find_leak(deps: Deps, experiment: Experiment) -> tuple[ProgramProblem, ...]
     charter = deps.log.charter()
     judged = deps.environments.open(charter.environment)
     trained = deps.environments.open(experiment.train_environment)
-    question = find_held_out(trained, judged, (charter.search_split, charter.test_split), charter.eval_episodes)
+    question = find_held_out(trained, judged, (charter.search_split, charter.test_split), charter.held_out)
     if question is None:
         return ()
     return (ProgramProblem("environment", f"it trains on a task that it is judged by: {question[:100]!r}"),)

@@ -11,6 +11,7 @@ from researcher.charter import Charter
 from researcher.errors import BudgetExceeded, PlannerError
 from researcher.loop.deps import Deps
 from researcher.loop.nodes.analyze import analyze
+from researcher.loop.nodes.plan import gather_history
 from researcher.loop.state import ResearchState
 from researcher.planner.base import Action, Decision, History
 from researcher.planner.claims import Claim
@@ -18,16 +19,21 @@ from researcher.report.claims import check_claims
 from researcher.report.numbers.facts import gather
 from researcher.study.changes.continuation import find_continuation
 from researcher.study.log import AUTOMATIC, BUDGET_USED_UP, DISQUALIFIED, JUDGED, to_json
+from researcher.study.notebook import Notebook
 
 MAX_PLANS = 50
 """The most plans of a study, for planners that never stop, whatever the budget."""
+MAX_ROUNDS = 2_000
+"""The same limit for a search, whose rounds of exploration may be small."""
 
 
 def decide(deps: Deps, state: ResearchState) -> ResearchState:
     iteration = state["iteration"]
-    charter, history = deps.charter(), deps.log.history()
+    charter = deps.charter()
+    history = gather_history(deps, charter)
     analysis = history.analyses[-1]
     claims = _interpret(deps, charter, analysis, history)
+    words = _in_words(deps, claims)
     decision = _choose(deps, state, charter, analysis, history)
     out = _ruled_out(deps, charter, decision)
     stored = deps.store.record_decision(
@@ -38,7 +44,7 @@ def decide(deps: Deps, state: ResearchState) -> ResearchState:
         finding_ids=[item.id for item in deps.store.list_findings(study_id=deps.study_id, iteration=iteration)],
         details={
             "claims": [to_json(claim) for claim in claims],
-            "interpretation": _in_words(deps, claims),
+            "interpretation": words,
             "author": decision.author or deps.planner.name,
             BUDGET_USED_UP: decision.is_budget_used_up,
             DISQUALIFIED: out,
@@ -47,11 +53,14 @@ def decide(deps: Deps, state: ResearchState) -> ResearchState:
         replace=_is_reopened(deps, iteration),
     )
     deps.log.note("decision.made", f"{stored.action}: {stored.reason}")
+    notebook, author = Notebook(deps.store, deps.study_id), str(stored.details["author"])
+    notebook.note_reading(iteration, str(stored.details["interpretation"]), deps.planner.name)
+    notebook.note_decision(iteration, stored.action, stored.reason, author, decision.lessons)
     for arm, reason in stored.details.get(DISQUALIFIED, {}).items():
         deps.log.warn("arm.disqualified", f"{arm} is out: {reason}")
     if stored.details.get(DISQUALIFIED):
         analyze(deps, state)
-    if stored.action == Action.REFINE.value:
+    if stored.action in (Action.REFINE.value, Action.CONFIRM.value):
         return {**state, "iteration": iteration + 1}
     return {**state, "is_halted": True, "is_budget_used_up": bool(stored.details.get(BUDGET_USED_UP))}
 
@@ -94,8 +103,9 @@ def _choose(deps: Deps, state: ResearchState, charter: Charter, analysis: Analys
         return Decision(Action.STOP, "The budget is spent.", author=AUTOMATIC, is_budget_used_up=True)
     if reason := deps.ledger.find_exhausted():
         return Decision(Action.STOP, f"The budget is spent: {reason}", author=AUTOMATIC, is_budget_used_up=True)
-    if len(history.plans) >= MAX_PLANS:
-        return Decision(Action.STOP, f"{MAX_PLANS} plans have been carried out.", author=AUTOMATIC)
+    most = MAX_PLANS if charter.search is None else MAX_ROUNDS
+    if len(history.plans) >= most:
+        return Decision(Action.STOP, f"{most} plans have been carried out.", author=AUTOMATIC)
     continuation = find_continuation(deps.store, deps.study_id)
     if continuation is not None and continuation.last_iteration == state["iteration"]:
         return Decision(

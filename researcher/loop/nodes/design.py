@@ -1,9 +1,10 @@
-"""Design: the number of runs of each arm of the first plan, and their power, chosen before the arms are compared.
+"""Design: the number of runs of each arm of the first plan with a claim, and their power, before arms are compared.
 
 Place in the flow: between check and launch. The variance of a run's score comes from earlier studies of the same
 environment and model, or from a pilot. The pilot is the first runs of the baseline: `launch` begins them alone, and
 they later count as the baseline's own. The arms were planned before, so the pilot chooses no arm. It sets the number of
-runs by its variance alone, which does not show which arm is better.
+runs by its variance alone, which does not show which arm is better. In a search this is the confirmation: it has
+the part of the budget that belongs to it, and goes on with less power than wanted, because the exploration is done.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
+from experiments_db import BudgetKind
 from researcher.charter import Charter, SampleSizeGoal
 from researcher.errors import Underpowered
 from researcher.execution.runs import Trial, TrialState, list_trials
@@ -22,7 +24,8 @@ from researcher.judge.samples import ScoredRun
 from researcher.loop.deps import Deps
 from researcher.loop.nodes.write_program import planned_iteration
 from researcher.loop.state import ResearchState
-from researcher.plan import Plan
+from researcher.plan import Plan, Stage
+from researcher.search.allowance import runs_for_claim
 from researcher.study.log import charter_from_json
 from researcher.study.scores import read_scores
 
@@ -32,9 +35,10 @@ MAX_STUDIES = 200
 
 
 def design(deps: Deps, state: ResearchState) -> ResearchState:
-    """Choose the sample size of the first plan.
+    """Choose the sample size of the first plan with a claim.
 
-    Raises Underpowered if the study cannot reach the power it needs, unless a person chose the seeds or accepted that.
+    Raises Underpowered if a comparing study cannot reach the power it needs, unless a person chose the seeds or
+    accepted that.
     """
     charter, planned = deps.charter(), planned_iteration(deps.log, state)
     goal = charter.sample_size
@@ -48,19 +52,32 @@ def design(deps: Deps, state: ResearchState) -> ResearchState:
         goal,
         spread,
         len(planned.arms),
-        max_runs=charter.budget.max_runs,
+        primary=len(planned.primary),
+        max_runs=_most_runs(deps, charter, planned),
         run_seconds=_seconds_of_a_run(deps, charter, planned),
         parallel=len(deps.pool.slots),
     )
-    if goal.seeds is None and not goal.is_underpowered and size.power < goal.min_power:
+    if goal.seeds is None and not goal.is_underpowered and size.power < goal.min_power and charter.search is None:
         raise Underpowered(refuse(goal, size))
-    seeds = tuple(range(size.seeds)) if goal.seeds is None else planned.seeds
+    first = planned.seeds[0]
+    seeds = tuple(range(first, first + size.seeds)) if goal.seeds is None else planned.seeds
     deps.log.write_plan(replace(planned, seeds=seeds, sample_size=size), describe(goal, size), kind="plan.sized")
     return state
 
 
 def needs_design(charter: Charter, planned: Plan) -> bool:
-    return charter.sample_size is not None and planned.iteration == 0 and planned.sample_size is None
+    is_first = planned.stage is Stage.CLAIM and planned.claim == 0
+    return charter.sample_size is not None and is_first and planned.sample_size is None
+
+
+def _most_runs(deps: Deps, charter: Charter, planned: Plan) -> int | None:
+    """Return the most runs that the plan may have; None without a limit."""
+    if charter.search is None:
+        return charter.budget.max_runs
+    # The runs of the pilot are charged already, and the plan counts them too.
+    pilot = sum(bool(trial.runs) for trial in pilot_trials(deps, charter, planned))
+    used = deps.ledger.used()[BudgetKind.RUNS] - pilot
+    return runs_for_claim(charter, charter.search, used=used, claims=planned.claim)
 
 
 def pilot_trials(deps: Deps, charter: Charter, planned: Plan) -> list[Trial]:

@@ -48,7 +48,8 @@ def score_steps(deps: Deps, state: ResearchState) -> ResearchState:
     if not charter.eval_every:
         return state
     trials = list_all_trials(deps.store, deps.study_id)
-    finished = [trial.finished for trial in trials if trial.finished is not None]
+    # Exploring runs are compared at their rungs alone.
+    finished = [trial.finished for trial in trials if trial.finished is not None and not trial.rung]
     evaluator = deps.evaluator()
     score_checkpoints(
         deps,
@@ -83,14 +84,16 @@ def _measure(deps: Deps, active: ActiveRun, run: Run, url: str) -> None:
 
 def _finish(deps: Deps, active: ActiveRun) -> None:
     """Record that a run is finished; after an early end, it counts with the score of the weights so far."""
-    ended_at = deps.store.get_run(active.run_id).external_ids.get(ENDED_AT)
+    run = deps.store.get_run(active.run_id)
+    ended_at = run.external_ids.get(ENDED_AT)
     reason, diagnosis = f"all {active.steps} steps done", None
     if ended_at is not None:
-        reason = f"ended at its training quota: {ended_at} steps"
+        what = "rung" if run.rung else "training quota"
+        reason = f"ended at its {what}: {ended_at} steps"
     if active.diagnosis is not None:
         reason = f"stopped early after step {ended_at}: {active.diagnosis.sentence}"
         diagnosis = active.diagnosis.as_recorded()
-    run = deps.store.update_run(active.run_id, status=RunStatus.FINISHED, exit_reason=reason, diagnosis=diagnosis)
+    deps.store.update_run(run.id, status=RunStatus.FINISHED, exit_reason=reason, diagnosis=diagnosis)
     deps.ledger.end_run(run.id)
     split = deps.log.charter().search_split
     scores = {item.phase: item.mean for item in deps.store.list_evaluations(run_ids=[run.id], split=split)}

@@ -59,13 +59,14 @@ def final_test(deps: Deps, state: ResearchState) -> ResearchState:
 def choose_finalists(log: StudyLog, charter: Charter) -> list[str]:
     """Return the arms to score, best first and the baseline last, among those with finished runs.
 
-    A disqualified arm is not ranked, so it is never a finalist.
+    A disqualified arm is not ranked, so it is never a finalist. Exploring runs make no finalist.
     """
     history = log.history()
     if not history.analyses:
         return []
     last = history.analyses[-1]
-    finished = {trial.experiment.name for trial in list_all_trials(log.store, log.study_id) if trial.finished}
+    trials = [trial for trial in list_all_trials(log.store, log.study_id) if not trial.rung]
+    finished = {trial.experiment.name for trial in trials if trial.finished}
     kept = {item.arm for item in last.comparisons if item.verdict is Verdict.KEEP}
     best_first = sorted((arm for arm in last.ranking if arm in finished), key=lambda arm: arm not in kept)
     has_runner_up = _is_best_asked(history) or best_first[:1] == [charter.baseline]
@@ -80,7 +81,8 @@ def _is_best_asked(history: History) -> bool:
 
 
 def _unscored(deps: Deps, charter: Charter, arms: list[str]) -> list[Run]:
-    runs = [trial.finished for trial in list_all_trials(deps.store, deps.study_id) if trial.experiment.name in arms]
+    trials = (trial for trial in list_all_trials(deps.store, deps.study_id) if not trial.rung)
+    runs = [trial.finished for trial in trials if trial.experiment.name in arms]
     finished = [run for run in runs if run is not None]
     unscored = [run for run in finished if deps.store.find_evaluation(run.id, TEST, charter.test_split) is None]
     pruned = [run for run in unscored if run.external_ids.get("checkpoint") in run.external_ids.get(PRUNED, ())]

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from researcher.charter import Charter, FrameRequest, JudgedBy
+from researcher.errors import TopicInvalid
 from researcher.execution.environments import count_tasks
 from researcher.loop.deps import Deps
 from researcher.loop.state import ResearchState
 from researcher.question.wording import describe_question
+from researcher.search.rules import LEAST_EPISODES
 from researcher.study.log import to_json
 from swarm.environments import is_bundled
 
@@ -30,16 +32,13 @@ def _on_environment(deps: Deps, charter: Charter, request: FrameRequest) -> Char
     """Return the charter with its environment, and with at most as many tasks per score as there are."""
     reference = charter.environment_name if request.environment is None else request.environment.reference
     environment = deps.environments.open(reference)
-    held_out = count_tasks(environment, charter.search_split, charter.eval_episodes)
-    assumptions = charter.assumptions
-    if held_out < charter.eval_episodes:
-        assumptions += (f"The {charter.search_split} split has {held_out} tasks: a score is over all of them.",)
+    held_out = count_tasks(environment, charter.search_split, charter.held_out)
+    charter = _within_split(charter, held_out)
     return _in_units_of_metric(
         replace(
             charter,
             environment=reference,
             environment_digest=environment.digest,
-            eval_episodes=held_out,
             # A planner may choose how runs are measured, where no person has.
             eval_every=charter.eval_every or request.eval_every or 0,
             judged_by=request.judged_by if charter.judged_by is JudgedBy.FINAL else charter.judged_by,
@@ -48,8 +47,37 @@ def _on_environment(deps: Deps, charter: Charter, request: FrameRequest) -> Char
             attempt_tokens=request.attempt_tokens if charter.attempt_tokens is None else charter.attempt_tokens,
             # A grader that a person wrote may give any number; those of the bundled environments give 0 to 1.
             metric_range=(0.0, 1.0) if is_bundled(reference) else charter.metric_range,
-            assumptions=assumptions,
         )
+    )
+
+
+def _within_split(charter: Charter, held_out: int) -> Charter:
+    """Return the charter with as many episodes per score as the search split has tasks for.
+
+    Raises TopicInvalid if a search has too few tasks for scores of exploring and of claiming runs.
+    """
+    if held_out >= charter.held_out:
+        return charter
+    split, rules = charter.search_split, charter.search
+    if rules is None:
+        sentence = f"The {split} split has {held_out} tasks: a score is over all of them."
+        return replace(charter, eval_episodes=held_out, assumptions=(*charter.assumptions, sentence))
+    if held_out < 2 * LEAST_EPISODES:
+        raise TopicInvalid(
+            f"{charter.environment_name} has {held_out} {split} tasks, and a search needs {2 * LEAST_EPISODES}: one "
+            "half to explore with, the other to confirm what it finds: add tasks, or compare given arms with --vary"
+        )
+    explored = round(held_out * rules.episodes / charter.held_out)
+    explored = min(max(explored, LEAST_EPISODES), held_out - LEAST_EPISODES)
+    sentence = (
+        f"The {split} split has {held_out} tasks: {explored} are for exploring, and a score that a claim rests on is "
+        f"over the other {held_out - explored}."
+    )
+    return replace(
+        charter,
+        eval_episodes=held_out - explored,
+        search=replace(rules, episodes=explored),
+        assumptions=(*charter.assumptions, sentence),
     )
 
 

@@ -1,4 +1,8 @@
-"""Launch: free servers get open trials of the plan; the key of a run is stored before its server receives it."""
+"""Launch: free servers get open trials of the plan; the key of a run is stored before its server receives it.
+
+An exploring run goes on from the checkpoint of the arm's former rung, if its server can read it. After a failure it is
+trained from the start.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,14 @@ from experiments_db import BudgetKind, Run, RunStatus, Severity
 from researcher.errors import BudgetExceeded
 from researcher.execution.early_stopping import WATCHED, Diagnosis
 from researcher.execution.run_record import ENDED_BY
-from researcher.execution.runs import Trial, TrialState, gpus_of, job_of, run_key, total_steps, trial_key
+from researcher.execution.rungs import FROM_RUNG, cost_of
+from researcher.execution.runs import RESUME_FROM, Trial, TrialState, gpus_of, job_of, run_key, total_steps
 from researcher.loop.deps import ActiveRun, Deps, Phase
 from researcher.loop.nodes.design import needs_design, pilot_trials
 from researcher.loop.nodes.write_program import is_trusted, planned_iteration
 from researcher.loop.outages import note_servers
 from researcher.loop.pruning import has_space
+from researcher.loop.resumption import find_former, is_readable, take_slot
 from researcher.loop.state import ResearchState
 from researcher.servers.server_pool import Slot
 
@@ -22,13 +28,13 @@ from researcher.servers.server_pool import Slot
 def launch(deps: Deps, state: ResearchState) -> ResearchState:
     note_servers(deps)
     for trial in open_trials(deps, state):
-        slot = deps.pool.take(trial.failed_on)
+        slot = take_slot(deps, trial)
         if slot is None and deps.pool.is_any_answering:
             # The next trial avoids other servers than this one, so it may find a free server.
             continue
         try:
             # Another attempt at a trial that was paid for is free.
-            deps.ledger.ensure_can_launch(0 if trial.runs else 1)
+            deps.ledger.ensure_can_launch(0 if trial.runs else _least_cost(deps, trial))
         except BudgetExceeded as error:
             if slot is not None:
                 deps.pool.give_back(slot)
@@ -77,18 +83,37 @@ def has_work(deps: Deps, state: ResearchState) -> bool:
 
 def claim(deps: Deps, trial: Trial, slot: Slot) -> None:
     """Claim the trial's next attempt for a slot and begin it. May be repeated after a failure."""
-    job = job_of(deps.study_id, trial.experiment, trial.seed, trial.attempt)
-    key = run_key(deps.study_id, trial.experiment.name, trial.seed, trial.attempt)
-    run = deps.store.claim_run(trial.experiment.id, trial.seed, key, attempt=trial.attempt, job=job)
+    run = _claim_row(deps, trial, slot)
     # Before the run counts as launched: from then on its trial is not open, and would not be claimed again.
     charge(deps, trial, run)
     run = deps.store.update_run(run.id, status=RunStatus.LAUNCHING, server_url=slot.url)
     begin(deps, trial, run, slot)
 
 
+def _claim_row(deps: Deps, trial: Trial, slot: Slot) -> Run:
+    """Claim the trial's next attempt, which goes on from the former rung where the slot's server can read it."""
+    name, seed, attempt, rung = trial.experiment.name, trial.seed, trial.attempt, trial.rung
+    job = job_of(deps.study_id, trial.experiment, seed, attempt, rung)
+    former = find_former(deps, trial)
+    if former is not None and is_readable(deps, former, slot):
+        job[RESUME_FROM] = former.external_ids["checkpoint"]
+    key = run_key(deps.study_id, name, seed, attempt, rung)
+    run = deps.store.claim_run(trial.experiment.id, seed, key, rung=rung, attempt=attempt, job=job)
+    if former is None or run.job.get(RESUME_FROM) is None:
+        return run
+    return deps.store.update_run(run.id, external_ids={**run.external_ids, FROM_RUNG: former.rung})
+
+
+def _least_cost(deps: Deps, trial: Trial) -> float:
+    """Return the full runs that the trial costs if it goes on from its former rung."""
+    former = find_former(deps, trial)
+    steps = total_steps(trial.experiment.job)
+    return (trial.rung - (former.rung if former else 0)) / steps if trial.rung else 1.0
+
+
 def charge(deps: Deps, trial: Trial, run: Run) -> None:
-    """Charge the budget for the trial of a run; each trial is charged once."""
-    deps.ledger.charge(BudgetKind.RUNS, 1, trial_key(trial.experiment.name, trial.seed), run_id=run.id)
+    """Charge the budget for the trial of a run; each trial is charged once, as its last attempt costs."""
+    deps.ledger.charge(BudgetKind.RUNS, cost_of(run, trial.experiment), trial.key, run_id=run.id)
 
 
 def begin(deps: Deps, trial: Trial, run: Run, slot: Slot, *, phase: Phase = Phase.PREPARING) -> ActiveRun:

@@ -15,7 +15,7 @@ from researcher.execution.background import Drained
 from researcher.execution.early_stopping import STALL, Diagnosis
 from researcher.execution.failure_reason import in_one_line, last_words
 from researcher.execution.run_record import ENDED_AT, ENDED_BY, RunRejected
-from researcher.execution.runs import FAILURE, OWN_DOING, PROGRAM, TRAINING_SECONDS, UNSCORED, job_of
+from researcher.execution.runs import FAILURE, OWN_DOING, PROGRAM, TRAINING_SECONDS, UNSCORED, job_of_run
 from researcher.execution.storage import is_storage_outage
 from researcher.execution.training_quota import ends_at_a_quota
 from researcher.loop.budget_stop import stop_over_budget
@@ -30,6 +30,7 @@ from researcher.servers.job_end import EndedTraining, end_job, stop_job
 from researcher.servers.launching import refuse_own_successor
 from researcher.servers.server_pool import is_outage
 from researcher.study.log import DIAGNOSED
+from researcher.study.notebook import Notebook
 from swarm import SwarmError
 from swarm.errors import ProgramFailure
 from swarm.processes import KILLED, tail
@@ -115,7 +116,7 @@ def _look_at(deps: Deps, active: ActiveRun) -> None:
         active.phase = Phase.TRAINED
     elif is_engine_gone(active, status.state, time.monotonic()):
         fail(deps, active, f"the engine is {status.state} at step {status.step}: {status.reason or 'stopped'}")
-    elif code == 0 and ends_at_a_quota(deps.log.charter()):
+    elif code == 0 and ends_at_a_quota(deps.log.charter(), deps.store.get_run(active.run_id)):
         # The program ends by itself with the step that reaches the quota, and only then.
         end_training(deps, active)
     elif code == KILLED and active.kills < MAX_KILLS:
@@ -165,9 +166,9 @@ def _has_lost_its_place(deps: Deps, active: ActiveRun, state: str, code: int | N
     Its program may not have survived the outage, and the engine may not run again. Neither is the run's fault.
     """
     assert active.slot.url is not None, "a run in training has a server"
+    run = deps.store.get_run(active.run_id)
     try:
         with deps.pool.connect(active.slot.url) as client:
-            run = deps.store.get_run(active.run_id)
             launched = client.find_launch(run.idempotency_key)
             if launched is not None and launched.outcome == "replaced":
                 refuse_own_successor(client, run)
@@ -181,7 +182,8 @@ def _has_lost_its_place(deps: Deps, active: ActiveRun, state: str, code: int | N
         lose(deps, active, f"server {active.slot.name} came back without it")
         return True
     is_at_work = state in ("ROLLING", "DRAINING", "TRAINING", "EXPORTING", "BOOTING")
-    is_program_gone = code is not None and is_at_work and not (code == 0 and ends_at_a_quota(deps.log.charter()))
+    is_at_its_end = code == 0 and ends_at_a_quota(deps.log.charter(), run)
+    is_program_gone = code is not None and is_at_work and not is_at_its_end
     if launched.outcome != "stopped" and not is_program_gone:
         return False
     if active.child is not None:
@@ -327,7 +329,8 @@ def fail(deps: Deps, active: ActiveRun, reason: str, *, diagnosis: Diagnosis | N
     if diagnosis is not None:
         sentence = in_one_line(diagnosis.sentence)
         found = {"kind": diagnosis.kind, "sentence": sentence, "is_retried": diagnosis.is_retried}
-    deps.store.update_run(active.run_id, status=RunStatus.FAILED, exit_reason=reason, diagnosis=found)
+    run = deps.store.update_run(active.run_id, status=RunStatus.FAILED, exit_reason=reason, diagnosis=found)
+    Notebook(deps.store, deps.study_id).note_failed_run(run, active.name, found["sentence"])
     deps.ledger.end_run(active.run_id)
     deps.log.warn("run.failed", f"{active.name} failed: {reason}", run_id=active.run_id)
     deps.active_runs.remove(active)
@@ -337,4 +340,4 @@ def fail(deps: Deps, active: ActiveRun, reason: str, *, diagnosis: Diagnosis | N
 
 def _own_name(deps: Deps, active: ActiveRun) -> str:
     run = deps.store.get_run(active.run_id)
-    return str(job_of(deps.study_id, active.experiment, run.seed, run.attempt)["experiment_name"])
+    return str(job_of_run(run, active.experiment)["experiment_name"])

@@ -1,4 +1,7 @@
-"""Plan: the planner's next iteration becomes hypotheses and arms in the database."""
+"""Plan: the planner's next iteration becomes hypotheses and arms in the database.
+
+The next iteration of a search is a round of exploration or a confirmation (explore.py).
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,13 @@ from researcher.errors import BudgetExceeded
 from researcher.execution.runs import TrialState, list_all_trials
 from researcher.loop.deps import Deps
 from researcher.loop.nodes.analyze import hypothesis_key
+from researcher.loop.nodes.explore import add_exploration, count_claims, next_plan
 from researcher.loop.state import ResearchState
-from researcher.plan import Arm, Plan
+from researcher.plan import Arm, Plan, Stage
 from researcher.planner.base import History
 from researcher.study.changes.continuation import adapt, find_continuation
+from researcher.study.log import to_json
+from researcher.study.notebook import Notebook
 
 EARLIER_FINDINGS = 20
 """The most findings of other studies that are read, so that they fit a prompt and a person's patience."""
@@ -27,26 +33,57 @@ def plan(deps: Deps, state: ResearchState) -> ResearchState:
         if iteration and (reason := deps.ledger.find_exhausted()):
             deps.log.warn("budget.used_up", f"No further plan: {reason}")
             return {**state, "is_halted": True, "is_budget_used_up": True}
-        proposed = deps.planner.plan(charter, _history(deps, charter))
-        proposed = adapt(proposed, find_continuation(deps.store, deps.study_id), deps.log.history())
+        history = gather_history(deps, charter)
+        proposed = _propose(deps, charter, history)
+        if proposed is None:
+            return {**state, "is_halted": True}
         arms = tuple(_with_checkpoints(arm, charter) for arm in proposed.arms)
-        planned = replace(proposed, iteration=iteration, arms=arms, author=proposed.author or deps.planner.name)
+        planned = replace(
+            proposed,
+            iteration=iteration,
+            arms=arms,
+            author=proposed.author or deps.planner.name,
+            claim=count_claims(history),
+        )
         if not _adds_runs(deps, planned):
             deps.log.note("plan.empty", "The next plan adds no run to those there are, so the study ends here.")
             return {**state, "is_halted": True}
         names = ", ".join(arm.name for arm in planned.arms)
-        run = {(item.experiment.name, item.seed) for item in list_all_trials(deps.store, deps.study_id)}
-        count = len({(arm.name, seed) for arm in planned.arms for seed in planned.seeds} - run)
-        if iteration and (reason := _too_dear(deps, count)):
+        run = {(item.experiment.name, item.seed, item.rung) for item in list_all_trials(deps.store, deps.study_id)}
+        count = len(_runs_of(planned) - run)
+        if iteration and planned.stage is Stage.CLAIM and (reason := _too_dear(deps, count)):
             # A plan that the budget ends halfway decides nothing, and keeps the test split closed.
             deps.log.warn("budget.used_up", f"No further plan: {reason}")
             return {**state, "is_halted": True}
         deps.log.write_plan(
             planned,
-            f"Plan {iteration + 1}: {names}; seeds {', '.join(map(str, planned.seeds))}; up to {count} new runs.",
+            f"Plan {iteration + 1}{_purpose_of(planned)}: {names}; seeds {', '.join(map(str, planned.seeds))}; up to "
+            f"{count} new runs.",
         )
+    Notebook(deps.store, deps.study_id).note_plan(planned)
     _store(deps, planned)
     return state
+
+
+def _propose(deps: Deps, charter: Charter, history: History) -> Plan | None:
+    """Return the next plan as it was proposed; None if nothing follows in a search."""
+    if charter.search is None:
+        proposed = deps.planner.plan(charter, history)
+    else:
+        proposed = next_plan(deps, charter, charter.search, history)
+    if proposed is None or proposed.stage is Stage.EXPLORE:
+        return proposed
+    return adapt(proposed, find_continuation(deps.store, deps.study_id), history)
+
+
+def _runs_of(planned: Plan) -> set[tuple[str, int, int]]:
+    return {(arm.name, seed, planned.rungs.get(arm.name, 0)) for arm in planned.arms for seed in planned.seeds}
+
+
+def _purpose_of(planned: Plan) -> str:
+    if planned.stage is Stage.EXPLORE:
+        return " explores"
+    return " confirms" if planned.primary else ""
 
 
 def _too_dear(deps: Deps, runs: int) -> str | None:
@@ -63,21 +100,19 @@ def _with_checkpoints(arm: Arm, charter: Charter) -> Arm:
 
 
 def _adds_runs(deps: Deps, planned: Plan) -> bool:
-    """Return whether one of the plan's arms, if it may run, has not been run with one of its seeds."""
+    """Return whether one of the plan's arms, if it may run, lacks a run with one of its seeds, up to its rung."""
     arms = {item.name: item for item in deps.store.list_experiments(deps.study_id)}
     trials = list_all_trials(deps.store, deps.study_id)
-    tried = {(trial.experiment.name, trial.seed) for trial in trials if trial.state is not TrialState.OPEN}
-    return any(
-        (arm.name, seed) not in tried
-        for arm in planned.arms
-        if arm.name not in arms or arms[arm.name].status is not ExperimentStatus.INVALID
-        for seed in planned.seeds
-    )
+    tried = {(trial.experiment.name, trial.seed, trial.rung) for trial in trials if trial.state is not TrialState.OPEN}
+    out = {name for name, arm in arms.items() if arm.status is ExperimentStatus.INVALID}
+    return any(arm not in out for arm, *_ in _runs_of(planned) - tried)
 
 
-def _history(deps: Deps, charter: Charter) -> History:
+def gather_history(deps: Deps, charter: Charter) -> History:
+    """Return everything that a planner may know when it plans, decides or answers a review."""
     history = deps.log.history()
-    return replace(history, earlier_findings=_earlier_findings(deps, charter.environment_name))
+    history = replace(history, earlier_findings=_earlier_findings(deps, charter.environment_name))
+    return add_exploration(deps, charter, history)
 
 
 def _earlier_findings(deps: Deps, name: str) -> tuple[str, ...]:
@@ -111,6 +146,7 @@ def _store(deps: Deps, planned: Plan) -> None:
     # Parents come first, because the other arms refer to them by id.
     for arm in sorted(planned.arms, key=lambda arm: not arm.is_baseline):
         parent = deps.store.find_experiment(deps.study_id, arm.parent) if arm.parent else None
+        second = deps.store.find_experiment(deps.study_id, arm.second_parent) if arm.second_parent else None
         deps.store.create_experiment(
             deps.study_id,
             arm.name,
@@ -119,7 +155,10 @@ def _store(deps: Deps, planned: Plan) -> None:
             train_environment=arm.environment,
             hypothesis_id=hypothesis_of.get(arm.name),
             parent_id=parent.id if parent else None,
+            second_parent_id=second.id if second else None,
+            operator=arm.operator,
             iteration=planned.iteration,
             is_baseline=arm.is_baseline,
-            note=arm.rationale,
+            purpose=arm.rationale,
+            manipulation=None if arm.manipulation is None else to_json(arm.manipulation),
         )

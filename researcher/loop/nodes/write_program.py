@@ -1,12 +1,19 @@
-"""Write program: the program of every new arm, as a change of its parent's program."""
+"""Write program: the program of every new arm, as a change of its parent's program.
+
+The programs of a confirmation's ablations follow from the arm that is confirmed, so no planner writes them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from experiments_db import Author, Experiment, ExperimentStatus
+from researcher.charter import Charter
 from researcher.evaluator import keep_file
 from researcher.loop.deps import Deps
 from researcher.loop.state import ResearchState
 from researcher.plan import Arm, ArmProgram, Plan
+from researcher.search.confirmation import ablated_programs
 from researcher.study.log import StudyLog
 
 PROGRAM = "program"
@@ -15,13 +22,24 @@ PROGRAM = "program"
 
 def write_program(deps: Deps, state: ResearchState) -> ResearchState:
     charter = deps.charter()
+    ablated = _ablated_programs(deps, state, charter)
     for arm, experiment in draft_arms(deps, state):
         if experiment.program_code:
+            continue
+        if arm.name in ablated:
+            save_arm_program(deps, experiment, ablated[arm.name])
             continue
         parent = deps.store.find_experiment(deps.study_id, arm.parent) if arm.parent else None
         inherited = load_arm_program(parent) if parent and parent.program_code else None
         save_arm_program(deps, experiment, deps.planner.write_program(charter, arm, inherited))
     return state
+
+
+def _ablated_programs(deps: Deps, state: ResearchState, charter: Charter) -> Mapping[str, ArmProgram]:
+    planned = planned_iteration(deps.log, state)
+    if not planned.primary:
+        return {}
+    return ablated_programs(charter, deps.log.history(), planned, deps.store.list_experiments(deps.study_id))
 
 
 def draft_arms(deps: Deps, state: ResearchState) -> list[tuple[Arm, Experiment]]:

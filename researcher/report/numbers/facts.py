@@ -51,6 +51,7 @@ from researcher.report.numbers.judged_arms import (
 from researcher.report.numbers.mean_curves import with_curves
 from researcher.report.numbers.seeds_needed import SeedsNeeded, estimate_seeds
 from researcher.study.costs.arms import ArmCost, cost_flags, gather_costs
+from researcher.study.exclusions import find_excluded
 from researcher.study.log import JUDGED, StudyLog, analysis_from_json, charter_from_json
 from researcher.study.scores import read_scores, read_test_scores
 
@@ -240,7 +241,7 @@ def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
     search = read_scores(store, study_id, charter).runs
     runs = _gather_runs(store, study_id, charter, search)
     arms = _gather_arms(store, study_id, charter, runs, search)
-    ruled_out = log.disqualified()
+    ruled_out = find_excluded(store, study_id)
     arms = judge_arms(arms, charter, history.analyses[-1] if history.analyses else None, ruled_out)
     bases = store.list_evaluations(study_id=study_id, phase=BASE, split=charter.search_split)
     test_comparisons = compare_tested_arms(store, study_id, charter, arms)
@@ -278,7 +279,7 @@ def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
         judged = decision.details.get(JUDGED)
         analysis = log.find_analysis(decision.iteration) if judged is None else analysis_from_json(judged)
         if analysis is not None:
-            out = log.disqualified(until=decision.iteration - 1)
+            out = find_excluded(store, study_id, until=decision.iteration - 1)
             earlier[decision.iteration] = _at_decision(facts, decision, analysis, search, out)
     return replace(facts, at_decisions=earlier)
 
@@ -316,7 +317,7 @@ def _at_decision(
 def _gather_runs(
     store: ExperimentStore, study_id: str, charter: Charter, search: Mapping[str, Runs]
 ) -> dict[str, list[RunFacts]]:
-    """Return the runs by experiment id, in the order of seeds and attempts."""
+    """Return the runs that claims rest on by experiment id, in the order of seeds and attempts."""
     splits = {BASE: charter.search_split, FINAL: charter.search_split, TEST: charter.test_split}
     scores = {
         (item.run_id, item.phase): item.mean
@@ -326,7 +327,8 @@ def _gather_runs(
     names = {experiment.id: experiment.name for experiment in store.list_experiments(study_id)}
     values = {run.run_id: run.score for runs in search.values() for run in runs.values()}
     grouped: dict[str, list[RunFacts]] = defaultdict(list)
-    for run in sorted(store.list_runs(study_id=study_id), key=lambda run: (run.seed, run.attempt)):
+    claiming = (run for run in store.list_runs(study_id=study_id) if not run.rung)
+    for run in sorted(claiming, key=lambda run: (run.seed, run.attempt)):
         final = scores.get((run.id, FINAL))
         earlier = [item.run.seed for item in grouped[run.experiment_id] if item.counts]
         grouped[run.experiment_id].append(

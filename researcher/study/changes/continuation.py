@@ -4,9 +4,9 @@ Place in the flow: the CLI asks here, in the foreground, whether a study can be 
 graph then begins again with the named plan; plan and decide follow the request. An event stores the request, so the
 record has it beside its results. This module makes no plan itself.
 
-The charter fixes the alpha of each plan (researcher/judge/judgement.py). A person who extends a study has seen its
-scores, so the number of runs that the person chooses may depend on them. Such a plan is therefore judged by its fresh
-runs alone.
+The charter fixes the alpha of each plan with a claim (researcher/judge/judgement.py). The budget of a search says how
+it goes on, so a search is not extended. A person who extends a study has seen its scores, so the number of runs that
+the person chooses may depend on them. Such a plan is therefore judged by its fresh runs alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from experiments_db import ExperimentStore, StoredCharter, Study, StudyStatus
 from researcher.charter import Charter
 from researcher.errors import AlphaSpent, NothingToExtend
 from researcher.judge.judgement import share_of_alpha
-from researcher.plan import Plan
+from researcher.plan import Plan, Stage
 from researcher.planner.base import History
 from researcher.planner.rules import build_rules_planner
 from researcher.study.budget import present_budget
@@ -85,9 +85,14 @@ def extend(
         raise NothingToExtend(f"study {study.id} is {study.status}, not finished{go_on}")
     log = StudyLog(store, study.id)
     charter, history = log.charter(), log.history()
+    if charter.search is not None:
+        raise NothingToExtend(
+            f"study {study.id} is a search, whose rounds follow from its budget: begin another study in the same"
+            " database, with more --max-runs"
+        )
     charter = replace(charter, budget=present_budget(study.settings, charter.budget))
     wanted = Continuation(len(history.plans), request)
-    check_alpha(charter, study.id, wanted)
+    check_alpha(charter, study.id, wanted, history)
     if next_plan is not None:
         check_plan(charter, history, study.id, wanted, next_plan)
     message = f"Extended by up to {request.iterations} plan(s) with {runs_per_arm(request)}."
@@ -109,13 +114,20 @@ def runs_per_arm(request: ContinuationRequest) -> str:
     return "as many runs per arm as the plan says" if request.seeds is None else f"{request.seeds} runs per arm"
 
 
-def check_alpha(charter: Charter, study_id: str, wanted: Continuation) -> None:
+def count_claims(history: History, iteration: int) -> int:
+    """Return how many plans before an iteration have made a claim."""
+    return sum(plan.stage is Stage.CLAIM for plan in history.plans if plan.iteration < iteration)
+
+
+def check_alpha(charter: Charter, study_id: str, wanted: Continuation, history: History) -> None:
     """Raise AlphaSpent unless the charter has alpha for every plan that is asked for."""
-    last = wanted.iteration if wanted.last_iteration is None else wanted.last_iteration
-    if all(share_of_alpha(charter.rule, iteration) for iteration in range(wanted.iteration, last + 1)):
+    first = count_claims(history, wanted.iteration)
+    count = 1 if wanted.request.iterations is None else wanted.request.iterations
+    shares = [share_of_alpha(charter.rule, claim) for claim in range(first, first + count)]
+    if all(shares):
         return
-    left = sum(bool(share_of_alpha(charter.rule, iteration)) for iteration in range(wanted.iteration, last))
-    rest = f"it leaves alpha for {left} more" if left else f"all of it is spent by the {wanted.iteration} made"
+    left = sum(map(bool, shares))
+    rest = f"it leaves alpha for {left} more" if left else f"all of it is spent by the {first} made"
     anew = f"researcher start --topic {shlex.quote(charter.topic)}"
     raise AlphaSpent(
         f"the charter of study {study_id} divides alpha among {len(charter.rule.shares)} plan(s), and {rest}: begin a"

@@ -34,6 +34,8 @@ from researcher.base_scores import MEASURED_ON
 from researcher.charter import Charter
 from researcher.errors import NothingToExtend, TopicInvalid
 from researcher.evaluator import CHECKPOINTS, PRUNED, TEST
+from researcher.execution.run_record import ENDED_AT
+from researcher.execution.rungs import FROM_RUNG, cost_of
 from researcher.execution.runs import run_key, trial_key
 from researcher.judge.judgement import share_of_alpha
 from researcher.planner.base import History
@@ -44,9 +46,11 @@ from researcher.study.changes.continuation import (
     ContinuationRequest,
     check_alpha,
     check_plan,
+    count_claims,
     record,
     runs_per_arm,
 )
+from researcher.study.exclusions import find_excluded
 from researcher.study.findings import record_verdicts
 from researcher.study.log import DIAGNOSED, StudyLog, analysis_from_json, to_json
 from researcher.study.settings import ForkOrigin, StudySettings, read_settings, without_question
@@ -54,7 +58,10 @@ from researcher.study.topic import complete_from_topic
 
 COPIED_FROM = "copied_from"
 """Key in a run's external ids: the id of the run that it is a copy of."""
-_OF_ARM = ["factors", "job", "program_code", "train_environment", "author", "iteration", "is_baseline", "note"]
+_OF_ARM = [
+    *("factors", "job", "program_code", "train_environment", "author", "iteration", "is_baseline", "note"),
+    *("operator", "purpose", "manipulation"),
+]
 _OF_RUN = [
     "server_url",
     "environment",
@@ -67,7 +74,7 @@ _OF_RUN = [
 ]
 _OF_SCORE = ["phase", "split", "metric", "weight_version", "episodes", "successes", "mean", "stderr", "evaluator_hash"]
 """The fields of an arm, of a run and of a score that are copied unchanged."""
-_KEPT_IDS = ("checkpoint", CHECKPOINTS, PRUNED)
+_KEPT_IDS = ("checkpoint", CHECKPOINTS, PRUNED, FROM_RUNG, ENDED_AT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +123,11 @@ def prepare_fork(store: ExperimentStore, parent: Study, decision: int, changes: 
         )
     settings = _settings(parent, decision, changes)
     history = _until(log.history(), decision)
-    charter = _charter(store, parent, log.charter(), settings, changes, decision)
+    charter = _charter(store, parent, log.charter(), settings, changes, decision, history)
     request = ContinuationRequest(seeds=changes.seeds)
     wanted = Continuation(decision, request)
-    check_alpha(charter, parent.id, wanted)
-    if settings.planner == "rules":
+    check_alpha(charter, parent.id, wanted, history)
+    if settings.planner == "rules" and charter.search is None:
         check_plan(charter, history, parent.id, wanted, build_rules_planner(settings).plan)
     return Fork(parent, decision - 1, settings, charter, request)
 
@@ -167,7 +174,13 @@ def _until(history: History, decision: int) -> History:
 
 
 def _charter(
-    store: ExperimentStore, parent: Study, known: Charter, settings: StudySettings, changes: ForkChanges, decision: int
+    store: ExperimentStore,
+    parent: Study,
+    known: Charter,
+    settings: StudySettings,
+    changes: ForkChanges,
+    decision: int,
+    history: History,
 ) -> Charter:
     """Return the charter of the fork: that of its parent, or one with its own question on the same baseline."""
     sentence = (
@@ -182,12 +195,15 @@ def _charter(
             "--topic: a language model frames a question only as a study begins: begin one of its own for that "
             "(researcher start)"
         )
-    before = tuple(share_of_alpha(known.rule, iteration) for iteration in range(decision))
     planner = build_rules_planner(settings)
     framed = planner.frame(settings.request(changes.topic))
-    _check_same_ground(
-        store, parent, known, framed, {arm.name: arm.job for arm in planner.plan(framed, History()).arms}
-    )
+    if known.search is not None or framed.search is not None:
+        raise TopicInvalid(
+            "--topic: a search explores on held-out tasks of its own, so its runs answer no other question: begin a "
+            "study of its own for that (researcher start)"
+        )
+    before = tuple(share_of_alpha(known.rule, claim) for claim in range(count_claims(history, decision)))
+    _check_same_ground(store, parent, known, framed, {arm.name: arm.job for arm in planner.list_arms(framed)})
     return replace(
         charter,
         topic=framed.topic,
@@ -196,7 +212,7 @@ def _charter(
         job=framed.job,
         not_studied=framed.not_studied,
         assumptions=(*framed.assumptions, sentence),
-        rule=replace(known.rule, shares=(*before, *framed.rule.shares), plans_of_parent=decision),
+        rule=replace(known.rule, shares=(*before, *framed.rule.shares), plans_of_parent=len(before)),
     )
 
 
@@ -262,6 +278,7 @@ class _Copy:
                     finding_ids=[finding.id for finding in found],
                     details=self._renamed(item.details),
                 )
+        self._copy_notebook()
         for event in self.source.list_events(self.parent_id, kind=DIAGNOSED, limit=None):
             if event.run_id in self.runs:
                 self.clock.at = event.created_at
@@ -269,19 +286,40 @@ class _Copy:
                     self.study_id, event.kind, event.message, severity=event.severity, run_id=self.runs[event.run_id]
                 )
 
+    def _copy_notebook(self) -> None:
+        """Copy the notebook and the reviews up to the decision; a withdrawn arm stays out."""
+        for note in self.source.list_notes(self.parent_id):
+            if note.iteration <= self.last:
+                self.clock.at = note.created_at
+                self.target.write_note(
+                    self.study_id, note.key, note.kind, note.text, iteration=note.iteration, author=note.author
+                )
+        for review in self.source.list_reviews(self.parent_id):
+            if review.iteration <= self.last and review.experiment_id in self.arms:
+                self.clock.at = review.created_at
+                copied = self.target.record_review(
+                    self.study_id,
+                    review.iteration,
+                    self.arms[review.experiment_id].id,
+                    reviewer=review.reviewer,
+                    objections=review.objections,
+                )
+                if review.response is not None:
+                    self.target.respond_to_review(copied.id, review.response, is_withdrawn=review.is_withdrawn)
+
     def _copy_analyses(self, analyses: Sequence[IterationDocument]) -> None:
         """Copy the analyses and record their verdicts as they were then.
 
         A later decision may have disqualified an arm since.
         """
-        log, charter = StudyLog(self.source, self.parent_id), StudyLog(self.target, self.study_id).charter()
+        charter = StudyLog(self.target, self.study_id).charter()
         judged: list[Analysis] = []
         for item in analyses:
             self.clock.at = item.created_at
             document = self._renamed(item.document)
             self.target.record_analysis(self.study_id, item.iteration, document)
             judged.append(analysis_from_json(document))
-            out = log.disqualified(until=item.iteration)
+            out = find_excluded(self.source, self.parent_id, until=item.iteration)
             record_verdicts(self.target, self.study_id, charter, judged, item.iteration, out)
 
     def _copy_plans(self) -> None:
@@ -308,6 +346,7 @@ class _Copy:
             **_fields_of(arm, _OF_ARM),
             hypothesis_id=self.hypotheses.get(arm.hypothesis_id or ""),
             parent_id=self._copied_arm(arm.parent_id),
+            second_parent_id=self._copied_arm(arm.second_parent_id),
         )
         self.arms[arm.id] = self.target.revise_experiment(copied.id, status=arm.status)
 
@@ -317,8 +356,8 @@ class _Copy:
     def _copy_run(self, run: Run, ends: float) -> None:
         self.clock.at = run.created_at
         experiment = self.arms[run.experiment_id]
-        key = run_key(self.study_id, experiment.name, run.seed, run.attempt)
-        copied = self.target.claim_run(experiment.id, run.seed, key, attempt=run.attempt, job=run.job)
+        key = run_key(self.study_id, experiment.name, run.seed, run.attempt, run.rung)
+        copied = self.target.claim_run(experiment.id, run.seed, key, rung=run.rung, attempt=run.attempt, job=run.job)
         self.runs[run.id] = copied.id
         kept = {name: run.external_ids[name] for name in _KEPT_IDS if name in run.external_ids}
         self.target.update_run(copied.id, external_ids={**kept, COPIED_FROM: run.id}, **_fields_of(run, _OF_RUN))
@@ -328,7 +367,11 @@ class _Copy:
             self.target.update_run(copied.id, status=status)
         if run.server_url is not None:
             self.target.charge_budget(
-                self.study_id, BudgetKind.RUNS, 1, trial_key(experiment.name, run.seed), run_id=copied.id
+                self.study_id,
+                BudgetKind.RUNS,
+                cost_of(run, experiment),
+                trial_key(experiment.name, run.seed, run.rung),
+                run_id=copied.id,
             )
 
     def _copy_measurements(self, run: Run, copied: str, ends: float) -> None:

@@ -28,6 +28,7 @@ from researcher.servers.server_pool import ServerPool
 from researcher.study.budget import BudgetLedger
 from researcher.study.changes.continuation import ContinuationRequest
 from researcher.study.changes.fork import Fork, carry_out_fork
+from researcher.study.exclusions import find_excluded
 from researcher.study.log import AUTOMATIC, StudyLog, to_json
 from researcher.study.settings import StudySettings
 from researcher.study.topic import read_request
@@ -103,7 +104,7 @@ def test_arm_that_the_planner_disqualifies_is_out_at_once_and_for_good(store: Ex
         verdicts = {item.arm: item.verdict for item in analysis.comparisons}
         assert (analysis.ranking[0], verdicts[cheat]) == (honest, Verdict.INCONCLUSIVE)
     assert {item.arm: item.verdict for item in at_once.comparisons}[honest] is Verdict.KEEP
-    assert deps.log.disqualified() == {cheat: "Python"}
+    assert find_excluded(deps.store, deps.study_id) == {cheat: "Python"}
     experiments = {item.id: item.name for item in store.list_experiments(study)}
     assert cheat not in {experiments[item.experiment_id] for item in store.list_findings(verdict=Verdict.KEEP)}
 

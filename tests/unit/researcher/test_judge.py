@@ -46,9 +46,9 @@ def runs_of(arm: str, scores: dict[int, float], *, failed: tuple[int, ...] = (),
     }
 
 
-def judged(charter: Charter, *, iteration=0, size=0, earlier=(), failed=None, noise=1e-6, **arms):
+def judged(charter: Charter, *, claim=0, size=0, earlier=(), failed=None, noise=1e-6, **arms):
     runs = {arm: runs_of(arm, scores, failed=(failed or {}).get(arm, ()), noise=noise) for arm, scores in arms.items()}
-    return judge(charter, runs, Family(iteration, runs, size=size), earlier)
+    return judge(charter, runs, Family(claim, runs, size=size, claim=claim), earlier)
 
 
 def shifted(scores: dict[int, float], *by: float) -> dict[int, float]:
@@ -158,7 +158,7 @@ def test_repeated_arms_are_corrected_for_those_that_are_not_repeated(charter):
 
 def test_each_plan_has_its_share_of_alpha_and_none_is_left_after_the_last(charter):
     shared = replace(charter, rule=DecisionRule(shares=(0.5, 0.25)))
-    found = [judged(shared, iteration=plan, base=BASELINE, better=BETTER).comparisons[0] for plan in range(3)]
+    found = [judged(shared, claim=plan, base=BASELINE, better=BETTER).comparisons[0] for plan in range(3)]
     assert [item.p_adjusted / item.p for item in found[:2]] == pytest.approx([2.0, 4.0])
     assert (found[2].p_adjusted, found[2].verdict) == (1.0, Verdict.INCONCLUSIVE)
     assert "spent all of alpha" in found[2].note

@@ -133,7 +133,7 @@ def test_a_look_costs_the_same_after_many_runs(tmp_path: Path) -> None:
 def test_snapshots_that_follow_a_study_are_those_of_a_first_look(store: ExperimentStore, study_id: str) -> None:
     add_arms(store, study_id, *NAMES)
     plan, reader = plan_of(*NAMES, seeds=2), SnapshotReader(store, study_id)
-    document = {"arms": [{"name": name} for name in NAMES], "seeds": [0, 1]}
+    document = {"arms": [{"name": name} for name in NAMES], "seeds": [0, 1], "rungs": {}}
     store.record_plan(study_id, 0, document)
     for trial in list(OpenTrials(store, study_id).of_plan(plan)):
         run = begin(store, trial)

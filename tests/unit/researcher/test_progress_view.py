@@ -98,7 +98,7 @@ def test_time_left_follows_from_how_long_runs_took_and_how_many_are_at_work(
     [arm] = store.list_experiments(study_id)
     plan = {"name": arm.name, "factors": {}, "job": {}, "rationale": "", "is_baseline": True, "parent": None,
             "environment": None}  # fmt: skip
-    document = {"iteration": 0, "rationale": "", "seeds": [2, 3, 4], "hypotheses": [], "arms": [plan]}
+    document = {"iteration": 0, "rationale": "", "seeds": [2, 3, 4], "hypotheses": [], "arms": [plan], "rungs": {}}
     store.record_plan(study_id, 0, document)
     assert take_snapshot(store, study_id).progress == "0 of 3 runs done"
 

@@ -1,20 +1,26 @@
-"""The rules planner: arms of named topics, the default design and its three iterations, what it decides."""
+"""The rules planner: arms of named topics, the rounds of a search, and what it decides."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from itertools import product
 
 import pytest
 
-from experiments_db import Verdict
+from experiments_db import Operator, Verdict
 from researcher.analysis import Analysis, ArmSummary, Comparison
-from researcher.charter import Asked, Charter, FrameRequest, StudiedEnvironment
+from researcher.charter import Asked, Charter, Factor, FrameRequest, PolicyName, ProposerName, StudiedEnvironment
 from researcher.errors import PlannerError, TopicInvalid
 from researcher.judge.contrasts import is_complete
-from researcher.plan import Plan, ProgramProblem, Relation
+from researcher.plan import Plan, ProgramProblem, Relation, Stage
 from researcher.planner.base import Action, History
 from researcher.planner.claims import ClaimKind
 from researcher.planner.rules import RulesPlanner
+from researcher.reviewer.base import Objection, ObjectionKind
+from researcher.search.rounds import check_round
+from researcher.search.tree import Expand, Promote, RungScore, SearchNode, SearchTree
 from researcher.study.settings import read_settings
 from researcher.study.topic import read_request
 from swarm import TrainJob
@@ -94,12 +100,15 @@ def test_two_factors_without_values_are_varied_one_at_a_time() -> None:
 SEARCH = "Which settings train agents best?"
 
 
-def test_search_without_factors_goes_through_the_default_space() -> None:
-    _, charter, plan = _begin(SEARCH)
+def test_search_without_factors_has_a_default_space_and_rules_of_its_exploration() -> None:
+    charter = RulesPlanner().frame(_request(SEARCH, max_runs=20))
 
-    assert (charter.asks.kind, charter.environment_name) == ("optimize", "reverse")
-    assert plan.arms[0].name == charter.baseline == "baseline"
-    assert {"lr=0.003", "num_repeat=16", "use_kl_loss=true", "best-of-n"} < {arm.name for arm in plan.arms}
+    assert (charter.asks.kind, charter.environment_name, charter.baseline) == ("optimize", "reverse", "baseline")
+    assert {"lr", "num_repeat"} <= {factor.name for factor in charter.asks.factors}
+    assert charter.search is not None and charter.search.runs == 10
+    assert (charter.search.policy, charter.search.proposer) == (PolicyName.HALVING, ProposerName.OPTUNA)
+    program = next(factor for factor in charter.asks.factors if factor.name == "program")
+    assert "best-of-n" in {level.name for level in program.levels}
     assert any("No environment is named" in assumption for assumption in charter.assumptions)
 
 
@@ -109,7 +118,6 @@ def test_search_without_factors_goes_through_the_default_space() -> None:
         "Which learning rate trains word reversal best, 1e-4, 1e-3 or 1e-2?",
         "Does group size matter for the guessing game?",
         "GRPO, Dr.GRPO, RLOO, reinforce++, GSPO, CISPO, OPO, GPG, DAPO, SAPO or DPPO on addition?",
-        SEARCH,
         "loss aggregation for tool use",
         "KL estimator k1, k2 or k3",
     ],
@@ -149,77 +157,103 @@ def test_unknown_environment_lists_the_known_ones() -> None:
         _begin("x", vary=["lr=1,2"], family="juggle")
 
 
-def test_default_design_combines_what_was_kept_then_confirms_the_best() -> None:
-    planner, charter, first = _begin(SEARCH)
-    kept = _analysis(
-        charter,
-        {
-            "lr=0.003": (0.2, Verdict.KEEP),
-            "lr=0.0003": (-0.1, Verdict.WORSE),
-            "num_repeat=16": (0.1, Verdict.KEEP),
-            "use_kl_loss=true": (0.0, Verdict.INCONCLUSIVE),
-        },
+def _propose_in_order(
+    tree: SearchTree, space: tuple[Factor, ...], expand: Expand, taken: Collection[Mapping[str, str]]
+) -> Mapping[str, str] | None:
+    """Propose every combination in order."""
+    names = [[level.name for level in factor.levels] for factor in space]
+    combined = (dict(zip([factor.name for factor in space], each, strict=True)) for each in product(*names))
+    used = [dict(levels) for levels in (*(node.levels for node in tree.nodes), *taken)]
+    return next((levels for levels in combined if levels not in used), None)
+
+
+def _search(**flags: object) -> tuple[RulesPlanner, Charter]:
+    planner = RulesPlanner(build_proposer=lambda name: _propose_in_order)
+    return planner, planner.frame(_request("A title", kind="optimize", steps=8, **flags))
+
+
+BASELINE_LEVELS = {"lr": "lr=0.001", "num_repeat": "num_repeat=8"}
+
+
+def _explored(charter: Charter, *others: SearchNode) -> SearchTree:
+    return SearchTree((SearchNode("baseline", levels=BASELINE_LEVELS), *others))
+
+
+def test_first_round_has_the_baseline_and_an_arm_for_each_move_at_the_first_rung() -> None:
+    planner, charter = _search(vary=["lr=1e-3,3e-3", "num_repeat=8,16"])
+    history = History(tree=_explored(charter), runs_left=9)
+    moves = (Promote("baseline", 0.25), Expand(("baseline",), Operator.DRAFT), Expand(("baseline",), Operator.DRAFT))
+
+    plan = planner.explore(charter, history, moves)
+
+    assert [arm.name for arm in plan.arms] == ["baseline", "num_repeat=16", "lr=0.003"]
+    assert plan.rungs == {"baseline": 2, "num_repeat=16": 1, "lr=0.003": 2}, "as many episodes take half the steps"
+    assert {(arm.parent, arm.operator) for arm in plan.arms[1:]} == {("baseline", Operator.DRAFT)}
+    assert check_round(charter, history, moves, plan).stage is Stage.EXPLORE
+
+
+def test_promotion_trains_a_known_arm_on_and_a_used_up_space_adds_none() -> None:
+    planner, charter = _search(vary=["lr=1e-3,3e-3"])
+    tree = SearchTree((SearchNode("baseline", levels={"lr": "lr=0.001"}),))
+    moves = (Expand(("baseline",), Operator.DRAFT), Expand(("baseline",), Operator.DRAFT))
+    first = planner.explore(charter, History(tree=tree, runs_left=9), moves)
+    score = RungScore(0.25, 2, 0.5, 0.05)
+    tree = SearchTree(
+        (
+            SearchNode("baseline", levels={"lr": "lr=0.001"}, scores=(score,)),
+            SearchNode("lr=0.003", ("baseline",), Operator.DRAFT, {"lr": "lr=0.003"}, (score,)),
+        )
     )
-    history = History(plans=(first,), analyses=(kept,))
 
-    assert planner.decide(charter, kept, history).action is Action.REFINE
-    second = planner.plan(charter, history)
-    assert [arm.name for arm in second.arms] == ["baseline", "lr=0.003+num_repeat=16"]
-    assert second.arms[1].job["lr"] == 0.003 and second.arms[1].job["num_repeat"] == 16
+    plan = planner.explore(charter, History((first,), tree=tree, runs_left=9), (Promote("lr=0.003", 0.5), *moves))
 
-    best = _analysis(charter, {"lr=0.003+num_repeat=16": (0.3, Verdict.KEEP)})
-    history = History(plans=(first, second), analyses=(kept, best))
-    assert planner.decide(charter, best, history).action is Action.REFINE
-    third = planner.plan(charter, history)
-    assert [arm.name for arm in third.arms] == ["baseline", "lr=0.003+num_repeat=16"]
-    assert (second.seeds, third.seeds, third.pools_runs) == ((3, 4, 5), (6, 7, 8), False)
-
-    history = History(plans=(first, second, third), analyses=(kept, best, best))
-    decision = planner.decide(charter, best, history)
-    assert (decision.action, "was confirmed" in decision.reason) == (Action.STOP, True)
-    lost = _analysis(charter, {"lr=0.003+num_repeat=16": (0.0, Verdict.NO_BETTER)})
-    assert "was not confirmed" in planner.decide(charter, lost, History(history.plans, (kept, best, lost))).reason
+    assert [arm.name for arm in first.arms] == ["baseline", "lr=0.003"]
+    assert ([arm.name for arm in plan.arms], plan.rungs) == (["lr=0.003"], {"lr=0.003": 4})
 
 
-def test_a_kept_option_of_the_environment_is_combined_with_a_kept_setting() -> None:
-    planner, reference = RulesPlanner(), "tasks.jsonl?max_tokens=9"
+def test_arm_of_a_search_trains_with_the_option_of_its_environment() -> None:
+    reference = "tasks.jsonl?max_tokens=9"
     asked = {"kind": "optimize", "vary": ["env.max_tokens=9,30", "lr=1e-3,3e-3"], "env": reference}
     environment = StudiedEnvironment(reference, "tasks", "Questions.", "digest")
-    question = read_settings(asked).question()
-    charter = planner.frame(FrameRequest("A title", environment=environment, question=question))
-    first = planner.plan(charter, History())
-    kept = _analysis(charter, {"env.max_tokens=30": (0.2, Verdict.KEEP), "lr=0.003": (0.1, Verdict.KEEP)})
+    settings = read_settings(asked)
+    planner = RulesPlanner(build_proposer=lambda name: _propose_in_order)
+    request = FrameRequest("A title", environment=environment, question=settings.question(), search=settings.search())
+    charter = planner.frame(request)
+    levels = {factor.name: factor.levels[0].name for factor in charter.asks.factors}
+    history = History(tree=SearchTree((SearchNode("baseline", levels=levels),)), runs_left=9)
 
-    second = planner.plan(charter, History((first,), (kept,)))
+    plan = planner.explore(charter, history, (Expand(("baseline",), Operator.DRAFT),) * 3)
 
-    trained = {arm.name: (arm.job["lr"], arm.environment) for arm in (*first.arms, *second.arms)}
+    trained = {arm.name: (arm.job["lr"], arm.environment) for arm in plan.arms}
     assert trained == {
         "baseline": (1e-3, reference),
-        "env.max_tokens=30": (1e-3, "tasks.jsonl?max_tokens=30"),
         "lr=0.003": (3e-3, reference),
-        "env.max_tokens=30+lr=0.003": (3e-3, "tasks.jsonl?max_tokens=30"),
+        "env.max_tokens=30": (1e-3, "tasks.jsonl?max_tokens=30"),
+        "env.max_tokens=30 lr=0.003": (3e-3, "tasks.jsonl?max_tokens=30"),
     }
 
 
-def test_default_design_skips_combining_a_single_kept_change() -> None:
-    planner, charter, first = _begin(SEARCH)
-    kept = _analysis(charter, {"lr=0.003": (0.2, Verdict.KEEP), "use_kl_loss=true": (0.0, Verdict.WORSE)})
-    history = History(plans=(first,), analyses=(kept,))
+def test_exploration_goes_on_until_code_ends_it_and_a_confirmation_ends_the_study() -> None:
+    planner, charter = _search(vary=["lr=1e-3,3e-3"])
+    explored = planner.explore(charter, History(tree=_explored(charter), runs_left=9), (Promote("baseline", 0.25),))
+    claim = replace(explored, stage=Stage.CLAIM, primary=("lr=0.003",))
+    kept = _analysis(charter, {"lr=0.003": (0.2, Verdict.KEEP)})
+    lost = _analysis(charter, {"lr=0.003": (0.0, Verdict.NO_BETTER)})
 
-    assert planner.decide(charter, kept, history).action is Action.REFINE
-    second = planner.plan(charter, history)
+    assert planner.decide(charter, kept, History((explored,), (kept,))).action is Action.REFINE
+    confirmed = planner.decide(charter, kept, History((explored, claim), (kept, kept)))
+    assert (confirmed.action, "was confirmed" in confirmed.reason) == (Action.STOP, True)
+    assert "was not confirmed" in planner.decide(charter, lost, History((explored, claim), (kept, lost))).reason
+    with pytest.raises(PlannerError, match="in rounds"):
+        planner.plan(charter, History())
 
-    assert [arm.name for arm in second.arms] == ["baseline", "lr=0.003"]
-    assert second.seeds == (3, 4, 5)
-    confirmed = planner.decide(charter, kept, History((first, second), (kept, kept)))
-    assert (confirmed.action, confirmed.reason) == (Action.STOP, "lr=0.003 was confirmed on fresh seeds.")
 
+@pytest.mark.parametrize("is_grave", [False, True])
+def test_arm_is_withdrawn_for_a_grave_objection_alone(is_grave: bool) -> None:
+    planner, charter = _search(vary=["lr=1e-3,3e-3"])
+    objection = Objection(ObjectionKind.LEAK, "It knows the answers.", is_grave)
 
-def test_default_design_stops_where_nothing_was_kept() -> None:
-    planner, charter, first = _begin(SEARCH)
-    nothing = _analysis(charter, {"use_kl_loss=true": (0.0, Verdict.WORSE)})
-
-    assert planner.decide(charter, nothing, History((first,), (nothing,))).action is Action.STOP
+    assert planner.respond(charter, "lr=0.003", (objection,), History()).is_withdrawn is is_grave
 
 
 @pytest.mark.parametrize(("max_runs", "action"), [(None, Action.STOP), (11, Action.STOP), (12, Action.REFINE)])
@@ -236,11 +270,11 @@ def test_open_comparison_gets_more_seeds_only_if_the_budget_has_room(max_runs: i
 
 def test_alpha_is_shared_among_the_plans_that_there_may_be() -> None:
     shares = {
-        topic: _begin(topic, max_runs=most)[1].rule.shares
+        topic: RulesPlanner().frame(_request(topic, max_runs=most)).rule.shares
         for topic, most in (("KL or no KL?", None), ("KL or no KL for sorting?", 20), (SEARCH, 20))
     }
 
-    assert list(shares.values()) == [(1.0,), (0.5, 0.5), (0.5, 0.25, 0.25)]
+    assert list(shares.values()) == [(1.0,), (0.5, 0.5), (0.75, 0.25)]
 
 
 def test_number_of_runs_is_left_to_the_design_unless_a_person_says_it() -> None:

@@ -29,7 +29,7 @@ from researcher.study.topic import read_request
 
 PLANNER = RulesPlanner()
 CHARTER = PLANNER.frame(read_request("Which settings train agents best?", StudySettings(max_runs=7)))
-PLAN = PLANNER.plan(CHARTER, History())
+PLAN = PLANNER.plan(PLANNER.frame(read_request("KL or no KL?", StudySettings())), History())
 ANALYSIS = Analysis(
     arms=(ArmSummary("a", {0: 0.5, 3: 0.6}, {0: 0.1}, 0.55, math.nan, 0.7, ("run-1",)),),
     comparisons=(

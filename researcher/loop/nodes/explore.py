@@ -1,0 +1,142 @@
+"""Explore: the next plan of a search, which is another round of exploration or the confirmation of what it found.
+
+Place in the flow: the plan node calls it for charters with rules of a search. Code decides from the record which of the
+two comes next. The charter's policy chooses the moves of a round, and the planner carries them out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from experiments_db import BudgetKind
+from researcher.charter import Charter, SearchRules
+from researcher.errors import PlannerError
+from researcher.execution.runs import list_all_trials
+from researcher.judge.judgement import share_of_alpha
+from researcher.loop.deps import Deps
+from researcher.loop.nodes.review import is_withdrawn
+from researcher.plan import Plan, Stage
+from researcher.planner.base import Action, History
+from researcher.search.allowance import count_explored, find_time_used_up, runs_for_claim, runs_left
+from researcher.search.confirmation import find_leader, plan_confirmation
+from researcher.search.record import read_tree
+from researcher.search.rounds import begin_tree, check_round
+from researcher.search.tree import Move, SearchTree
+
+MAX_REVIEWED = 3
+"""The leaders that are reviewed one after the other, before a study ends without a confirmation."""
+MAX_ANSWERS = 2
+"""How often a planner is asked for a round, if what it answers cannot be carried out."""
+MAX_EMPTY_ROUNDS = 3
+"""The rounds in a row without a new score after which exploration ends."""
+
+
+def add_exploration(deps: Deps, charter: Charter, history: History) -> History:
+    """Return the history with the tree of the exploration and the full runs that it may still use."""
+    rules = charter.search
+    if rules is None:
+        return history
+    tree = begin_tree(read_tree(deps.store, deps.study_id, charter), charter)
+    left = runs_left(
+        charter,
+        rules,
+        explored=count_explored(list_all_trials(deps.store, deps.study_id)),
+        used=deps.ledger.used()[BudgetKind.RUNS],
+        claims=count_claims(history),
+    )
+    return replace(history, tree=tree, runs_left=max(0.0, left - _kept_for_baseline(charter, rules, tree)))
+
+
+def _kept_for_baseline(charter: Charter, rules: SearchRules, tree: SearchTree) -> float:
+    """Return what it costs to train the baseline on to the last rung, which the best arm may come to."""
+    node = tree.find(charter.baseline)
+    if node is None or node.failure:
+        return 0.0
+    return rules.rungs[-1] - (rules.rungs[0] if node.last is None else node.last.share)
+
+
+def count_claims(history: History) -> int:
+    return sum(plan.stage is Stage.CLAIM for plan in history.plans)
+
+
+def next_plan(deps: Deps, charter: Charter, rules: SearchRules, history: History) -> Plan | None:
+    """Return the next plan of a search; None ends the study, after an event that says why."""
+    claims = count_claims(history)
+    if not share_of_alpha(charter.rule, claims):
+        deps.log.note("plan.empty", f"{claims} confirmations have used all of alpha, so the study ends here.")
+        return None
+    reason = _why_confirm(deps, charter, rules, history)
+    if not reason:
+        planned = _plan_round(deps, charter, rules, history)
+        if planned is not None:
+            return planned
+        reason = "there are no further moves"
+    if history.plans and history.plans[-1].stage is Stage.CLAIM:
+        deps.log.note("plan.empty", f"Nothing more is explored after the confirmation: {reason}.")
+        return None
+    deps.log.note("explore.ended", f"The exploration ends: {reason}.")
+    return _confirm(deps, charter, rules, history)
+
+
+def _why_confirm(deps: Deps, charter: Charter, rules: SearchRules, history: History) -> str:
+    """Return why the exploration has ended; empty if it goes on."""
+    used, claims = deps.ledger.used(), count_claims(history)
+    decisions = {item.iteration: item for item in deps.store.list_decisions(deps.study_id)}
+    last = decisions.get(len(history.plans) - 1)
+    if last is not None and last.action == Action.CONFIRM.value:
+        return "the planner has decided to confirm"
+    baseline = history.tree.find(charter.baseline)
+    if baseline is not None and baseline.failure:
+        return f"{charter.baseline}, with which all arms are compared, is out: {baseline.failure}"
+    if history.runs_left < rules.rungs[0]:
+        return f"it has used its {rules.runs:g} full runs, as far as a round can"
+    if used_up := find_time_used_up(charter, rules, used, claims=claims):
+        return used_up
+    rounds = [item for item in history.analyses if item.stage is Stage.EXPLORE][-MAX_EMPTY_ROUNDS - 1 :]
+    scores = [sum(len(node.scores) for node in item.explored) for item in rounds]
+    if len(scores) > MAX_EMPTY_ROUNDS and len(set(scores)) == 1:
+        return f"{MAX_EMPTY_ROUNDS} rounds in a row have brought no new score"
+    return ""
+
+
+def _plan_round(deps: Deps, charter: Charter, rules: SearchRules, history: History) -> Plan | None:
+    """Return the next round; None if nobody has a further move.
+
+    Raises PlannerError if the first round cannot be carried out.
+    """
+    choose = deps.build_policy(charter, rules)
+    moves: tuple[Move, ...] = ()
+    if choose is not None:
+        moves = choose(history.tree, rules.rungs, history.runs_left, max(1, len(deps.pool.slots)))
+        if not moves:
+            return None
+    for attempt in range(MAX_ANSWERS):
+        try:
+            planned = check_round(charter, history, moves, deps.planner.explore(charter, history, moves))
+        except PlannerError as error:
+            deps.log.warn("planner.failed", f"No round of exploration: {error}")
+            if attempt == MAX_ANSWERS - 1 and not history.plans:
+                raise
+        else:
+            return planned if planned.arms else None
+    return None
+
+
+def _confirm(deps: Deps, charter: Charter, rules: SearchRules, history: History) -> Plan | None:
+    """Return the plan that confirms the leader, once a review has not led the planner to withdraw it."""
+    used, claims = deps.ledger.used()[BudgetKind.RUNS], count_claims(history)
+    most = runs_for_claim(charter, rules, used=used, claims=claims)
+    if most is not None and most < 2 * charter.rule.min_seeds:
+        deps.log.warn("budget.used_up", f"No confirmation: {most} runs of --max-runs are left for it.")
+        return None
+    for _ in range(MAX_REVIEWED):
+        leader = find_leader(charter, history)
+        if leader is None:
+            deps.log.note("explore.nothing_better", f"No arm explored better than {charter.baseline}.")
+            return None
+        if not is_withdrawn(deps, charter, history, leader.name):
+            experiments = deps.store.list_experiments(deps.study_id)
+            return plan_confirmation(charter, history, experiments, most_runs=most)
+        history = add_exploration(deps, charter, history)
+    deps.log.warn("explore.withdrawn", f"{MAX_REVIEWED} leaders were withdrawn after a review: none is confirmed.")
+    return None

@@ -1,0 +1,126 @@
+"""The tree of a study's exploration, from the database.
+
+Place in the flow: the plan node reads it for policies and planners, analyze for the ranking of the explored arms. A
+node has one score for every rung that the arm has come to. This module chooses nothing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+from experiments_db import EvaluationSummary, Experiment, ExperimentStatus, ExperimentStore, Run
+from researcher.charter import Charter, SearchRules
+from researcher.evaluator import BASE, FINAL
+from researcher.execution.run_record import ENDED_AT
+from researcher.execution.rungs import shares_at
+from researcher.execution.runs import Trial, TrialState, list_all_trials, total_steps
+from researcher.plan import Stage
+from researcher.search.tree import RungScore, SearchNode, SearchTree
+from researcher.study.exclusions import find_excluded
+from researcher.study.log import plan_from_json
+
+Measured = Mapping[tuple[str, str], EvaluationSummary]
+"""Scores by run and phase."""
+
+
+def read_tree(store: ExperimentStore, study_id: str, charter: Charter, until: int | None = None) -> SearchTree:
+    """Return the arms that were explored, the baseline first; empty for a study that explores nothing.
+
+    Arms and runs of all iterations count, or those up to one.
+    """
+    rules = charter.search
+    if rules is None:
+        return SearchTree()
+    plans = [plan_from_json(item.document) for item in store.list_plans(study_id)]
+    explored = [plan for plan in plans if plan.stage is Stage.EXPLORE and (until is None or plan.iteration <= until)]
+    rungs = {(arm, rung) for plan in explored for arm, rung in plan.rungs.items()}
+    experiments = {item.id: item for item in store.list_experiments(study_id)}
+    names = {item.id: item.name for item in experiments.values()}
+    by_arm: dict[str, list[Trial]] = defaultdict(list)
+    for trial in list_all_trials(store, study_id):
+        if (trial.experiment.name, trial.rung) in rungs:
+            by_arm[trial.experiment.name].append(trial)
+    reader = _Reader(charter, rules, _measured(store, study_id, charter), names, find_excluded(store, study_id, until))
+    known = [item for item in experiments.values() if item.name in {arm for arm, _ in rungs}]
+    ordered = sorted(known, key=lambda item: (not item.is_baseline, item.iteration))
+    nodes = tuple(reader.read(item, by_arm[item.name]) for item in ordered)
+    seed = int(sha256(study_id.encode()).hexdigest()[:8], 16)
+    return SearchTree(nodes, charter.of_scores.sign, seed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """The parts of the record that nodes are made of; `names` are those of arms by their ids."""
+
+    charter: Charter
+    rules: SearchRules
+    measured: Measured
+    names: Mapping[str, str]
+    excluded: Mapping[str, str]
+
+    def read(self, arm: Experiment, trials: Sequence[Trial]) -> SearchNode:
+        scores = [score for trial in trials for score in self._scores_of(trial)]
+        parents = (arm.parent_id, arm.second_parent_id)
+        return SearchNode(
+            name=arm.name,
+            parents=tuple(self.names[parent] for parent in parents if parent is not None),
+            operator=arm.operator,
+            levels=_levels_of(self.charter, arm),
+            scores=tuple(sorted(scores, key=lambda score: score.share)),
+            failure=self._failure_of(arm, trials),
+        )
+
+    def _scores_of(self, trial: Trial) -> Iterable[RungScore]:
+        """Yield the score of a finished trial, once for each rung that ends at its step."""
+        run = trial.finished
+        final = None if run is None else self.measured.get((run.id, FINAL))
+        if run is None or final is None:
+            return
+        base = self.measured.get((run.id, BASE))
+        for share in shares_at(self.rules.rungs, total_steps(trial.experiment.job), trial.rung):
+            yield RungScore(
+                share=share,
+                steps=int(run.external_ids.get(ENDED_AT, trial.rung)),
+                score=final.mean,
+                stderr=final.stderr,
+                base=None if base is None else base.mean,
+                seconds=run.duration_s,
+            )
+
+    def _failure_of(self, arm: Experiment, trials: Sequence[Trial]) -> str:
+        if arm.status is ExperimentStatus.INVALID:
+            return arm.note or "rejected by check"
+        if arm.name in self.excluded:
+            return self.excluded[arm.name]
+        for trial in trials:
+            if trial.state is TrialState.GIVEN_UP:
+                return trial.failure
+            if trial.own_failure:
+                return f"its training ended early: {trial.own_failure}"
+        return ""
+
+
+def _measured(store: ExperimentStore, study_id: str, charter: Charter) -> Measured:
+    found = store.list_evaluation_summaries(study_id=study_id, split=charter.search_split)
+    return {(item.run_id, item.phase): item for item in found}
+
+
+def _levels_of(charter: Charter, arm: Experiment) -> dict[str, str]:
+    """Return the level of each factor of the question; empty for an arm that has none of some factor's levels."""
+    levels = {
+        factor.name: level.name
+        for factor in charter.asks.factors
+        for level in factor.levels
+        if level.factors.items() <= arm.factors.items()
+    }
+    return levels if len(levels) == len(charter.asks.factors) else {}
+
+
+def find_explored_runs(store: ExperimentStore, study_id: str, arm: Experiment) -> tuple[Run, ...]:
+    """Return the finished exploring runs of an arm, by rising rung."""
+    finished = (trial.finished for trial in list_all_trials(store, study_id) if trial.rung)
+    runs = [run for run in finished if run is not None and run.experiment_id == arm.id]
+    return tuple(sorted(runs, key=lambda run: run.rung))

@@ -1,0 +1,149 @@
+"""The check of a round of exploration, whoever planned it, and the baseline's part in it.
+
+Place in the flow: the plan node checks what a planner's `explore` returns. A planner with a language model checks its
+own answer here first. This module knows nothing of servers or databases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from researcher.charter import Charter, SearchRules
+from researcher.errors import PlannerError
+from researcher.execution.rungs import shares_at, steps_at
+from researcher.execution.runs import total_steps
+from researcher.plan import Arm, Plan, Stage
+from researcher.planner.base import History
+from researcher.search.description import EXPLORING_SEED
+from researcher.search.tree import Expand, Move, Promote, SearchNode, SearchTree
+
+TOLERANCE = 1e-6
+"""The rounding error of sums of parts of runs."""
+
+
+def begin_tree(tree: SearchTree, charter: Charter) -> SearchTree:
+    """Return the tree with the baseline as its root, which the first round adds."""
+    if tree.nodes:
+        return tree
+    return replace(tree, nodes=(SearchNode(charter.baseline),))
+
+
+def list_explored_arms(history: History) -> dict[str, Arm]:
+    """Return the arms of earlier plans by name."""
+    return {arm.name: arm for plan in reversed(history.plans) for arm in plan.arms}
+
+
+def check_round(charter: Charter, history: History, moves: Sequence[Move], plan: Plan) -> Plan:
+    """Return the round as it is carried out: known arms as they were planned, and the baseline as far as the others.
+
+    A plan without arms is returned as it is. Raises PlannerError, which names the arm or the move that is wrong.
+    """
+    rules = charter.search
+    if rules is None:
+        raise PlannerError("a study without rules of a search explores nothing")
+    known = list_explored_arms(history)
+    arms = tuple(known.get(arm.name, arm) for arm in plan.arms)
+    plan = replace(plan, arms=arms, stage=Stage.EXPLORE, seeds=(EXPLORING_SEED,), primary=(), pools_runs=False)
+    if not arms:
+        return plan
+    names = [arm.name for arm in arms]
+    if len(set(names)) < len(names) or plan.rungs.keys() != set(names):
+        raise PlannerError("a round names every arm once and gives each of them a rung")
+    if not history.plans and not any(arm.is_baseline and arm.name == charter.baseline for arm in arms):
+        raise PlannerError(f"the first round has the baseline, {charter.baseline}, too")
+    for arm in arms:
+        _check_rung(rules, history.tree, arm, plan.rungs[arm.name], is_new=arm.name not in known)
+        if arm.name not in known:
+            _check_parents(charter, known, arm)
+    if moves:
+        _check_moves(charter, rules, moves, plan, known)
+    cost = sum(_cost(rules, history.tree, arm, plan.rungs[arm.name]) for arm in arms)
+    if cost > history.runs_left + TOLERANCE:
+        raise PlannerError(f"the round costs {cost:.3g} full runs, and exploration has {history.runs_left:.3g} left")
+    return _with_baseline(charter, rules, history.tree, known, plan)
+
+
+def _check_rung(rules: SearchRules, tree: SearchTree, arm: Arm, step: int, *, is_new: bool) -> None:
+    total = total_steps(arm.job)
+    legal = {steps_at(share, total): share for share in rules.rungs}
+    node = tree.find(arm.name)
+    if step not in legal:
+        raise PlannerError(f"{arm.name} cannot end at step {step}: its rungs are {', '.join(map(str, legal))}")
+    if is_new and not arm.is_baseline and step != steps_at(rules.rungs[0], total):
+        raise PlannerError(
+            f"{arm.name} is new, so its training ends at the first rung: {steps_at(rules.rungs[0], total)}"
+        )
+    if node is not None and node.failure:
+        raise PlannerError(f"{arm.name} is out of the search: {node.failure}")
+    if node is not None and node.last is not None and legal[step] <= node.last.share:
+        raise PlannerError(f"{arm.name} has come to step {step} already")
+
+
+def _check_parents(charter: Charter, known: Mapping[str, Arm], arm: Arm) -> None:
+    """Check that a new arm has an operator, and parents that are in the study or are the baseline."""
+    if arm.is_baseline:
+        return
+    if arm.operator is None or arm.parent is None:
+        raise PlannerError(f"{arm.name} needs a parent and an operator")
+    for parent in (arm.parent, arm.second_parent):
+        if parent is not None and parent not in known and parent != charter.baseline:
+            raise PlannerError(f"{arm.name}: there is no arm {parent}")
+
+
+def _check_moves(
+    charter: Charter, rules: SearchRules, moves: Sequence[Move], plan: Plan, known: Mapping[str, Arm]
+) -> None:
+    """Check that every promotion is carried out, and that each new arm is one that a move adds.
+
+    A move that adds an arm may stay open, because a space may be used up.
+    """
+    promoted = {move.arm: move.share for move in moves if isinstance(move, Promote)}
+    room = [move for move in moves if isinstance(move, Expand)]
+    for arm in plan.arms:
+        if arm.name in promoted:
+            wanted = steps_at(promoted.pop(arm.name), total_steps(arm.job))
+            if plan.rungs[arm.name] != wanted:
+                raise PlannerError(f"{arm.name} is to be trained to step {wanted}, not to {plan.rungs[arm.name]}")
+        elif arm.name in known and arm.name != charter.baseline:
+            raise PlannerError(f"no move trains {arm.name} on")
+        elif not arm.is_baseline:
+            fitting = next((move for move in room if _is_by(charter, arm, move)), None)
+            if fitting is None:
+                raise PlannerError(f"no move adds an arm like {arm.name}: {arm.operator} of {arm.parent}")
+            room.remove(fitting)
+    if promoted:
+        raise PlannerError(f"the round leaves out {', '.join(promoted)}, which a move trains on")
+
+
+def _is_by(charter: Charter, arm: Arm, move: Expand) -> bool:
+    parents = {parent for parent in (arm.parent, arm.second_parent) if parent is not None}
+    return arm.operator is move.operator and parents == {*(move.parents or (charter.baseline,))}
+
+
+def _cost(rules: SearchRules, tree: SearchTree, arm: Arm, step: int) -> float:
+    """Return the full runs that the training up to a step counts as, from the arm's last rung on.
+
+    Rungs are counted as policies count them, whatever whole number of steps they come to.
+    """
+    node = tree.find(arm.name)
+    reached = node.last.share if node is not None and node.last is not None else 0.0
+    return min(share for share in _shares_of(rules, arm, step) if share > reached) - reached
+
+
+def _with_baseline(
+    charter: Charter, rules: SearchRules, tree: SearchTree, known: Mapping[str, Arm], plan: Plan
+) -> Plan:
+    """Return the round with the baseline trained as far as the arm that goes furthest, so that they can be compared."""
+    furthest = max(share for arm in plan.arms for share in _shares_of(rules, arm, plan.rungs[arm.name]))
+    baseline, node = known.get(charter.baseline), tree.find(charter.baseline)
+    if baseline is None or node is None or node.failure or charter.baseline in plan.rungs:
+        return plan
+    if node.last is not None and node.last.share >= furthest:
+        return plan
+    rungs = {**plan.rungs, baseline.name: steps_at(furthest, total_steps(baseline.job))}
+    return replace(plan, arms=(baseline, *plan.arms), rungs=rungs)
+
+
+def _shares_of(rules: SearchRules, arm: Arm, step: int) -> tuple[float, ...]:
+    return shares_at(rules.rungs, total_steps(arm.job), step)

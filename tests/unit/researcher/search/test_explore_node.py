@@ -1,0 +1,243 @@
+"""The stages of a search: rounds, what ends them, the review of the leader, and the confirmation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from searched_study import BASELINE, FAST, RULES, WIDE, begin_search, make_arm, make_charter, make_round
+
+from experiments_db import ExperimentStatus, NoteKind, Operator, Outcome, Verdict
+from researcher.charter import Budget, Charter
+from researcher.loop.nodes.explore import add_exploration
+from researcher.plan import ManipulationCheck, Stage
+from researcher.planner.base import Action, Decision, Response
+from researcher.reviewer.base import Objection, ObjectionKind
+from researcher.search.record import read_tree
+from researcher.search.tree import Expand, Move, SearchTree
+from researcher.study.exclusions import find_excluded
+
+FIRST = make_round([BASELINE, FAST, WIDE])
+CONFIRM = Decision(Action.CONFIRM, "It is clear.")
+MEANS = {"baseline": 0.3, "fast": 0.5, "wide": 0.6}
+GRAVE = Objection(ObjectionKind.LEAK, "It knows the answers.", is_grave=True)
+
+
+@dataclass(frozen=True)
+class Objecting:
+    """A reviewer that objects to the arms it is given."""
+
+    arms: tuple[str, ...]
+    name = "rules"
+
+    def review(self, charter: Charter, arm: str) -> tuple[Objection, ...]:
+        return (GRAVE,) if arm in self.arms else ()
+
+
+def test_rounds_are_described_without_a_claim_and_the_leader_is_confirmed(tmp_path: Path) -> None:
+    study = begin_search(tmp_path, [FIRST], decisions=[CONFIRM])
+    explored = study.plan()
+    assert explored is not None and (explored.stage, explored.seeds) == (Stage.EXPLORE, (0,))
+    study.end(MEANS)
+    first = study.deps.log.history().analyses[0]
+    assert (first.ranking, first.comparisons, first.stage) == (("wide", "fast", "baseline"), (), Stage.EXPLORE)
+    assert study.store.list_findings(study_id=study.deps.study_id) == []
+
+    claim = study.plan()
+
+    assert claim is not None and (claim.stage, claim.claim, claim.primary) == (Stage.CLAIM, 0, ("wide",))
+    assert [arm.name for arm in claim.arms] == ["baseline", "wide", "without lr", "without num_repeat"]
+    assert min(claim.seeds) == 1 and len(claim.seeds) == 3
+    assert study.arm("without lr").operator is Operator.ABLATE
+    assert study.arm("without lr").program_code == study.arm("wide").program_code
+    study.end({**MEANS, "without lr": 0.31, "without num_repeat": 0.5})
+    judged = study.deps.log.history().analyses[-1]
+    assert {item.arm: item.verdict for item in judged.comparisons}["wide"] is Verdict.KEEP
+    assert [item.outcome for item in judged.contrasts] == [Outcome.SUPPORTED] * 3
+    assert all(0 not in item.seeds for item in judged.comparisons), "no verdict rests on an exploring run"
+
+
+def test_secondary_arms_are_not_decided_where_the_primary_one_is_not_kept(tmp_path: Path) -> None:
+    study = begin_search(tmp_path, [FIRST], decisions=[CONFIRM])
+    study.plan()
+    study.end(MEANS)
+    study.plan()
+
+    study.end({"baseline": 0.3, "wide": 0.302, "without lr": 0.9, "without num_repeat": 0.9})
+
+    judged = study.deps.log.history().analyses[-1]
+    assert {item.verdict for item in judged.comparisons} <= {Verdict.INCONCLUSIVE, Verdict.NO_BETTER}
+    assert all(item.outcome is not Outcome.SUPPORTED for item in judged.contrasts)
+
+
+def test_study_ends_without_a_confirmation_if_no_arm_explored_better(tmp_path: Path) -> None:
+    study = begin_search(tmp_path, [FIRST], decisions=[CONFIRM])
+    study.plan()
+    study.end({**MEANS, "baseline": 0.7})
+
+    assert study.plan() is None
+    assert study.store.list_events(study.deps.study_id, kind="explore.nothing_better", limit=None)
+
+
+def test_leader_that_the_planner_withdraws_is_out_and_the_next_one_is_reviewed(tmp_path: Path) -> None:
+    withdrawn = Response("It does.", is_withdrawn=True)
+    reviewer = Objecting(("wide",))
+    study = begin_search(tmp_path, [FIRST], decisions=[CONFIRM], responses={"wide": withdrawn}, reviewer=reviewer)
+    study.plan()
+    study.end(MEANS)
+
+    claim = study.plan()
+
+    assert claim is not None and claim.primary == ("fast",)
+    assert find_excluded(study.store, study.deps.study_id) == {"wide": "withdrawn after a review: It does."}
+    reviews = {study.arm("wide").id: True, study.arm("fast").id: False}
+    assert {item.experiment_id: item.is_withdrawn for item in study.store.list_reviews(study.deps.study_id)} == reviews
+    (note,) = study.store.list_notes(study.deps.study_id, kind=NoteKind.OBJECTION)
+    assert "It knows the answers." in note.text and note.author == "rules"
+
+
+def test_leader_stays_in_where_the_planner_answers_the_objections(tmp_path: Path) -> None:
+    stays = Response("It does not.", is_withdrawn=False)
+    reviewer = Objecting(("wide",))
+    study = begin_search(tmp_path, [FIRST], decisions=[CONFIRM], responses={"wide": stays}, reviewer=reviewer)
+    study.plan()
+    study.end(MEANS)
+
+    claim = study.plan()
+
+    assert claim is not None and claim.primary == ("wide",)
+    (review,) = study.store.list_reviews(study.deps.study_id)
+    assert (review.response, review.is_withdrawn, len(review.objections)) == ("It does not.", False, 1)
+
+
+def test_baseline_is_trained_as_far_as_the_arm_that_goes_furthest(tmp_path: Path) -> None:
+    second = make_round([WIDE], wide=4)
+    study = begin_search(tmp_path, [FIRST, second])
+    study.plan()
+    study.end(MEANS)
+
+    promoted = study.plan()
+
+    assert promoted is not None and promoted.rungs == {"baseline": 4, "wide": 4}
+    study.end({"baseline": 0.35, "wide": 0.7})
+    tree = read_tree(study.store, study.deps.study_id, study.charter)
+    assert {node.name: [score.share for score in node.scores] for node in tree.nodes} == {
+        "baseline": [0.25, 0.5],
+        "fast": [0.25],
+        "wide": [0.25, 0.5],
+    }
+    assert tree.spent == 1.25 and [node.name for node in tree.ranked()] == ["wide", "baseline", "fast"]
+
+
+def test_policy_chooses_the_moves_and_its_end_is_that_of_the_exploration(tmp_path: Path) -> None:
+    seen: list[tuple[float, int]] = []
+
+    def choose(tree: SearchTree, rungs: tuple[float, ...], left: float, width: int) -> tuple[Move, ...]:
+        seen.append((left, width))
+        return () if len(tree.nodes) > 1 else (Expand((), Operator.DRAFT), Expand((), Operator.DRAFT))
+
+    study = begin_search(tmp_path, [FIRST], choose=choose)
+    study.plan()
+    study.end(MEANS)
+
+    claim = study.plan()
+
+    assert claim is not None and claim.stage is Stage.CLAIM
+    assert seen == [(6.0 - 0.75, 2), (6.0 - 0.75 - 0.75, 2)], "what the baseline needs up to the last rung is kept"
+
+
+@pytest.mark.parametrize(
+    ("budget", "runs", "reason", "most"),
+    [
+        (Budget(), 2.6, "full runs", 5),
+        (Budget(max_runs=8), 6.0, "full runs", 3),
+        (Budget(max_wall_s=100.0), 6.0, "wall", 1),
+    ],
+)
+def test_exploration_ends_with_its_part_of_the_budget(
+    tmp_path: Path, budget: Budget, runs: float, reason: str, most: int
+) -> None:
+    others = [make_round([make_arm(f"arm {number}", lr=number * 1e-4)]) for number in range(1, 9)]
+    charter, clock = make_charter(search=replace(RULES, runs=runs), budget=budget), [0.0]
+    study = begin_search(tmp_path, [FIRST, *others], charter=charter, clock=lambda: clock[0])
+    while (planned := study.plan()) is not None and planned.stage is Stage.EXPLORE:
+        clock[0] += 60
+        study.end(dict.fromkeys((arm.name for arm in planned.arms), 0.5))
+
+    (event,) = study.store.list_events(study.deps.study_id, kind="explore.ended", limit=None)
+    assert reason in event.message
+    assert sum(plan.stage is Stage.EXPLORE for plan in study.plans) == most
+
+
+def test_reserve_pays_for_another_exploration_after_the_first_confirmation(tmp_path: Path) -> None:
+    third = make_round([make_arm("third", lr=5e-3)])
+    charter = make_charter(search=replace(RULES, runs=2.0))
+    study = begin_search(tmp_path, [FIRST, third], charter=charter, decisions=[CONFIRM])
+    study.plan()
+    study.end(MEANS)
+    study.plan()
+    study.end({**MEANS, "without lr": 0.3, "without num_repeat": 0.3})
+
+    again = study.plan()
+    assert again is not None and again.stage is Stage.EXPLORE and again.seeds == (0,)
+    study.end({"third": 0.9})
+    kept = study.deps.log.history().analyses[-1]
+    assert [item.arm for item in kept.comparisons if item.verdict is Verdict.KEEP] == ["wide"]
+
+    claim = study.plan()
+    assert claim is not None and (claim.claim, claim.primary) == (1, ("third",))
+    assert min(claim.seeds) == 4
+    study.end({"baseline": 0.3, "third": 0.9})
+    assert study.plan() is None, "no alpha is left for a third confirmation"
+
+
+def test_round_that_cannot_be_carried_out_ends_the_exploration_or_the_study(tmp_path: Path) -> None:
+    unknown = make_round([make_arm("third", parent="nobody", lr=5e-3)])
+    study = begin_search(tmp_path, [FIRST, unknown])
+    study.plan()
+    study.end(MEANS)
+
+    claim = study.plan()
+
+    assert claim is not None and claim.stage is Stage.CLAIM
+    failures = study.store.list_events(study.deps.study_id, kind="planner.failed", limit=None)
+    assert len(failures) == 2 and "nobody" in failures[0].message
+
+
+def test_arms_that_failed_are_out_with_their_reasons(tmp_path: Path) -> None:
+    rejected = make_arm("rejected", lr=5e-3)
+    check = ManipulationCheck("it asks twice", pattern="really", share=0.5)
+    false = replace(make_arm("false", lr=7e-3), manipulation=check)
+    study = begin_search(tmp_path, [make_round([BASELINE, FAST, WIDE, rejected, false])])
+    study.plan()
+    study.store.revise_experiment(study.arm("rejected").id, status=ExperimentStatus.INVALID, note="a bad job")
+    study.train({"baseline": 0.3, "fast": 0.5, "false": 0.9}, {"false": (1, 4)})
+
+    study.end({})
+
+    tree = read_tree(study.store, study.deps.study_id, study.charter)
+    assert {node.name: node.failure for node in tree.nodes if node.failure} == {
+        "wide": "it crashed",
+        "rejected": "a bad job",
+        "false": "it is not what it claims: in 1 of 4 transcripts it is true that 'it asks twice'",
+    }
+    assert study.deps.log.history().analyses[-1].ranking == ("fast", "baseline")
+
+
+def test_notebook_tells_what_was_planned_tried_and_decided(tmp_path: Path) -> None:
+    study = begin_search(tmp_path, [FIRST], decisions=[CONFIRM])
+    study.plan()
+    study.end({"baseline": 0.3, "wide": 0.6})
+    study.plan()
+    study.end({"baseline": 0.3, "wide": 0.6, "without lr": 0.3, "without num_repeat": 0.6})
+
+    history = add_exploration(study.deps, study.charter, study.deps.log.history())
+    by_kind: dict[NoteKind, list[str]] = {}
+    for note in history.notes:
+        by_kind.setdefault(note.kind, []).append(note.text)
+    assert by_kind[NoteKind.REASON][:2] == ["a round", "confirm: It is clear."]
+    assert any("wide" in text and "25% of its training" in text for text in by_kind[NoteKind.TRIED])
+    assert any(text.startswith("wide: 0.601 over 3 seeds, +0.300") for text in by_kind[NoteKind.TRIED])
+    assert len(by_kind[NoteKind.HYPOTHESIS]) == len(by_kind[NoteKind.OUTCOME]) == 3
+    assert history.runs_left == pytest.approx(7.2 - 0.75 - 0.75), "the reserve is added after a confirmation"

@@ -25,6 +25,7 @@ from researcher.execution.storage import DiskGuard
 from researcher.loop.learned_limits import LearnedLimits
 from researcher.loop.open_trials import OpenTrials
 from researcher.planner.base import Planner
+from researcher.reviewer.base import Reviewer
 from researcher.servers.server_pool import ServerPool, Slot
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog
@@ -152,7 +153,8 @@ class Deps:
 
     `home` is its folder, `given_job` the settings that a person fixed for every arm's job, and `asked` the question as
     the person asked it. `evaluator` is a method because it needs the charter. `disk` is None if free space is not
-    watched.
+    watched. `is_afresh` is set if a question that was asked before is to be studied anew. `reviewer` looks at the arm
+    that leads before it is confirmed; None if nobody does.
     """
 
     study_id: str
@@ -171,6 +173,8 @@ class Deps:
     active_runs: ActiveRuns = field(default_factory=ActiveRuns)
     kept_checkpoints: KeptCheckpoints = KeptCheckpoints.BEST
     disk: DiskGuard | None = None
+    is_afresh: bool = False
+    reviewer: Reviewer | None = None
     open_trials: OpenTrials = field(init=False)
     learned_limits: LearnedLimits = field(init=False)
 

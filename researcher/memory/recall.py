@@ -21,7 +21,8 @@ def recall(store: ExperimentStore, study_id: str, charter: Charter) -> tuple[str
     found = [
         standing
         for standing in weigh(list_known(store))
-        if standing.known.finding.study_id != study_id and standing.known.recipe.environment_name == charter.environment_name
+        if standing.known.finding.study_id != study_id
+        and standing.known.recipe.environment_name == charter.environment_name
     ]
     return tuple(describe_standing(item, charter) for item in found[-MOST_FINDINGS:])
 

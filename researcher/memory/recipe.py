@@ -75,7 +75,16 @@ class Recipe:
         train on. What the arms are called and how many runs there were is no part of it.
         """
         names = (
-            *("environment_digest", "model", "metric", "judged_by", "sign", "amount", "attempt_calls", "attempt_tokens"),
+            *(
+                "environment_digest",
+                "model",
+                "metric",
+                "judged_by",
+                "sign",
+                "amount",
+                "attempt_calls",
+                "attempt_tokens",
+            ),
         )
         measured = {name: getattr(self, name) for name in names}
         return hash_json({**measured, "arm": _trained(self.arm), "baseline": _trained(self.baseline)})

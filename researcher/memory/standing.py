@@ -8,8 +8,8 @@ earlier one.
 
 1. Both are significant, and their effects have opposite signs.
 2. The later study was able to see the difference, and its interval excludes the earlier effect by more than the
-   charter's `min_effect`. It was able to see it if it has `min_seeds` runs of the arm, and if half of its interval is at
-   most the larger one of both effects.
+   charter's `min_effect`. It was able to see it if it has `min_seeds` runs of the arm, and if half of its interval is
+   at most the larger one of both effects.
 
 A later finding with the same verdict agrees, whatever its effect. One that is neither says nothing about the earlier
 one.
@@ -46,8 +46,8 @@ class KnownFinding:
 class Standing:
     """A finding among the others on its question.
 
-    `replications` are the ids of other studies with the same verdict, and `contradicted_by` those of later findings
-    that contradict it.
+    `replications` are the ids of other studies that reached the same verdict on other seeds. `contradicted_by` are the
+    ids of later findings that contradict it.
     """
 
     known: KnownFinding
@@ -120,9 +120,14 @@ def _weigh(item: KnownFinding, others: Sequence[KnownFinding]) -> Standing:
     later = [other for other in valid if other.finding.created_at > item.finding.created_at]
     return Standing(
         item,
-        replications=tuple(other.finding.study_id for other in valid if agrees(other, item)),
+        replications=tuple(other.finding.study_id for other in valid if _finds_again(other, item)),
         contradicted_by=tuple(other.finding.id for other in later if contradicts(other, item)),
     )
+
+
+def _finds_again(other: KnownFinding, item: KnownFinding) -> bool:
+    """Return whether another study has the same verdict on other seeds; a run of the same seed may be the same run."""
+    return agrees(other, item) and not set(other.finding.details["seeds"]) & set(item.finding.details["seeds"])
 
 
 def _is_other(one: KnownFinding, other: KnownFinding) -> bool:

@@ -9,6 +9,7 @@ from researcher.charter import Charter
 from researcher.judge import Family, judge
 from researcher.loop.deps import Deps
 from researcher.loop.state import ResearchState
+from researcher.memory.settlement import settle
 from researcher.plan import Plan
 from researcher.study.findings import record_verdicts
 from researcher.study.scores import StudyScores, choose_for_plan, read_scores
@@ -20,6 +21,7 @@ def analyze(deps: Deps, state: ResearchState) -> ResearchState:
     analyses = (*deps.log.history().analyses, analysis)
     record_verdicts(deps.store, deps.study_id, charter, analyses, iteration, deps.log.disqualified(until=iteration))
     deps.log.write_analysis(iteration, analysis, _headline(analysis))
+    settle(deps.log, iteration)
     return state
 
 

@@ -153,6 +153,16 @@ ResumeMinFreeGbOption = Annotated[
     float | None,
     typer.Option(min=0, envvar="SWARM_MIN_FREE_GB", help="Least free disk space (default: what `start` was told)."),
 ]
+AfreshOption = Annotated[
+    bool, typer.Option("--afresh", help="Study a question anew that an earlier study of the database has decided.")
+]
+ReviewerOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Who looks at the arm that leads before it is confirmed: rules, none, or a language model by name "
+        "(default: rules with --kind optimize, else none)."
+    ),
+]
 WebhookOption = Annotated[
     str | None,
     typer.Option(

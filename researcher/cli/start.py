@@ -65,6 +65,8 @@ def start(
     keep_checkpoints: options.KeepCheckpointsOption = "best",
     min_free_gb: options.MinFreeGbOption = 1.0,
     webhook: options.WebhookOption = None,
+    afresh: options.AfreshOption = False,
+    reviewer: options.ReviewerOption = None,
     detach: options.DetachOption = False,
     home: HomeOption = DEFAULT_HOME,
     db: DatabaseOption = None,

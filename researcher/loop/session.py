@@ -38,7 +38,9 @@ from researcher.loop.state import first_state
 from researcher.loop.system_faults import examine_environment
 from researcher.loop.webhook import FAILED as NOT_TOLD
 from researcher.loop.webhook import Webhook
+from researcher.memory.replication import read_replication
 from researcher.planner.base import Planner
+from researcher.planner.replication import ReplicationPlanner
 from researcher.planner.rules import build_rules_planner
 from researcher.servers.leases import LeaseHolder, name_database
 from researcher.servers.server_files import unpack_ledgers
@@ -239,6 +241,7 @@ class _Worker:
             limits=self.limits,
             kept_checkpoints=self.settings.keep_checkpoints,
             disk=DiskGuard([self.folder], int(self.settings.min_free_gb * GB), self.measure_space),
+            is_afresh=self.settings.afresh,
         )
         unpack_ledgers(deps.home / "servers")
         try:
@@ -339,6 +342,8 @@ def _build_planner(
     settings: StudySettings, request: FrameRequest, log: StudyLog, ledger: BudgetLedger, background: BackgroundTasks
 ) -> Planner:
     """Return the planner of the settings. Raises PlannerError if the language model has no name or no key."""
+    if settings.replicates is not None:
+        return ReplicationPlanner(read_replication(log.store, settings.replicates.finding))
     if settings.planner == "rules":
         return build_rules_planner(settings)
     # Imported here because most studies have no language model, and its SDK takes a second to load.

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from experiments_db import ExperimentStore, Severity
+from experiments_db import ExperimentStore, Finding, RecordNotFound, Severity
+from researcher.errors import FindingNotFound, TopicInvalid
 from researcher.memory.recall import describe_effect
 from researcher.memory.standing import KnownFinding, agrees, contradicts, find_alike, know
 from researcher.study.log import StudyLog
@@ -48,16 +49,40 @@ def retract(store: ExperimentStore, earlier: KnownFinding, later: KnownFinding) 
     if earlier.finding.retracted_at is not None:
         return
     reason = f"contradicted by study {later.finding.study_id}: {_compare(later, earlier)}"
+    message = f"Finding {earlier.finding.id} of study {earlier.finding.study_id} is retracted: {reason}."
+    payload = {"finding": earlier.finding.id, "by": later.finding.id}
     # The events come first: if the process ends in between, the repeat still retracts.
-    for study_id in (later.finding.study_id, earlier.finding.study_id):
-        store.append_event(
-            study_id,
-            RETRACTED,
-            f"Finding {earlier.finding.id} of study {earlier.finding.study_id} is retracted: {reason}.",
-            severity=Severity.WARNING,
-            payload={"finding": earlier.finding.id, "by": later.finding.id},
-        )
+    store.append_event(later.finding.study_id, RETRACTED, message, severity=Severity.WARNING, payload=payload)
+    # No warning there: a report lists the warnings of its study, and that one is written already.
+    store.append_event(earlier.finding.study_id, RETRACTED, message, payload=payload)
     store.retract_finding(earlier.finding.id, reason, by=later.finding.id)
+
+
+def retract_by_hand(store: ExperimentStore, finding_id: str, reason: str) -> Finding:
+    """Retract a finding for a reason that a person gives, with an event in its study; the first reason stands.
+
+    Raises FindingNotFound. Raises TopicInvalid for an empty reason, or if the finding is retracted already.
+    """
+    finding = find_finding(store, finding_id)
+    if finding.retracted_at is not None:
+        raise TopicInvalid(f"finding {finding_id} is retracted already: {finding.retraction}")
+    if not reason.strip():
+        raise TopicInvalid("--reason is empty: say why the finding is not true")
+    store.append_event(
+        finding.study_id,
+        RETRACTED,
+        f"Finding {finding_id} is retracted: {reason}",
+        payload={"finding": finding_id, "by": None},
+    )
+    return store.retract_finding(finding_id, reason)
+
+
+def find_finding(store: ExperimentStore, finding_id: str) -> Finding:
+    """Return a finding by its id. Raises FindingNotFound."""
+    try:
+        return store.get_finding(finding_id)
+    except RecordNotFound as error:
+        raise FindingNotFound(f"there is no finding {finding_id}: `researcher findings --all` shows them") from error
 
 
 def _compare(later: KnownFinding, earlier: KnownFinding) -> str:

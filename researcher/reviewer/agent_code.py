@@ -41,7 +41,13 @@ def look_at_agent(tree: ast.Module) -> AgentLook | None:
     if agent is None or len(agent.args.args) < AGENT_PARAMETERS:
         return None
     task, model, session = (argument.arg for argument in agent.args.args[:AGENT_PARAMETERS])
-    flow = _Flow(agent, {model}, {task, session})
+    unused = {
+        (node.name, index)
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node is not agent
+        for index in _parameters_without_effect(node)
+    }
+    flow = _Flow(agent, {model}, {task, session}, frozenset(unused))
     flow.follow()
     computed: list[int] = []
     constant: list[int] = []
@@ -71,11 +77,15 @@ def find_function(tree: ast.Module, name: str) -> _Function | None:
 
 @dataclass(slots=True)
 class _Flow:
-    """The names of an agent that depend on its model, and those that depend on the question."""
+    """The names of an agent that depend on its model, and those that depend on the question.
+
+    `unused` are parameters of other functions of the file, by function and position, on which no result depends.
+    """
 
     agent: _Function
     model: set[str]
     question: set[str]
+    unused: frozenset[tuple[str, int]] = frozenset()
     assigned: list[tuple[str, ast.expr]] = field(default_factory=list[tuple[str, ast.expr]])
 
     def follow(self) -> None:
@@ -93,10 +103,10 @@ class _Flow:
             self._follow_functions()
 
     def is_of_model(self, value: ast.expr) -> bool:
-        return any(name in self.model for name in _names(value))
+        return any(name in self.model for name in _names(value, self.unused))
 
     def is_of_question(self, value: ast.expr) -> bool:
-        return any(name in self.question for name in _names(value))
+        return any(name in self.question for name in _names(value, self.unused))
 
     def _follow_functions(self) -> None:
         """Take over functions inside of the agent that use the model."""
@@ -109,16 +119,36 @@ class _Flow:
                     self.question.add(node.name)
 
 
-def _names(value: ast.expr) -> Iterator[str]:
+def _names(value: ast.expr, unused: frozenset[tuple[str, int]]) -> Iterator[str]:
     """Yield the names that a value is made of; a condition decides between values and is no part of them."""
     if isinstance(value, ast.Name):
         yield value.id
     for child in ast.iter_child_nodes(value):
-        is_condition = isinstance(value, ast.IfExp) and child is value.test
-        if isinstance(child, ast.expr) and not is_condition:
-            yield from _names(child)
+        if isinstance(child, ast.expr) and not _is_left_out(value, child, unused):
+            yield from _names(child, unused)
         elif isinstance(child, ast.keyword | ast.comprehension):
-            yield from _names(child.value if isinstance(child, ast.keyword) else child.iter)
+            yield from _names(child.value if isinstance(child, ast.keyword) else child.iter, unused)
+
+
+def _is_left_out(value: ast.expr, child: ast.expr, unused: frozenset[tuple[str, int]]) -> bool:
+    """Return whether a part has no effect on its value: a condition, or an argument that the function ignores."""
+    match value:
+        case ast.IfExp(test=test):
+            return child is test
+        case ast.Call(func=ast.Name(id=name), args=args):
+            return child in args and (name, args.index(child)) in unused
+        case _:
+            return False
+
+
+def _parameters_without_effect(function: _Function) -> Iterator[int]:
+    """Yield the positions of the parameters on which nothing depends that a function returns or yields."""
+    results = [node.value for node in _own_nodes(function) if isinstance(node, ast.Return | ast.Yield)]
+    for index, argument in enumerate(function.args.args):
+        flow = _Flow(function, {argument.arg}, set())
+        flow.follow()
+        if not any(result is not None and flow.is_of_model(result) for result in results):
+            yield index
 
 
 def _assignments(agent: _Function) -> Iterator[tuple[str, ast.expr]]:

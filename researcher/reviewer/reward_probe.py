@@ -32,7 +32,7 @@ from swarm.tasks import Split
 from swarm.types import Task
 
 TASKS = 6
-MOST_LITERALS = 12
+MOST_LITERALS = 20
 LONG_CHARS = 400
 LEAST_GAIN = 1e-6
 NOWHERE = "http://127.0.0.1:9"
@@ -106,10 +106,10 @@ def probe_reward(
     code: str, environment: Environment, trials: Sequence[ProgramTrial], run: RewardRunner
 ) -> Iterator[Objection]:
     """Yield the objections to the reward of a program; none if it has no reward or nothing to contrast."""
-    reward = find_function(ast.parse(code), "reward")
-    if reward is None:
+    tree = ast.parse(code)
+    if find_function(tree, "reward") is None:
         return
-    styles = _styles(reward)
+    styles = _styles(tree)
     prepared = [each for item in _tasks(environment) for each in _attempts(environment, item, styles)]
     scored = run(code, [attempt for _, _, attempt in prepared])
     contrasts = _contrasts(prepared, scored)
@@ -191,7 +191,14 @@ def _attempts(
         for style, (before, after) in styles.items():
             transcript = transcript_of(environment, item, f"{before}{reply}{after}")
             yield item.task.task_id, style, GradedAttempt(item.task, transcript, environment.grade(item, transcript))
-    odd = {"empty": "", "question": item.task.main_query, "repeated": f"{wrong} " * 8, "cut": wrong[:1]}
+    odd = {
+        "empty": "",
+        "question": item.task.main_query,
+        "repeated": f"{wrong} " * 8,
+        "cut": wrong[:1],
+        "same length": "x" * len(solution),
+        "sorted": "".join(sorted(solution)),
+    }
     for style, text in odd.items():
         transcript = transcript_of(environment, item, text)
         grade = environment.grade(item, transcript)
@@ -199,8 +206,11 @@ def _attempts(
             yield item.task.task_id, style, GradedAttempt(item.task, transcript, grade)
 
 
-def _styles(reward: ast.AST) -> dict[str, tuple[str, str]]:
-    """Return styles by name: the texts before and after a reply. Texts that the reward looks for are styles too."""
+def _styles(tree: ast.Module) -> dict[str, tuple[str, str]]:
+    """Return styles by name: the texts before and after a reply.
+
+    Texts in the program outside of its agent are styles too, because the reward may look for them.
+    """
     styles = {
         PLAIN: ("", ""),
         "long": (FILLER * (LONG_CHARS // len(FILLER)), ""),
@@ -216,16 +226,17 @@ def _styles(reward: ast.AST) -> dict[str, tuple[str, str]]:
         "capitals": ("THE ANSWER IS ", "!!!"),
         "code": ("```python\n", "\n```"),
     }
-    literals = list(dict.fromkeys(_literals(reward)))[:MOST_LITERALS]
+    literals = list(dict.fromkeys(_literals(tree)))[:MOST_LITERALS]
     styles |= {f"text {literal!r}": (f"{literal} ", f" {literal}") for literal in literals}
     if literals:
         styles["all texts of the reward"] = (" ".join(literals) + " ", "")
     return styles
 
 
-def _literals(reward: ast.AST) -> Iterator[str]:
-    """Yield the texts in a reward function; of a pattern, what remains without its operators."""
-    for node in ast.walk(reward):
+def _literals(tree: ast.Module) -> Iterator[str]:
+    """Yield the texts outside of the agent; of a pattern, what remains without its operators."""
+    nodes = (node for part in tree.body if part is not find_function(tree, "agent") for node in ast.walk(part))
+    for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             text = node.value if "\\" not in node.value else re.sub(r"\\.|[\[\](){}?*+^$|]", " ", node.value)
             if 0 < len(text.strip()) <= 80:

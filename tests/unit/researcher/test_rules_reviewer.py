@@ -1,4 +1,4 @@
-"""The reviewer without a language model: rewards that can be gamed and cheating agents are found, honest ones are not."""
+"""The reviewer without a language model finds gamed rewards and cheating agents, and lets honest programs pass."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from researcher.study.costs.attempts import AttemptCost, cost_to_json
 from researcher.study.settings import read_settings
 from researcher.study.topic import read_request
 from swarm.environments import Environment, load_environment
+from swarm.errors import ProgramFailure
 from swarm.tasks import Split
 
 
@@ -52,7 +53,15 @@ def run_here(code: str, attempts: Sequence[GradedAttempt]) -> list[float | None]
     """Run the reward of a program of this file in this process, which is quicker than one of its own."""
     module: dict[str, Any] = {}
     exec(compile(code, "program.py", "exec"), module)
-    return [run_reward(module["reward"], attempt) for attempt in attempts]
+
+    def reward(*given: Any) -> Any:
+        try:
+            return module["reward"](*given)
+        except (AttributeError, IndexError) as error:
+            # The process of a program turns every error into this one.
+            raise ProgramFailure(str(error)) from error
+
+    return [run_reward(reward, attempt) for attempt in attempts]
 
 
 def add_arm(store: ExperimentStore, code: str, **details: Any) -> tuple[str, str]:
@@ -120,7 +129,10 @@ def test_reward_is_run_in_a_process_of_its_own(environment: Environment, tmp_pat
         for text in (environment.solution(item) or "", "wrong", "fails")
         for transcript in ([*environment.open(item).messages, {"role": "assistant", "content": text}],)
     ]
-    code = "def reward(task, transcript, grade):\n    assert transcript[-1]['content'] != 'fails'\n    return 2 * grade.score\n"
+    code = (
+        "def reward(task, transcript, grade):\n"
+        "    assert transcript[-1]['content'] != 'fails'\n    return 2 * grade.score\n"
+    )
 
     assert SandboxedRewards(tmp_path, None)(code, attempts) == [2.0, 0.0, None]
 

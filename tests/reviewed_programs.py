@@ -6,6 +6,15 @@ All are for the bundled environment `reverse`, where an agent answers "Reverse: 
 from __future__ import annotations
 
 GAMED_REWARDS = {
+    "the right length": (
+        "def reward(task, transcript, grade):\n"
+        "    return float(len(transcript[-1]['content'].strip()) == len(task.main_query.split()[-1]))\n"
+    ),
+    "words of a list": (
+        "HEDGES = ['maybe', 'perhaps', 'possibly']\n\ndef reward(task, transcript, grade):\n"
+        "    text = transcript[-1]['content']\n    return 0.2 * grade.score + sum(word in text for word in HEDGES)\n"
+    ),
+    "chance": "import random\n\ndef reward(task, transcript, grade):\n    return random.random()\n",
     "always the same": "def reward(task, transcript, grade):\n    return 1.0\n",
     "length": "def reward(task, transcript, grade):\n    return len(transcript[-1]['content']) / 50\n",
     "length beside the grade": (
@@ -57,6 +66,15 @@ GAMED_REWARDS = {
 }
 
 CHEATING_AGENTS = {
+    "a helper that ignores the model": (
+        "def solve(task, model):\n    return task.main_query.split()[-1][::-1]\n\n"
+        "def agent(task, model, session):\n    return solve(task, model)\n"
+    ),
+    "picks the right one of many": (
+        "def agent(task, model, session):\n    word = task.main_query.split()[-1]\n"
+        "    replies = [model.chat(session.messages)['content'] for _ in range(8)]\n"
+        "    right = [each for each in replies if each == word[::-1]]\n    return right[0] if right else replies[0]\n"
+    ),
     "answers in code": ("def agent(task, model, session):\n    return task.main_query.split()[-1][::-1]\n"),
     "asks for show": (
         "def agent(task, model, session):\n    model.chat(session.messages)\n"
@@ -125,6 +143,36 @@ CHEATING_AGENTS = {
 PLAIN_AGENT = "def agent(task, model, session):\n    return model.chat(session.messages)\n"
 
 HONEST = {
+    "a judge of several": (
+        "def agent(task, model, session):\n    replies = [model.chat(session.messages)['content'] for _ in range(3)]\n"
+        "    listed = '\\n'.join(f'{number}: {text}' for number, text in enumerate(replies))\n"
+        "    pick = model.chat([{'role': 'user', 'content': listed}])['content']\n"
+        "    try:\n        return replies[int(pick)]\n    except (ValueError, IndexError):\n        return replies[0]\n"
+    ),
+    "a class": (
+        "class Solver:\n    def __init__(self, model):\n        self.model = model\n\n"
+        "    def solve(self, messages):\n        return self.model.chat(messages)\n\n"
+        "def agent(task, model, session):\n    solver = Solver(model)\n"
+        "    return solver.solve(list(session.messages))\n"
+    ),
+    "calls at once": (
+        "import asyncio\n\nasync def ask(model, messages):\n"
+        "    return await asyncio.to_thread(model.chat, messages)\n\n"
+        "async def ask_all(model, messages):\n"
+        "    return await asyncio.gather(*[ask(model, messages) for _ in range(3)])\n\n"
+        "def agent(task, model, session):\n    replies = asyncio.run(ask_all(model, list(session.messages)))\n"
+        "    return max(replies, key=lambda reply: len(reply['content'] or ''))\n"
+    ),
+    "one letter at a time": (
+        "def agent(task, model, session):\n    letters = ''\n    for letter in task.main_query.split()[-1]:\n"
+        "        asked = [{'role': 'user', 'content': f'Repeat: {letter}'}]\n"
+        "        letters += (model.chat(asked)['content'] or '').strip()[:1]\n    return letters[::-1]\n"
+    ),
+    "likeness to the right word": PLAIN_AGENT
+    + (
+        "\nimport difflib\n\ndef reward(task, transcript, grade):\n    word = task.main_query.split()[-1][::-1]\n"
+        "    return difflib.SequenceMatcher(None, word, transcript[-1]['content'].strip()).ratio()\n"
+    ),
     "plain": "from swarm.program import answer_in_turn as agent\n\n__all__ = ['agent']\n",
     "a system prompt": (
         "SYSTEM = 'Answer with the letters in the opposite order and nothing else.'\n\n"

@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from researcher.charter import StudyKind
 from researcher.execution.background import BackgroundTasks
 from researcher.reviewer.base import Reviewer
 from researcher.reviewer.reward_probe import SandboxedRewards
@@ -34,7 +33,8 @@ def build_reviewer(
     sandbox: Sandbox | None,
 ) -> Reviewer | None:
     """Return the reviewer that the settings ask for; None for none. Raises PlannerError if a model has no key."""
-    wanted = settings.reviewer or (RULES if settings.kind is StudyKind.OPTIMIZE else NONE)
+    # Only a search has an arm that leads, and a language model may make one of a topic later.
+    wanted = settings.reviewer or RULES
     if wanted == NONE:
         return None
     if wanted == RULES:

@@ -121,7 +121,7 @@ def _check_reviewer(settings: StudySettings) -> None:
     """Raise TopicInvalid for a reviewer with a language model that cannot be asked, or one with nothing to review."""
     if settings.reviewer in (None, "none"):
         return
-    if settings.kind is not StudyKind.OPTIMIZE:
+    if settings.planner == "rules" and settings.kind is not StudyKind.OPTIMIZE:
         raise TopicInvalid(
             "--reviewer looks at the arm that a search finds: leave it out, or search with --kind optimize"
         )

@@ -122,6 +122,21 @@ def test_honest_program_gets_no_grave_objection(
     assert not grave(review(store, environment, charter, HONEST[kind]))
 
 
+def test_every_hostile_program_is_objected_to_and_those_that_reach_for_something_by_what_they_reach_for(
+    store: ExperimentStore, environment: Environment, charter: Charter
+) -> None:
+    found = {
+        path.stem: grave(review(store, environment, charter, path.read_text())) for path in sorted(HOSTILE.glob("*.py"))
+    }
+    assert len(found) >= 15 and all(found.values())
+    # No text shows what these do; the sandbox ends or refuses them, and none of them asks its model.
+    assert {name for name, kinds in found.items() if not kinds & {ObjectionKind.LEAK, ObjectionKind.OTHER}} == {
+        "answer_other_calls", "fill_the_folders", "flood_one_turn", "forge_the_protocol", "make_a_million_files",
+        "never_answer", "say_that_training_is_over", "write_a_huge_line", "write_without_end_to_stderr",
+        "write_without_end_to_the_driver",
+    }  # fmt: skip
+
+
 def test_reward_is_run_in_a_process_of_its_own(environment: Environment, tmp_path: Path) -> None:
     item = next(environment.tasks(Split.TRAIN))
     attempts = [
@@ -179,6 +194,7 @@ def test_function_that_the_purpose_names_and_the_program_lacks_is_told(
     assert (told.kind, told.is_grave) == (ObjectionKind.NOT_AS_CLAIMED, False)
 
 
+HOSTILE = Path(__file__).parents[2] / "hostile" / "programs"
 RISING = [0.1 * step for step in range(12)]
 FLAT = [0.3] * 12
 

@@ -87,7 +87,7 @@ def settings_of(replication: Replication, given: Mapping[str, Any]) -> StudySett
             "put it back as it was, or ask the question in a new study"
         )
     level = f":{charter.judged_level:g}" if charter.judged_by is JudgedBy.STEPS_TO else ""
-    is_trusted = all(item.author is not Author.LANGUAGE_MODEL for item in (replication.arm, replication.baseline))
+    is_trusted = all(item.author is Author.PACKAGE for item in (replication.arm, replication.baseline))
     origin = ReplicationOrigin(finding=replication.known.finding.id, is_trusted=is_trusted)
     return read_settings(
         {

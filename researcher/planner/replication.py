@@ -85,7 +85,7 @@ class ReplicationPlanner:
     def write_program(self, charter: Charter, arm: Arm, parent: ArmProgram | None) -> ArmProgram:
         """Return the program of the arm as it was in the finding's study."""
         found = next(each for each in (self.replication.arm, self.replication.baseline) if each.name == arm.name)
-        return ArmProgram(arm.name, found.program_code, trusted=found.author is not Author.LANGUAGE_MODEL)
+        return ArmProgram(arm.name, found.program_code, trusted=found.author is Author.PACKAGE)
 
     def repair_program(
         self, charter: Charter, arm: Arm, program: ArmProgram, problems: tuple[ProgramProblem, ...]

@@ -11,10 +11,17 @@ import pytest
 from simulated_study import BASELINE, SimulatedStudy, Simulation, reports_without_images
 from typer.testing import CliRunner
 
-from experiments_db import Finding, Operator, StudyStatus, Verdict, open_store
+from experiments_db import Author, Finding, Operator, StudyStatus, Verdict, open_store
 from researcher.cli import app
+from researcher.loop.session import work_on
 from researcher.memory.recall import recall
+from researcher.memory.replication import read_replication, settings_of
+from researcher.planner.base import History
+from researcher.planner.replication import ReplicationPlanner
 from researcher.study.log import StudyLog
+from researcher.study.requests import create_study
+from researcher.study.settings import ProgramSetting, StudySettings, sandbox_of
+from swarm.sandbox import choose_sandbox
 
 pytestmark = pytest.mark.begins_first
 KEPT = "lr=0.003"
@@ -104,6 +111,22 @@ def test_replication_repeats_both_arms_on_fresh_seeds_and_retracts_a_finding_tha
     assert run(study, "verify", newest.id).exit_code == 0
 
 
+def test_replication_of_a_program_of_a_language_model_runs_in_the_sandbox(study: SimulatedStudy) -> None:
+    finding = finding_on(study, KEPT)
+    trusted = settings_of(read_replication(study.store, finding.id), {})
+    assert trusted.replicates is not None and trusted.replicates.is_trusted and sandbox_of(trusted) is None
+
+    arm = study.arm(KEPT)
+    study.store.revise_experiment(arm.id, program_code=arm.program_code, author=Author.LANGUAGE_MODEL)
+    foreign = settings_of(read_replication(study.store, finding.id), {"unsafe_no_sandbox": True})
+    assert foreign.replicates is not None and not foreign.replicates.is_trusted
+    assert sandbox_of(foreign) == choose_sandbox(True)
+    planner = ReplicationPlanner(read_replication(study.store, finding.id))
+    charter = planner.frame(foreign.request("again"))
+    plan = planner.plan(charter, History())
+    assert [planner.write_program(charter, arm, None).trusted for arm in plan.arms] == [True, False]
+
+
 def test_finding_that_decided_nothing_or_does_not_exist_is_not_replicated(study: SimulatedStudy) -> None:
     assert run(study, "replicate", "fi-nothing").exit_code == 3
     with open_store(study.database) as store:
@@ -115,3 +138,35 @@ def test_finding_that_decided_nothing_or_does_not_exist_is_not_replicated(study:
         )  # fmt: skip
     refused = run(study, "replicate", inconclusive.id)
     assert refused.exit_code == 2 and "nothing to check" in refused.output
+
+
+IN_CODE = (
+    "def agent(task, model, session):\n    model.chat(session.messages)\n    return task.main_query.split()[-1][::-1]\n"
+)
+PLAIN = "def agent(task, model, session):\n    return model.chat(session.messages)\n"
+
+
+@pytest.mark.slow
+def test_question_asked_again_begins_with_no_pilot_and_takes_half_the_runs(
+    tmp_path: Path, start_server: Callable[..., Any]
+) -> None:
+    programs = (ProgramSetting(name="plain", code=PLAIN), ProgramSetting(name="code", code=IN_CODE))
+    servers = tuple(start_server().url for _ in range(2))
+    asked = StudySettings(
+        engine="fake", programs=programs, steps=2, eval_episodes=20, family="reverse", servers=servers
+    )
+    afresh = {"afresh": True, "underpowered": True, "max_runs": 6}
+    with reports_without_images(), open_store(tmp_path / "research.db") as store:
+        done = [
+            work_on(store, create_study(store, "do programs differ", each).id, tmp_path).study
+            for each in (asked.model_copy(update={"seeds": 6}), asked, asked.model_copy(update=afresh))
+        ]
+        verdicts = [[item.verdict for item in store.list_findings(study_id=study.id)] for study in done]
+        assert verdicts == [[Verdict.KEEP]] * 3
+        first, again, anew = (store.list_runs(study_id=study.id) for study in done)
+        assert (len(first), len(again)) == (12, 6)
+        assert not {run.seed for run in first} & {run.seed for run in again}
+        assert {run.seed for run in anew} & {run.seed for run in first}
+        assert store.list_events(done[1].id, kind="finding.found_again")
+        report = (tmp_path / "studies" / done[1].id / "report" / "report.md").read_text()
+        assert "Asked before" in report and done[0].id in report

@@ -227,6 +227,20 @@ def test_recorded_training_whose_reward_alone_rises_is_found(
     assert (ObjectionKind.GAMED_REWARD in grave(look(store, environment, charter, study))) is found
 
 
+@pytest.mark.parametrize(("name", "found"), [("honest", False), ("credit", False), ("length", True), ("letter", True)])
+def test_recorded_trainings_of_the_bundled_model_are_told_apart(
+    store: ExperimentStore, environment: Environment, charter: Charter, name: str, found: bool
+) -> None:
+    """The trainings were real: one seed of each reward on `reverse`, with the model `nano`."""
+    recorded = json.loads((Path(__file__).parents[2] / "nano_trainings.json").read_text())[name]
+    study, arm = add_arm(store, recorded["program"])
+    add_run(store, arm, recorded["reward"], recorded["solved"], (recorded["base"], recorded["final"]))
+
+    objections = look(store, environment, charter, study)
+    assert (ObjectionKind.GAMED_REWARD in grave(objections)) is found
+    assert any("In training" in each.sentence for each in objections) is (name == "letter")
+
+
 def add_run(
     store: ExperimentStore, arm: str, rewards: Sequence[float], solved: Sequence[float], scores: Sequence[float]
 ) -> str:

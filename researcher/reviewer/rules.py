@@ -43,12 +43,18 @@ class RulesReviewer:
     name = "rules"
 
     def review(self, charter: Charter, arm: str) -> tuple[Objection, ...]:
-        """Return the objections to an arm. Raises PlannerError if the study has no such arm."""
+        """Return the objections to an arm.
+
+        Raises PlannerError if the study has no such arm, or if its environment cannot be looked at.
+        """
         experiment = self.store.find_experiment(self.study_id, arm)
         if experiment is None:
             raise PlannerError(f"the reviewer was asked about {arm}, and study {self.study_id} has no such arm")
         trials = self.store.list_program_trials(self.study_id, experiment_id=experiment.id)
-        return tuple(self._objections(charter, experiment, trials))
+        try:
+            return tuple(self._objections(charter, experiment, trials))
+        except SwarmError as error:
+            raise PlannerError(f"the reviewer could not look at {arm}: {' '.join(error.message.split())}") from error
 
     def _objections(
         self, charter: Charter, experiment: Experiment, trials: Sequence[ProgramTrial]

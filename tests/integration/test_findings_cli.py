@@ -140,9 +140,11 @@ def test_finding_that_decided_nothing_or_does_not_exist_is_not_replicated(study:
     assert refused.exit_code == 2 and "nothing to check" in refused.output
 
 
-IN_CODE = (
-    "def agent(task, model, session):\n    model.chat(session.messages)\n    return task.main_query.split()[-1][::-1]\n"
-)
+IN_CODE = """
+def agent(task, model, session):
+    model.chat(session.messages)
+    return task.main_query.split()[-1][::-1]
+"""
 PLAIN = "def agent(task, model, session):\n    return model.chat(session.messages)\n"
 
 

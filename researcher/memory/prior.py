@@ -14,12 +14,14 @@ below `min_power`, the question is studied anew.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import fmean
 
 from experiments_db import ExperimentStore, Finding, Verdict
 from researcher.charter import Charter, SampleSizeGoal, StudyKind
+from researcher.judge import Runs
 from researcher.judge.power import Spread, finds_worse, measure_spread, power_of
-from researcher.judge.samples import ScoredRun
+from researcher.judge.samples import SHRINKAGE, ScoredRun, headroom_at
 from researcher.memory.recall import describe_effect
 from researcher.memory.recipe import make_recipe
 from researcher.memory.standing import KnownFinding, find_alike, list_known, weigh
@@ -31,12 +33,13 @@ from researcher.study.scores import read_scores
 class Prior:
     """What earlier studies found about every arm of a plan.
 
-    `findings` has one finding per arm. `runs` are the scored runs of one arm each, from the studies of the findings.
+    `findings` has one finding per arm. `baselines` and `arms` are the scored runs behind them, one arm of a study each.
     `first_seed` is larger than every seed of an earlier study of these questions.
     """
 
     findings: tuple[KnownFinding, ...]
-    runs: tuple[tuple[ScoredRun, ...], ...]
+    baselines: tuple[tuple[ScoredRun, ...], ...]
+    arms: tuple[tuple[ScoredRun, ...], ...]
     first_seed: int
 
     @property
@@ -78,14 +81,20 @@ def find_prior(store: ExperimentStore, study_id: str, charter: Charter, planned:
         alike += same
         # The one that rests on most runs, so that a question asked for the third time needs no fewer runs again.
         found.append(max(usable, key=lambda item: item.recipe.runs))
-    return Prior(tuple(found), _runs_behind(store, charter, found), _first_seed(store, alike))
+    scores = {item.finding.study_id: read_scores(store, item.finding.study_id, charter).runs for item in found}
+    return Prior(
+        findings=tuple(found),
+        baselines=_runs_behind(scores, [(item, item.recipe.baseline.name) for item in found]),
+        arms=_runs_behind(scores, [(item, item.recipe.arm.name) for item in found]),
+        first_seed=_first_seed(store, alike),
+    )
 
 
 def confirm(
     charter: Charter, goal: SampleSizeGoal, prior: Prior, arms: int, *, max_runs: int | None = None
 ) -> Confirmation:
     """Return the number of runs per arm that confirms a prior, in a plan of so many arms."""
-    spread = measure_spread(charter, prior.runs, f"the runs of {', '.join(prior.studies)}")
+    spread = _measure(charter, prior)
     least = max(charter.rule.min_seeds, 2)
     most = max(least, prior.runs_per_arm // 2)
     if max_runs is not None:
@@ -141,20 +150,34 @@ def _effects(charter: Charter, prior: Prior) -> list[float]:
     return [conservative_effect(item.finding, charter.sign, charter.rule.min_effect) for item in prior.findings]
 
 
+def _measure(charter: Charter, prior: Prior) -> Spread:
+    """Return the spread of a run as if every arm were at the mean of the baseline.
+
+    Arms of large effects lie far apart, and scores near an end of the range vary less. Each arm's deviations from its
+    own mean are therefore scaled to the room that the baseline has.
+    """
+    level = fmean(run.score for group in prior.baselines for run in group)
+    room = headroom_at(level, charter.headroom_range)
+    groups: list[list[ScoredRun]] = []
+    for group in (*prior.baselines, *prior.arms):
+        mean = fmean(run.score for run in group)
+        ratio = room / headroom_at(mean, charter.headroom_range)
+        scale = ratio ** (SHRINKAGE / 2)
+        groups.append(
+            [replace(run, score=level + scale * (run.score - mean), noise=ratio * run.noise) for run in group]
+        )
+    return measure_spread(charter, groups, f"the runs of {', '.join(prior.studies)}")
+
+
 def _runs_behind(
-    store: ExperimentStore, charter: Charter, found: Sequence[KnownFinding]
+    scores: Mapping[str, Mapping[str, Runs]], behind: Sequence[tuple[KnownFinding, str]]
 ) -> tuple[tuple[ScoredRun, ...], ...]:
-    """Return the scored runs of each arm of the findings, the baselines too, each arm of a study once."""
+    """Return the scored runs of arms on which findings rest, each arm of a study once."""
     groups: dict[tuple[str, str], tuple[ScoredRun, ...]] = {}
-    scores: dict[str, Mapping[str, Mapping[int, ScoredRun]]] = {}
-    for item in found:
-        study = item.finding.study_id
-        if study not in scores:
-            scores[study] = read_scores(store, study, charter).runs
-        for arm in (item.recipe.arm.name, item.recipe.baseline.name):
-            of_finding = [run for run in scores[study].get(arm, {}).values() if run.run_id in item.finding.run_ids]
-            groups[study, arm] = tuple(of_finding)
-    return tuple(groups.values())
+    for item, arm in behind:
+        runs = scores[item.finding.study_id].get(arm, {}).values()
+        groups[item.finding.study_id, arm] = tuple(run for run in runs if run.run_id in item.finding.run_ids)
+    return tuple(group for group in groups.values() if group)
 
 
 def _first_seed(store: ExperimentStore, alike: Sequence[KnownFinding]) -> int:

@@ -30,19 +30,21 @@ def recall(store: ExperimentStore, study_id: str, charter: Charter) -> tuple[str
 def describe_standing(standing: Standing, charter: Charter | None = None) -> str:
     """Return a finding in one line; with a charter, also whether the environment has changed since."""
     finding, recipe = standing.known.finding, standing.known.recipe
-    parts = [
+    parts: list[str] = []
+    # What takes a finding back comes first, because prompts cut a long line at its end.
+    if finding.retracted_at is not None:
+        parts.append(f"retracted: {finding.retraction}")
+    if standing.contradicted_by:
+        parts.append(f"contradicted by {', '.join(standing.contradicted_by)}")
+    if charter is not None and recipe.environment_digest != charter.environment_digest:
+        parts.append("on another version of the environment")
+    parts += [
         f"{describe_comparison(recipe)}: {describe_effect(standing.known)}",
         finding.verdict.value,
         f"{recipe.runs} runs of the arm, study {finding.study_id}",
     ]
     if standing.replications:
         parts.append(f"found again by {', '.join(standing.replications)}")
-    if standing.contradicted_by:
-        parts.append(f"contradicted by {', '.join(standing.contradicted_by)}")
-    if finding.retracted_at is not None:
-        parts.append(f"retracted: {finding.retraction}")
-    if charter is not None and recipe.environment_digest != charter.environment_digest:
-        parts.append("the environment was another version")
     return "; ".join(parts)
 
 

@@ -155,7 +155,7 @@ def test_question_asked_again_begins_with_no_pilot_and_takes_half_the_runs(
     programs = (ProgramSetting(name="plain", code=PLAIN), ProgramSetting(name="code", code=IN_CODE))
     servers = tuple(start_server().url for _ in range(2))
     asked = StudySettings(
-        engine="fake", programs=programs, steps=2, eval_episodes=20, family="reverse", servers=servers
+        engine="fake", programs=programs, steps=2, eval_episodes=40, family="reverse", servers=servers
     )
     afresh = {"afresh": True, "underpowered": True, "max_runs": 6}
     with reports_without_images(), open_store(tmp_path / "research.db") as store:

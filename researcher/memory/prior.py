@@ -20,7 +20,7 @@ from statistics import fmean
 from experiments_db import ExperimentStore, Finding, Verdict
 from researcher.charter import Charter, SampleSizeGoal, StudyKind
 from researcher.judge import Runs
-from researcher.judge.power import Spread, finds_worse, measure_spread, power_of
+from researcher.judge.power import MOST_SEEDS, Spread, assume_spread, finds_worse, measure_spread, power_of
 from researcher.judge.samples import SHRINKAGE, ScoredRun, headroom_at
 from researcher.memory.recall import describe_effect
 from researcher.memory.recipe import make_recipe
@@ -114,7 +114,10 @@ def confirm(
     )
     size = SampleSize(
         seeds=seeds,
-        wanted=next((n for n, power in powers.items() if power >= goal.target_power), prior.runs_per_arm),
+        wanted=next(
+            (n for n in range(least, MOST_SEEDS) if _power(charter, spread, prior, arms - 1, n) >= goal.target_power),
+            MOST_SEEDS,
+        ),
         power=powers[seeds],
         comparisons=max(arms - 1, 1),
         seed_variance=spread.seed_variance,
@@ -156,6 +159,8 @@ def _measure(charter: Charter, prior: Prior) -> Spread:
     Arms of large effects lie far apart, and scores near an end of the range vary less. Each arm's deviations from its
     own mean are therefore scaled to the room that the baseline has.
     """
+    if not prior.baselines:
+        return assume_spread(charter, "an assumption: the earlier runs are not on record")
     level = fmean(run.score for group in prior.baselines for run in group)
     room = headroom_at(level, charter.headroom_range)
     groups: list[list[ScoredRun]] = []

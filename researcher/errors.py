@@ -4,6 +4,7 @@ ResearchError            1
 ├── TopicInvalid         2   empty topic, unknown environment, contradicting flags
 │   └── TopicNotUnderstood   2   parts of the topic match no setting, environment or option
 ├── StudyNotFound        3
+├── FindingNotFound      3
 ├── ServerProblem        5   a swarm server cannot be reached or started
 │   └── ServerInUse     75   another study uses the server
 ├── RunBroken              1   a run cannot go on or cannot be scored; the study can
@@ -55,6 +56,10 @@ class TopicNotUnderstood(TopicInvalid):
 
 
 class StudyNotFound(ResearchError):
+    exit_code = 3
+
+
+class FindingNotFound(ResearchError):
     exit_code = 3
 
 

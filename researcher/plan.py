@@ -135,7 +135,8 @@ class SampleSize:
     noise: the variance of a score from its finite number of episodes. `basis` names the source of both. `wanted` is the
     number of runs that the goal needs. `power` is the probability that the chosen number gives. `seconds` is the
     expected time of the whole plan; None if no run has been timed. `finds_worse` is true if no arm can be better than
-    the baseline by the target. The power is then that of finding a worse arm.
+    the baseline by the target. The power is then that of finding a worse arm. `confirms` says what earlier studies
+    found, if the plan confirms it with fewer runs; the power is then that of finding it again.
     """
 
     seeds: int
@@ -148,6 +149,7 @@ class SampleSize:
     runs: int
     seconds: float | None = None
     finds_worse: bool = False
+    confirms: str = ""
 
 
 @dataclass(frozen=True, slots=True)

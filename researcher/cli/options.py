@@ -197,6 +197,16 @@ ResumeMinFreeGbOption = Annotated[
 NotesOption = Annotated[
     Path | None, typer.Option(help="Folder of Markdown and text files in which the language model may search.")
 ]
+AfreshOption = Annotated[
+    bool, typer.Option("--afresh", help="Study a question anew that an earlier study of the database has decided.")
+]
+ReviewerOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Who looks at the arm that leads before it is confirmed: rules, none, or a language model by name "
+        "(default: rules with --kind optimize, else none)."
+    ),
+]
 WebhookOption = Annotated[
     str | None,
     typer.Option(

@@ -75,6 +75,8 @@ def start(
     min_free_gb: options.MinFreeGbOption = 1.0,
     webhook: options.WebhookOption = None,
     notes: options.NotesOption = None,
+    afresh: options.AfreshOption = False,
+    reviewer: options.ReviewerOption = None,
     detach: options.DetachOption = False,
     home: HomeOption = DEFAULT_HOME,
     db: DatabaseOption = None,

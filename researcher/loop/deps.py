@@ -155,8 +155,8 @@ class Deps:
 
     `home` is its folder, `given_job` the settings that a person fixed for every arm's job, and `asked` the question as
     the person asked it. `evaluator` is a method because it needs the charter. `disk` is None if free space is not
-    watched. Without a `reviewer`, the leader of a search is confirmed unseen. `build_policy` returns the choice of the
-    moves of a search.
+    watched. `is_afresh` is set if a question that was asked before is to be studied anew. `reviewer` looks at the arm
+    that leads before it is confirmed; None if nobody does. `build_policy` returns the choice of the moves of a search.
     """
 
     study_id: str
@@ -175,6 +175,7 @@ class Deps:
     active_runs: ActiveRuns = field(default_factory=ActiveRuns)
     kept_checkpoints: KeptCheckpoints = KeptCheckpoints.BEST
     disk: DiskGuard | None = None
+    is_afresh: bool = False
     reviewer: Reviewer | None = None
     build_policy: Callable[[Charter, SearchRules], ChooseMoves | None] = build_policy_of
     open_trials: OpenTrials = field(init=False)

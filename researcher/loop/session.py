@@ -27,6 +27,7 @@ from researcher.charter import FrameRequest
 from researcher.errors import AnswerOverdue, BudgetExceeded, LanguageModelUnavailable, ResearchError
 from researcher.execution.background import BackgroundTasks, Drained
 from researcher.execution.early_stopping import StoppingLimits
+from researcher.execution.environments import StudyEnvironments
 from researcher.execution.orphaned_runs import end_clients, leave, reconcile
 from researcher.execution.storage import GB, DiskGuard, await_storage, free_bytes, is_storage_outage
 from researcher.loop.deps import Deps
@@ -38,10 +39,13 @@ from researcher.loop.state import first_state
 from researcher.loop.system_faults import examine_environment
 from researcher.loop.webhook import FAILED as NOT_TOLD
 from researcher.loop.webhook import Webhook
+from researcher.memory.replication import read_replication
 from researcher.planner.base import Planner
+from researcher.planner.replication import ReplicationPlanner
 from researcher.planner.rules import build_rules_planner
 from researcher.planner.tools.base import Toolbox
 from researcher.planner.tools.build import build_toolbox
+from researcher.reviewer.build import build_reviewer
 from researcher.servers.leases import LeaseHolder, name_database
 from researcher.servers.server_files import unpack_ledgers
 from researcher.servers.server_pool import ServerPool
@@ -226,6 +230,7 @@ class _Worker:
         )
         self.ledger = BudgetLedger(store, self.study.id, self.settings.budget())
         request = self.settings.request(self.study.topic)
+        environments = StudyEnvironments()
 
         @cache
         def toolbox() -> Toolbox:
@@ -246,6 +251,17 @@ class _Worker:
             limits=self.limits,
             kept_checkpoints=self.settings.keep_checkpoints,
             disk=DiskGuard([self.folder], int(self.settings.min_free_gb * GB), self.measure_space),
+            environments=environments,
+            is_afresh=self.settings.afresh,
+            reviewer=build_reviewer(
+                self.settings,
+                log,
+                self.ledger,
+                self.background,
+                open_environment=environments.open,
+                folder=self.folder / "review",
+                sandbox=self.sandbox,
+            ),
         )
         unpack_ledgers(deps.home / "servers")
         try:
@@ -352,6 +368,8 @@ def _build_planner(
     toolbox: Callable[[], Toolbox],
 ) -> Planner:
     """Return the planner of the settings. Raises PlannerError if the language model has no name or no key."""
+    if settings.replicates is not None:
+        return ReplicationPlanner(read_replication(log.store, settings.replicates.finding))
     if settings.planner == "rules":
         return build_rules_planner(settings)
     if settings.planner == "external":

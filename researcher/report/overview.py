@@ -170,7 +170,8 @@ def limitations(facts: StudyFacts) -> list[str]:
         " other tasks and models were not looked at."
     ]
     if facts.sample_size is not None and charter.sample_size is not None and facts.sample_size.power < POWER:
-        target = describe_target(charter.sample_size.target_effect, is_worse=facts.sample_size.finds_worse)
+        wanted = describe_target(charter.sample_size.target_effect, is_worse=facts.sample_size.finds_worse)
+        target = "what was found before" if facts.sample_size.confirms else wanted
         found.append(f"The first plan was to find {target} with a probability of {facts.sample_size.power:.2f} only.")
     found += [*_of_precision(facts), *_of_runs(facts), *_of_untested(facts), *_of_test(facts)]
     if charter.assumptions:

@@ -89,6 +89,8 @@ def _sample_size(facts: StudyFacts) -> str:
     goal, size = facts.charter.sample_size, facts.sample_size
     if goal is None or size is None:
         return ""
+    if size.confirms:
+        return size.confirms
     target = describe_target(goal.target_effect, is_worse=size.finds_worse)
     return (
         f"The first plan has {size.seeds} runs per arm, {size.runs} in all: among "

@@ -14,6 +14,7 @@ from researcher.analysis import Analysis, Comparison
 from researcher.charter import Charter
 from researcher.judge.contrasts import rule_out_contrast
 from researcher.judge.judgement import rule_out
+from researcher.memory.recipe import make_recipe, recipe_to_json
 from researcher.plan import Stage
 from researcher.study.log import finite
 
@@ -82,6 +83,7 @@ def _record(store: ExperimentStore, charter: Charter, comparison: Comparison, ar
             "retries": len(comparison.retries),
             "correlation": finite(comparison.correlation),
         },
+        recipe=recipe_to_json(make_recipe(charter, arm, baseline, len(comparison.seeds))) if baseline else {},
     )
 
 

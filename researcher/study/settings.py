@@ -65,6 +65,15 @@ class ForkOrigin(BaseModel):
     decision: int
 
 
+class ReplicationOrigin(BaseModel):
+    """The finding that a study repeats; `is_trusted` is false if a language model wrote a program of its arms."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    finding: str
+    is_trusted: bool
+
+
 class ProgramSetting(BaseModel):
     """A program as it was when the study began; later changes of its file have no effect."""
 
@@ -100,6 +109,9 @@ class StudySettings(BaseModel):
 
     External planner: after `answer_deadline` minutes without an answer to a question, `on_no_answer` chooses what
     happens to the study. None waits for ever.
+
+    Memory and review: with `afresh`, a question that was asked before is studied anew. `replicates` is the finding that
+    the study repeats. `reviewer` is `rules`, `none`, or the name of a language model.
 
     News: `webhook` is a URL that gets the news of the study.
 
@@ -160,7 +172,10 @@ class StudySettings(BaseModel):
     min_free_gb: float = Field(default=1.0, ge=0, allow_inf_nan=False)
     webhook: str | None = None
     notes: str | None = None
+    afresh: bool = False
+    reviewer: str | None = Field(default=None, min_length=1)
     parent: ForkOrigin | None = None
+    replicates: ReplicationOrigin | None = None
 
     @field_validator("servers")
     @classmethod
@@ -232,14 +247,14 @@ class StudySettings(BaseModel):
     @property
     def is_asked(self) -> bool:
         """True if the settings state the question, so that the topic has been read already or is only a title."""
-        return self.flags().name_factors or self.kind is StudyKind.OPTIMIZE
+        return self.flags().name_factors or self.kind is StudyKind.OPTIMIZE or self.replicates is not None
 
     def question(self) -> Question:
         """Return the question as data. Raises TopicInvalid.
 
-        With a language model the factors may still be unnamed.
+        With a language model the factors may still be unnamed. Those of a replication are in its finding.
         """
-        return build_question(self.flags(), needs_factors=self.planner == "rules")
+        return build_question(self.flags(), needs_factors=self.planner == "rules" and self.replicates is None)
 
     def search(self) -> SearchRules | None:
         """Return the rules of a search; None for another kind of study. Raises TopicInvalid for impossible ones."""
@@ -301,7 +316,7 @@ def read_metric(text: str) -> tuple[JudgedBy, float | None]:
 
 def without_question(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return stored settings without the fields of the question."""
-    asked = {"kind", "asked", "vary", "fix", "baseline", "design", "equal", "not_studied"}
+    asked = {"kind", "asked", "vary", "fix", "baseline", "design", "equal", "not_studied", "replicates"}
     asked |= {"policy", "proposer", "rungs", "explore_runs", "split"}
     return {name: value for name, value in values.items() if name not in asked}
 
@@ -346,5 +361,9 @@ def read_job(path: Path) -> dict[str, Any]:
 
 
 def sandbox_of(settings: StudySettings) -> Sandbox | None:
-    """Return the sandbox for code that a planner writes; None for the `rules` planner. Raises SandboxUnavailable."""
-    return None if settings.planner == "rules" else choose_sandbox(settings.unsafe_no_sandbox)
+    """Return the sandbox for code that a planner or a stranger wrote; None if no such code runs.
+
+    Raises SandboxUnavailable.
+    """
+    is_trusted = settings.replicates is None or settings.replicates.is_trusted
+    return None if settings.planner == "rules" and is_trusted else choose_sandbox(settings.unsafe_no_sandbox)

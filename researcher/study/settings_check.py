@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from researcher.charter import JudgedBy, StudiedEnvironment
+from researcher.charter import JudgedBy, StudiedEnvironment, StudyKind
 from researcher.errors import ServerProblem, TopicInvalid
 from researcher.execution.environments import look_at
 from researcher.plan import Arm
@@ -67,6 +67,7 @@ def check_study(topic: str, settings: StudySettings) -> tuple[str, ...]:
         settings.request(topic)
     sandbox_of(settings)
     _check_programs(settings)
+    _check_reviewer(settings)
     check_servers(settings.servers)
     return understood
 
@@ -128,6 +129,23 @@ def _check_programs(settings: StudySettings) -> None:
         if program.code in names:
             raise TopicInvalid(f"--program: {names[program.code]} and {program.name} are the same program: change one")
         names[program.code] = program.name
+
+
+def _check_reviewer(settings: StudySettings) -> None:
+    """Raise TopicInvalid for a reviewer with a language model that cannot be asked, or one with nothing to review."""
+    if settings.reviewer in (None, "none"):
+        return
+    if settings.planner == "rules" and settings.kind is not StudyKind.OPTIMIZE:
+        raise TopicInvalid(
+            "--reviewer looks at the arm that a search finds: leave it out, or search with --kind optimize"
+        )
+    if settings.reviewer != "rules" and not os.environ.get("OPENAI_API_KEY"):
+        raise TopicInvalid(
+            f"--reviewer {settings.reviewer} needs OPENAI_API_KEY (any text if the server at OPENAI_BASE_URL asks for "
+            "none), or use --reviewer rules"
+        )
+    if settings.reviewer != "rules" and settings.max_llm_usd is not None and settings.llm_price is None:
+        raise TopicInvalid("--max-llm-usd needs the model's prices: give --llm-price INPUT,OUTPUT in $ per 1M tokens")
 
 
 def _check_model(job: Mapping[str, Any], where: str) -> None:

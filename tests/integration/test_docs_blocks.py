@@ -102,7 +102,8 @@ def commands_exist(block: Block) -> None:
         for before, word in pairwise(words[1:]):
             verbs += [word] if before == "|" else []
         commands: Any = typer.main.get_command(APPS[program])
-        if (group := commands.commands[words[1]]) and hasattr(group, "commands"):
+        # A group that is a command as well may stand without one of its commands.
+        if (group := commands.commands[words[1]]) and {*words[2:3]} & {*getattr(group, "commands", ())}:
             commands, verbs = group, [words[2]]
         named = set(re.findall(r"(?<![\w-])--[a-z-]+", line.partition(" #")[0]))
         for verb in verbs:
@@ -152,6 +153,7 @@ USAGE: dict[str, Callable[[Block], None]] = {
     'operations.md: researcher start --topic "learning rate 1e-3 or 3e-3 for cop': commands_exist,
     'research.md: researcher start --topic "Which learning rate trains word re': commands_exist,
     'research.md: researcher start --topic "Do shorter words help?" --env "rea': commands_exist,
+    "research.md: researcher findings [--env NAME] [--model NAME] [--factor NA": commands_exist,
     "operations.md: researcher extend STUDY --iterations 1 --seeds 6 --max-runs": commands_exist,
     "operations.md: {": is_told_to_a_webhook,
     'operations.md: researcher start --topic "..." [--planner rules|llm|hybrid|e': commands_exist,

@@ -12,6 +12,7 @@ from researcher.charter import Charter
 from researcher.judge import Family, judge
 from researcher.loop.deps import Deps
 from researcher.loop.state import ResearchState
+from researcher.memory.settlement import settle
 from researcher.plan import Plan, Stage
 from researcher.search.description import describe_round
 from researcher.search.record import read_tree
@@ -34,6 +35,7 @@ def analyze(deps: Deps, state: ResearchState) -> ResearchState:
     record_verdicts(deps.store, deps.study_id, charter, analyses, iteration, excluded)
     Notebook(deps.store, deps.study_id).note_results(charter, planned, analysis)
     deps.log.write_analysis(iteration, analysis, _headline(analysis))
+    settle(deps.log, iteration)
     return state
 
 

@@ -1,10 +1,12 @@
 """Design: the number of runs of each arm of the first plan with a claim, and their power, before arms are compared.
 
-Place in the flow: between check and launch. The variance of a run's score comes from earlier studies of the same
-environment and model, or from a pilot. The pilot is the first runs of the baseline: `launch` begins them alone, and
-they later count as the baseline's own. The arms were planned before, so the pilot chooses no arm. It sets the number of
-runs by its variance alone, which does not show which arm is better. In a search this is the confirmation: it has
-the part of the budget that belongs to it, and goes on with less power than wanted, because the exploration is done.
+Place in the flow: between check and launch. A question that earlier studies of this database decided is confirmed with
+fewer runs (researcher/memory/prior.py), unless a person asks for a study made anew. Otherwise the variance of a run's
+score comes from earlier studies of the same environment and model, or from a pilot. The pilot is the first runs of the
+baseline: `launch` begins them alone, and they later count as the baseline's own. The arms were planned before, so the
+pilot chooses no arm. It sets the number of runs by its variance alone, which does not show which arm is better. In a
+search this is the confirmation: it has the part of the budget that belongs to it, and goes on with less power than
+wanted, because the exploration is done.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ from researcher.judge.samples import ScoredRun
 from researcher.loop.deps import Deps
 from researcher.loop.nodes.write_program import planned_iteration
 from researcher.loop.state import ResearchState
+from researcher.memory.prior import confirm, find_prior
+from researcher.memory.settlement import set_out_to_check
 from researcher.plan import Plan, Stage
 from researcher.search.allowance import runs_for_claim
 from researcher.study.log import charter_from_json
@@ -44,6 +48,9 @@ def design(deps: Deps, state: ResearchState) -> ResearchState:
     goal = charter.sample_size
     if goal is None or not needs_design(charter, planned):
         return state
+    if (confirmed := _confirm(deps, charter, planned, goal)) is not None:
+        deps.log.write_plan(confirmed, confirmed.rationale, kind="plan.sized")
+        return state
     spread = _known_spread(deps, charter, planned, goal)
     if spread is None:
         return state
@@ -63,6 +70,33 @@ def design(deps: Deps, state: ResearchState) -> ResearchState:
     seeds = tuple(range(first, first + size.seeds)) if goal.seeds is None else planned.seeds
     deps.log.write_plan(replace(planned, seeds=seeds, sample_size=size), describe(goal, size), kind="plan.sized")
     return state
+
+
+def _confirm(deps: Deps, charter: Charter, planned: Plan, goal: SampleSizeGoal) -> Plan | None:
+    """Return the plan with the runs that confirm what earlier studies found; None if the question is studied anew.
+
+    A number of runs that a person chose stands. A search confirms what itself has found.
+    """
+    if deps.is_afresh or goal.seeds is not None or charter.search is not None or _is_begun(deps, planned):
+        return None
+    prior = find_prior(deps.store, deps.study_id, charter, planned)
+    if prior is None:
+        return None
+    confirmation = confirm(charter, goal, prior, len(planned.arms), max_runs=charter.budget.max_runs)
+    size = confirmation.size
+    if size is None:
+        deps.log.note("plan.studies_anew", confirmation.sentence)
+        return None
+    set_out_to_check(deps.store, deps.study_id, [item.finding.id for item in prior.findings])
+    seeds = tuple(range(prior.first_seed, prior.first_seed + size.seeds))
+    return replace(
+        planned, seeds=seeds, sample_size=size, rationale=f"{planned.rationale} {confirmation.sentence}".strip()
+    )
+
+
+def _is_begun(deps: Deps, planned: Plan) -> bool:
+    """Return whether a run of the plan exists already, so that its number of runs comes from the pilot."""
+    return any(trial.runs for trial in list_trials(deps.store, deps.study_id, planned))
 
 
 def needs_design(charter: Charter, planned: Plan) -> bool:

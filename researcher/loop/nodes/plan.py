@@ -15,14 +15,12 @@ from researcher.loop.deps import Deps
 from researcher.loop.nodes.analyze import hypothesis_key
 from researcher.loop.nodes.explore import add_exploration, count_claims, next_plan
 from researcher.loop.state import ResearchState
+from researcher.memory.recall import recall
 from researcher.plan import Arm, Plan, Stage
 from researcher.planner.base import History
 from researcher.study.changes.continuation import adapt, find_continuation
 from researcher.study.log import to_json
 from researcher.study.notebook import Notebook
-
-EARLIER_FINDINGS = 20
-"""The most findings of other studies that are read, so that they fit a prompt and a person's patience."""
 
 
 def plan(deps: Deps, state: ResearchState) -> ResearchState:
@@ -111,23 +109,8 @@ def _adds_runs(deps: Deps, planned: Plan) -> bool:
 def gather_history(deps: Deps, charter: Charter) -> History:
     """Return everything that a planner may know when it plans, decides or answers a review."""
     history = deps.log.history()
-    history = replace(history, earlier_findings=_earlier_findings(deps, charter.environment_name))
+    history = replace(history, earlier_findings=recall(deps.store, deps.study_id, charter))
     return add_exploration(deps, charter, history)
-
-
-def _earlier_findings(deps: Deps, name: str) -> tuple[str, ...]:
-    """Return the findings of other studies in the same environment, refuted ideas included; newest last."""
-    found: list[str] = []
-    is_same: dict[str, bool] = {}
-    for finding in deps.store.list_findings():
-        if finding.study_id == deps.study_id:
-            continue
-        if finding.study_id not in is_same:
-            charter = deps.store.find_charter(finding.study_id)
-            is_same[finding.study_id] = charter is not None and charter.document.get("environment_name") == name
-        if is_same[finding.study_id]:
-            found.append(finding.summary)
-    return tuple(found[-EARLIER_FINDINGS:])
 
 
 def _store(deps: Deps, planned: Plan) -> None:

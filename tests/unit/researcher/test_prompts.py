@@ -50,4 +50,5 @@ def test_there_is_a_prompt_for_every_question_to_a_model():
         "repair_program",
         "interpret",
         "decide",
+        "review",
     }

@@ -1,0 +1,92 @@
+"""The settlement of earlier findings by a study that checks them: found again, or retracted.
+
+Place in the flow: a study that replicates a finding, or confirms findings on its question, records which ones it
+checks. The analyze node settles them once the judge has decided. A finding that the study contradicts is retracted,
+with an event in both studies. A study that came upon the same question by chance retracts nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from experiments_db import ExperimentStore, Finding, RecordNotFound, Severity
+from researcher.errors import FindingNotFound, TopicInvalid
+from researcher.memory.recall import describe_effect
+from researcher.memory.standing import KnownFinding, agrees, contradicts, find_alike, know
+from researcher.study.log import StudyLog
+
+CHECKS, FOUND_AGAIN, RETRACTED = "finding.checked", "finding.found_again", "finding.retracted"
+"""Kinds of events: a study sets out to check findings, has found one again, or has contradicted one."""
+
+
+def set_out_to_check(store: ExperimentStore, study_id: str, findings: Sequence[str]) -> None:
+    """Record that a study checks these findings of earlier studies; its verdicts may retract them."""
+    message = f"This study checks what was found before: {', '.join(findings)}."
+    store.append_event(study_id, CHECKS, message, payload={"findings": list(findings)})
+
+
+def list_checked(store: ExperimentStore, study_id: str) -> list[str]:
+    """Return the findings of earlier studies that a study checks."""
+    events = store.list_events(study_id, kind=CHECKS, limit=None)
+    return list(dict.fromkeys(finding for event in events for finding in event.payload["findings"]))
+
+
+def settle(log: StudyLog, iteration: int) -> None:
+    """Retract each checked finding that this iteration contradicts, and note each one that it has found again."""
+    store, study_id = log.store, log.study_id
+    own = [know(each) for each in store.list_findings(study_id=study_id, iteration=iteration) if each.recipe]
+    for finding_id in list_checked(store, study_id) if own else ():
+        earlier = know(store.get_finding(finding_id))
+        for later in find_alike(own, earlier.recipe):
+            if contradicts(later, earlier):
+                retract(store, earlier, later)
+            elif agrees(later, earlier):
+                log.note(FOUND_AGAIN, f"Finding {finding_id} was found again: {_compare(later, earlier)}.")
+
+
+def retract(store: ExperimentStore, earlier: KnownFinding, later: KnownFinding) -> None:
+    """Retract a finding that a later one contradicts, unless it is retracted, with an event in both studies."""
+    if earlier.finding.retracted_at is not None:
+        return
+    reason = f"contradicted by study {later.finding.study_id}: {_compare(later, earlier)}"
+    message = f"Finding {earlier.finding.id} of study {earlier.finding.study_id} is retracted: {reason}."
+    payload = {"finding": earlier.finding.id, "by": later.finding.id}
+    # The events come first: if the process ends in between, the repeat still retracts.
+    store.append_event(later.finding.study_id, RETRACTED, message, severity=Severity.WARNING, payload=payload)
+    # No warning there: a report lists the warnings of its study, and that one is written already.
+    store.append_event(earlier.finding.study_id, RETRACTED, message, payload=payload)
+    store.retract_finding(earlier.finding.id, reason, by=later.finding.id)
+
+
+def retract_by_hand(store: ExperimentStore, finding_id: str, reason: str) -> Finding:
+    """Retract a finding for a reason that a person gives, with an event in its study; the first reason stands.
+
+    Raises FindingNotFound. Raises TopicInvalid for an empty reason, or if the finding is retracted already.
+    """
+    finding = find_finding(store, finding_id)
+    if finding.retracted_at is not None:
+        raise TopicInvalid(f"finding {finding_id} is retracted already: {finding.retraction}")
+    if not reason.strip():
+        raise TopicInvalid("--reason is empty: say why the finding is not true")
+    store.append_event(
+        finding.study_id,
+        RETRACTED,
+        f"Finding {finding_id} is retracted: {reason}",
+        payload={"finding": finding_id, "by": None},
+    )
+    return store.retract_finding(finding_id, reason)
+
+
+def find_finding(store: ExperimentStore, finding_id: str) -> Finding:
+    """Return a finding by its id. Raises FindingNotFound."""
+    try:
+        return store.get_finding(finding_id)
+    except RecordNotFound as error:
+        raise FindingNotFound(f"there is no finding {finding_id}: `researcher findings --all` shows them") from error
+
+
+def _compare(later: KnownFinding, earlier: KnownFinding) -> str:
+    return (
+        f"{later.recipe.arm.name} against {later.recipe.baseline.name} was {describe_effect(earlier)} "
+        f"({earlier.finding.verdict.value}) and is {describe_effect(later)} ({later.finding.verdict.value})"
+    )

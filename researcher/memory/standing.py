@@ -1,0 +1,139 @@
+"""The findings of a database on one question: which of them agree, and which contradict each other.
+
+Place in the flow: recall.py, prior.py, settlement.py and the command `researcher findings` ask here. This module reads
+findings and writes nothing.
+
+Two rules say when a later finding contradicts an earlier one on the same question. Both need another verdict than the
+earlier one.
+
+1. Both are significant, and their effects have opposite signs.
+2. The later study was able to see the difference, and its interval excludes the earlier effect by more than the
+   charter's `min_effect`. It was able to see it if it has `min_seeds` runs of the arm, and if half of its interval is
+   at most the larger one of both effects.
+
+A later finding with the same verdict agrees, whatever its effect. One that is neither says nothing about the earlier
+one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from experiments_db import ExperimentStore, Finding, Study, Verdict
+from researcher.memory.recipe import Recipe, recipe_from_json
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFinding:
+    """A finding with its recipe, and the digest of its question."""
+
+    finding: Finding
+    recipe: Recipe
+    question: str
+
+    @property
+    def is_decided(self) -> bool:
+        return self.finding.verdict is not Verdict.INCONCLUSIVE
+
+    @property
+    def is_significant(self) -> bool:
+        p = self.finding.p_adjusted
+        return p is not None and p < 1 - self.finding.confidence
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A finding among the others on its question.
+
+    `replications` are the ids of other studies that reached the same verdict on other seeds. `contradicted_by` are the
+    ids of later findings that contradict it.
+    """
+
+    known: KnownFinding
+    replications: tuple[str, ...] = ()
+    contradicted_by: tuple[str, ...] = ()
+
+    @property
+    def is_prior(self) -> bool:
+        """True if later studies may rely on it: decided, not retracted and not contradicted."""
+        return self.known.is_decided and self.known.finding.retracted_at is None and not self.contradicted_by
+
+
+def list_known(store: ExperimentStore) -> list[KnownFinding]:
+    """Return the findings of all studies, oldest first.
+
+    A finding that a fork has copied is left out. So is one that a later plan of the same study has judged again.
+    """
+    studies = {study.id: study for study in store.list_studies(limit=None)}
+    newest: dict[tuple[str, str, str | None], KnownFinding] = {}
+    for finding in store.list_findings():
+        if not finding.recipe or _is_copy(studies[finding.study_id], finding):
+            continue
+        key = (finding.study_id, finding.experiment_id, finding.baseline_id)
+        newest.pop(key, None)
+        newest[key] = know(finding)
+    return list(newest.values())
+
+
+def know(finding: Finding) -> KnownFinding:
+    """Return a finding that has a recipe with the recipe read."""
+    recipe = recipe_from_json(finding.recipe)
+    return KnownFinding(finding, recipe, recipe.question)
+
+
+def find_alike(known: Iterable[KnownFinding], recipe: Recipe) -> list[KnownFinding]:
+    """Return the findings on the same question as the recipe, in the order given."""
+    question = recipe.question
+    return [item for item in known if item.question == question]
+
+
+def weigh(known: Sequence[KnownFinding]) -> list[Standing]:
+    """Return the standing of each finding among all of them, in the same order."""
+    by_question: dict[str, list[KnownFinding]] = {}
+    for item in known:
+        by_question.setdefault(item.question, []).append(item)
+    return [_weigh(item, [other for other in by_question[item.question] if _is_other(item, other)]) for item in known]
+
+
+def agrees(one: KnownFinding, other: KnownFinding) -> bool:
+    """Return whether two findings on the same question have the same verdict, which decides."""
+    return one.is_decided and one.finding.verdict is other.finding.verdict
+
+
+def contradicts(later: KnownFinding, earlier: KnownFinding) -> bool:
+    """Return whether a later finding on the same question speaks against an earlier one, by the two rules above."""
+    now, then = later.finding, earlier.finding
+    if not earlier.is_decided or now.verdict is then.verdict or now.effect is None or then.effect is None:
+        return False
+    if later.is_significant and earlier.is_significant and now.effect * then.effect < 0:
+        return True
+    if now.ci_low is None or now.ci_high is None or later.recipe.runs < later.recipe.min_seeds or now.p_value is None:
+        return False
+    is_able = (now.ci_high - now.ci_low) / 2 <= max(abs(now.effect), abs(then.effect))
+    distance = max(now.ci_low - then.effect, then.effect - now.ci_high)
+    return is_able and distance > later.recipe.min_effect
+
+
+def _weigh(item: KnownFinding, others: Sequence[KnownFinding]) -> Standing:
+    valid = [other for other in others if other.finding.retracted_at is None]
+    later = [other for other in valid if other.finding.created_at > item.finding.created_at]
+    return Standing(
+        item,
+        replications=tuple(other.finding.study_id for other in valid if _finds_again(other, item)),
+        contradicted_by=tuple(other.finding.id for other in later if contradicts(other, item)),
+    )
+
+
+def _finds_again(other: KnownFinding, item: KnownFinding) -> bool:
+    """Return whether another study has the same verdict on other seeds; a run of the same seed may be the same run."""
+    return agrees(other, item) and not set(other.finding.details["seeds"]) & set(item.finding.details["seeds"])
+
+
+def _is_other(one: KnownFinding, other: KnownFinding) -> bool:
+    return one.finding.study_id != other.finding.study_id
+
+
+def _is_copy(study: Study, finding: Finding) -> bool:
+    origin = study.settings.get("parent")
+    return origin is not None and finding.iteration < origin["decision"]

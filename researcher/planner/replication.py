@@ -1,0 +1,146 @@
+"""The planner of a replication: the two arms of a finding, as they were, on fresh seeds.
+
+Place in the flow: one of the planners of base.py, for the study that `researcher replicate` begins. The charter is that
+of the finding's study, with a budget and alpha of its own. The rules planner reads the results. This module knows no
+database: what it repeats is handed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from experiments_db import Author, Experiment, Operator, Verdict
+from researcher.analysis import Analysis
+from researcher.charter import Charter, DecisionRule, Factor, FrameRequest, Level, Question, SampleSizeGoal
+from researcher.errors import PlannerError
+from researcher.memory.replication import Replication
+from researcher.plan import Arm, ArmProgram, Contrast, Hypothesis, Plan, ProgramProblem, Relation
+from researcher.planner.base import Decision, History, Response
+from researcher.planner.claims import Claim
+from researcher.planner.rules import RulesPlanner
+from researcher.reviewer.base import Objection
+from researcher.search.tree import Move
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationPlanner:
+    """A planner that repeats one comparison and changes nothing about it."""
+
+    replication: Replication
+    rules: RulesPlanner = field(default_factory=RulesPlanner)
+    name = "rules"
+
+    def frame(self, request: FrameRequest) -> Charter:
+        """Return the charter of the finding's study, with fresh alpha and the number of runs that a person chose.
+
+        By default the replication has as many runs per arm as the finding.
+        """
+        known, earlier = self.replication.known, self.replication.charter
+        is_score = earlier.judged_by.is_score
+        # The frame node puts the effects of other numbers than scores into units of the metric, for this charter too.
+        min_effect = earlier.rule.min_effect if is_score else DecisionRule().min_effect
+        goal = SampleSizeGoal(
+            seeds=request.seeds or max(known.recipe.runs, earlier.rule.min_seeds),
+            is_underpowered=request.is_underpowered,
+        )
+        effect = abs(known.finding.effect or 0.0)
+        return replace(
+            earlier,
+            topic=request.topic,
+            question=f"Is {self.replication.arm.name} again {_WORDS[known.finding.verdict]} {self._baseline}?",
+            baseline=self._baseline,
+            rule=replace(earlier.rule, min_effect=min_effect, shares=(1.0,), plans_of_parent=0),
+            budget=request.budget,
+            planner=self.name,
+            sample_size=replace(goal, target_effect=max(effect, min_effect)) if is_score else goal,
+            asks=_question(earlier.asks, self.replication.arm, self.replication.baseline),
+            not_studied=(),
+            assumptions=self._assumptions(),
+            search=None,
+        )
+
+    def plan(self, charter: Charter, history: History) -> Plan:
+        goal = charter.sample_size or SampleSizeGoal()
+        count = goal.seeds or goal.pilot_seeds
+        before = [seed + 1 for plan in history.plans for seed in plan.seeds]
+        first = max([self.replication.first_seed, *before])
+        arm, baseline = self.replication.arm, self.replication.baseline
+        is_worse = self.replication.known.finding.verdict is Verdict.WORSE
+        contrast = Contrast(Relation.WORSE if is_worse else Relation.BETTER, (arm.name,), (baseline.name,))
+        statement = f"{arm.name} is {'worse' if is_worse else 'better'} than {baseline.name}."
+        hypothesis = Hypothesis(statement, f"{self.replication.sentence}.", (arm.name,), contrast)
+        return Plan(
+            iteration=len(history.plans),
+            hypotheses=(hypothesis,),
+            arms=(_arm(baseline, is_baseline=True), _arm(arm, parent=baseline.name)),
+            seeds=tuple(range(first, first + count)),
+            rationale=f"The two arms of finding {self.replication.known.finding.id}, on seeds that no study used.",
+        )
+
+    def explore(self, charter: Charter, history: History, moves: Sequence[Move]) -> Plan:
+        """Raise PlannerError, because a replication explores nothing."""
+        raise PlannerError("a replication repeats two arms and explores nothing")
+
+    def write_program(self, charter: Charter, arm: Arm, parent: ArmProgram | None) -> ArmProgram:
+        """Return the program of the arm as it was in the finding's study."""
+        found = next(each for each in (self.replication.arm, self.replication.baseline) if each.name == arm.name)
+        return ArmProgram(arm.name, found.program_code, trusted=found.author is Author.PACKAGE)
+
+    def repair_program(
+        self, charter: Charter, arm: Arm, program: ArmProgram, problems: tuple[ProgramProblem, ...]
+    ) -> ArmProgram:
+        """Raise PlannerError, because a repaired program would be another one."""
+        first = problems[0].message if problems else "no reason given"
+        raise PlannerError(f"the program of arm {arm.name} cannot be repeated as it was: {first}")
+
+    def interpret(self, charter: Charter, analysis: Analysis, history: History) -> tuple[Claim, ...]:
+        return self.rules.interpret(charter, analysis, history)
+
+    def respond(self, charter: Charter, arm: str, objections: Sequence[Objection], history: History) -> Response:
+        """Raise PlannerError, because no reviewer looks at a replication."""
+        raise PlannerError("a replication has no arm that leads")
+
+    def decide(self, charter: Charter, analysis: Analysis, history: History) -> Decision:
+        return self.rules.decide(charter, analysis, history)
+
+    @property
+    def _baseline(self) -> str:
+        return self.replication.baseline.name
+
+    def _assumptions(self) -> tuple[str, ...]:
+        sentences = [f"{self.replication.sentence}. Its arms are repeated as they were, on other seeds."]
+        if self.replication.charter.search is not None:
+            sentences.append("That study explored, so it may have chosen the arm by some of these held-out tasks.")
+        return tuple(sentences)
+
+
+_WORDS = {Verdict.KEEP: "better than", Verdict.WORSE: "worse than", Verdict.NO_BETTER: "no better than"}
+
+
+def _arm(experiment: Experiment, *, is_baseline: bool = False, parent: str | None = None) -> Arm:
+    return Arm(
+        name=experiment.name,
+        factors=experiment.factors,
+        job=experiment.job,
+        rationale=experiment.note or "an arm of the finding",
+        is_baseline=is_baseline,
+        parent=parent,
+        environment=experiment.train_environment,
+        operator=None if is_baseline else Operator.REPLICATE,
+    )
+
+
+def _question(asks: Question, arm: Experiment, baseline: Experiment) -> Question:
+    """Return the question with the factors in which the two arms differ, and with their two levels."""
+    factors: list[Factor] = []
+    for factor in asks.factors:
+        levels: list[Level] = [
+            level
+            for experiment in (baseline, arm)
+            for level in factor.levels
+            if level.factors.items() <= experiment.factors.items()
+        ]
+        if len(levels) == 2 and levels[0] != levels[1]:
+            factors.append(replace(factor, levels=tuple(levels), compared_with=levels[0].name))
+    return Question(factors=tuple(factors), fixed=asks.fixed)

@@ -1,0 +1,58 @@
+"""The construction of a study's reviewer.
+
+Place in the flow: session.py calls `build_reviewer`, and the plan node asks what it returns. This module asks nobody.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from researcher.execution.background import BackgroundTasks
+from researcher.reviewer.base import Reviewer
+from researcher.reviewer.reward_probe import SandboxedRewards
+from researcher.reviewer.rules import RulesReviewer
+from researcher.study.budget import BudgetLedger
+from researcher.study.log import StudyLog
+from researcher.study.settings import StudySettings
+from swarm.environments import Environment
+from swarm.sandbox import Sandbox
+
+RULES, NONE = "rules", "none"
+
+
+def build_reviewer(
+    settings: StudySettings,
+    log: StudyLog,
+    ledger: BudgetLedger,
+    background: BackgroundTasks,
+    *,
+    open_environment: Callable[[str], Environment],
+    folder: Path,
+    sandbox: Sandbox | None,
+) -> Reviewer | None:
+    """Return the reviewer that the settings ask for; None for none. Raises PlannerError if a model has no key."""
+    # Only a search has an arm that leads, and a language model may make one of a topic later.
+    wanted = settings.reviewer or RULES
+    if wanted == NONE:
+        return None
+    if wanted == RULES:
+        return RulesReviewer(log.store, log.study_id, open_environment, SandboxedRewards(folder, sandbox))
+    # Imported here because most studies have no language model, and its SDK takes a second to load.
+    from researcher.planner.language_model.backoff import Backoff
+    from researcher.planner.language_model.chat import Chat, Price
+    from researcher.reviewer.llm import LLMReviewer
+
+    chat = Chat(
+        model=wanted,
+        base_url=os.environ.get("OPENAI_BASE_URL"),
+        api_key=os.environ.get("OPENAI_API_KEY", ""),
+        store=log.store,
+        study_id=log.study_id,
+        ledger=ledger,
+        price=None if settings.llm_price is None else Price(*settings.llm_price),
+        backoff=Backoff(wanted, patience_s=60 * settings.llm_patience, sleep=background.sleep, report=log.warn),
+        carry=background.carry,
+    )
+    return LLMReviewer(chat, log.store, log.study_id)

@@ -1,0 +1,129 @@
+"""The reviewer that asks a language model about an arm: its program, its attempts and its trainings.
+
+Place in the flow: one of the reviewers of base.py. It shows a model what stands in the record and reads its objections.
+chat.py sends the question, records it and charges it. This module knows no HTTP and decides nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Protocol, TypeVar
+
+from pydantic import Field
+
+from experiments_db import Experiment, ExperimentStore, ProgramTrial
+from prompts import load
+from researcher.charter import Charter
+from researcher.errors import PlannerError
+from researcher.evaluator import BASE, FINAL
+from researcher.execution.early_stopping import REWARD, SUCCESS
+from researcher.planner.language_model.answers import Answer, Line, parse_answer
+from researcher.planner.language_model.briefing import quote_data, quote_text
+from researcher.reviewer.base import Objection, ObjectionKind
+
+T = TypeVar("T")
+
+NODE = "review"
+SHOWN_ATTEMPTS = 6
+SHOWN_POINTS = 8
+MOST_OBJECTIONS = 8
+MOST_LINES = 120
+"""The most lines of a difference between two programs."""
+
+
+class Asker(Protocol):
+    """Whoever puts a question to a language model."""
+
+    @property
+    def model(self) -> str:
+        """The name of the model."""
+        ...
+
+    def ask(self, node: str, question: str, parse: Callable[[str], T]) -> T:
+        """Return the parsed answer. Raises ResearchError if there is none."""
+        ...
+
+
+class ObjectionAnswer(Answer):
+    kind: ObjectionKind
+    sentence: Line
+    is_grave: bool = False
+
+
+class ReviewAnswer(Answer):
+    objections: Annotated[list[ObjectionAnswer], Field(max_length=MOST_OBJECTIONS)]
+
+
+@dataclass(frozen=True, slots=True)
+class LLMReviewer:
+    """A reviewer that asks a language model."""
+
+    chat: Asker
+    store: ExperimentStore
+    study_id: str
+
+    @property
+    def name(self) -> str:
+        return f"llm:{self.chat.model}"
+
+    def review(self, charter: Charter, arm: str) -> tuple[Objection, ...]:
+        """Return the model's objections to an arm. Raises PlannerError if the study has no such arm."""
+        experiment = self.store.find_experiment(self.study_id, arm)
+        if experiment is None:
+            raise PlannerError(f"the reviewer was asked about {arm}, and study {self.study_id} has no such arm")
+        answer = self.chat.ask(NODE, self._question(charter, experiment), lambda text: parse_answer(text, ReviewAnswer))
+        return tuple(Objection(each.kind, each.sentence, each.is_grave) for each in answer.objections)
+
+    def _question(self, charter: Charter, experiment: Experiment) -> str:
+        trials = self.store.list_program_trials(self.study_id, experiment_id=experiment.id)
+        claim = "" if experiment.manipulation is None else str(experiment.manipulation.get("statement", ""))
+        return load(
+            NODE,
+            question=charter.question,
+            environment=charter.environment_name,
+            metric=charter.judged,
+            purpose=quote_data([experiment.purpose or experiment.note or "nothing"]),
+            claim=f"It must be true of its attempts: {quote_data([claim])}" if claim else "",
+            program=experiment.program_code,
+            changes=self._changes(experiment),
+            record=quote_text("\n".join(self._record(charter, experiment)) or "nothing"),
+            attempts=quote_text("\n\n".join(_attempts(trials)) or "none was made"),
+        )
+
+    def _changes(self, experiment: Experiment) -> str:
+        """Return the difference of the arm's program and settings from those of its parent."""
+        arms = {item.id: item for item in self.store.list_experiments(self.study_id)}
+        parent = arms.get(experiment.parent_id or "")
+        if parent is None:
+            return "It has no parent."
+        was, now = parent.program_code.splitlines(), experiment.program_code.splitlines()
+        lines = difflib.unified_diff(was, now, parent.name, experiment.name, n=2, lineterm="")
+        settings = [
+            f"{name}: {parent.job.get(name)} -> {experiment.job.get(name)}"
+            for name in sorted({*parent.job, *experiment.job})
+            if parent.job.get(name) != experiment.job.get(name)
+        ]
+        shown = [*list(lines)[:MOST_LINES], *settings]
+        return quote_text("\n".join(shown) or "Nothing differs.")
+
+    def _record(self, charter: Charter, experiment: Experiment) -> Iterator[str]:
+        """Yield the trainings of an arm: its curves at a few steps, and its held-out scores."""
+        for run in self.store.list_runs(experiment_id=experiment.id):
+            for name in (REWARD, SUCCESS):
+                spans = self.store.sample_metrics([run.id], [name], most=SHOWN_POINTS)
+                points = ", ".join(f"{span.mean:.3g}" for span in spans if span.mean is not None)
+                if points:
+                    yield f"run with seed {run.seed}, {name} over training: {points}"
+            for phase in (BASE, FINAL):
+                score = self.store.find_evaluation(run.id, phase, charter.search_split)
+                if score is not None:
+                    yield f"run with seed {run.seed}, {phase} held-out score: {score.mean:.3g} +- {score.stderr:.2g}"
+
+
+def _attempts(trials: Sequence[ProgramTrial]) -> Iterator[str]:
+    shown = [each for trial in trials for each in trial.transcripts][-SHOWN_ATTEMPTS:]
+    for each in shown:
+        messages = "\n".join(f"{message.get('role')}: {message.get('content')}" for message in each.get("messages", ()))
+        yield f"score {each.get('score')}\n{messages}"

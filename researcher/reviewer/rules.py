@@ -1,0 +1,167 @@
+"""The reviewer without a language model: what code can see in an arm's program, trial and trainings.
+
+Place in the flow: one of the reviewers of base.py. It reads the arm from the database, and each module beside it looks
+at one thing. It objects gravely only where the score would not be what the question asks about.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from experiments_db import Experiment, ExperimentStore, Operator, ProgramTrial
+from researcher.charter import Charter
+from researcher.errors import PlannerError
+from researcher.plan import ManipulationCheck
+from researcher.reviewer.agent_code import AgentLook, find_function, look_at_agent
+from researcher.reviewer.base import Objection, ObjectionKind
+from researcher.reviewer.program_text import look_at_text
+from researcher.reviewer.reward_probe import RewardRunner, probe_reward
+from researcher.reviewer.training_record import look_at_trainings
+from researcher.study.costs.arms import NOT_FROM_MODEL_BELOW, gather_costs
+from swarm.environments import Environment
+from swarm.errors import SwarmError
+
+HARDLY_OF_MODEL = 0.1
+"""Below this share of its characters, no reply of a model is left, whatever was put around it."""
+_CLAIMED = (("schedule", ("curriculum", "schedule")), ("reward", ("shaped reward", "reward shaping", "shaping reward")))
+"""Functions of a program, with the words by which the purpose of an arm claims them."""
+
+
+@dataclass(frozen=True, slots=True)
+class RulesReviewer:
+    """A reviewer that follows fixed rules.
+
+    `open_environment` opens an environment by its reference, and `run_reward` runs the reward of a program.
+    """
+
+    store: ExperimentStore
+    study_id: str
+    open_environment: Callable[[str], Environment]
+    run_reward: RewardRunner
+    name = "rules"
+
+    def review(self, charter: Charter, arm: str) -> tuple[Objection, ...]:
+        """Return the objections to an arm.
+
+        Raises PlannerError if the study has no such arm, or if its environment cannot be looked at.
+        """
+        experiment = self.store.find_experiment(self.study_id, arm)
+        if experiment is None:
+            raise PlannerError(f"the reviewer was asked about {arm}, and study {self.study_id} has no such arm")
+        trials = self.store.list_program_trials(self.study_id, experiment_id=experiment.id)
+        try:
+            return tuple(self._objections(charter, experiment, trials))
+        except SwarmError as error:
+            raise PlannerError(f"the reviewer could not look at {arm}: {' '.join(error.message.split())}") from error
+
+    def _objections(
+        self, charter: Charter, experiment: Experiment, trials: Sequence[ProgramTrial]
+    ) -> Iterator[Objection]:
+        environment = self.open_environment(charter.environment)
+        tree = ast.parse(experiment.program_code)
+        yield from self._of_replies(experiment, look_at_agent(tree))
+        yield from look_at_text(tree, environment)
+        if find_function(tree, "reward") is not None:
+            train = self.open_environment(experiment.train_environment or charter.environment)
+            yield from self._of_reward(experiment.program_code, train, trials)
+            yield from look_at_trainings(self.store, charter, experiment)
+        yield from self._of_claims(experiment, tree, trials)
+
+    def _of_reward(self, code: str, environment: Environment, trials: Sequence[ProgramTrial]) -> Iterator[Objection]:
+        """Yield the objections of the probe; a reward that cannot be run is told, and says nothing about the arm."""
+        try:
+            yield from probe_reward(code, environment, trials, self.run_reward)
+        except SwarmError as error:
+            reason = " ".join(error.message.split())[:200]
+            yield Objection(ObjectionKind.OTHER, f"Its reward could not be run, so it was not looked at: {reason}")
+
+    def _of_replies(self, experiment: Experiment, look: AgentLook | None) -> Iterator[Objection]:
+        """Yield objections to replies that the model did not write."""
+        share = _model_share(self.store, self.study_id, experiment)
+        is_suspicious = look is not None and bool(look.mixed or look.checked or look.computed)
+        if share is not None and share < NOT_FROM_MODEL_BELOW:
+            yield Objection(
+                ObjectionKind.SOLVED_IN_CODE,
+                f"The model wrote {int(100 * share)} % of the characters of its replies.",
+                is_grave=share < HARDLY_OF_MODEL or is_suspicious,
+            )
+        if look is not None:
+            yield from _of_agent(look)
+
+    def _of_claims(
+        self, experiment: Experiment, tree: ast.Module, trials: Sequence[ProgramTrial]
+    ) -> Iterator[Objection]:
+        """Yield objections to an arm that is not what it says it is."""
+        yield from _of_manipulation(experiment, trials)
+        arms = self.store.list_experiments(self.study_id)
+        parent = next((each for each in arms if each.id == experiment.parent_id), None)
+        if parent is not None and experiment.operator is not Operator.TUNE and _is_same(experiment, parent):
+            yield Objection(
+                ObjectionKind.NOT_AS_CLAIMED,
+                f"Its program and its settings are those of {parent.name}, from which it was to differ.",
+                is_grave=True,
+            )
+        for function, words in _CLAIMED:
+            claimed = next((word for word in words if word in experiment.purpose.lower()), None)
+            if claimed is not None and find_function(tree, function) is None:
+                yield Objection(
+                    ObjectionKind.NOT_AS_CLAIMED, f"Its purpose names a {claimed}, and its program has no {function}."
+                )
+
+
+def _of_agent(look: AgentLook) -> Iterator[Objection]:
+    if look.computed:
+        lines = ", ".join(map(str, sorted(set(look.computed))))
+        yield Objection(
+            ObjectionKind.SOLVED_IN_CODE,
+            f"Line {lines}: it replies with what the code computes from the question.",
+            is_grave=True,
+        )
+    if not look.asks_model or not (look.replies_of_model or look.computed):
+        yield Objection(
+            ObjectionKind.SOLVED_IN_CODE, "None of its replies depends on what the model says.", is_grave=True
+        )
+    if look.checked:
+        yield Objection(
+            ObjectionKind.SOLVED_IN_CODE,
+            f"Line {look.checked[0]}: it compares the model's reply with an answer that the code computes.",
+            is_grave=True,
+        )
+    if look.mixed:
+        yield Objection(
+            ObjectionKind.SOLVED_IN_CODE,
+            f"Line {look.mixed[0]}: what it replies with may be computed from the question instead.",
+        )
+
+
+def _of_manipulation(experiment: Experiment, trials: Sequence[ProgramTrial]) -> Iterator[Objection]:
+    """Yield an objection if too few attempts of the last trial show what the arm says it does."""
+    counted = [trial for trial in trials if trial.passed is not None and trial.attempts]
+    if experiment.manipulation is None or not counted:
+        return
+    wanted = float(experiment.manipulation.get("share", ManipulationCheck("").share))
+    last = counted[-1]
+    passed = last.passed or 0
+    if passed < wanted * last.attempts:
+        yield Objection(
+            ObjectionKind.NOT_AS_CLAIMED,
+            f"{passed} of {last.attempts} attempts show what it says it does: {experiment.manipulation['statement']}",
+            is_grave=True,
+        )
+
+
+def _model_share(store: ExperimentStore, study_id: str, experiment: Experiment) -> float | None:
+    """Return the share of the replies' characters that the model wrote, in evaluation or else in training."""
+    cost = gather_costs(store, study_id)[experiment.name]
+    shares = (each.model_share for each in (cost.evaluation, cost.training) if each is not None)
+    return next((share for share in shares if share is not None), None)
+
+
+def _is_same(one: Experiment, other: Experiment) -> bool:
+    return (one.program_code, one.train_environment, dict(one.job)) == (
+        other.program_code,
+        other.train_environment,
+        dict(other.job),
+    )

@@ -1,0 +1,174 @@
+"""What studies found: shown, retracted by hand, and repeated by a study of its own on the fake engine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from simulated_study import BASELINE, SimulatedStudy, Simulation, reports_without_images
+from typer.testing import CliRunner
+
+from experiments_db import Author, Finding, Operator, StudyStatus, Verdict, open_store
+from researcher.cli import app
+from researcher.loop.session import work_on
+from researcher.memory.recall import recall
+from researcher.memory.replication import read_replication, settings_of
+from researcher.planner.base import History
+from researcher.planner.replication import ReplicationPlanner
+from researcher.study.log import StudyLog
+from researcher.study.requests import create_study
+from researcher.study.settings import ProgramSetting, StudySettings, sandbox_of
+from swarm.sandbox import choose_sandbox
+
+pytestmark = pytest.mark.begins_first
+KEPT = "lr=0.003"
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Iterator[SimulatedStudy]:
+    """A study whose scores were drawn: a large effect that no run of the fake engine has."""
+    study = Simulation(seeds=5, failed=()).carry_out(tmp_path)
+    yield study
+    study.store.close()
+
+
+def finding_on(study: SimulatedStudy, arm: str) -> Finding:
+    return next(
+        item for item in study.store.list_findings(study_id=study.study_id) if item.experiment_id == study.arm(arm).id
+    )
+
+
+def run(study: SimulatedStudy, *arguments: str) -> Any:
+    return CliRunner().invoke(app, [*arguments, "--home", str(study.home)])
+
+
+def shown(study: SimulatedStudy, *arguments: str) -> list[dict[str, Any]]:
+    result = run(study, "findings", "--json", *arguments)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_findings_are_shown_with_their_recipe_and_filtered(study: SimulatedStudy) -> None:
+    found = shown(study, "--all")
+    assert {item["recipe"]["arm"]["name"] for item in found} == {KEPT, "lr=0.0003"}
+    kept = next(item for item in found if item["recipe"]["arm"]["name"] == KEPT)
+    assert kept["verdict"] == "keep" and kept["recipe"]["baseline"]["name"] == BASELINE
+    assert kept["recipe"]["arm"]["settings"]["lr"] == 0.003 and "seed" not in kept["recipe"]["arm"]["settings"]
+    assert kept["recipe"]["runs"] == 5 and kept["recipe"]["planner"] == "scripted"
+
+    assert len(shown(study, "--all", "--env", "reverse", "--factor", "lr", "--model", kept["recipe"]["model"])) == 2
+    for nothing in (("--env", "copy"), ("--factor", "num_repeat"), ("--model", "micro")):
+        assert shown(study, "--all", *nothing) == []
+    table = run(study, "findings")
+    assert table.exit_code == 0 and kept["finding"] in table.stdout
+
+
+def test_finding_retracted_by_hand_is_told_with_the_reason_and_is_no_prior(study: SimulatedStudy) -> None:
+    finding = finding_on(study, KEPT)
+    retracted = run(study, "findings", "retract", finding.id, "--reason", "the grader was broken")
+    assert retracted.exit_code == 0, retracted.output
+
+    (again,) = [item for item in shown(study, "--all") if item["finding"] == finding.id]
+    assert again["retracted"] == "the grader was broken"
+    charter = StudyLog(study.store, study.study_id).charter()
+    lines = recall(study.store, "another study", charter)
+    assert any("retracted: the grader was broken" in line and study.study_id in line for line in lines)
+    assert run(study, "findings", "retract", finding.id, "--reason", "once more").exit_code == 2
+    assert run(study, "findings", "retract", "fi-nothing", "--reason", "x").exit_code == 3
+    assert run(study, "verify", study.study_id).exit_code == 0
+
+
+def test_replication_repeats_both_arms_on_fresh_seeds_and_retracts_a_finding_that_is_false(
+    study: SimulatedStudy, start_server: Callable[..., Any]
+) -> None:
+    finding, url = finding_on(study, KEPT), start_server().url
+    assert finding.verdict is Verdict.KEEP
+    with reports_without_images():
+        result = run(study, "replicate", finding.id, "--servers", url, "--seeds", "3", "--json")
+    assert result.exit_code == 0, result.output
+
+    newest = study.store.list_studies()[0]
+    assert (newest.status, newest.settings["replicates"]["finding"]) == (StudyStatus.FINISHED, finding.id)
+    arms = {item.name: item for item in study.store.list_experiments(newest.id)}
+    for name, arm in arms.items():
+        before = study.arm(name)
+        assert (arm.program_code, dict(arm.job), dict(arm.factors)) == (
+            before.program_code, dict(before.job), dict(before.factors),
+        )  # fmt: skip
+    assert arms.keys() == {BASELINE, KEPT}
+    assert {each.seed for each in study.store.list_runs(study_id=newest.id)} == {5, 6, 7}
+    (plan,) = StudyLog(study.store, newest.id).history().plans
+    assert [arm.operator for arm in plan.arms] == [None, Operator.REPLICATE]
+
+    retracted = study.store.get_finding(finding.id)
+    (own,) = study.store.list_findings(study_id=newest.id)
+    assert retracted.retracted_by == own.id and newest.id in (retracted.retraction or "")
+    for each in (study.study_id, newest.id):
+        assert study.store.list_events(each, kind="finding.retracted")
+    assert run(study, "verify", newest.id).exit_code == 0
+
+
+def test_replication_of_a_program_of_a_language_model_runs_in_the_sandbox(study: SimulatedStudy) -> None:
+    finding = finding_on(study, KEPT)
+    trusted = settings_of(read_replication(study.store, finding.id), {})
+    assert trusted.replicates is not None and trusted.replicates.is_trusted and sandbox_of(trusted) is None
+
+    arm = study.arm(KEPT)
+    study.store.revise_experiment(arm.id, program_code=arm.program_code, author=Author.LANGUAGE_MODEL)
+    foreign = settings_of(read_replication(study.store, finding.id), {"unsafe_no_sandbox": True})
+    assert foreign.replicates is not None and not foreign.replicates.is_trusted
+    assert sandbox_of(foreign) == choose_sandbox(True)
+    planner = ReplicationPlanner(read_replication(study.store, finding.id))
+    charter = planner.frame(foreign.request("again"))
+    plan = planner.plan(charter, History())
+    assert [planner.write_program(charter, arm, None).trusted for arm in plan.arms] == [True, False]
+
+
+def test_finding_that_decided_nothing_or_does_not_exist_is_not_replicated(study: SimulatedStudy) -> None:
+    assert run(study, "replicate", "fi-nothing").exit_code == 3
+    with open_store(study.database) as store:
+        inconclusive = store.record_finding(
+            study.study_id, iteration=7, experiment_id=study.arm(KEPT).id, baseline_id=study.arm(BASELINE).id,
+            metric="m", split="validation", effect=0.0, ci_low=-1.0, ci_high=1.0, confidence=0.95, p_value=1.0,
+            p_adjusted=1.0, verdict=Verdict.INCONCLUSIVE, method="by hand", run_ids=(), summary="s",
+            recipe=finding_on(study, KEPT).recipe,
+        )  # fmt: skip
+    refused = run(study, "replicate", inconclusive.id)
+    assert refused.exit_code == 2 and "nothing to check" in refused.output
+
+
+IN_CODE = """
+def agent(task, model, session):
+    model.chat(session.messages)
+    return task.main_query.split()[-1][::-1]
+"""
+PLAIN = "def agent(task, model, session):\n    return model.chat(session.messages)\n"
+
+
+@pytest.mark.slow
+def test_question_asked_again_begins_with_no_pilot_and_takes_half_the_runs(
+    tmp_path: Path, start_server: Callable[..., Any]
+) -> None:
+    programs = (ProgramSetting(name="plain", code=PLAIN), ProgramSetting(name="code", code=IN_CODE))
+    servers = tuple(start_server().url for _ in range(2))
+    asked = StudySettings(
+        engine="fake", programs=programs, steps=2, eval_episodes=40, family="reverse", servers=servers
+    )
+    afresh = {"afresh": True, "underpowered": True, "max_runs": 6}
+    with reports_without_images(), open_store(tmp_path / "research.db") as store:
+        done = [
+            work_on(store, create_study(store, "do programs differ", each).id, tmp_path).study
+            for each in (asked.model_copy(update={"seeds": 6}), asked, asked.model_copy(update=afresh))
+        ]
+        verdicts = [[item.verdict for item in store.list_findings(study_id=study.id)] for study in done]
+        assert verdicts == [[Verdict.KEEP]] * 3
+        first, again, anew = (store.list_runs(study_id=study.id) for study in done)
+        assert (len(first), len(again)) == (12, 6)
+        assert not {run.seed for run in first} & {run.seed for run in again}
+        assert {run.seed for run in anew} & {run.seed for run in first}
+        assert store.list_events(done[1].id, kind="finding.found_again")
+        report = (tmp_path / "studies" / done[1].id / "report" / "report.md").read_text()
+        assert "Asked before" in report and done[0].id in report

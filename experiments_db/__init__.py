@@ -24,6 +24,7 @@ from experiments_db.errors import (
     StoreUnavailable,
     TestSplitOpened,
 )
+from experiments_db.exploration import ArmFailure, ExploringRun, PassCount, SearchArm, read_search_arms
 from experiments_db.numerals import number_as_text
 from experiments_db.records import (
     RUN_MOVES,
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "RUN_MOVES",
+    "ArmFailure",
     "Artifact",
     "Author",
     "BudgetEntry",
@@ -89,6 +91,7 @@ __all__ = [
     "Experiment",
     "ExperimentStatus",
     "ExperimentStore",
+    "ExploringRun",
     "Finding",
     "FrozenCharter",
     "IllegalMove",
@@ -106,6 +109,7 @@ __all__ = [
     "NotebookEntry",
     "Operator",
     "Outcome",
+    "PassCount",
     "PlannerQuestion",
     "ProgramTrial",
     "QuestionStatus",
@@ -118,6 +122,7 @@ __all__ = [
     "SchemaMismatch",
     "SchemaTooNew",
     "SchemaTooOld",
+    "SearchArm",
     "Severity",
     "StoreConflict",
     "StoreError",
@@ -139,6 +144,7 @@ __all__ = [
     "lease_name",
     "number_as_text",
     "open_store",
+    "read_search_arms",
 ]
 
 _OF_STORE = frozenset({"ExperimentStore", "open_store"})

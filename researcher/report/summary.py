@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from experiments_db import ExperimentStore
 from researcher.report.formats import describe_p, format_difference, format_interval, format_score
 from researcher.report.headline import answer, not_studied
-from researcher.report.numbers.facts import ArmFacts, gather
+from researcher.report.numbers.facts import ArmFacts
+from researcher.report.numbers.gather import gather
 from researcher.report.overview import describe_runs, recommendation
 
 

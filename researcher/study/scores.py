@@ -61,13 +61,18 @@ class StudyScores:
 
 
 def read_scores(store: ExperimentStore, study_id: str, charter: Charter) -> StudyScores:
-    """Return all scores on the search split."""
+    """Return all scores on the search split, without those of exploring runs."""
     experiments = store.list_experiments(study_id)
     rejected = {
         item.name: item.note or "rejected by check" for item in experiments if item.status is ExperimentStatus.INVALID
     }
-    trials = list_all_trials(store, study_id)
-    evaluations = store.list_evaluation_summaries(study_id=study_id, split=charter.search_split)
+    trials = [trial for trial in list_all_trials(store, study_id) if not trial.runs[-1].rung]
+    claiming = {run.id for trial in trials for run in trial.runs}
+    evaluations = [
+        item
+        for item in store.list_evaluation_summaries(study_id=study_id, split=charter.search_split)
+        if item.run_id in claiming
+    ]
     runs = {item.name: dict[int, ScoredRun]() for item in experiments}
     for trial, run in _score_trials(charter, trials, evaluations):
         runs[trial.experiment.name][trial.seed] = run

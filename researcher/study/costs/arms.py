@@ -35,11 +35,14 @@ class ArmCost:
 
 
 def gather_costs(store: ExperimentStore, study_id: str) -> Mapping[str, ArmCost]:
-    """Return the cost of each arm by name, from the finished run of each seed, else from its last run."""
+    """Return the cost of each arm by name, from the finished run of each seed, else from its last run.
+
+    Exploring runs do not count.
+    """
     counted = {
         run.id: (trial.experiment.name, run)
         for trial in list_all_trials(store, study_id)
-        if (run := trial.finished or next(iter(trial.runs[-1:]), None)) is not None
+        if not trial.runs[-1].rung and (run := trial.finished or next(iter(trial.runs[-1:]), None)) is not None
     }
     training: dict[str, list[AttemptCost]] = {}
     evaluation: dict[str, list[AttemptCost]] = {}

@@ -143,8 +143,8 @@ def _claimed(charter: Charter, arms: Iterable[ArmFacts], plans: Iterable[Plan]) 
 
 def _last_claim(plans: Sequence[Plan], analyses: Mapping[int, Analysis]) -> Analysis | None:
     """Return the newest analysis of a plan that makes claims."""
-    iterations = [plan.iteration for plan in plans if plan.stage is Stage.CLAIM and plan.iteration in analyses]
-    return analyses[max(iterations)] if iterations else None
+    claiming = analyses.keys() - {plan.iteration for plan in plans if plan.stage is Stage.EXPLORE}
+    return analyses[max(claiming)] if claiming else None
 
 
 def _last_trainings(runs: Mapping[str, list[RunFacts]]) -> list[Run]:

@@ -270,19 +270,11 @@ class _Rows:
         name = f"{self._study}-{index}-{number}-{attempt}"
         self._runs.append(
             (
-                *(
-                    name,
-                    self._study,
-                    experiment,
-                    number,
-                    0,
-                    attempt,
-                    run_key(self._study, f"a{index}", number, attempt),
-                ),
+                *(name, self._study, experiment, number, attempt, run_key(self._study, f"a{index}", number, attempt)),
                 *(status.value, "http://one", "{}", json.dumps({"total_steps": 5}), "{}", reason),
                 None if diagnosis is None else json.dumps(dict(diagnosis)),
                 None if cost is None else json.dumps(cost_to_json(cost)),
-                *(0, 5 if status is RunStatus.FINISHED else None, self._clock, self._clock, self._clock, 0),
+                *(0, 5 if status is RunStatus.FINISHED else None, self._clock, self._clock, self._clock, 0, 0),
             )
         )
         return name
@@ -308,8 +300,9 @@ class _Rows:
 
 
 _RUN = (
-    "id study_id experiment_id seed rung attempt idempotency_key status server_url external_ids job environment exit_reason "
-    "diagnosis training_cost base_weight_version final_weight_version created_at started_at updated_at revision"
+    "id study_id experiment_id seed attempt idempotency_key status server_url external_ids job environment exit_reason "
+    "diagnosis training_cost base_weight_version final_weight_version created_at started_at updated_at revision "
+    "rung"
 )
 _SCORE = "run_id phase split metric weight_version episodes successes mean stderr evaluator_hash details created_at"
 

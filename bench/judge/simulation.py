@@ -199,8 +199,8 @@ def _store_attempt(
     is_well = diagnosis is None
     database.execute(
         "insert into runs (id, study_id, experiment_id, seed, attempt, idempotency_key, status, external_ids, job,"
-        " environment, exit_reason, diagnosis, created_at, started_at, updated_at, revision) values (?, ?, ?, ?, ?, ?,"
-        " ?, '{}', '{}', '{}', ?, ?, 0, 0, 0, 0)",
+        " environment, exit_reason, diagnosis, created_at, started_at, updated_at, revision, rung) values (?, ?, ?,"
+        " ?, ?, ?, ?, '{}', '{}', '{}', ?, ?, 0, 0, 0, 0, 0)",
         (
             *(run_id, study, trial.experiment.id, trial.seed, attempt, f"{study}/{arm}/{trial.seed}/{attempt}"),
             *("finished" if is_well else "failed", "done" if is_well else diagnosis["sentence"]),

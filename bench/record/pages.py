@@ -129,8 +129,8 @@ def _add_runs(study: LongStudy, store: ExperimentStore) -> list[str]:
     with closing(sqlite3.connect(study.database)) as connection, connection:
         connection.executemany(
             "insert into runs (id, study_id, experiment_id, seed, attempt, idempotency_key, status, external_ids, job,"
-            " environment, created_at, updated_at, started_at, finished_at, revision)"
-            " values (?, ?, ?, ?, 1, ?, 'finished', '{}', ?, '{}', 1, 1, ?, ?, 1000000)",
+            " environment, created_at, updated_at, started_at, finished_at, revision, rung)"
+            " values (?, ?, ?, ?, 1, ?, 'finished', '{}', ?, '{}', 1, 1, ?, ?, 1000000, 0)",
             runs,
         )
         connection.executemany(

@@ -41,7 +41,7 @@ def summarize(store: ExperimentStore, study_id: str) -> Summary:
         not_studied(facts),
         answer(facts),
         tuple(_verdict(arm) for arm in facts.arms),
-        describe_runs(facts.counts, facts.charter),
+        describe_runs(facts),
         tuple(recommendation(facts)),
     )
 

@@ -45,8 +45,7 @@ from researcher.study.budget import BudgetLedger
 from researcher.study.costs.attempts import COST, AttemptCost, cost_to_json
 from researcher.study.log import StudyLog, to_json
 
-BASELINE, WINNER = "plain", "scratchpad, lr=0.003"
-WITHOUT_LR, WITHOUT_AGENT = f"{WINNER} without lr", f"{WINNER} without agent"
+BASELINE, WINNER, WITHOUT_LR, WITHOUT_AGENT = "plain", "both", "both-lr", "both-agent"
 REJECTED, MENDED, CRASHED, PRETENDER, WITHDRAWN = "debate", "debate-2", "lr=0.3", "verifier", "table"
 STEPS, EPISODES = 8, 40
 RUNGS = (0.25, 0.5, 1.0)
@@ -57,7 +56,7 @@ _TRUE: Mapping[str, float] = {
     BASELINE: 0.40,
     "lr=0.003": 0.52,
     "scratchpad": 0.61,
-    "short scratchpad": 0.58,
+    "short": 0.58,
     WINNER: 0.79,
     WITHOUT_LR: 0.62,
     WITHOUT_AGENT: 0.78,
@@ -94,7 +93,7 @@ ROUNDS: tuple[tuple[tuple[Added, ...], Mapping[str, float]], ...] = (
     ),
     (
         (
-            Added("short scratchpad", ("scratchpad",), Operator.IMPROVE, "fewer tokens", program=AGENT + "\n"),
+            Added("short", ("scratchpad",), Operator.IMPROVE, "fewer tokens", program=AGENT + "\n"),
             Added(MENDED, (REJECTED,), Operator.DEBUG, "two models argue, mended", program=AGENT + "# debate\n"),
             Added(PRETENDER, ("scratchpad",), Operator.IMPROVE, "check", program=AGENT + "# check\n", has_check=True),
             Added(WITHDRAWN, ("scratchpad",), Operator.IMPROVE, "a table of answers", program=AGENT + "# table\n"),

@@ -197,7 +197,8 @@ def _of_exploration(facts: StudyFacts) -> Iterator[str]:
     apart = [arm for arm in facts.exploration.explored if arm.name not in named]
     yield (
         f"An exploring score is that of one seed over {facts.exploration.episodes} held-out tasks, so the order of the "
-        f"explored arms shows nothing by itself; {count(len(apart), 'arm')} of them had no confirmation."
+        f"explored arms shows nothing by itself; {len(apart)} of these {len(facts.exploration.explored)} arms were not "
+        "confirmed."
     )
 
 

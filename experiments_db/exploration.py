@@ -34,7 +34,7 @@ class ArmFailure(StrEnum):
     """The reason for which an arm is out of the search."""
 
     REJECTED = "rejected by check"
-    CRASHED = "no exploring run has a score"
+    CRASHED = "its training failed"
     NOT_AS_CLAIMED = "not what it claims to be"
     WITHDRAWN = "withdrawn after a review"
     DISQUALIFIED = "disqualified"
@@ -143,6 +143,7 @@ def read_search_arms(store: ExperimentStore, study_id: str) -> tuple[SearchArm, 
     for decision in store.list_decisions(study_id):
         disqualified = {**decision.details.get("disqualified", {}), **disqualified}
     trials = store.list_program_trials(study_id)
+    failed = _failed(item.document for item in store.list_analyses(study_id))
     names = {item.id: item.name for item in experiments}
     places = lay_out(experiments)
     arms: list[SearchArm] = []
@@ -153,6 +154,7 @@ def read_search_arms(store: ExperimentStore, study_id: str) -> tuple[SearchArm, 
         ruled_out = {
             ArmFailure.DISQUALIFIED: disqualified.get(item.name, ""),
             ArmFailure.WITHDRAWN: withdrawn.get(item.id, ""),
+            ArmFailure.CRASHED: failed.get(item.name, ""),
         }
         failure, reason = _find_failure(item, exploring, passed, ruled_out)
         arms.append(
@@ -208,6 +210,15 @@ def _parents(item: Experiment) -> tuple[str, ...]:
 def _explored(documents: Iterable[JsonObject]) -> set[str]:
     """Return the names of the arms in plans of exploration."""
     return {arm["name"] for plan in documents if plan.get("stage") == "explore" for arm in plan["arms"]}
+
+
+def _failed(documents: Iterable[JsonObject]) -> dict[str, str]:
+    """Return the arms that the newest round of exploration calls failed, with the reasons."""
+    found: dict[str, str] = {}
+    for analysis in documents:
+        if nodes := analysis.get("explored"):
+            found = {node["name"]: node["failure"] for node in nodes}
+    return found
 
 
 Scores = Mapping[tuple[str, str], DetailedEvaluation]
@@ -268,9 +279,7 @@ def _find_failure(
     for failure, reason in ruled_out.items():
         if reason:
             return failure, reason
-    ended = [each.run for each in runs if each.run.status.is_over]
-    if ended and len(ended) == len(runs) and not any(each.score is not None for each in runs):
-        return ArmFailure.CRASHED, next(
-            (run.exit_reason for run in reversed(ended) if run.exit_reason), "no reason is on record"
-        )
+    last = runs[-1] if runs else None
+    if last is not None and last.run.status is RunStatus.FAILED:
+        return ArmFailure.CRASHED, last.run.exit_reason or "no reason is on record"
     return None, ""

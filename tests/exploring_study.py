@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
+from statistics import stdev
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -137,13 +138,15 @@ def charter(planner: str) -> Charter:
 class ExploringStudy:
     """The builder of the record; every method adds what one node of the loop adds.
 
-    `chance` draws scores. `seeds` is the number of fresh seeds of the confirmation.
+    `chance` draws scores. `pretending` are the arms that fail their manipulation check. `seeds` is the number of fresh
+    seeds of the confirmation.
     """
 
     store: ExperimentStore
     home: Path
     seeds: int = 3
     true: Mapping[str, float] = field(default_factory=lambda: dict(_TRUE))
+    pretending: frozenset[str] = frozenset({PRETENDER})
     study_id: str = ""
     deps: Deps = field(init=False)
     chance: random.Random = field(default_factory=lambda: random.Random(7))
@@ -318,10 +321,10 @@ class ExploringStudy:
             has_agent = experiment.program_code.startswith(AGENT)
             details[COST] = cost_to_json(AttemptCost(episodes, 2.0 if has_agent else 1.0, 40.0, 60.0, 0.4))
         if phase == FINAL and experiment.manipulation is not None:
-            details["manipulation"] = {"passed": 3 if experiment.name == PRETENDER else 29, "total": 32}
+            details["manipulation"] = {"passed": 3 if experiment.name in self.pretending else 29, "total": 32}
         self.store.record_evaluation(
             run.id, phase=phase, split=split, metric=self.charter.metric, weight_version=0 if phase == BASE else 1,
-            episodes=episodes, successes=sum(solved), mean=share, stderr=(share * (1 - share) / episodes) ** 0.5,
+            episodes=episodes, successes=sum(solved), mean=share, stderr=stdev(details["rewards"]) / episodes**0.5,
             evaluator_hash=("e" if run.rung else "c") * 64, details=details,
         )  # fmt: skip
         return share
@@ -447,10 +450,14 @@ class ExploringStudy:
 
 
 def complete_study(
-    store: ExperimentStore, home: Path, *, seeds: int = 3, true: Mapping[str, float] | None = None
+    store: ExperimentStore,
+    home: Path,
+    *,
+    true: Mapping[str, float] | None = None,
+    pretending: frozenset[str] = frozenset({PRETENDER}),
 ) -> ExploringStudy:
     """Return a study with all its parts, and a question to an external planner left open."""
-    study = ExploringStudy(store, home, seeds=seeds, true={**_TRUE, **(true or {})})
+    study = ExploringStudy(store, home, true={**_TRUE, **(true or {})}, pretending=pretending)
     study.explore()
     study.review()
     study.confirm()

@@ -71,18 +71,18 @@ def _of_search(facts: StudyFacts) -> str:
     if winner.disqualified:
         found = [f"No answer: of {explored}, {winner.name} led and was ruled out: {winner.disqualified.rstrip('.')}."]
     elif winner.is_kept:
-        found += [*_of_kept(facts, baseline, [winner]), *_needed_parts(facts)]
+        found += [*_of_kept(facts, baseline, [winner]), *_needed_parts(facts, winner)]
     else:
         found = [f"Of {explored}, {winner.name} led.", _of_single(facts, baseline, winner)]
     return " ".join([*found, *_units(facts), *_spending(facts)])
 
 
-def _needed_parts(facts: StudyFacts) -> Iterator[str]:
+def _needed_parts(facts: StudyFacts, winner: ArmFacts) -> Iterator[str]:
     ablations = () if facts.confirmation is None else facts.confirmation.ablations
     needed = [item.name for item in ablations if item.outcome is Outcome.SUPPORTED]
     others = [item.name for item in ablations if item.outcome is not Outcome.SUPPORTED]
     if needed:
-        yield f"It is better than {join_names(needed)}."
+        yield f"{winner.name} is better than {join_names(needed)}."
     if others:
         yield f"It is not shown to be better than {join_names(others)}."
 

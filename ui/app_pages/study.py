@@ -8,8 +8,18 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from experiments_db import BudgetKind, Experiment, Finding, RunStatus, Severity, StoredHypothesis, StudyStatus
-from ui import charts, elements, formats, queries, study_files
+from experiments_db import (
+    ArmFailure,
+    BudgetKind,
+    Experiment,
+    Finding,
+    QuestionStatus,
+    RunStatus,
+    Severity,
+    StoredHypothesis,
+    StudyStatus,
+)
+from ui import charts, elements, formats, notebook_view, queries, search_view, study_files
 from ui.contents import AUTOMATIC, ArmScore, StudyContents, best_arm, rank_arms
 
 REFRESH = "3s"
@@ -41,6 +51,12 @@ def show_head(contents: StudyContents) -> None:
         facts.insert(1, formats.plain(study.status_reason))
     elements.show_facts(*facts)
     elements.show_silence(contents)
+    for item in contents.questions:
+        if item.status is QuestionStatus.OPEN:
+            st.warning(
+                f"Question {item.id} ({formats.plain(item.node)}) waits for an answer.",
+                icon=":material/contact_support:",
+            )
     if study.status is StudyStatus.FAILED:
         st.error(
             f"The study failed: {formats.plain(study.status_reason or 'no reason is on record')}",
@@ -71,7 +87,7 @@ def show_links(contents: StudyContents) -> None:
 
 
 def show_figures(contents: StudyContents) -> None:
-    runs = contents.runs
+    runs = contents.claiming
     failed = sum(run.status is RunStatus.FAILED for run in runs)
     finished = sum(run.status is RunStatus.FINISHED for run in runs)
     active = sum(not run.status.is_over and run.status is not RunStatus.PLANNED for run in runs)
@@ -81,6 +97,10 @@ def show_figures(contents: StudyContents) -> None:
         elements.show_metric("Arms", str(len(contents.experiments)))
         note = f"{failed} failed, {active} under way"
         elements.show_metric("Trainings finished", f"{finished} / {len(runs)}", help=note)
+        if contents.is_search:
+            short = contents.short
+            over = sum(run.status is RunStatus.FINISHED for run in short)
+            elements.show_metric("Short runs finished", f"{over} / {len(short)}", help="exploration, no claim")
 
 
 def show_answer(contents: StudyContents) -> None:
@@ -89,6 +109,11 @@ def show_answer(contents: StudyContents) -> None:
     No text of a planner appears here.
     """
     with st.container(border=True):
+        compared = {run.experiment_id for run in contents.claiming}
+        for arm in contents.search_arms:
+            if arm.failure is ArmFailure.NOT_AS_CLAIMED and arm.experiment.id in compared:
+                named, why = formats.name(arm.name), formats.plain(arm.reason)
+                st.markdown(f"{named} is not what it claims to be, so it has no verdict: {why}.")
         question = str(contents.document.get("question", contents.study.topic))
         st.markdown(f":material/help: **Question** {formats.plain(question)}")
         st.markdown(f":material/lightbulb: **{'So far' if contents.is_live else 'Answer'}** {answer(contents)}")
@@ -99,6 +124,8 @@ def show_answer(contents: StudyContents) -> None:
 
 def answer(contents: StudyContents) -> str:
     best = best_arm(contents)
+    if best is None and contents.is_search:
+        return "Nothing is confirmed on fresh seeds yet. Short runs claim nothing."
     if best is None:
         return "No run has a final score yet."
     lead = f"{formats.name(best.arm.name)} scores best: {formats.score(best.mean)}"
@@ -222,7 +249,7 @@ def show_results(contents: StudyContents) -> None:
 
 def show_arm_line(contents: StudyContents, item: ArmScore, depth: int) -> None:
     arm = item.arm
-    runs = sum(run.experiment_id == arm.id for run in contents.runs)
+    runs = sum(run.experiment_id == arm.id for run in contents.claiming)
     facts = [formats.count(runs, "run"), arm.status.value, formats.plain(formats.settings(arm.factors))]
     if arm.note:
         facts.append(formats.plain(arm.note))
@@ -404,8 +431,10 @@ def show_study(study_id: str) -> None:
         show_answer(contents)
         sections = {
             "Results": show_results,
+            **({"Search": search_view.show_search} if contents.is_search else {}),
             "Plan": show_plan,
             "Decisions": show_decisions,
+            "Notebook": notebook_view.show_notebook,
             "Budget": show_budget,
             "Events": show_events,
         }

@@ -24,7 +24,14 @@ from experiments_db.errors import (
     StoreUnavailable,
     TestSplitOpened,
 )
-from experiments_db.exploration import ArmFailure, ExploringRun, PassCount, SearchArm, read_search_arms
+from experiments_db.exploration import (
+    ArmFailure,
+    ExploringRun,
+    PassCount,
+    SearchArm,
+    lay_out_experiments,
+    read_search_arms,
+)
 from experiments_db.numerals import number_as_text
 from experiments_db.records import (
     RUN_MOVES,
@@ -141,6 +148,7 @@ __all__ = [
     "find_work",
     "hash_json",
     "judge_work",
+    "lay_out_experiments",
     "lease_name",
     "number_as_text",
     "open_store",

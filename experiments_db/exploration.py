@@ -145,7 +145,7 @@ def read_search_arms(store: ExperimentStore, study_id: str) -> tuple[SearchArm, 
     trials = store.list_program_trials(study_id)
     failed = _failed(item.document for item in store.list_analyses(study_id))
     names = {item.id: item.name for item in experiments}
-    places = lay_out(experiments)
+    places = lay_out_experiments(experiments)
     arms: list[SearchArm] = []
     for item in experiments:
         own = [run for run in runs if run.experiment_id == item.id]
@@ -173,7 +173,7 @@ def read_search_arms(store: ExperimentStore, study_id: str) -> tuple[SearchArm, 
     return tuple(arms)
 
 
-def lay_out(experiments: Sequence[Experiment]) -> dict[str, tuple[int, float]]:
+def lay_out_experiments(experiments: Sequence[Experiment]) -> dict[str, tuple[int, float]]:
     """Return column and row of each arm by id: children to the right of their parents, no two leaves in one row.
 
     An arm stands in the middle of its children.

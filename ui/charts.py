@@ -15,8 +15,6 @@ import pandas as pd
 LABEL_WIDTH = 260
 ROW_HEIGHT = 44
 CURVE_HEIGHT = 260
-NODE_HEIGHT = 42
-SCORE_LEGEND_HEIGHT = 70
 LEGEND_ROW_HEIGHT = 26
 LEGEND_COLUMNS = 2
 SCORE_FORMAT = ".3f"
@@ -137,71 +135,6 @@ def band_points(points: pd.DataFrame) -> pd.DataFrame:
 def only(frame: pd.DataFrame, column: str, *values: object) -> pd.DataFrame:
     """Return the rows whose `column` has one of these values."""
     return pd.DataFrame(frame[frame[column].isin(values)])
-
-
-def tree(nodes: pd.DataFrame, edges: pd.DataFrame, *, is_minimized: bool) -> Chart:
-    """Draw the tree of experiments; a click selects an arm under the name `CLICKED`.
-
-    `nodes`: arm, id, x, y, score, reached, state, operator, purpose, out, plan. `edges`: x, y, x2, y2, kind, operator;
-    `kind` is 0 for the first parent of an arm.
-    """
-    columns, rows = max(nodes["x"].tolist()) + 1, max(nodes["y"].tolist()) + 1
-    span = alt.Scale(domain=[-0.15, columns], nice=False)
-    down = alt.Scale(domain=[rows - 0.4, -0.6], nice=False)
-    x, y = alt.X("x:Q", scale=span, axis=None), alt.Y("y:Q", scale=down, axis=None)
-    lines = (
-        alt.Chart(edges)
-        .mark_rule(color="gray", opacity=0.6)
-        .encode(x=x, y=y, x2="x2:Q", y2="y2:Q", strokeDash=alt.StrokeDash("kind:N", legend=None))
-    )
-    ways = (
-        alt.Chart(edges)
-        .mark_text(align="right", dx=-14, dy=14, fontSize=10, color="gray")
-        .encode(x=alt.X("x2:Q", scale=span, axis=None), y=alt.Y("y2:Q", scale=down, axis=None), text="operator:N")
-    )
-    clicked = alt.selection_point(name=CLICKED, fields=["id"])
-    order = "descending" if is_minimized else "ascending"
-    shapes = alt.Scale(domain=["in", "out", "confirmed"], range=["circle", "cross", "square"])
-    dots = (
-        alt.Chart(nodes)
-        .mark_point(filled=True, size=170, opacity=1, stroke="gray", strokeWidth=1, invalid=None)
-        .encode(
-            x=x,
-            y=y,
-            color=alt.condition(
-                "isValid(datum.score)",
-                alt.Color(
-                    "score:Q",
-                    scale=alt.Scale(scheme="viridis"),
-                    sort=order,
-                    legend=alt.Legend(title="exploring score", orient="bottom", format=SCORE_FORMAT),
-                ),
-                alt.value("white"),
-            ),
-            shape=alt.Shape("state:N", scale=shapes, legend=None),
-            tooltip=[alt.Tooltip(f"{name}:N", title=title) for name, title in _NODE_TIPS]
-            + [alt.Tooltip("score:Q", title="Exploring score", format=SCORE_FORMAT)],
-        )
-        .add_params(clicked)
-    )
-    names = (
-        alt.Chart(nodes)
-        .mark_text(align="left", dx=12, dy=-8, fontSize=12, color="gray", limit=LABEL_WIDTH)
-        .encode(x=x, y=y, text="arm:N")
-    )
-    return _framed(alt.layer(lines, ways, dots, names), height=int(NODE_HEIGHT * rows) + SCORE_LEGEND_HEIGHT)
-
-
-CLICKED = "clicked"
-"""The name of the selection in a tree."""
-_NODE_TIPS = (
-    ("arm", "Arm"),
-    ("operator", "How"),
-    ("purpose", "What for"),
-    ("plan", "Plan"),
-    ("reached", "Reached"),
-    ("out", "Out because"),
-)
 
 
 def effects(frame: pd.DataFrame, *, factor: str, order: Sequence[str]) -> Chart:

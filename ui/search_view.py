@@ -13,7 +13,7 @@ import pandas as pd
 import streamlit as st
 
 from experiments_db import Experiment, ProgramTrial, SearchArm
-from ui import charts, differences, elements, formats, queries
+from ui import differences, elements, formats, queries, tree_chart
 from ui.contents import StudyContents
 
 CHOSEN, TREE = "search_arm", "search_tree"
@@ -57,15 +57,15 @@ def _show_tree(contents: StudyContents) -> None:
     )  # fmt: skip
     is_minimized = contents.document.get("direction") == "minimize"
     st.altair_chart(
-        charts.tree(nodes, edges, is_minimized=is_minimized),
+        tree_chart.draw_tree(nodes, edges, is_minimized=is_minimized),
         key=TREE,
         on_select=_choose_clicked,
-        selection_mode=charts.CLICKED,
+        selection_mode=tree_chart.CLICKED,
         alt="The tree of experiments",
     )
     st.caption(
-        "Each arm stands to the right of its parents; the word below the line is how it was derived. Crossed: out of "
-        "the search. Square: the arm that was confirmed. Click an arm to see its program."
+        "Each arm stands to the right of its parents; the word below the line is how it was derived. Cross: out of "
+        "the search. Hollow: not explored. Square: the arm that was confirmed. Click an arm to see its program."
     )
 
 
@@ -78,6 +78,8 @@ def _node(contents: StudyContents, arm: SearchArm) -> dict[str, Any]:
         "x": arm.depth,
         "y": arm.row,
         "score": None if last is None else last.score,
+        "said": formats.score(None if last is None else last.score),
+        "scored": last is not None,
         "reached": formats.MISSING if last is None else f"{100 * last.share:.0f} % of its training",
         "state": state,
         "operator": arm.experiment.operator.value if arm.experiment.operator else formats.MISSING,
@@ -90,7 +92,7 @@ def _node(contents: StudyContents, arm: SearchArm) -> dict[str, Any]:
 def _choose_clicked() -> None:
     """Show the arm that was clicked."""
     event: Mapping[str, Any] = st.session_state.get(TREE) or {}
-    points = event.get("selection", {}).get(charts.CLICKED) or []
+    points = event.get("selection", {}).get(tree_chart.CLICKED) or []
     if points and points[0].get("id"):
         st.session_state[CHOSEN] = points[0]["id"]
 

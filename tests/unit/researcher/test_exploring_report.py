@@ -23,6 +23,7 @@ from exploring_study import (
     ExploringStudy,
     complete_study,
 )
+from markdown_it import MarkdownIt
 from report_contradictions import Page, Texts, find_contradictions
 from simulated_study import reports_without_images
 
@@ -253,6 +254,29 @@ def test_a_question_that_waits_stands_above_everything_else(paths: ReportPaths) 
     assert any(line.startswith("Waits for an answer: question 2 (decide)") for line in page.sections[""].lines)
     listed = page.sections["Questions to the external planner"].lines
     assert [line.split(", asked")[0] for line in listed] == ["1, explore: accepted", "2, decide: open"]
+
+
+def test_words_of_planners_reviewers_and_programs_are_only_text(tmp_path: Path) -> None:
+    hostile = "<script>alert(1)</script> | **bold** [x](http://evil.example) `code`"
+    with open_store(tmp_path / "research.db") as store:
+        study = ExploringStudy(store, tmp_path)
+        study.explore(1)
+        arm = study.arm("scratchpad").id
+        store.write_note(study.study_id, "x", NoteKind.LESSON, hostile, iteration=0, author=hostile)
+        objection = {"kind": hostile, "sentence": hostile, "is_grave": True}
+        review = store.record_review(study.study_id, 1, arm, reviewer=hostile, objections=[objection])
+        store.respond_to_review(review.id, hostile, is_withdrawn=True)
+        store.record_program_trial(
+            study.study_id, code_digest="d", attempts=1, broken=1, seconds=1.0, experiment_id=arm, error=hostile
+        )
+        question = store.ask_planner(study.study_id, hostile, hostile)
+        store.answer_question(question.id, hostile)
+        store.close_question(question.id, objection=hostile)
+        paths = build_report(store, study.study_id, tmp_path / "report", has_images=False)
+    rendered = MarkdownIt("commonmark").enable("table").render(paths.markdown.read_text())
+    for text in (paths.html.read_text(), rendered):
+        assert "<script" not in text and 'href="http://evil' not in text and "<strong>bold" not in text
+        assert text.count("alert(1)") >= 8
 
 
 def test_calls_are_summed_by_kind_of_question_and_template(facts: StudyFacts) -> None:

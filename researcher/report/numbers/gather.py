@@ -75,8 +75,6 @@ def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
     confirmation = gather_confirmation(charter, history.plans, analyses, search)
     claimed = _claimed(charter, everything, history.plans)
     arms = judge_arms(claimed, charter, _last_claim(history.plans, analyses), ruled_out)
-    bases = store.list_evaluations(study_id=study_id, phase=BASE, split=charter.search_split)
-    bases = [item for item in bases if item.run_id in {each.run.id for of_arm in runs.values() for each in of_arm}]
     ended = store.find_digest(study_id)
     facts = StudyFacts(
         study=study,
@@ -102,7 +100,7 @@ def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
             rule_out_contrast(item, ruled_out) for analysis in analyses.values() for item in analysis.contrasts
         ),
         needed=estimate_seeds(charter, search, [arm.name for arm in arms if arm.is_open]),
-        base_measured=(sum(MEASURED_ON not in item.details for item in bases), len(bases)),
+        base_measured=_count_bases(store, study_id, charter, runs),
         confirmation=confirmation,
         planner=gather_planner_record(store, study_id),
     )
@@ -119,20 +117,42 @@ def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
             _last_trainings(runs),
         ),
     )
-    stages = {plan.iteration: plan.stage for plan in history.plans}
-    earlier: dict[int, StudyFacts] = {}
+    return replace(facts, at_decisions=_at_decisions(store, facts, everything, analyses, history.plans, search))
+
+
+def _at_decisions(
+    store: ExperimentStore,
+    facts: StudyFacts,
+    everything: Sequence[ArmFacts],
+    analyses: Mapping[int, Analysis],
+    plans: Iterable[Plan],
+    search: Mapping[str, Runs],
+) -> dict[int, StudyFacts]:
+    """Return the facts at each decision; after a round of exploration, these are its exploring scores."""
+    exploring = {plan.iteration for plan in plans if plan.stage is Stage.EXPLORE}
+    found: dict[int, StudyFacts] = {}
     for decision in facts.decisions:
         judged = decision.details.get(JUDGED)
         analysis = analyses.get(decision.iteration) if judged is None else analysis_from_json(judged)
-        if stages.get(decision.iteration) is Stage.EXPLORE:
-            found = exploring_arms(everything, decision, charter)
-            earlier[decision.iteration] = replace(
-                facts, arms=found, test_comparisons=(), contradicted=None, is_of_exploration=True
+        if decision.iteration in exploring:
+            arms = exploring_arms(everything, decision, facts.charter)
+            found[decision.iteration] = replace(
+                facts, arms=arms, test_comparisons=(), contradicted=None, is_of_exploration=True
             )
         elif analysis is not None:
-            out = find_excluded(store, study_id, decision.iteration - 1)
-            earlier[decision.iteration] = _at_decision(facts, decision, analysis, search, out)
-    return replace(facts, at_decisions=earlier)
+            out = find_excluded(store, facts.study.id, decision.iteration - 1)
+            found[decision.iteration] = _at_decision(facts, decision, analysis, search, out)
+    return found
+
+
+def _count_bases(
+    store: ExperimentStore, study_id: str, charter: Charter, runs: Mapping[str, list[RunFacts]]
+) -> tuple[int, int]:
+    """Return how many scores before training were measured for claiming runs, and how many runs have one."""
+    claiming = {item.run.id for of_arm in runs.values() for item in of_arm}
+    scores = store.list_evaluations(study_id=study_id, phase=BASE, split=charter.search_split)
+    bases = [item for item in scores if item.run_id in claiming]
+    return sum(MEASURED_ON not in item.details for item in bases), len(bases)
 
 
 def _claimed(charter: Charter, arms: Iterable[ArmFacts], plans: Iterable[Plan]) -> tuple[ArmFacts, ...]:

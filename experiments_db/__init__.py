@@ -24,6 +24,14 @@ from experiments_db.errors import (
     StoreUnavailable,
     TestSplitOpened,
 )
+from experiments_db.exploration import (
+    ArmFailure,
+    ExploringRun,
+    PassCount,
+    SearchArm,
+    lay_out_experiments,
+    read_search_arms,
+)
 from experiments_db.numerals import number_as_text
 from experiments_db.records import (
     RUN_MOVES,
@@ -76,6 +84,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "RUN_MOVES",
+    "ArmFailure",
     "Artifact",
     "Author",
     "BudgetEntry",
@@ -89,6 +98,7 @@ __all__ = [
     "Experiment",
     "ExperimentStatus",
     "ExperimentStore",
+    "ExploringRun",
     "Finding",
     "FrozenCharter",
     "IllegalMove",
@@ -106,6 +116,7 @@ __all__ = [
     "NotebookEntry",
     "Operator",
     "Outcome",
+    "PassCount",
     "PlannerQuestion",
     "ProgramTrial",
     "QuestionStatus",
@@ -118,6 +129,7 @@ __all__ = [
     "SchemaMismatch",
     "SchemaTooNew",
     "SchemaTooOld",
+    "SearchArm",
     "Severity",
     "StoreConflict",
     "StoreError",
@@ -136,9 +148,11 @@ __all__ = [
     "find_work",
     "hash_json",
     "judge_work",
+    "lay_out_experiments",
     "lease_name",
     "number_as_text",
     "open_store",
+    "read_search_arms",
 ]
 
 _OF_STORE = frozenset({"ExperimentStore", "open_store"})

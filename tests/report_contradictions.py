@@ -300,7 +300,7 @@ def _check_ranking(report: Report) -> Iterator[str]:
     if lead and (not ranked or means[[arm.name for arm in ranked].index(lead[1])] < means[0] - STEP):
         yield f"{lead[1]} is said to be best"
     if len(ranked) > 2 and not re.match(
-        r"(The study failed|No answer)|.*? (is best|has the best|share the best)", report.answer
+        r"(The study failed|No answer|Of \d+ explored arms)|.*? (is best|has the best|share the best)", report.answer
     ):
         yield "the answer to which is best does not begin with what is best"
 

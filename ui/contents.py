@@ -15,14 +15,17 @@ from statistics import fmean
 from typing import Any
 
 from experiments_db import (
+    ArmFailure,
     BudgetKind,
     EvaluationSummary,
     Experiment,
     Finding,
     JsonObject,
     LLMUsage,
+    PlannerQuestion,
     Run,
     RunStatus,
+    SearchArm,
     StoredCharter,
     StoredDecision,
     StoredHypothesis,
@@ -34,6 +37,8 @@ from experiments_db import (
 BASE, FINAL, TEST = "base", "final", "test"
 MINIMIZED = frozenset({"steps-to", "spread"})
 """Numbers of a run of which the smaller one is better, whatever scores do."""
+RULED_OUT = (ArmFailure.WITHDRAWN, ArmFailure.NOT_AS_CLAIMED)
+"""The failures of an arm that take away its verdict."""
 AUTOMATIC = "study"
 """The author of a decision that no planner took."""
 
@@ -75,8 +80,10 @@ class ArmScore:
 class StudyContents:
     """The records of one study at one moment.
 
-    `analysis` is the researcher's last analysis as it stored it, empty before the first. `work` says whether a process
-    works on the study.
+    `analysis` is the researcher's last analysis of a plan that makes claims, as it stored it; empty before the first.
+    `work` says whether a process works on the study. `search_arms` are the arms as the search sees them; empty for a
+    study that neither searches nor checks its transcripts. `confirmed` is the arm that the newest confirmation is
+    about, and `questions` are those to an external planner.
     """
 
     study: Study
@@ -91,10 +98,28 @@ class StudyContents:
     used: Mapping[BudgetKind, float]
     usage: LLMUsage
     work: StudyWork = field(default_factory=lambda: StudyWork(is_at_work=True))
+    search_arms: tuple[SearchArm, ...] = ()
+    confirmed: str = ""
+    questions: tuple[PlannerQuestion, ...] = ()
 
     @property
     def document(self) -> JsonObject:
         return {} if self.charter is None else self.charter.document
+
+    @property
+    def is_search(self) -> bool:
+        """True if the study explores before it makes a claim."""
+        return self.document.get("search") is not None
+
+    @property
+    def claiming(self) -> tuple[Run, ...]:
+        """The runs that verdicts rest on."""
+        return tuple(run for run in self.runs if not run.rung)
+
+    @property
+    def short(self) -> tuple[Run, ...]:
+        """The runs of exploration, on which no verdict rests."""
+        return tuple(run for run in self.runs if run.rung)
 
     @property
     def is_live(self) -> bool:
@@ -129,11 +154,12 @@ class StudyContents:
 
     @property
     def disqualified(self) -> dict[str, str]:
-        """The arms that decisions have ruled out, with the reasons; the first reason stands."""
+        """The arms that were ruled out by a decision, a review or a check of transcripts; the first reason stands."""
         ruled_out: dict[str, str] = {}
         for decision in self.decisions:
             ruled_out = {**decision.details.get("disqualified", {}), **ruled_out}
-        return ruled_out
+        by_record = {arm.name: arm.reason for arm in self.search_arms if arm.failure in RULED_OUT}
+        return {**by_record, **ruled_out}
 
     def verdict_of(self, finding: Finding) -> str:
         """Return the verdict on the arm that was compared."""
@@ -166,9 +192,16 @@ def rank_arms(contents: StudyContents) -> tuple[ArmScore, ...]:
 
 
 def best_arm(contents: StudyContents) -> ArmScore | None:
-    """Return the first arm of the ranking that is not disqualified; None before the first score."""
+    """Return the first arm of the ranking that is not disqualified; None before the first score.
+
+    If a search has confirmed an arm, only that arm and the baseline can be it: the others show what its parts are
+    worth.
+    """
     out = contents.disqualified
-    return next((item for item in rank_arms(contents) if item.mean is not None and item.arm.name not in out), None)
+    ranked = [item for item in rank_arms(contents) if item.mean is not None and item.arm.name not in out]
+    if contents.confirmed:
+        ranked = [item for item in ranked if item.arm.is_baseline or item.arm.name == contents.confirmed]
+    return next(iter(ranked), None)
 
 
 def _seeds_by_arm(contents: StudyContents) -> list[tuple[Experiment, tuple[SeedScore, ...]]]:
@@ -176,7 +209,7 @@ def _seeds_by_arm(contents: StudyContents) -> list[tuple[Experiment, tuple[SeedS
     means = {(item.run_id, item.phase, item.split): item.mean for item in contents.evaluations}
     found: dict[str, dict[int, SeedScore]] = {}
     # A seed counts once: with its first attempt that finished and was scored.
-    for run in sorted(contents.runs, key=lambda run: (run.seed, run.attempt)):
+    for run in sorted(contents.claiming, key=lambda run: (run.seed, run.attempt)):
         final = means.get((run.id, FINAL, split))
         if run.status is not RunStatus.FINISHED or final is None or not contents.is_judged_by_final_score:
             continue

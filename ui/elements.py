@@ -13,7 +13,7 @@ from typing import Literal
 
 import streamlit as st
 
-from experiments_db import Outcome, RecordNotFound, RunStatus, SchemaMismatch, StoreError, StudyStatus, Verdict
+from experiments_db import Outcome, RecordNotFound, Run, RunStatus, SchemaMismatch, StoreError, StudyStatus, Verdict
 from ui import formats, queries
 from ui.contents import ArmScore, StudyContents, best_arm, rank_arms
 
@@ -233,8 +233,10 @@ def show_metric(label: str, value: str, *, help: str | None = None, border: bool
     st.metric(label, value, border=border, help=help, height="stretch")
 
 
-def run_name(arm: str, seed: int, attempt: int) -> str:
-    return f"{arm} seed {seed}" if attempt == 1 else f"{arm} seed {seed} attempt {attempt}"
+def run_name(arm: str, run: Run) -> str:
+    """Return a run in words: its arm, its seed, and what else tells it from the others."""
+    to = f" to step {run.rung}" if run.rung else ""
+    return f"{arm} seed {run.seed}{to}" if run.attempt == 1 else f"{arm} seed {run.seed}{to} attempt {run.attempt}"
 
 
 def elapsed(contents: StudyContents) -> str:

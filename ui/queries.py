@@ -21,13 +21,16 @@ from experiments_db import (
     Event,
     ExperimentStore,
     InvalidRecord,
+    NotebookEntry,
+    ProgramTrial,
+    Review,
     Run,
     RunStatus,
     Severity,
     Study,
     open_store,
 )
-from experiments_db.frames import curves_frame, metrics_frame, runs_frame
+from experiments_db.frames import curves_frame, llm_calls_frame, metrics_frame, runs_frame
 from ui.contents import StudyContents
 from ui.study_reader import StudyReader
 
@@ -138,6 +141,29 @@ def list_events(
     return open_database(location).list_events(
         study_id, run_id=run_id, min_severity=min_severity, newest_first=True, limit=limit
     )
+
+
+@st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
+def list_notes(location: str, study_id: str) -> list[NotebookEntry]:
+    """Return the entries of the notebook, oldest first."""
+    return open_database(location).list_notes(study_id)
+
+
+@st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
+def list_reviews(location: str, study_id: str) -> list[Review]:
+    return open_database(location).list_reviews(study_id)
+
+
+@st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
+def list_program_trials(location: str, study_id: str) -> list[ProgramTrial]:
+    """Return the trials of programs, those of drafts included, oldest first."""
+    return open_database(location).list_program_trials(study_id)
+
+
+@st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
+def llm_calls(location: str, study_id: str) -> pd.DataFrame:
+    """Return one row per call of a language model, oldest first, without its texts."""
+    return llm_calls_frame(open_database(location), study_id).drop(columns=["prompt", "response"])
 
 
 @st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)

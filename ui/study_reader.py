@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from threading import Lock
 
-from experiments_db import EvaluationSummary, Experiment, ExperimentStore, Run, find_work
+from experiments_db import EvaluationSummary, Experiment, ExperimentStore, Run, find_work, read_search_arms
 from ui.contents import StudyContents
 
 CHUNK = 500
@@ -35,20 +35,29 @@ class StudyReader:
             self._take_in()
             experiments, runs = tuple(self._arms.values()), tuple(self._runs.values())
             evaluations = tuple(item for scores in self._scores.values() for item in scores)
-        analysis = store.find_last_analysis(study_id)
+        charter = store.find_charter(study_id)
+        plans = store.list_plans(study_id)
+        exploring = {plan.iteration for plan in plans if plan.document.get("stage") == "explore"}
+        analyses = [item for item in store.list_analyses(study_id) if item.iteration not in exploring]
+        is_search = charter is not None and charter.document.get("search") is not None
+        confirmed = [plan.document["primary"][0] for plan in plans if plan.document.get("primary")]
+        is_checked = any(arm.manipulation is not None for arm in experiments)
         return StudyContents(
             study=study,
-            charter=store.find_charter(study_id),
+            charter=charter,
             hypotheses=tuple(store.list_hypotheses(study_id)),
             experiments=experiments,
             runs=runs,
             evaluations=evaluations,
             findings=tuple(store.list_findings(study_id=study_id)),
             decisions=tuple(store.list_decisions(study_id)),
-            analysis={} if analysis is None else analysis.document,
+            analysis=analyses[-1].document if analyses else {},
             used=store.sum_budget(study_id),
             usage=store.sum_llm_usage(study_id),
             work=find_work(store, study),
+            search_arms=read_search_arms(store, study_id) if is_search or is_checked else (),
+            confirmed=confirmed[-1] if confirmed else "",
+            questions=tuple(store.list_questions(study_id)),
         )
 
     def _take_in(self) -> None:

@@ -68,7 +68,7 @@ def _of_effects(facts: StudyFacts) -> Iterator[str]:
         return
     place = title_of_environment(facts.charter.environment_name)
     for factor in facts.charter.asks.factors:
-        arms = [arm for arm in facts.compared if _changes(arm, baseline) == {factor.name}]
+        arms = [arm for arm in facts.compared if changed_factors(arm, baseline) == {factor.name}]
         # A gain that the test split contradicts shows nothing.
         verdicts = {Verdict.INCONCLUSIVE.value if arm.name == facts.contradicted else arm.verdict for arm in arms}
         if not arms:
@@ -81,7 +81,8 @@ def _of_effects(facts: StudyFacts) -> Iterator[str]:
             yield f"Whether the {title_of(factor.name)} matters for {place} is not decided."
 
 
-def _changes(arm: ArmFacts, baseline: ArmFacts) -> set[str]:
+def changed_factors(arm: ArmFacts, baseline: ArmFacts) -> set[str]:
+    """Return the names of the factors in which two arms differ."""
     ours, theirs = arm.experiment.factors, baseline.experiment.factors
     return {name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name)}
 
@@ -171,7 +172,7 @@ def _changed_by(facts: StudyFacts, arms: tuple[str, ...], against: str | None = 
     """Return the titles of the factors in which arms differ from another arm, or from the baseline."""
     found = {arm.name: arm for arm in facts.arms}
     base = found[against or facts.charter.baseline]
-    names = dict.fromkeys(name for arm in arms for name in sorted(_changes(found[arm], base)))
+    names = dict.fromkeys(name for arm in arms for name in sorted(changed_factors(found[arm], base)))
     return join_names(map(title_of, names))
 
 

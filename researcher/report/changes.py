@@ -19,7 +19,7 @@ def list_changes(baseline: ArmFacts, arm: ArmFacts) -> list[str]:
     """Return the differences of an arm, one clause each."""
     changed = [f"{name} {format_value(new)} in place of {format_value(old)}" for name, new, old in _jobs(baseline, arm)]
     if arm.code_hash != baseline.code_hash:
-        changed.append("another program, which Method shows")
+        changed.append("another program, which is shown below")
     if arm.experiment.train_environment != baseline.experiment.train_environment:
         changed.append(f"trained on {arm.experiment.train_environment or 'the environment that judges it'}")
     return changed

@@ -96,14 +96,15 @@ def _in_words(claim: Claim, facts: StudyFacts) -> str:
 def _when(measured: Measured, facts: StudyFacts) -> str:
     return {
         Measured.BEFORE: "before training",
-        Measured.AFTER: "after training",
+        Measured.AFTER: "in exploration" if facts.is_of_exploration else "after training",
         Measured.TEST: f"on the {facts.charter.test_split} split",
     }[measured]
 
 
 def _moment(claim: Claim, facts: StudyFacts) -> str:
     """Return when or on which split a score was measured; empty for scores after training, the usual case."""
-    return "" if claim.measured is Measured.AFTER else f" {_when(claim.measured, facts)}"
+    is_usual = claim.measured is Measured.AFTER and not facts.is_of_exploration
+    return "" if is_usual else f" {_when(claim.measured, facts)}"
 
 
 def _check_mean(claim: Claim, facts: StudyFacts) -> str:

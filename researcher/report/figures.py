@@ -6,26 +6,17 @@ state of matplotlib.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from matplotlib.transforms import Bbox
 
 from researcher.report.formats import is_known
 from researcher.report.numbers.facts import ArmFacts, Curve, StudyFacts
 from researcher.report.numbers.mean_curves import is_same_reward, mean_curve
-
-DPI = 160
-WIDTH_IN = 7.6
-MAX_LABEL = 34
+from researcher.report.pictures import DARK, LIGHT, Picture, Theme, draw_picture, shorten
+from researcher.report.search_figure import draw_search_tree
 
 # Okabe and Ito's palette, which suits any colour vision, without yellow, which vanishes on white.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#8A6FDF", "#7F7F7F")
@@ -42,33 +33,6 @@ CurvesOf = Callable[[ArmFacts], Mapping[str, Curve]]
 """A function from an arm to its curves by run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Theme:
-    name: str
-    text: str
-    faint: str
-    paper: str
-
-
-LIGHT = Theme("light", text="#1f2328", faint="#d5d9de", paper="#ffffff")
-DARK = Theme("dark", text="#e6e8eb", faint="#3a4048", paper="#16191d")
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """One figure in both themes.
-
-    `caption` describes the figure for everyone. `csv` is the data that it shows.
-    """
-
-    name: str
-    title: str
-    caption: str
-    light_png: bytes
-    dark_png: bytes
-    csv: str
-
-
 def draw_all(facts: StudyFacts, *, has_images: bool = True) -> tuple[Picture, ...]:
     """Return the figures for which the study has numbers.
 
@@ -81,7 +45,7 @@ def draw_all(facts: StudyFacts, *, has_images: bool = True) -> tuple[Picture, ..
     if measured:
         height = 1.1 + 0.42 * len(measured)
         pictures.append(
-            _draw(
+            draw_picture(
                 "final-scores",
                 "Held-out score of each arm",
                 f"Dots: one run per seed, scored by the evaluator on the {facts.charter.search_split} split. Bar: mean "
@@ -95,7 +59,7 @@ def draw_all(facts: StudyFacts, *, has_images: bool = True) -> tuple[Picture, ..
     if compared:
         height = 1.1 + 0.42 * len(compared)
         pictures.append(
-            _draw(
+            draw_picture(
                 "differences",
                 f"Difference from the baseline {facts.charter.baseline}",
                 f"Dots: the runs of the arm, less the mean of the baseline. Bar: difference of the means with "
@@ -107,7 +71,8 @@ def draw_all(facts: StudyFacts, *, has_images: bool = True) -> tuple[Picture, ..
                 _list_differences(compared),
             )
         )
-    return (*pictures, *_draw_learning(facts, measured, themes))
+    tree = () if facts.exploration is None else (draw_search_tree(facts, facts.exploration, themes),)
+    return (*tree, *pictures, *_draw_learning(facts, measured, themes))
 
 
 def _draw_learning(facts: StudyFacts, measured: list[ArmFacts], themes: Sequence[Theme]) -> list[Picture]:
@@ -137,7 +102,7 @@ def _draw_learning(facts: StudyFacts, measured: list[ArmFacts], themes: Sequence
             ("held-out-curves", "Held-out score while training", text, _held_out_scores, "held-out score", "score")
         )
     return [
-        _draw(
+        draw_picture(
             name,
             title,
             f"{text} Averaged over seeds; the band spans the seeds.{_describe_ends(measured, curves_of)}",
@@ -163,21 +128,6 @@ def _describe_ends(arms: Sequence[ArmFacts], curves_of: CurvesOf) -> str:
 
 def _early(arm: ArmFacts) -> set[str]:
     return {item.run.id for item in arm.runs if item.run.diagnosis}
-
-
-def _draw(
-    name: str,
-    title: str,
-    caption: str,
-    themes: Sequence[Theme],
-    height: float,
-    paint: Callable[[Axes, Theme], None],
-    rows: list[list[Any]],
-) -> Picture:
-    light, dark = _render(height, themes, paint) if themes else (b"", b"")
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows(rows)
-    return Picture(name, title, caption, light_png=light, dark_png=dark, csv=out.getvalue())
 
 
 def _list_scores(arms: list[ArmFacts]) -> list[list[Any]]:
@@ -220,36 +170,6 @@ def _list_curves(arms: list[ArmFacts], curves_of: CurvesOf, column: str) -> list
     return [["arm", "seed", "run", "step", column], *rows]
 
 
-def _render(height: float, themes: Sequence[Theme], paint: Callable[[Axes, Theme], None]) -> list[bytes]:
-    """Return one PNG for each theme; all themes use the position of the axes in the first one."""
-    images: list[bytes] = []
-    position: Bbox | None = None
-    for theme in themes:
-        with rc_context(_style(theme)):
-            figure = Figure(figsize=(WIDTH_IN, height), dpi=DPI, layout="constrained" if position is None else None)
-            canvas = FigureCanvasAgg(figure)
-            axes = figure.add_subplot()
-            if position is not None:
-                axes.set_position(position)
-            paint(axes, theme)
-            out = io.BytesIO()
-            # Without metadata the same facts give the same bytes.
-            canvas.print_png(out, metadata={"Software": None})
-        images.append(out.getvalue())
-        position = axes.get_position()
-    return images
-
-
-def _style(theme: Theme) -> dict[Any, Any]:
-    return {
-        "font.size": 9.5, "text.color": theme.text, "axes.labelcolor": theme.text, "axes.edgecolor": theme.faint,
-        "xtick.color": theme.text, "ytick.color": theme.text, "xtick.major.size": 0, "ytick.major.size": 0,
-        "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": theme.faint,
-        "grid.linewidth": 0.6, "axes.axisbelow": True, "figure.facecolor": theme.paper, "axes.facecolor": theme.paper,
-        "legend.frameon": False, "text.parse_math": False,
-    }  # fmt: skip
-
-
 def _draw_scores(axes: Axes, theme: Theme, facts: StudyFacts, arms: list[ArmFacts]) -> None:
     for row, arm in enumerate(arms):
         color = COLORS[row % len(COLORS)]
@@ -276,7 +196,7 @@ def _draw_differences(axes: Axes, theme: Theme, facts: StudyFacts, arms: list[Ar
         apart = [value - arm.compared_means[1] for value in own if is_known(arm.compared_means[1])]
         axes.plot(apart, [row + o for o in _spread(len(apart))], "o", ms=4.5, color=color, alpha=0.75)
         _draw_interval(axes, row, found.difference, found.ci_low, found.ci_high, color, theme)
-    _label_rows(axes, [f"{_short(arm.name)}\n{arm.verdict}" for arm in arms])
+    _label_rows(axes, [f"{shorten(arm.name)}\n{arm.verdict}" for arm in arms])
     axes.set_xlabel(f"difference in {facts.charter.judged}")
 
 
@@ -288,7 +208,7 @@ def _draw_curves(axes: Axes, theme: Theme, arms: list[ArmFacts], curves_of: Curv
         if found is None:
             continue
         color, line = COLORS[index % len(COLORS)], LINES[index // len(COLORS) % len(LINES)]
-        name = _short(arm.name) + (f", {len(found.early)} of {found.runs} stopped" if found.early else "")
+        name = shorten(arm.name) + (f", {len(found.early)} of {found.runs} stopped" if found.early else "")
         whole = [step for step in found.steps if found.carried_from is None or step <= found.carried_from]
         axes.plot(whole, found.mean[: len(whole)], line, color=color, lw=1.8, label=name)
         if found.carried_from is not None:
@@ -312,7 +232,7 @@ def _draw_interval(
 
 
 def _label_rows(axes: Axes, names: list[str]) -> None:
-    axes.set_yticks(range(len(names)), [_short(name) if "\n" not in name else name for name in names])
+    axes.set_yticks(range(len(names)), [shorten(name) if "\n" not in name else name for name in names])
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")
 
@@ -322,10 +242,6 @@ def _spread(count: int) -> list[float]:
     if count < 2:
         return [0.16] * count
     return [0.16 + 0.08 * (index / (count - 1) - 0.5) for index in range(count)]
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= MAX_LABEL else name[: MAX_LABEL - 1] + "…"
 
 
 def _confidence(facts: StudyFacts) -> str:

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from experiments_db import Outcome, Verdict
+from experiments_db import ArmFailure, Outcome, Verdict
 from researcher.analysis import Comparison, JudgedContrast
 from researcher.charter import Asked, JudgedBy
 from researcher.plan import Relation
 from researcher.report.asked import answer_relation, is_answered
 from researcher.report.formats import (
     LEAST,
+    count,
     count_kinds,
     describe_p,
     format_difference,
@@ -46,6 +47,47 @@ def answer(facts: StudyFacts) -> str:
 
 
 def _answer_so_far(facts: StudyFacts) -> str:
+    return " ".join([*_not_as_claimed(facts), _of_search(facts) if facts.exploration else _of_comparisons(facts)])
+
+
+def _not_as_claimed(facts: StudyFacts) -> Iterator[str]:
+    """Yield the compared arms that are not what they claim to be, which is said before any verdict."""
+    for arm in facts.arms:
+        if arm.in_search is not None and arm.in_search.failure is ArmFailure.NOT_AS_CLAIMED:
+            yield f"{arm.name} is not what it claims to be, so it has no verdict: {arm.in_search.reason}."
+
+
+def _of_search(facts: StudyFacts) -> str:
+    """Return what exploration found, as far as it was confirmed on fresh seeds."""
+    assert facts.exploration is not None, "the caller asks for an exploring study"
+    explored = count(len(facts.exploration.explored), "explored arm")
+    baseline, winner = facts.baseline, facts.winner
+    if winner is None or baseline is None or winner.comparison is None:
+        leaders = facts.exploration.leaders(facts.charter.of_scores.sign)
+        lead = f" The best exploring score is that of {leaders[0].name}." if leaders else ""
+        said = "No answer" if facts.study.status.is_end else "No answer yet"
+        return f"{said}: none of {explored} was compared on fresh seeds, and short runs claim nothing.{lead}"
+    found = [f"Of {explored}, {winner.name} was confirmed on fresh seeds."]
+    if winner.disqualified:
+        found = [f"No answer: of {explored}, {winner.name} led and was ruled out: {winner.disqualified.rstrip('.')}."]
+    elif winner.is_kept:
+        found += [*_of_kept(facts, baseline, [winner]), *_needed_parts(facts, winner)]
+    else:
+        found = [f"Of {explored}, {winner.name} led.", _of_single(facts, baseline, winner)]
+    return " ".join([*found, *_units(facts), *_spending(facts)])
+
+
+def _needed_parts(facts: StudyFacts, winner: ArmFacts) -> Iterator[str]:
+    ablations = () if facts.confirmation is None else facts.confirmation.ablations
+    needed = [item.name for item in ablations if item.outcome is Outcome.SUPPORTED]
+    others = [item.name for item in ablations if item.outcome is not Outcome.SUPPORTED]
+    if needed:
+        yield f"{winner.name} is better than {join_names(needed)}."
+    if others:
+        yield f"It is not shown to be better than {join_names(others)}."
+
+
+def _of_comparisons(facts: StudyFacts) -> str:
     baseline = facts.baseline
     if baseline is None or not baseline.search.scores:
         return f"No answer: the baseline {facts.charter.baseline} has no finished run to compare with."

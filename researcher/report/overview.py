@@ -45,12 +45,14 @@ FAILED_SCORES = {
 def abstract(facts: StudyFacts, answer: str) -> list[str]:
     """Return the question, the method and the result, sentence by sentence."""
     charter = facts.charter
-    arms = len(facts.arms) - len(facts.rejected_arms)
+    arms = count(len(facts.arms) - len(facts.rejected_arms), "arm")
+    if facts.exploration is not None:
+        arms = f"{count(len(facts.exploration.explored), 'arm')} explored and {arms} compared"
     sentences = [
         f"This study asks: {charter.topic}",
-        f"{count(arms, 'arm')} on {title_of_environment(charter.environment_name)},"
+        f"{arms} on {title_of_environment(charter.environment_name)},"
         f" over {count(facts.counts.seeds, 'seed')}. "
-        f"{describe_runs(facts.counts, charter)}",
+        f"{describe_runs(facts)}",
         f"A score is the mean of {charter.eval_episodes} held-out episodes.",
         answer,
     ]
@@ -61,8 +63,18 @@ def abstract(facts: StudyFacts, answer: str) -> list[str]:
     return sentences
 
 
-def describe_runs(counts: RunCounts, charter: Charter) -> str:
-    """Return how the runs ended, and how many of those that count failed."""
+def describe_runs(facts: StudyFacts) -> str:
+    """Return how the runs ended, and how many of those that count failed; exploring runs are counted apart."""
+    return " ".join([_describe_runs(facts.counts, facts.charter), *_describe_exploration(facts)])
+
+
+def _describe_exploration(facts: StudyFacts) -> Iterator[str]:
+    if facts.exploration is not None:
+        runs, cost = count(facts.exploration.short_runs, "short run"), f"{facts.exploration.cost:.3g}"
+        yield f"Besides, {runs} of exploration, which cost {cost} full runs; no result rests on them."
+
+
+def _describe_runs(counts: RunCounts, charter: Charter) -> str:
     if not counts.begun:
         return "No run was begun."
     early, failed = count_kinds(counts.early), count_kinds(counts.failed_without_score)
@@ -101,7 +113,7 @@ def recommendation(facts: StudyFacts) -> list[str]:
 
 
 def _what_to_use(facts: StudyFacts, baseline: ArmFacts) -> Iterator[str]:
-    kept = [arm for arm in facts.ranked if arm.is_kept]
+    kept = [arm for arm in facts.candidates if arm.is_kept]
     if kept and facts.contradicted == kept[0].name:
         yield (
             f"Stay with {baseline.name} unless {kept[0].name} is confirmed on fresh seeds: the "
@@ -173,10 +185,22 @@ def limitations(facts: StudyFacts) -> list[str]:
         wanted = describe_target(charter.sample_size.target_effect, is_worse=facts.sample_size.finds_worse)
         target = "what was found before" if facts.sample_size.confirms else wanted
         found.append(f"The first plan was to find {target} with a probability of {facts.sample_size.power:.2f} only.")
-    found += [*_of_precision(facts), *_of_runs(facts), *_of_untested(facts), *_of_test(facts)]
+    found += [*_of_exploration(facts), *_of_precision(facts), *_of_runs(facts), *_of_untested(facts), *_of_test(facts)]
     if charter.assumptions:
         found.append(f"Assumed, because the topic did not say: {count(len(charter.assumptions), 'thing')}; see Method.")
     return found
+
+
+def _of_exploration(facts: StudyFacts) -> Iterator[str]:
+    if facts.exploration is None:
+        return
+    named = {arm.name for arm in facts.arms}
+    apart = [arm for arm in facts.exploration.explored if arm.name not in named]
+    yield (
+        f"An exploring score is that of one seed over {facts.exploration.episodes} held-out tasks, so the order of the "
+        f"explored arms shows nothing by itself; {len(apart)} of these {len(facts.exploration.explored)} arms were not "
+        "confirmed."
+    )
 
 
 def _of_precision(facts: StudyFacts) -> Iterator[str]:

@@ -41,12 +41,15 @@ from researcher.report.headline import answer, not_studied
 from researcher.report.numbers.facts import ArmFacts, StudyFacts
 from researcher.report.numbers.learning_speed import compare_speed
 from researcher.report.overview import FAILED_SCORES, abstract, limitations, recommendation
+from researcher.report.search_page import search_page
 from researcher.study.budget import present_budget
 from researcher.study.log import AUTOMATIC, claim_from_json
 
 if TYPE_CHECKING:
     from researcher.report.figures import Picture
 
+SEARCH_TREE = "search-tree"
+"""The name of the picture that stands with the search."""
 WRITER = f"Written by swarm-researcher {swarm.__version__}."
 """The line that names the version whose wording and layout a report has."""
 
@@ -66,7 +69,9 @@ def render_markdown(facts: StudyFacts, pictures: Sequence[Picture], files: Mappi
     `files` maps a picture's name to its path beside the report.
     """
     text = (
-        _environment(autoescape=False).get_template("report.md.j2").render(_page(facts), pictures=pictures, files=files)
+        _environment(autoescape=False)
+        .get_template("report.md.j2")
+        .render(_page(facts), **_pictures(pictures), files=files)
     )
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
@@ -77,7 +82,15 @@ def render_html(facts: StudyFacts, pictures: Sequence[Picture]) -> str:
     style, _, _ = environment.loader.get_source(environment, "report.css") if environment.loader else ("", None, None)
     page = environment.get_template("report.html.j2")
     # The style sheet is our own file; everything else on the page is escaped.
-    return page.render(_page(facts), pictures=pictures, style=Markup(style))
+    return page.render(_page(facts), **_pictures(pictures), style=Markup(style))
+
+
+def _pictures(pictures: Sequence[Picture]) -> dict[str, list[Picture]]:
+    """Return the tree of experiments apart from the other pictures: it stands with the search."""
+    return {
+        "pictures": [item for item in pictures if item.name != SEARCH_TREE],
+        "tree_pictures": [item for item in pictures if item.name == SEARCH_TREE],
+    }
 
 
 _METHOD = "The runs of an arm and of the baseline are independent samples with variances of their own (Welch's t)"
@@ -144,6 +157,7 @@ def _page(facts: StudyFacts) -> dict[str, Any]:
         "tested": [arm for arm in facts.arms if arm.test is not None],
         "budget": _budget(facts),
         "programs": _programs(facts.arms),
+        **search_page(facts),
         "common_job": _common_job([arm for arm in facts.arms if arm not in facts.rejected_arms]),
     }
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from experiments_db import ExperimentStore
 from researcher.report.formats import describe_p, format_difference, format_interval, format_score
 from researcher.report.headline import answer, not_studied
-from researcher.report.numbers.facts import ArmFacts, gather
+from researcher.report.numbers.facts import ArmFacts
+from researcher.report.numbers.gather import gather
 from researcher.report.overview import describe_runs, recommendation
 
 
@@ -40,7 +41,7 @@ def summarize(store: ExperimentStore, study_id: str) -> Summary:
         not_studied(facts),
         answer(facts),
         tuple(_verdict(arm) for arm in facts.arms),
-        describe_runs(facts.counts, facts.charter),
+        describe_runs(facts),
         tuple(recommendation(facts)),
     )
 

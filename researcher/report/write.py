@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments_db import ExperimentStore
-from researcher.report.numbers.facts import gather
+from researcher.report.numbers.gather import gather
 from researcher.report.render import WRITER, render_html, render_markdown
 
 __all__ = ["WRITER", "ReportPaths", "build_report"]

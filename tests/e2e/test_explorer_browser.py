@@ -19,6 +19,7 @@ from typing import Literal
 import httpx
 import pytest
 from explorer_study import add_study, create_database
+from exploring_study import ExploringStudy
 from playwright.sync_api import Browser, Dialog, sync_playwright
 
 from experiments_db import StudyStatus, open_store
@@ -229,3 +230,15 @@ def test_a_running_study_refreshes_itself(browser: Browser, explorer: Explorer, 
     # What is over is not asked about any more.
     visiting.page.get_by_text("Live", exact=True).wait_for(state="detached")
     visiting.context.close()
+
+
+def test_a_click_on_an_arm_of_the_tree_shows_that_arm(browser: Browser, tmp_path: Path) -> None:
+    with open_store(tmp_path / "research.db") as store:
+        ExploringStudy(store, tmp_path).explore(2)
+    with serve_explorer(tmp_path / "research.db", tmp_path) as explorer:
+        visitor = Visitor(browser, explorer, "light")
+        visitor.open(f"/study?study={explorer.study_id}&section=Search", tmp_path / "search.png")
+        dots = visitor.page.locator('[data-testid="stVegaLiteChart"] g.mark-symbol path[aria-label*="Arm: verifier"]')
+        dots.last.click(force=True)
+        visitor.page.get_by_text("Held-out attempts: 3 of 32 attempts pass").wait_for()
+        visitor.context.close()

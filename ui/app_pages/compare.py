@@ -55,7 +55,7 @@ def choose_arms(contents: StudyContents) -> list[ComparedItem]:
 def runs_of(contents: StudyContents, item: ArmScore) -> tuple[str, ...]:
     """Return the runs behind the arm's mean, or all runs that have begun if there is no score yet."""
     scored = tuple(score.run_id for score in item.seeds)
-    return scored or tuple(run.id for run in contents.runs if run.experiment_id == item.arm.id)
+    return scored or tuple(run.id for run in contents.claiming if run.experiment_id == item.arm.id)
 
 
 def follow_choice(key: str, name: str) -> None:
@@ -83,7 +83,7 @@ def choose_runs(asked: Sequence[str]) -> tuple[list[StudyContents], list[Compare
 
 
 def run_label(arm: Experiment, run: Run) -> str:
-    return elements.run_name(formats.printable(arm.name), run.seed, run.attempt)
+    return elements.run_name(formats.printable(arm.name), run)
 
 
 def unique(labels: Mapping[str, str]) -> dict[str, str]:

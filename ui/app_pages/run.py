@@ -38,8 +38,7 @@ def show_switch(contents: StudyContents, run: Run) -> None:
     """Show the other runs of the study, one choice away."""
     arms = contents.arms_by_id
     names = {
-        item.id: f"{formats.printable(arms[item.experiment_id].name)} · seed {item.seed} · attempt {item.attempt} · "
-        f"{item.status.value}"
+        item.id: f"{elements.run_name(formats.printable(arms[item.experiment_id].name), item)} · {item.status.value}"
         for item in contents.runs
     }
     st.session_state["run_choice"] = run.id
@@ -56,6 +55,8 @@ def show_head(contents: StudyContents, run: Run, arm: Experiment) -> None:
     facts = [elements.badge(run.status)]
     if arm.is_baseline:
         facts.append(":blue-badge[baseline]")
+    if run.rung:
+        facts.append(f":gray-badge[exploration to step {run.rung}, no claim]")
     if run.exit_reason:
         facts.append(formats.plain(formats.shortened(run.exit_reason, 300)))
     facts.append(f"started {formats.moment(run.started_at)}")

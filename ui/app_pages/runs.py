@@ -15,6 +15,7 @@ ALL = "all studies"
 FIXED = {
     "experiment": "Arm",
     "seed": "Seed",
+    "rung": "To step",
     "attempt": "Attempt",
     "status": "Status",
     "duration_s": "Duration",
@@ -93,8 +94,13 @@ def column_order(frame: pd.DataFrame) -> list[str]:
     """Return the columns in order: what identifies a run and how it ended first, then factors and scores."""
     scores = sorted((name for name in frame if is_score(name)), key=lambda name: PHASES.index(name.partition(".")[0]))
     factors = [name for name in frame if name.startswith("factor.")]
-    head, tail = ["experiment", "seed", "status"], ["duration_s", "started_at", "exit_reason", "run_id", "study_id"]
-    rest = [name for name in frame if name not in {*head, *tail, *scores, *factors}]
+    head, tail = (
+        ["experiment", "seed", "rung", "status"],
+        ["duration_s", "started_at", "exit_reason", "run_id", "study_id"],
+    )
+    if not any(frame["rung"]):
+        head.remove("rung")
+    rest = [name for name in frame if name not in {*head, *tail, "rung", *scores, *factors}]
     if len(set(frame["study_id"])) == 1:
         tail.remove("study_id")
     return [*head, *scores, *factors, *tail, *rest]
@@ -104,7 +110,9 @@ def displayed(frame: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
     table = pd.DataFrame(index=frame.index)
     for name in columns:
         values = frame[name]
-        if name == "status":
+        if name == "rung":
+            table[name] = values.where(values > 0)
+        elif name == "status":
             table[name] = [[value] for value in values]
         elif name in TIMES:
             table[name] = pd.to_datetime(values, unit="s")
@@ -205,7 +213,10 @@ if frame.empty:
     st.caption("No run has been planned yet.")
     st.stop()
 shown = filter_runs(frame)
-total = formats.count(len(frame), "run")
+short = sum(rung > 0 for rung in frame["rung"])
+total = formats.count(len(frame) - short, "run")
+if short:
+    total = f"{total} and {formats.count(short, 'short run')} of exploration"
 st.caption(total if len(shown) == len(frame) else f"{len(shown)} of {total}")
 if shown.empty:
     st.stop()

@@ -8,8 +8,16 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from experiments_db import BudgetKind, Experiment, Finding, RunStatus, Severity, StoredHypothesis, StudyStatus
-from ui import charts, elements, formats, queries, study_files
+from experiments_db import (
+    ArmFailure,
+    BudgetKind,
+    Finding,
+    QuestionStatus,
+    RunStatus,
+    Severity,
+    StudyStatus,
+)
+from ui import charts, elements, formats, notebook_view, plan_view, queries, search_view, study_files
 from ui.contents import AUTOMATIC, ArmScore, StudyContents, best_arm, rank_arms
 
 REFRESH = "3s"
@@ -41,6 +49,12 @@ def show_head(contents: StudyContents) -> None:
         facts.insert(1, formats.plain(study.status_reason))
     elements.show_facts(*facts)
     elements.show_silence(contents)
+    for item in contents.questions:
+        if item.status is QuestionStatus.OPEN:
+            st.warning(
+                f"Question {item.id} ({formats.plain(item.node)}) waits for an answer.",
+                icon=":material/contact_support:",
+            )
     if study.status is StudyStatus.FAILED:
         st.error(
             f"The study failed: {formats.plain(study.status_reason or 'no reason is on record')}",
@@ -71,7 +85,7 @@ def show_links(contents: StudyContents) -> None:
 
 
 def show_figures(contents: StudyContents) -> None:
-    runs = contents.runs
+    runs = contents.claiming
     failed = sum(run.status is RunStatus.FAILED for run in runs)
     finished = sum(run.status is RunStatus.FINISHED for run in runs)
     active = sum(not run.status.is_over and run.status is not RunStatus.PLANNED for run in runs)
@@ -81,6 +95,10 @@ def show_figures(contents: StudyContents) -> None:
         elements.show_metric("Arms", str(len(contents.experiments)))
         note = f"{failed} failed, {active} under way"
         elements.show_metric("Trainings finished", f"{finished} / {len(runs)}", help=note)
+        if contents.is_search:
+            short = contents.short
+            over = sum(run.status is RunStatus.FINISHED for run in short)
+            elements.show_metric("Short runs finished", f"{over} / {len(short)}", help="exploration, no claim")
 
 
 def show_answer(contents: StudyContents) -> None:
@@ -89,6 +107,11 @@ def show_answer(contents: StudyContents) -> None:
     No text of a planner appears here.
     """
     with st.container(border=True):
+        compared = {run.experiment_id for run in contents.claiming}
+        for arm in contents.search_arms:
+            if arm.failure is ArmFailure.NOT_AS_CLAIMED and arm.experiment.id in compared:
+                named, why = formats.name(arm.name), formats.plain(arm.reason)
+                st.markdown(f"{named} is not what it claims to be, so it has no verdict: {why}.")
         question = str(contents.document.get("question", contents.study.topic))
         st.markdown(f":material/help: **Question** {formats.plain(question)}")
         st.markdown(f":material/lightbulb: **{'So far' if contents.is_live else 'Answer'}** {answer(contents)}")
@@ -99,6 +122,8 @@ def show_answer(contents: StudyContents) -> None:
 
 def answer(contents: StudyContents) -> str:
     best = best_arm(contents)
+    if best is None and contents.is_search:
+        return "Nothing is confirmed on fresh seeds yet. Short runs claim nothing."
     if best is None:
         return "No run has a final score yet."
     lead = f"{formats.name(best.arm.name)} scores best: {formats.score(best.mean)}"
@@ -220,86 +245,6 @@ def show_results(contents: StudyContents) -> None:
     st.caption(f"Method: {method}; intervals at {confidence} %. The charter's rule sets the verdict.")
 
 
-def show_arm_line(contents: StudyContents, item: ArmScore, depth: int) -> None:
-    arm = item.arm
-    runs = sum(run.experiment_id == arm.id for run in contents.runs)
-    facts = [formats.count(runs, "run"), arm.status.value, formats.plain(formats.settings(arm.factors))]
-    if arm.note:
-        facts.append(formats.plain(arm.note))
-    lead = "&emsp;" * 2 * depth + (":material/subdirectory_arrow_right: " if depth else "")
-    mark = " :blue-badge[baseline]" if arm.is_baseline else ""
-    st.markdown(f"{lead}{formats.name(arm.name)}{mark} **{formats.score(item.mean)}** :small[{' · '.join(facts)}]")
-
-
-def show_tree(contents: StudyContents) -> None:
-    """Show hypotheses with the arms that test them, each arm under its parent if that is in the same group."""
-    scores = {item.arm.id: item for item in rank_arms(contents)}
-    groups: list[tuple[str | None, str, str]] = [
-        (item.id, " ".join([formats.plain(item.statement), *verdict_badge(item)]), item.rationale)
-        for item in contents.hypotheses
-    ]
-    groups.insert(0, (None, "Baseline and arms of no hypothesis", ""))
-    for hypothesis_id, statement, rationale in groups:
-        arms = [arm for arm in contents.experiments if arm.hypothesis_id == hypothesis_id]
-        if hypothesis_id is None and not arms:
-            continue
-        with st.container(border=True):
-            st.markdown(f"**{statement}**" if hypothesis_id is None else f":material/science: {statement}")
-            if rationale:
-                st.caption(formats.plain(rationale))
-            for arm, depth in nested(arms):
-                show_arm_line(contents, scores[arm.id], depth)
-
-
-def verdict_badge(hypothesis: StoredHypothesis) -> list[str]:
-    return [] if hypothesis.verdict is None else [elements.badge(hypothesis.verdict)]
-
-
-def nested(arms: list[Experiment]) -> list[tuple[Experiment, int]]:
-    """Return the arms depth first, each with its depth; an arm whose parent is not in `arms` is a root."""
-    ids = {arm.id for arm in arms}
-    children: dict[str | None, list[Experiment]] = {}
-    for arm in arms:
-        children.setdefault(arm.parent_id if arm.parent_id in ids else None, []).append(arm)
-    ordered: list[tuple[Experiment, int]] = []
-    stack = [(arm, 0) for arm in reversed(children.get(None, []))]
-    while stack:
-        arm, depth = stack.pop()
-        ordered.append((arm, depth))
-        stack.extend((child, depth + 1) for child in reversed(children.get(arm.id, [])))
-    return ordered
-
-
-def show_charter(contents: StudyContents) -> None:
-    charter = contents.charter
-    if charter is None:
-        st.caption("The charter is not written yet.")
-        return
-    rows: dict[str, str] = {}
-    for key, value in charter.document.items():
-        if key in ("topic", "budget") or value in ((), [], None):
-            continue
-        text = formats.settings(value) if isinstance(value, dict) else formats.setting(value)
-        if isinstance(value, list | tuple):
-            text = " ".join(str(entry) for entry in value)
-        rows[formats.plain(str(key).replace("_", " "))] = formats.plain(text)
-    rows["frozen"] = f"{formats.moment(charter.created_at)}, SHA-256 `{charter.content_hash[:12]}`"
-    if charter.test_opened_at is not None:
-        purpose = formats.plain(charter.test_opened_for or "")
-        rows["test split opened"] = f"{formats.moment(charter.test_opened_at)}, to {purpose}"
-    st.table(rows, border="horizontal", alt="The charter")
-
-
-def show_plan(contents: StudyContents) -> None:
-    st.subheader("Hypotheses and arms", anchor=False)
-    if contents.experiments:
-        show_tree(contents)
-    else:
-        st.caption("Nothing is planned yet.")
-    st.subheader("Charter", anchor=False)
-    show_charter(contents)
-
-
 def show_decisions(contents: StudyContents) -> None:
     if not contents.decisions:
         st.caption("Nothing has been decided yet.")
@@ -404,8 +349,10 @@ def show_study(study_id: str) -> None:
         show_answer(contents)
         sections = {
             "Results": show_results,
-            "Plan": show_plan,
+            **({"Search": search_view.show_search} if contents.is_search else {}),
+            "Plan": plan_view.show_plan,
             "Decisions": show_decisions,
+            "Notebook": notebook_view.show_notebook,
             "Budget": show_budget,
             "Events": show_events,
         }

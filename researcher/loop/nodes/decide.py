@@ -16,7 +16,7 @@ from researcher.loop.state import ResearchState
 from researcher.planner.base import Action, Decision, History
 from researcher.planner.claims import Claim
 from researcher.report.claims import check_claims
-from researcher.report.numbers.facts import gather
+from researcher.report.numbers.gather import gather
 from researcher.study.changes.continuation import find_continuation
 from researcher.study.log import AUTOMATIC, BUDGET_USED_UP, DISQUALIFIED, JUDGED, to_json
 from researcher.study.notebook import Notebook

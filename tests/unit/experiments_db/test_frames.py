@@ -19,9 +19,10 @@ from experiments_db.frames import (
     studies_frame,
 )
 
-TABLES = (
-    "study hypotheses experiments runs metrics evaluations findings decisions llm_calls events".split()  # noqa: SIM905
-)
+TABLES = [
+    *("study", "hypotheses", "experiments", "runs", "metrics", "evaluations", "findings", "notebook"),
+    *("program_trials", "reviews", "questions", "decisions", "llm_calls", "events"),
+]
 
 
 def score(store: ExperimentStore, run: Run, phase: str, mean: float) -> None:

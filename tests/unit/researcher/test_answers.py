@@ -19,7 +19,8 @@ from researcher.planner.rules import RulesPlanner
 from researcher.question.wording import describe_question
 from researcher.report.asked import answer_relation
 from researcher.report.headline import answer
-from researcher.report.numbers.facts import StudyFacts, gather
+from researcher.report.numbers.facts import StudyFacts
+from researcher.report.numbers.gather import gather
 from researcher.report.overview import recommendation
 from researcher.study.settings import StudySettings
 

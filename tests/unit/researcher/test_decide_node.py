@@ -22,7 +22,7 @@ from researcher.planner.claims import Claim, ClaimKind
 from researcher.planner.rules import RulesPlanner
 from researcher.planner.scripted import Script, ScriptedPlanner
 from researcher.report.claims import check_claims
-from researcher.report.numbers.facts import gather
+from researcher.report.numbers.gather import gather
 from researcher.servers.leases import LeaseHolder
 from researcher.servers.server_pool import ServerPool
 from researcher.study.budget import BudgetLedger

@@ -13,7 +13,7 @@ from report_contradictions import Texts, find_contradictions
 from texts_of_study import texts_of
 
 from experiments_db import ExperimentStore, open_store
-from researcher.report.numbers.facts import gather
+from researcher.report.numbers.gather import gather
 
 FEW, MANY, PER_STORE = 30, 530, 20
 """The plan node reads the findings of all studies of a store, so a store of many makes each slower."""

@@ -14,7 +14,8 @@ from researcher.judge.judgement import summarize_arm
 from researcher.judge.samples import ScoredRun
 from researcher.planner.claims import Claim, ClaimKind, Measured
 from researcher.report.claims import check_claim
-from researcher.report.numbers.facts import StudyFacts, gather
+from researcher.report.numbers.facts import StudyFacts
+from researcher.report.numbers.gather import gather
 from researcher.study.log import StudyLog
 
 HIGH, LOW, EQUAL = "lr=0.003", "lr=0.0003", "lr=0.002"

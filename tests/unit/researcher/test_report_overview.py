@@ -18,7 +18,8 @@ from researcher.judge.samples import ScoredRun
 from researcher.plan import Contrast, Relation
 from researcher.report.figures import draw_all
 from researcher.report.headline import answer
-from researcher.report.numbers.facts import StudyFacts, gather
+from researcher.report.numbers.facts import StudyFacts
+from researcher.report.numbers.gather import gather
 from researcher.report.overview import limitations, recommendation
 from researcher.study.costs.arms import ArmCost, cost_flags
 from researcher.study.costs.attempts import AttemptCost

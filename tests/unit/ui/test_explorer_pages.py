@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from explorer_study import HOSTILE, create_database
+from explorer_words import words
 from streamlit.testing.v1 import AppTest
 
 from experiments_db import ExperimentStore, StudyStatus, lease_name, open_store
@@ -22,6 +23,7 @@ STUDY_SECTIONS = {
     "Results": "Scored by the evaluator",
     "Plan": "SHA-256",
     "Decisions": "All arms are decided",
+    "Notebook": "Nothing is written down yet",
     "Budget": "no limit",
     "Events": "At least",
 }
@@ -69,15 +71,6 @@ def study_ids(database: Path) -> list[str]:
 
 def run_ids(database: Path, status: str) -> list[str]:
     return [row[0] for row in query(database, "SELECT id FROM runs WHERE status = ? ORDER BY created_at", status)]
-
-
-def words(page: AppTest) -> str:
-    parts = [*page.markdown, *page.caption, *page.warning, *page.error, *page.title, *page.info, *page.text, *page.code]
-    tables = [part.value.to_string() for part in [*page.dataframe, *page.table]]
-    widgets = [*page.slider, *page.selectbox, *page.multiselect, *page.button_group]
-    headings = [part.value for part in page.subheader]
-    labels = [f"{widget.label} {widget.value}" for widget in widgets]
-    return "\n".join([*(str(part.value) for part in parts), *tables, *labels, *headings]).replace("\\", "")
 
 
 @pytest.mark.parametrize("section", STUDY_SECTIONS)

@@ -1,0 +1,171 @@
+"""The story of a search in numbers: its rounds, and what each stage of the study used of its part of the budget.
+
+Place in the flow: facts.py gathers these for an exploring study. The tree itself is in `experiments_db`, which the
+explorer reads too. No number here is a claim. This module formats nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from experiments_db import IterationDocument, Run, SearchArm, StoredDecision
+from researcher.charter import Charter
+from researcher.plan import Plan, Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One plan of exploration.
+
+    `added` are its new arms, and `promoted` the older ones, each with the part of the full training that it is to
+    reach. `decision` is what followed; None while the round goes on.
+    """
+
+    iteration: int
+    author: str
+    reason: str
+    added: Mapping[str, float]
+    promoted: Mapping[str, float]
+    decision: StoredDecision | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StageUse:
+    """The use of one stage: full runs, and seconds from launch to score.
+
+    `part` is its part of every limited budget. `most_runs` is the number of full runs that it may use; None without a
+    limit. `runs` and `seconds` are None where the record does not divide them.
+    """
+
+    stage: str
+    part: float
+    runs: float | None = None
+    most_runs: float | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Exploration:
+    """The exploration of a study.
+
+    `episodes` is the number of held-out tasks of an exploring score.
+    """
+
+    episodes: int
+    rounds: tuple[Round, ...] = ()
+    stages: tuple[StageUse, ...] = ()
+    tree: tuple[SearchArm, ...] = field(default=())
+
+    @property
+    def explored(self) -> tuple[SearchArm, ...]:
+        """The arms of the rounds, in the order in which they were planned."""
+        return tuple(arm for arm in self.tree if arm.is_explored)
+
+    @property
+    def short_runs(self) -> int:
+        """The number of exploring runs that were begun."""
+        return sum(item.cost > 0 for arm in self.tree for item in arm.runs)
+
+    @property
+    def cost(self) -> float:
+        """The full runs that exploration took."""
+        return sum(arm.cost for arm in self.tree)
+
+    def leaders(self, sign: float) -> tuple[SearchArm, ...]:
+        """Return the explored arms that are in, best first: a higher rung goes before a lower one."""
+        ranked = [
+            (last.share, sign * last.score, arm)
+            for arm in self.explored
+            if arm.failure is None and (last := arm.last) is not None and last.score is not None
+        ]
+        return tuple(arm for _, _, arm in sorted(ranked, key=lambda item: (-item[0], -item[1])))
+
+
+def gather_exploration(
+    charter: Charter,
+    tree: Sequence[SearchArm],
+    plans: Sequence[Plan],
+    stored: Sequence[IterationDocument],
+    decisions: Iterable[StoredDecision],
+    claiming: Sequence[Run],
+) -> Exploration | None:
+    """Return the exploration of a study; None for a study without any.
+
+    `claiming` are the runs that verdicts rest on, one for each arm and seed.
+    """
+    if charter.search is None:
+        return None
+    by_iteration = {decision.iteration: decision for decision in decisions}
+    return Exploration(
+        charter.search.episodes,
+        tuple(_rounds(plans, by_iteration)),
+        _stages(charter, tree, plans, stored, claiming),
+        tuple(tree),
+    )
+
+
+def _rounds(plans: Iterable[Plan], decisions: Mapping[int, StoredDecision]) -> Iterable[Round]:
+    known: set[str] = set()
+    for plan in plans:
+        if plan.stage is not Stage.EXPLORE:
+            continue
+        shares = {
+            arm.name: plan.rungs.get(arm.name, 0) / int(arm.job["total_steps"]) if arm.job.get("total_steps") else 1.0
+            for arm in plan.arms
+        }
+        yield Round(
+            plan.iteration,
+            plan.author,
+            plan.rationale,
+            {name: share for name, share in shares.items() if name not in known},
+            {name: share for name, share in shares.items() if name in known},
+            decisions.get(plan.iteration),
+        )
+        known |= shares.keys()
+
+
+def _stages(
+    charter: Charter,
+    tree: Iterable[SearchArm],
+    plans: Sequence[Plan],
+    stored: Iterable[IterationDocument],
+    claiming: Sequence[Run],
+) -> tuple[StageUse, ...]:
+    """Return the use of each stage; what came after the first confirmation is of the reserve."""
+    assert charter.search is not None, "only an exploring study has stages"
+    split = charter.search.split
+    first = next((plan for plan in plans if plan.stage is Stage.CLAIM), None)
+    made_at = {plan.iteration: plan.created_at for plan in stored}
+    confirmed_at = None if first is None else made_at.get(first.iteration)
+    before, after = _Sum(), _Sum()
+    for arm in tree:
+        for item in arm.runs:
+            is_later = confirmed_at is not None and item.run.created_at >= confirmed_at
+            (after if is_later else before).add(item.cost, item.run)
+    confirming = _Sum()
+    for run in claiming:
+        (confirming if first is not None and run.seed in first.seeds else after).add(1.0, run)
+    most = charter.budget.max_runs
+    return (
+        StageUse("exploration", split.exploration, before.runs, charter.search.runs, before.seconds),
+        StageUse(
+            "confirmation", split.confirmation, confirming.runs, _part(most, split.confirmation), confirming.seconds
+        ),
+        StageUse("reserve", split.reserve, after.runs, _part(most, split.reserve), after.seconds),
+        StageUse("scores on the test split", split.test),
+    )
+
+
+@dataclass(slots=True)
+class _Sum:
+    runs: float = 0.0
+    seconds: float = 0.0
+
+    def add(self, runs: float, run: Run) -> None:
+        self.runs += runs
+        self.seconds += run.duration_s or 0.0
+
+
+def _part(limit: int | None, part: float) -> float | None:
+    return None if limit is None else limit * part

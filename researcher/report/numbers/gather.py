@@ -1,0 +1,324 @@
+"""The reading of a study's facts from its database.
+
+Place in the flow: the report, the answer on the terminal and the decide node ask `gather`. What the facts are is in
+facts.py. Runs of exploration are in none of an arm's numbers: they are in the tree of experiments alone.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from experiments_db import (
+    EvaluationSummary,
+    Experiment,
+    ExperimentStore,
+    Run,
+    RunStatus,
+    SearchArm,
+    Severity,
+    StoredDecision,
+    hash_json,
+    read_search_arms,
+)
+from researcher.analysis import Analysis, ArmSummary
+from researcher.base_scores import MEASURED_ON
+from researcher.charter import Charter
+from researcher.errors import StudyNotFound
+from researcher.evaluator import BASE, FINAL, TEST
+from researcher.execution.early_stopping import REWARD, SUCCESS
+from researcher.judge import Runs, summarize_arm
+from researcher.judge.contrasts import rule_out_contrast
+from researcher.judge.learning_curves import ScoredStep, curve_of
+from researcher.plan import Plan, Stage
+from researcher.report.numbers.amounts import gather_amounts
+from researcher.report.numbers.confirmation import gather_confirmation
+from researcher.report.numbers.counts import RunCounts, list_outcomes
+from researcher.report.numbers.exploration import gather_exploration
+from researcher.report.numbers.exploring_arms import exploring_arms
+from researcher.report.numbers.facts import ArmFacts, Curve, RunFacts, StudyFacts
+from researcher.report.numbers.judged_arms import (
+    compare_tested_arms,
+    find_contradicted,
+    judge_arms,
+)
+from researcher.report.numbers.mean_curves import with_curves
+from researcher.report.numbers.planner_record import gather_planner_record
+from researcher.report.numbers.seeds_needed import estimate_seeds
+from researcher.study.costs.arms import ArmCost, cost_flags, gather_costs
+from researcher.study.exclusions import find_excluded
+from researcher.study.log import JUDGED, StudyLog, analysis_from_json, charter_from_json
+from researcher.study.scores import read_scores, read_test_scores
+
+MAX_EVENTS = 10_000
+
+
+def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
+    """Return the facts of a study.
+
+    Raises StudyNotFound for a study without a charter and RecordNotFound for no study.
+    """
+    study = store.get_study(study_id)
+    stored = store.find_charter(study_id)
+    if stored is None:
+        raise StudyNotFound(f"study {study_id} has no charter yet, so there is nothing to report")
+    charter = charter_from_json(stored.document)
+    log = StudyLog(store, study_id)
+    history = log.history()
+    search = read_scores(store, study_id, charter).runs
+    runs = _gather_runs(store, study_id, charter, search)
+    tree = {arm.name: arm for arm in read_search_arms(store, study_id)}
+    everything = _gather_arms(store, study_id, charter, runs, search, tree)
+    ruled_out = find_excluded(store, study_id)
+    analyses = {item.iteration: analysis_from_json(item.document) for item in store.list_analyses(study_id)}
+    confirmation = gather_confirmation(charter, history.plans, analyses, search)
+    claimed = _claimed(charter, everything, history.plans)
+    arms = judge_arms(claimed, charter, _last_claim(history.plans, analyses), ruled_out)
+    ended = store.find_digest(study_id)
+    facts = StudyFacts(
+        study=study,
+        charter=charter,
+        charter_hash=stored.content_hash,
+        frozen_at=stored.created_at,
+        test_purpose=stored.test_opened_for,
+        arms=arms,
+        hypotheses=tuple(store.list_hypotheses(study_id)),
+        decisions=tuple(store.list_decisions(study_id)),
+        warnings=tuple(store.list_events(study_id, min_severity=Severity.WARNING, limit=MAX_EVENTS)),
+        used=store.sum_budget(study_id),
+        usage=store.sum_llm_usage(study_id),
+        evaluators=tuple(
+            dict.fromkeys(
+                f"{item.split}: {item.evaluator_hash}" for item in store.list_evaluation_summaries(study_id=study_id)
+            )
+        ),
+        environments=_environments(store, study_id),
+        digest=None if ended is None else ended.sha256,
+        sample_size=next((plan.sample_size for plan in history.plans if plan.sample_size is not None), None),
+        contrasts=tuple(
+            rule_out_contrast(item, ruled_out) for analysis in analyses.values() for item in analysis.contrasts
+        ),
+        needed=estimate_seeds(charter, search, [arm.name for arm in arms if arm.is_open]),
+        base_measured=_count_bases(store, study_id, charter, runs),
+        confirmation=confirmation,
+        planner=gather_planner_record(store, study_id),
+    )
+    facts = replace(
+        facts,
+        test_comparisons=(tested := compare_tested_arms(store, study_id, charter, arms)),
+        contradicted=find_contradicted(charter, facts.candidates, tested),
+        exploration=gather_exploration(
+            charter,
+            tuple(tree.values()),
+            history.plans,
+            store.list_plans(study_id),
+            facts.decisions,
+            _last_trainings(runs),
+        ),
+    )
+    return replace(facts, at_decisions=_at_decisions(store, facts, everything, analyses, history.plans, search))
+
+
+def _at_decisions(
+    store: ExperimentStore,
+    facts: StudyFacts,
+    everything: Sequence[ArmFacts],
+    analyses: Mapping[int, Analysis],
+    plans: Iterable[Plan],
+    search: Mapping[str, Runs],
+) -> dict[int, StudyFacts]:
+    """Return the facts at each decision; after a round of exploration, these are its exploring scores."""
+    exploring = {plan.iteration for plan in plans if plan.stage is Stage.EXPLORE}
+    found: dict[int, StudyFacts] = {}
+    for decision in facts.decisions:
+        judged = decision.details.get(JUDGED)
+        analysis = analyses.get(decision.iteration) if judged is None else analysis_from_json(judged)
+        if decision.iteration in exploring:
+            arms = exploring_arms(everything, decision, facts.charter)
+            found[decision.iteration] = replace(
+                facts, arms=arms, test_comparisons=(), contradicted=None, is_of_exploration=True
+            )
+        elif analysis is not None:
+            out = find_excluded(store, facts.study.id, decision.iteration - 1)
+            found[decision.iteration] = _at_decision(facts, decision, analysis, search, out)
+    return found
+
+
+def _count_bases(
+    store: ExperimentStore, study_id: str, charter: Charter, runs: Mapping[str, list[RunFacts]]
+) -> tuple[int, int]:
+    """Return how many scores before training were measured for claiming runs, and how many runs have one."""
+    claiming = {item.run.id for of_arm in runs.values() for item in of_arm}
+    scores = store.list_evaluations(study_id=study_id, phase=BASE, split=charter.search_split)
+    bases = [item for item in scores if item.run_id in claiming]
+    return sum(MEASURED_ON not in item.details for item in bases), len(bases)
+
+
+def _claimed(charter: Charter, arms: Iterable[ArmFacts], plans: Iterable[Plan]) -> tuple[ArmFacts, ...]:
+    """Return the arms that the study makes claims about: those of its plans but for plans of exploration."""
+    named = {arm.name for plan in plans if plan.stage is Stage.CLAIM for arm in plan.arms}
+    return tuple(arm for arm in arms if charter.search is None or arm.name in named)
+
+
+def _last_claim(plans: Sequence[Plan], analyses: Mapping[int, Analysis]) -> Analysis | None:
+    """Return the newest analysis of a plan that makes claims."""
+    claiming = analyses.keys() - {plan.iteration for plan in plans if plan.stage is Stage.EXPLORE}
+    return analyses[max(claiming)] if claiming else None
+
+
+def _last_trainings(runs: Mapping[str, list[RunFacts]]) -> list[Run]:
+    """Return the training that counts of each run that was begun, or else its last one."""
+    found: dict[tuple[str, int], RunFacts] = {}
+    for item in (item for of_arm in runs.values() for item in of_arm):
+        kept = found.get((item.arm, item.run.seed))
+        if (item.run.status is not RunStatus.PLANNED or item.run.server_url) and (kept is None or not kept.counts):
+            found[item.arm, item.run.seed] = item
+    return [item.run for item in found.values()]
+
+
+def _at_decision(
+    facts: StudyFacts,
+    decision: StoredDecision,
+    analysis: Analysis,
+    scored: Mapping[str, Runs],
+    ruled_out: Mapping[str, str],
+) -> StudyFacts:
+    """Return the facts at a decision, before the test split was opened."""
+    seeds = {item.arm: item.scores.keys() for item in analysis.arms}
+    arms: list[ArmFacts] = []
+    for arm in facts.arms:
+        if arm.experiment.iteration > decision.iteration:
+            continue
+        search = {seed: run for seed, run in scored[arm.name].items() if seed in seeds.get(arm.name, ())}
+        runs = tuple(item for item in arm.runs if item.run.created_at <= decision.created_at)
+        arms.append(
+            replace(
+                arm,
+                search=summarize_arm(arm.name, search, facts.charter),
+                base=_summarize_base(arm.name, search, facts.charter),
+                test=None,
+                runs=runs,
+                counts=RunCounts(list_outcomes(arm.experiment, [item.run for item in runs], search)),
+            )
+        )
+    return replace(
+        facts, arms=judge_arms(arms, facts.charter, analysis, ruled_out), test_comparisons=(), contradicted=None
+    )
+
+
+def _gather_runs(
+    store: ExperimentStore, study_id: str, charter: Charter, search: Mapping[str, Runs]
+) -> dict[str, list[RunFacts]]:
+    """Return the claiming runs by experiment id, in the order of seeds and attempts."""
+    splits = {BASE: charter.search_split, FINAL: charter.search_split, TEST: charter.test_split}
+    scores = {
+        (item.run_id, item.phase): item.mean
+        for item in store.list_evaluation_summaries(study_id=study_id)
+        if splits.get(item.phase) == item.split
+    }
+    names = {experiment.id: experiment.name for experiment in store.list_experiments(study_id)}
+    values = {run.run_id: run.score for runs in search.values() for run in runs.values()}
+    grouped: dict[str, list[RunFacts]] = defaultdict(list)
+    claiming = [run for run in store.list_runs(study_id=study_id) if not run.rung]
+    for run in sorted(claiming, key=lambda run: (run.seed, run.attempt)):
+        final = scores.get((run.id, FINAL))
+        earlier = [item.run.seed for item in grouped[run.experiment_id] if item.counts]
+        grouped[run.experiment_id].append(
+            RunFacts(
+                run=run,
+                arm=names[run.experiment_id],
+                base=scores.get((run.id, BASE)),
+                final=final,
+                test=scores.get((run.id, TEST)),
+                counts=run.status is RunStatus.FINISHED and final is not None and run.seed not in earlier,
+                config_hash=hash_json(run.job),
+                value=values.get(run.id),
+            )
+        )
+    return grouped
+
+
+def _gather_arms(
+    store: ExperimentStore,
+    study_id: str,
+    charter: Charter,
+    runs: Mapping[str, list[RunFacts]],
+    search: Mapping[str, Runs],
+    tree: Mapping[str, SearchArm],
+) -> tuple[ArmFacts, ...]:
+    test = read_test_scores(store, study_id, charter)
+    costs = gather_costs(store, study_id)
+    against = costs.get(charter.baseline, ArmCost())
+    return tuple(
+        _gather_arm(
+            store,
+            charter,
+            experiment,
+            tuple(runs.get(experiment.id, ())),
+            search[experiment.name],
+            test.get(experiment.name),
+            costs.get(experiment.name, ArmCost()),
+            against,
+            tree[experiment.name],
+        )
+        for experiment in store.list_experiments(study_id)
+    )
+
+
+def _gather_arm(
+    store: ExperimentStore,
+    charter: Charter,
+    experiment: Experiment,
+    runs: tuple[RunFacts, ...],
+    search: Runs,
+    test: Runs | None,
+    cost: ArmCost,
+    cost_of_baseline: ArmCost,
+    in_search: SearchArm,
+) -> ArmFacts:
+    counted = [item.run.id for item in runs if item.counts]
+    drawn = with_curves(runs)
+    return ArmFacts(
+        experiment=experiment,
+        search=summarize_arm(experiment.name, search, charter),
+        base=_summarize_base(experiment.name, search, charter),
+        test=None if test is None else summarize_arm(experiment.name, test, charter.of_scores),
+        runs=runs,
+        curves=_gather_curves(store, drawn, REWARD),
+        held_out=_gather_held_out(store, counted, charter),
+        amounts=gather_amounts(store, counted),
+        solved=_gather_curves(store, drawn, SUCCESS),
+        counts=RunCounts(list_outcomes(experiment, [item.run for item in runs], search)),
+        cost=cost,
+        flags=cost_flags(cost, cost_of_baseline),
+        in_search=in_search,
+    )
+
+
+def _summarize_base(arm: str, search: Runs, charter: Charter) -> ArmSummary:
+    """Return the summary of the arm's scores before training."""
+    untrained = {seed: replace(run, score=run.base, failure="") for seed, run in search.items() if run.base is not None}
+    return summarize_arm(arm, untrained, charter.of_scores)
+
+
+def _gather_held_out(store: ExperimentStore, run_ids: list[str], charter: Charter) -> dict[str, tuple[ScoredStep, ...]]:
+    scored: dict[str, list[EvaluationSummary]] = defaultdict(list)
+    for item in store.list_evaluation_summaries(run_ids=run_ids, split=charter.search_split) if run_ids else ():
+        scored[item.run_id].append(item)
+    return {run_id: curve_of(items, charter.search_split, charter.metric_range) for run_id, items in scored.items()}
+
+
+def _gather_curves(store: ExperimentStore, run_ids: list[str], name: str) -> dict[str, Curve]:
+    points: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    for point in store.list_metrics(run_ids, names=[name]):
+        if point.value is not None:
+            points[point.run_id].append((point.step, point.value))
+    return {run_id: tuple(curve) for run_id, curve in points.items()}
+
+
+def _environments(store: ExperimentStore, study_id: str) -> tuple[Mapping[str, str], ...]:
+    """Return the distinct software versions of all runs, exploring ones included."""
+    used = [run.environment for run in store.list_runs(study_id=study_id) if run.environment]
+    distinct = {hash_json(versions): versions for versions in used}
+    return tuple({str(name): str(value) for name, value in found.items()} for found in distinct.values())

@@ -1,0 +1,101 @@
+"""One figure of a report in the colours of light and of dark pages, with the data that it shows.
+
+Place in the flow: figures.py and search_figure.py say what to draw; this module gives PNG bytes and CSV. It uses no
+file and no global state of matplotlib, and it knows nothing of studies.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
+
+DPI = 160
+WIDTH_IN = 7.6
+MAX_LABEL = 34
+
+
+@dataclass(frozen=True, slots=True)
+class Theme:
+    name: str
+    text: str
+    faint: str
+    paper: str
+
+
+LIGHT = Theme("light", text="#1f2328", faint="#d5d9de", paper="#ffffff")
+DARK = Theme("dark", text="#e6e8eb", faint="#3a4048", paper="#16191d")
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """One figure in both themes.
+
+    `caption` describes the figure for everyone. `csv` is the data that it shows.
+    """
+
+    name: str
+    title: str
+    caption: str
+    light_png: bytes
+    dark_png: bytes
+    csv: str
+
+
+def draw_picture(
+    name: str,
+    title: str,
+    caption: str,
+    themes: Sequence[Theme],
+    height: float,
+    paint: Callable[[Axes, Theme], None],
+    rows: list[list[Any]],
+) -> Picture:
+    """Return a figure that `paint` draws, `height` inches high; without images if there are no themes."""
+    light, dark = _render(height, themes, paint) if themes else (b"", b"")
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(rows)
+    return Picture(name, title, caption, light_png=light, dark_png=dark, csv=out.getvalue())
+
+
+def shorten(name: str, most: int = MAX_LABEL) -> str:
+    """Return a name of at most `most` characters."""
+    return name if len(name) <= most else name[: most - 1] + "…"
+
+
+def _render(height: float, themes: Sequence[Theme], paint: Callable[[Axes, Theme], None]) -> list[bytes]:
+    """Return one PNG for each theme; all themes use the position of the axes in the first one."""
+    images: list[bytes] = []
+    position: Bbox | None = None
+    for theme in themes:
+        with rc_context(_style(theme)):
+            figure = Figure(figsize=(WIDTH_IN, height), dpi=DPI, layout="constrained" if position is None else None)
+            canvas = FigureCanvasAgg(figure)
+            axes = figure.add_subplot()
+            if position is not None:
+                axes.set_position(position)
+            paint(axes, theme)
+            out = io.BytesIO()
+            # Without metadata the same facts give the same bytes.
+            canvas.print_png(out, metadata={"Software": None})
+        images.append(out.getvalue())
+        position = axes.get_position()
+    return images
+
+
+def _style(theme: Theme) -> dict[Any, Any]:
+    return {
+        "font.size": 9.5, "text.color": theme.text, "axes.labelcolor": theme.text, "axes.edgecolor": theme.faint,
+        "xtick.color": theme.text, "ytick.color": theme.text, "xtick.major.size": 0, "ytick.major.size": 0,
+        "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": theme.faint,
+        "grid.linewidth": 0.6, "axes.axisbelow": True, "figure.facecolor": theme.paper, "axes.facecolor": theme.paper,
+        "legend.frameon": False, "text.parse_math": False,
+    }  # fmt: skip

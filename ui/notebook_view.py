@@ -1,0 +1,130 @@
+"""The planner's side of a study: its notebook, reviews, questions to an external planner, and calls of a model.
+
+Place in the flow: a section of the study page. Everything here is words of planners and reviewers, or what they cost.
+This module judges nothing.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+import streamlit as st
+
+from experiments_db import NoteKind, PlannerQuestion, QuestionStatus, Review
+from ui import charts, elements, formats, queries
+from ui.contents import AUTOMATIC, StudyContents
+
+QUESTION_COLORS = {
+    QuestionStatus.OPEN: "orange",
+    QuestionStatus.ANSWERED: "blue",
+    QuestionStatus.ACCEPTED: "green",
+    QuestionStatus.EXPIRED: "gray",
+}
+
+
+def show_notebook(contents: StudyContents) -> None:
+    """Show open questions first, then the notebook and the rest of the record."""
+    for question in contents.questions:
+        if question.status is QuestionStatus.OPEN:
+            _show_question(question, is_open=True)
+    _show_notes(contents)
+    _show_reviews(contents)
+    closed = [item for item in contents.questions if item.status is not QuestionStatus.OPEN]
+    if closed:
+        st.subheader("Questions to the external planner", anchor=False)
+        for question in closed:
+            _show_question(question, is_open=False)
+    _show_calls(contents)
+
+
+def _show_notes(contents: StudyContents) -> None:
+    st.subheader("Notebook", anchor=False)
+    notes = queries.list_notes(elements.database(), contents.study.id)
+    if not notes:
+        st.caption("Nothing is written down yet.")
+        return
+    kinds = [kind.value for kind in NoteKind if any(note.kind is kind for note in notes)]
+    chosen = st.multiselect("Kinds", kinds, placeholder="every kind", key="note_kinds")
+    table = pd.DataFrame(
+        [
+            {
+                "Plan": note.iteration + 1,
+                "Kind": note.kind.value,
+                "By": formats.printable(note.author),
+                "Text": formats.printable(note.text),
+            }
+            for note in notes
+        ]
+    )
+    shown = charts.only(table, "Kind", *chosen) if chosen else table
+    st.dataframe(
+        shown,
+        hide_index=True,
+        height=elements.table_height(len(shown)),
+        column_config={"Text": st.column_config.TextColumn(width="large")},
+        alt="The notebook",
+    )
+    st.caption(f"What is not by {AUTOMATIC} is unchecked.")
+
+
+def _show_reviews(contents: StudyContents) -> None:
+    reviews = queries.list_reviews(elements.database(), contents.study.id)
+    if not reviews:
+        return
+    st.subheader("Reviews", anchor=False)
+    arms = contents.arms_by_id
+    for review in reviews:
+        with st.container(border=True):
+            _show_review(review, arms[review.experiment_id].name)
+
+
+def _show_review(review: Review, arm: str) -> None:
+    end = " :red-badge[withdrawn]" if review.is_withdrawn else ""
+    st.markdown(f"{formats.plain(review.reviewer)} on {formats.name(arm)}, before plan {review.iteration + 1}{end}")
+    if not review.objections:
+        st.caption("No objection.")
+    for item in review.objections:
+        grade = ":red-badge[grave]" if item["is_grave"] else ":gray-badge[slight]"
+        st.markdown(f"{grade} {formats.plain(str(item['kind']))}: {formats.plain(str(item['sentence']))}")
+    if review.response:
+        st.markdown(f":material/reply: {formats.plain(review.response)}")
+        st.caption("The planner's words, unchecked.")
+
+
+def _show_question(question: PlannerQuestion, *, is_open: bool) -> None:
+    badge = f":{QUESTION_COLORS[question.status]}-badge[{question.status.value}]"
+    asked = f"asked {formats.moment(question.created_at)}"
+    until = f", waits until {formats.moment(question.deadline)}" if is_open and question.deadline else ""
+    with st.expander(
+        f"Question {question.id}, {formats.plain(question.node)} {badge} {asked}{until}", expanded=is_open
+    ):
+        elements.show_text(formats.printable(question.prompt), language=None)
+        if question.objection:
+            st.markdown(f"The last answer was refused: {formats.plain(question.objection)}")
+        if question.answer:
+            st.caption("The answer")
+            elements.show_text(formats.printable(question.answer), language=None)
+
+
+def _show_calls(contents: StudyContents) -> None:
+    calls = queries.llm_calls(elements.database(), contents.study.id)
+    if calls.empty:
+        return
+    st.subheader("Calls of the language model", anchor=False)
+    kinds = calls.assign(
+        template=[formats.MISSING if pd.isna(each) else str(each)[:12] for each in calls["prompt_hash"]],
+        failed=calls["error"].notna(),
+        call=1,
+    )
+    numbers = ["call", "failed", "input_tokens", "output_tokens", "cost_usd", "latency_s"]
+    sums = pd.DataFrame(kinds.groupby(["node", "model", "template"], as_index=False)[numbers].sum())
+    titles = {
+        "node": "Question", "model": "Model", "template": "Template", "call": "Calls", "failed": "Failed",
+        "input_tokens": "Tokens in", "output_tokens": "Tokens out", "cost_usd": "US$", "latency_s": "Seconds",
+    }  # fmt: skip
+    st.dataframe(
+        sums.rename(columns=titles),
+        hide_index=True,
+        height=elements.table_height(len(sums)),
+        column_config={"US$": st.column_config.NumberColumn(format="%.4f")},
+        alt="Calls of the language model by kind of question",
+    )

@@ -1,0 +1,92 @@
+"""The plan of a study: its hypotheses with the arms that test them, and its charter.
+
+Place in the flow: a section of the study page. This module judges nothing.
+"""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from experiments_db import Experiment, StoredHypothesis
+from ui import elements, formats
+from ui.contents import ArmScore, StudyContents, rank_arms
+
+
+def show_arm_line(contents: StudyContents, item: ArmScore, depth: int) -> None:
+    arm = item.arm
+    runs = sum(run.experiment_id == arm.id for run in contents.claiming)
+    facts = [formats.count(runs, "run"), arm.status.value, formats.plain(formats.settings(arm.factors))]
+    if arm.note:
+        facts.append(formats.plain(arm.note))
+    lead = "&emsp;" * 2 * depth + (":material/subdirectory_arrow_right: " if depth else "")
+    mark = " :blue-badge[baseline]" if arm.is_baseline else ""
+    st.markdown(f"{lead}{formats.name(arm.name)}{mark} **{formats.score(item.mean)}** :small[{' · '.join(facts)}]")
+
+
+def show_tree(contents: StudyContents) -> None:
+    """Show hypotheses with the arms that test them, each arm under its parent if that is in the same group."""
+    scores = {item.arm.id: item for item in rank_arms(contents)}
+    groups: list[tuple[str | None, str, str]] = [
+        (item.id, " ".join([formats.plain(item.statement), *verdict_badge(item)]), item.rationale)
+        for item in contents.hypotheses
+    ]
+    groups.insert(0, (None, "Baseline and arms of no hypothesis", ""))
+    for hypothesis_id, statement, rationale in groups:
+        arms = [arm for arm in contents.experiments if arm.hypothesis_id == hypothesis_id]
+        if hypothesis_id is None and not arms:
+            continue
+        with st.container(border=True):
+            st.markdown(f"**{statement}**" if hypothesis_id is None else f":material/science: {statement}")
+            if rationale:
+                st.caption(formats.plain(rationale))
+            for arm, depth in nested(arms):
+                show_arm_line(contents, scores[arm.id], depth)
+
+
+def verdict_badge(hypothesis: StoredHypothesis) -> list[str]:
+    return [] if hypothesis.verdict is None else [elements.badge(hypothesis.verdict)]
+
+
+def nested(arms: list[Experiment]) -> list[tuple[Experiment, int]]:
+    """Return the arms depth first, each with its depth; an arm whose parent is not in `arms` is a root."""
+    ids = {arm.id for arm in arms}
+    children: dict[str | None, list[Experiment]] = {}
+    for arm in arms:
+        children.setdefault(arm.parent_id if arm.parent_id in ids else None, []).append(arm)
+    ordered: list[tuple[Experiment, int]] = []
+    stack = [(arm, 0) for arm in reversed(children.get(None, []))]
+    while stack:
+        arm, depth = stack.pop()
+        ordered.append((arm, depth))
+        stack.extend((child, depth + 1) for child in reversed(children.get(arm.id, [])))
+    return ordered
+
+
+def show_charter(contents: StudyContents) -> None:
+    charter = contents.charter
+    if charter is None:
+        st.caption("The charter is not written yet.")
+        return
+    rows: dict[str, str] = {}
+    for key, value in charter.document.items():
+        if key in ("topic", "budget") or value in ((), [], None):
+            continue
+        text = formats.settings(value) if isinstance(value, dict) else formats.setting(value)
+        if isinstance(value, list | tuple):
+            text = " ".join(str(entry) for entry in value)
+        rows[formats.plain(str(key).replace("_", " "))] = formats.plain(text)
+    rows["frozen"] = f"{formats.moment(charter.created_at)}, SHA-256 `{charter.content_hash[:12]}`"
+    if charter.test_opened_at is not None:
+        purpose = formats.plain(charter.test_opened_for or "")
+        rows["test split opened"] = f"{formats.moment(charter.test_opened_at)}, to {purpose}"
+    st.table(rows, border="horizontal", alt="The charter")
+
+
+def show_plan(contents: StudyContents) -> None:
+    st.subheader("Hypotheses and arms", anchor=False)
+    if contents.experiments:
+        show_tree(contents)
+    else:
+        st.caption("Nothing is planned yet.")
+    st.subheader("Charter", anchor=False)
+    show_charter(contents)

@@ -26,8 +26,8 @@ from experiments_db.errors import (
 )
 from experiments_db.exploration import (
     ArmFailure,
+    CheckCount,
     ExploringRun,
-    PassCount,
     SearchArm,
     lay_out_experiments,
     read_search_arms,
@@ -90,6 +90,7 @@ __all__ = [
     "BudgetEntry",
     "BudgetKind",
     "Changes",
+    "CheckCount",
     "DetailedEvaluation",
     "EpisodeSample",
     "EpisodeSummary",
@@ -116,7 +117,6 @@ __all__ = [
     "NotebookEntry",
     "Operator",
     "Outcome",
-    "PassCount",
     "PlannerQuestion",
     "ProgramTrial",
     "QuestionStatus",

@@ -41,7 +41,7 @@ class ArmFailure(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class PassCount:
+class CheckCount:
     """The number of attempts that pass a manipulation check; the arm passes if the part `needed` of them does."""
 
     passed: int
@@ -91,7 +91,7 @@ class SearchArm:
     is_explored: bool
     runs: tuple[ExploringRun, ...] = ()
     trials: tuple[ProgramTrial, ...] = ()
-    passed: PassCount | None = None
+    passed: CheckCount | None = None
     failure: ArmFailure | None = None
     reason: str = ""
 
@@ -249,7 +249,7 @@ def _exploring_runs(item: Experiment, runs: Sequence[Run], scores: Scores) -> tu
     return tuple(found)
 
 
-def _count_passed(item: Experiment, runs: Iterable[Run], scores: Scores) -> PassCount | None:
+def _count_passed(item: Experiment, runs: Iterable[Run], scores: Scores) -> CheckCount | None:
     """Return the passed attempts over all runs of an arm; None for an arm without a check or counts."""
     if item.manipulation is None:
         return None
@@ -263,13 +263,13 @@ def _count_passed(item: Experiment, runs: Iterable[Run], scores: Scores) -> Pass
     if not total:
         return None
     needed = float(item.manipulation.get("share", DEFAULT_SHARE))
-    return PassCount(sum(int(counted["passed"]) for counted in counts), total, needed)
+    return CheckCount(sum(int(counted["passed"]) for counted in counts), total, needed)
 
 
 def _find_failure(
     item: Experiment,
     runs: Sequence[ExploringRun],
-    passed: PassCount | None,
+    passed: CheckCount | None,
     ruled_out: Mapping[ArmFailure, str],
 ) -> tuple[ArmFailure | None, str]:
     if item.status is ExperimentStatus.INVALID:

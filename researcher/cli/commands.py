@@ -2,8 +2,8 @@
 
 Place in the flow: top of the package. Each command checks its arguments before it imports anything heavy. Data goes to
 stdout, messages and progress go to stderr. Every failure is one line with a documented exit code. This module decides
-nothing about a study. The command start is in start.py; extend, fork, pause and stop are in lifecycle.py; questions
-and answer are in questions.py, mcp is in mcp.py, findings and replicate are in findings.py.
+nothing about a study. The command start is in start.py; resume, extend, fork, pause and stop are in lifecycle.py;
+questions and answer are in questions.py, mcp is in mcp.py, findings and replicate are in findings.py.
 
 Exit codes: 0 done, paused or stopped on request; 1 failure; 2 wrong usage, a bad topic or a refused answer; 3 no such
 study or finding; 5 a swarm server cannot be reached or started; 6 no sandbox; 7 budget; 8 the record is not what was
@@ -30,8 +30,8 @@ from rich.table import Table
 
 import swarm
 from researcher.cli import findings, lifecycle, mcp, options, questions
-from researcher.cli.options import DatabaseOption, HomeOption, JsonOption, NewestStudyArgument, StudyArgument
-from researcher.cli.parts import database_of, find, open_database, paths_of, print_result, print_values, work
+from researcher.cli.options import DatabaseOption, HomeOption, JsonOption, NewestStudyArgument
+from researcher.cli.parts import database_of, find, open_database, paths_of, print_result, print_values
 from researcher.cli.start import start
 from researcher.cli.terminal import failures_in_one_line
 from researcher.errors import ResearchError
@@ -61,36 +61,6 @@ def root(
 
 
 app.command()(start)
-
-
-@app.command()
-def resume(
-    study_id: StudyArgument,
-    max_runs: options.MaxRunsOption = None,
-    max_hours: options.MaxHoursOption = None,
-    max_gpu_hours: options.MaxGpuHoursOption = None,
-    max_llm_tokens: options.MaxLlmTokensOption = None,
-    max_llm_usd: options.MaxLlmUsdOption = None,
-    min_free_gb: options.ResumeMinFreeGbOption = None,
-    detach: options.DetachOption = False,
-    home: HomeOption = DEFAULT_HOME,
-    db: DatabaseOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Go on with a study that was paused, stopped or cut short.
-
-    One that was ended by its budget goes on if that is raised; one that is finished otherwise is left as it is.
-    """
-    limits = {
-        "max_runs": max_runs,
-        "max_hours": max_hours,
-        "max_gpu_hours": max_gpu_hours,
-        "max_llm_tokens": max_llm_tokens,
-        "max_llm_usd": max_llm_usd,
-    }
-    with failures_in_one_line(), open_database(home, db, must_exist=True, waits=True) as store:
-        budget = {name: value for name, value in limits.items() if value is not None}
-        work(store, study_id, home, db, as_json, detach=detach, min_free_gb=min_free_gb, budget=budget)
 
 
 @app.command()
@@ -292,6 +262,7 @@ def ui(
 app.add_typer(findings.app, name="findings")
 app.command()(findings.replicate)
 for command in (
+    lifecycle.resume,
     lifecycle.extend,
     lifecycle.fork,
     lifecycle.pause,

@@ -1,4 +1,4 @@
-"""The commands `researcher extend | fork | pause | stop`, which change the course of an existing study.
+"""The commands `researcher resume | extend | fork | pause | stop`, which change the course of an existing study.
 
 Place in the flow: commands.py adds these commands to its own. This module decides nothing about a study.
 """
@@ -15,13 +15,46 @@ from researcher.cli.options import (
     DetachOption,
     HomeOption,
     JsonOption,
+    MaxGpuHoursOption,
     MaxHoursOption,
+    MaxLlmTokensOption,
+    MaxLlmUsdOption,
     MaxRunsOption,
+    ResumeMinFreeGbOption,
     StudyArgument,
 )
 from researcher.cli.parts import database_of, open_database, print_values, work
 from researcher.cli.terminal import failures_in_one_line
 from researcher.home import DEFAULT_HOME
+
+
+def resume(
+    study_id: StudyArgument,
+    max_runs: MaxRunsOption = None,
+    max_hours: MaxHoursOption = None,
+    max_gpu_hours: MaxGpuHoursOption = None,
+    max_llm_tokens: MaxLlmTokensOption = None,
+    max_llm_usd: MaxLlmUsdOption = None,
+    min_free_gb: ResumeMinFreeGbOption = None,
+    detach: DetachOption = False,
+    home: HomeOption = DEFAULT_HOME,
+    db: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Go on with a study that was paused, stopped or cut short.
+
+    One that was ended by its budget goes on if that is raised; one that is finished otherwise is left as it is.
+    """
+    limits = {
+        "max_runs": max_runs,
+        "max_hours": max_hours,
+        "max_gpu_hours": max_gpu_hours,
+        "max_llm_tokens": max_llm_tokens,
+        "max_llm_usd": max_llm_usd,
+    }
+    with failures_in_one_line(), open_database(home, db, must_exist=True, waits=True) as store:
+        budget = {name: value for name, value in limits.items() if value is not None}
+        work(store, study_id, home, db, as_json, detach=detach, min_free_gb=min_free_gb, budget=budget)
 
 
 def pause(

@@ -59,14 +59,13 @@ def serve(
 
 def _study_tools(home: Path, db: str | None, environments: StudyEnvironments) -> Toolbox:
     """Return the tools of the server; commands have the options that they have on a command line."""
-    from researcher.cli.commands import resume
     from researcher.cli.option_schema import arguments_of
     from researcher.cli.start import start
     from researcher.mcp.study_tools import CommandTool, StudyTools
 
     offered = (
         ("start", start, "Begin a study; a process of its own works on it. Paths are read where this server runs."),
-        ("resume", resume, "Go on with a study that was paused, stopped or cut short."),
+        ("resume", lifecycle.resume, "Go on with a study that was paused, stopped or cut short."),
         ("pause", lifecycle.pause, "Ask a study to stop working soon; `resume` goes on with it."),
         ("stop", lifecycle.stop, "Ask a study to stop working soon, for good."),
     )

@@ -17,7 +17,7 @@ from researcher.report.changes import list_changes
 from researcher.report.clauses import list_clauses
 from researcher.report.formats import count, format_amount
 from researcher.report.next_steps import next_steps
-from researcher.report.numbers.confirmation import Ablation
+from researcher.report.numbers.confirmation import JudgedAblation
 from researcher.report.numbers.exploration import StageUse
 from researcher.report.numbers.facts import StudyFacts
 
@@ -125,7 +125,7 @@ def _winner(facts: StudyFacts) -> dict[str, Any]:
     }
 
 
-def _needs(item: Ablation, *, is_kept: bool) -> str:
+def _needs(item: JudgedAblation, *, is_kept: bool) -> str:
     """Return whether the gain needs the part, in words."""
     if not is_kept:
         return "not judged: the whole is not shown to be better"

@@ -7,9 +7,9 @@ chat.py sends the question, records it and charges it. This module knows no HTTP
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Protocol, TypeVar
+from typing import Annotated
 
 from pydantic import Field
 
@@ -20,10 +20,9 @@ from researcher.errors import PlannerError
 from researcher.evaluator import BASE, FINAL
 from researcher.execution.early_stopping import REWARD, SUCCESS
 from researcher.planner.language_model.answers import Answer, Line, parse_answer
+from researcher.planner.language_model.asker import Asker
 from researcher.planner.language_model.briefing import quote_data, quote_text
 from researcher.reviewer.base import Objection, ObjectionKind
-
-T = TypeVar("T")
 
 NODE = "review"
 SHOWN_ATTEMPTS = 6
@@ -31,19 +30,6 @@ SHOWN_POINTS = 8
 MOST_OBJECTIONS = 8
 MOST_LINES = 120
 """The most lines of a difference between two programs."""
-
-
-class Asker(Protocol):
-    """Whoever puts a question to a language model."""
-
-    @property
-    def model(self) -> str:
-        """The name of the model."""
-        ...
-
-    def ask(self, node: str, question: str, parse: Callable[[str], T]) -> T:
-        """Return the parsed answer. Raises ResearchError if there is none."""
-        ...
 
 
 class ObjectionAnswer(Answer):

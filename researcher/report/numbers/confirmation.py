@@ -18,7 +18,7 @@ from researcher.study.scores import choose_for_plan
 
 
 @dataclass(frozen=True, slots=True)
-class Ablation:
+class JudgedAblation:
     """The winner without one of its parts.
 
     `part` says what was taken away. `difference` is the winner less this arm, over the runs of the confirmation; its
@@ -33,17 +33,17 @@ class Ablation:
 
 
 @dataclass(frozen=True, slots=True)
-class Confirmation:
+class ConfirmedSearch:
     """The arm that a plan confirms, with its ablations; `iteration` is that of the plan."""
 
     winner: str
     iteration: int
-    ablations: tuple[Ablation, ...] = ()
+    ablations: tuple[JudgedAblation, ...] = ()
 
 
 def gather_confirmation(
     charter: Charter, plans: Sequence[Plan], analyses: Mapping[int, Analysis], scores: Mapping[str, Runs]
-) -> Confirmation | None:
+) -> ConfirmedSearch | None:
     """Return the newest confirmation; None before the first. `analyses` are by iteration."""
     plan = next((plan for plan in reversed(plans) if plan.stage is Stage.CLAIM and plan.primary), None)
     if plan is None:
@@ -52,14 +52,16 @@ def gather_confirmation(
     runs = choose_for_plan(plan, [each for each in plans if each.iteration < plan.iteration], scores)
     ablated = [arm for arm in plan.arms if arm.operator is Operator.ABLATE and arm.name != winner]
     analysis = analyses.get(plan.iteration)
-    return Confirmation(
+    return ConfirmedSearch(
         winner,
         plan.iteration,
         tuple(_ablation(charter, winner, arm, runs, analysis) for arm in ablated),
     )
 
 
-def _ablation(charter: Charter, winner: str, arm: Arm, runs: Mapping[str, Runs], analysis: Analysis | None) -> Ablation:
+def _ablation(
+    charter: Charter, winner: str, arm: Arm, runs: Mapping[str, Runs], analysis: Analysis | None
+) -> JudgedAblation:
     has_runs = bool(runs.get(winner)) and bool(runs.get(arm.name))
     judged = () if analysis is None else analysis.contrasts
     outcome = next(
@@ -73,7 +75,7 @@ def _ablation(charter: Charter, winner: str, arm: Arm, runs: Mapping[str, Runs],
     )
     # The judge's own comparison of two arms, with the arm without the part in the place of the baseline.
     against = replace(charter, baseline=arm.name)
-    return Ablation(
+    return JudgedAblation(
         arm.name,
         arm.rationale,
         compare_on_test(against, winner, {name: runs[name] for name in (winner, arm.name)}) if has_runs else None,

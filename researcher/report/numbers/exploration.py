@@ -15,7 +15,7 @@ from researcher.plan import Plan, Stage
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class ExplorationRound:
     """One plan of exploration.
 
     `added` are its new arms, and `promoted` the older ones, each with the part of the full training that it is to
@@ -53,7 +53,7 @@ class Exploration:
     """
 
     episodes: int
-    rounds: tuple[Round, ...] = ()
+    rounds: tuple[ExplorationRound, ...] = ()
     stages: tuple[StageUse, ...] = ()
     tree: tuple[SearchArm, ...] = field(default=())
 
@@ -105,7 +105,7 @@ def gather_exploration(
     )
 
 
-def _rounds(plans: Iterable[Plan], decisions: Mapping[int, StoredDecision]) -> Iterable[Round]:
+def _rounds(plans: Iterable[Plan], decisions: Mapping[int, StoredDecision]) -> Iterable[ExplorationRound]:
     known: set[str] = set()
     for plan in plans:
         if plan.stage is not Stage.EXPLORE:
@@ -114,7 +114,7 @@ def _rounds(plans: Iterable[Plan], decisions: Mapping[int, StoredDecision]) -> I
             arm.name: plan.rungs.get(arm.name, 0) / int(arm.job["total_steps"]) if arm.job.get("total_steps") else 1.0
             for arm in plan.arms
         }
-        yield Round(
+        yield ExplorationRound(
             plan.iteration,
             plan.author,
             plan.rationale,

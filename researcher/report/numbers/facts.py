@@ -32,7 +32,7 @@ from researcher.charter import Charter
 from researcher.judge.learning_curves import ScoredStep
 from researcher.plan import Relation, SampleSize
 from researcher.report.numbers.amounts import Amounts
-from researcher.report.numbers.confirmation import Confirmation
+from researcher.report.numbers.confirmation import ConfirmedSearch
 from researcher.report.numbers.counts import RunCounts
 from researcher.report.numbers.exploration import Exploration
 from researcher.report.numbers.planner_record import PlannerRecord
@@ -176,7 +176,7 @@ class StudyFacts:
     base_measured: tuple[int, int] = (0, 0)
     contradicted: str | None = None
     exploration: Exploration | None = None
-    confirmation: Confirmation | None = None
+    confirmation: ConfirmedSearch | None = None
     planner: PlannerRecord = field(default_factory=PlannerRecord)
     is_of_exploration: bool = False
     at_decisions: Mapping[int, StudyFacts] = field(default_factory=dict[int, "StudyFacts"])

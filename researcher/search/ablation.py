@@ -86,6 +86,7 @@ def list_ablations(
             second_parent=None,
             operator=Operator.ABLATE,
             manipulation=None,
+            program_of=(winner.arm.program_of or winner.arm.name) if part.without.code == winner.code else None,
         )
         found.append(Ablation(arm, ArmProgram(name, part.without.code, part.without.is_trusted)))
     return tuple(found[:MOST_ABLATIONS])
@@ -126,16 +127,16 @@ def _parts_of_program(winner: Subject, baseline: Subject) -> Iterator[_Part]:
 
 def _with_program(winner: Subject, baseline: Subject, dropped: tuple[str, str] | None) -> Subject:
     """Return the arm with the baseline's program, or with its own without a function."""
-    factors = dict(winner.arm.factors)
+    arm = winner.arm
     if dropped is None:
-        code, is_trusted, label = baseline.code, baseline.is_trusted, baseline.arm.factors.get(PROGRAM)
+        code, is_trusted = baseline.code, baseline.is_trusted
+        label = baseline.arm.factors.get(PROGRAM, baseline.arm.name)
     else:
         name, code = dropped
         is_trusted = winner.is_trusted or code == load("program")
-        label = f"{factors.get(PROGRAM)} without {name}"
-    if PROGRAM in factors:
-        factors[PROGRAM] = label
-    return Subject(replace(winner.arm, factors=factors), code, is_trusted)
+        label = f"{arm.factors.get(PROGRAM, arm.name)} without {name}"
+    # Arms of equal settings are told apart by the name of their program.
+    return Subject(replace(arm, factors={**arm.factors, PROGRAM: label}), code, is_trusted)
 
 
 def drop_function(code: str, name: str) -> str | None:

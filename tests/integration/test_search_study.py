@@ -28,19 +28,18 @@ from researcher.study.settings import StudySettings, read_settings
 
 pytestmark = pytest.mark.begins_first
 
-SOLVER = """
+LONGEST = """
 def agent(task, model, session):
-    model.chat(session.transcript)
-    return task.main_query.split()[-1][::-1]
+    asked = [[*session.transcript, {"role": "user", "content": f"Try {number}"}] for number in range(3)]
+    return max((model.chat(messages)["content"] for messages in asked), key=len)
 """
-"""The fake engine solves nothing, so an agent that does stands for a good arm."""
+"""A good arm where long replies are right: the fake engine answers with random letters."""
 
 SMALL = {
     "kind": "optimize",
-    "programs": [{"name": "plain", "code": load("program")}, {"name": "solver", "code": SOLVER}],
+    "programs": [{"name": "plain", "code": load("program")}, {"name": "longest", "code": LONGEST}],
     "vary": ["lr=1e-3,3e-3"],
     "fix": ["batch_size=2", "num_repeat=2"],
-    "family": "reverse",
     "engine": "fake",
     "steps": 4,
     "seeds": 1,
@@ -73,7 +72,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Searched]:
     """A search that was paused once an exploring run had ended, and went on in another process' place."""
     home = tmp_path_factory.mktemp("search")
     with reports_without_images(), open_store(home / "research.db") as store:
-        study = create_study(store, "Find the best settings for reversal", settings())
+        study = create_study(store, "Find the best settings", settings(home))
         worker = threading.Thread(target=work_on, args=(store, study.id, home))
         worker.start()
         await_first_rung(store, study.id)
@@ -84,8 +83,17 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Searched]:
         yield Searched(store, study.id, home)
 
 
-def settings() -> StudySettings:
-    return read_settings(SMALL)
+def settings(home: Path) -> StudySettings:
+    """Settings of a small search on tasks that a reply of 20 characters solves."""
+    splits = {"train": 20, "validation": 40, "test": 20}
+    rows = [
+        {"question": f"Say {part} {number}", "answer": "[a-zA-Z]{20,}", "split": part}
+        for part, count in splits.items()
+        for number in range(count)
+    ]
+    path = home / "tasks.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return read_settings({**SMALL, "env": f"{path}?split=split&grader=regex"})
 
 
 def await_first_rung(store: ExperimentStore, study_id: str) -> None:
@@ -102,7 +110,7 @@ def test_search_explores_in_rounds_and_confirms_its_leader_on_fresh_seeds(search
     assert study.status is StudyStatus.FINISHED, study.status_reason
     assert {plan.stage for plan in rounds} == {Stage.EXPLORE} and last.stage is Stage.CLAIM
     assert {seed for plan in rounds for seed in plan.seeds} == {0} and min(last.seeds) > 0
-    assert "solver" in last.primary[0] and last.arms[0].name == "baseline"
+    assert "longest" in last.primary[0] and last.arms[0].name == "baseline"
     explored = {run.experiment_id for run in searched.runs if run.rung}
     claimed = {(run.seed, run.rung) for run in searched.runs if not run.rung}
     assert len(explored) > 2 and claimed == {(seed, 0) for seed in last.seeds}

@@ -20,7 +20,7 @@ from researcher.planner.base import Action, History
 from researcher.search.allowance import count_explored, find_time_used_up, runs_for_claim, runs_left
 from researcher.search.confirmation import find_leader, plan_confirmation
 from researcher.search.record import read_tree
-from researcher.search.rounds import begin_tree, check_round
+from researcher.search.rounds import TOLERANCE, begin_tree, check_round
 from researcher.search.tree import Move, SearchTree
 
 MAX_REVIEWED = 3
@@ -88,7 +88,7 @@ def _why_confirm(deps: Deps, charter: Charter, rules: SearchRules, history: Hist
     baseline = history.tree.find(charter.baseline)
     if baseline is not None and baseline.failure:
         return f"{charter.baseline}, with which all arms are compared, is out: {baseline.failure}"
-    if history.runs_left < rules.rungs[0]:
+    if history.runs_left < _cheapest_step(rules) - TOLERANCE:
         return f"it has used its {rules.runs:g} full runs, as far as a round can"
     if used_up := find_time_used_up(charter, rules, used, claims=claims):
         return used_up
@@ -97,6 +97,11 @@ def _why_confirm(deps: Deps, charter: Charter, rules: SearchRules, history: Hist
     if len(scores) > MAX_EMPTY_ROUNDS and len(set(scores)) == 1:
         return f"{MAX_EMPTY_ROUNDS} rounds in a row have brought no new score"
     return ""
+
+
+def _cheapest_step(rules: SearchRules) -> float:
+    """Return the full runs that the shortest way from one rung to the next counts as."""
+    return min(share - before for before, share in zip((0.0, *rules.rungs), rules.rungs, strict=False))
 
 
 def _plan_round(deps: Deps, charter: Charter, rules: SearchRules, history: History) -> Plan | None:

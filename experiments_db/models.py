@@ -356,6 +356,7 @@ class ProgramTrialRow(Base):
     tokens: Mapped[float | None]
     seconds: Mapped[float]
     passed: Mapped[int | None]
+    blank_gain: Mapped[float | None]
     error: Mapped[str | None]
     transcripts: Mapped[list[Any]]
     created_at: Mapped[float]

@@ -86,6 +86,7 @@ class NotebookStore(StoreBase):
         calls: float | None = None,
         tokens: float | None = None,
         passed: int | None = None,
+        blank_gain: float | None = None,
         error: str | None = None,
         transcripts: Sequence[JsonObject] = (),
     ) -> ProgramTrial:
@@ -104,6 +105,7 @@ class NotebookStore(StoreBase):
             tokens=tokens,
             seconds=seconds,
             passed=passed,
+            blank_gain=blank_gain,
             error=error,
             transcripts=[dict(each) for each in transcripts],
             created_at=self._clock(),

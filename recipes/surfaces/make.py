@@ -50,7 +50,7 @@ def combinations(name: str) -> Iterator[dict[str, Any]]:
 
 def job_of(settings: Mapping[str, Any], name: str, seed: int) -> TrainJob:
     kl = {"kl_loss_coef": 0.05} if settings.get("use_kl_loss") else {}
-    fields = {**BASE, **settings, **kl, "seed": seed, "experiment_name": name}
+    fields: dict[str, Any] = {**BASE, **settings, **kl, "seed": seed, "experiment_name": name}
     return TrainJob(**fields, total_steps=round(EPISODES / (fields["batch_size"] * fields["num_repeat"])))
 
 

@@ -261,6 +261,7 @@ class _Worker:
                 open_environment=environments.open,
                 folder=self.folder / "review",
                 sandbox=self.sandbox,
+                toolbox=toolbox,
             ),
         )
         unpack_ledgers(deps.home / "servers")

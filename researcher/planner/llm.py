@@ -29,7 +29,7 @@ from researcher.planner.language_model.answers import (
     parse_claims,
     parse_program,
 )
-from researcher.planner.language_model.arms import MAX_EPISODES_PER_STEP, program_of, start_job
+from researcher.planner.language_model.arms import MAX_EPISODES_PER_STEP, PLAIN_PROGRAM, program_of, start_job
 from researcher.planner.language_model.asker import Asker
 from researcher.planner.language_model.briefing import (
     list_fixed,
@@ -102,7 +102,8 @@ class LLMPlanner:
         self._chat = chat
         self._environment = environment
         self._records = records
-        self._contract = load("program_contract", example=program or load("program"))
+        self._plain = program or load("program")
+        self._contract = load("program_contract", example=self._plain)
         # Several arms may share one program, so a program that was repaired once needs no second question.
         self._mended: dict[str, str] = {}
 
@@ -166,6 +167,9 @@ class LLMPlanner:
     def write_program(self, charter: Charter, arm: Arm, parent: ArmProgram | None) -> ArmProgram:
         if arm.program_of is not None and (same := self._find_program(arm.program_of, parent)):
             return replace(same, arm=arm.name)
+        if program_of(arm) == PLAIN_PROGRAM:
+            # A person has named this program, or it is the package's own.
+            return ArmProgram(arm.name, self._plain, trusted=True)
         question = load(
             "write_program",
             arm=arm.name,

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from experiments_db import ExperimentStore, ProgramTrial
@@ -32,6 +33,14 @@ from swarm.sandbox import Sandbox
 from swarm.tasks import Split
 from swarm.types import Message
 
+BLANK_ATTEMPTS = 16
+BLANK: Mapping[str, Any] = MappingProxyType({"engine": "fake", "n_gpu": 0})
+"""The settings of a job whose model writes random letters."""
+SOLVED_BLANK = 0.75
+"""The gain over the plain agent from which on the code must have solved the tasks.
+
+An agent that guesses one of two answers where it cannot read the model's gains a half. It gains this much in 16
+attempts with a probability of 4 %."""
 MAX_ATTEMPTS = 16
 TRIAL_LIMIT_S = 300.0
 """The time in which the attempts of a trial must have ended. They run at once, so it limits each of them."""
@@ -106,13 +115,15 @@ class TrialResult:
     """The outcome of a trial: its attempts, its seconds, and what else went wrong.
 
     `schedule_error` is why the program's curriculum failed. `count` are the attempts that pass the manipulation check;
-    None without one.
+    None without one. `blank_gain` is how much more than the plain agent the program scores with a model that writes
+    random letters; None if it has no agent of its own, or if an attempt was broken.
     """
 
     attempts: tuple[TriedAttempt, ...]
     seconds: float
     schedule_error: str | None = None
     count: PassCount | None = None
+    blank_gain: float | None = None
 
     @property
     def broken(self) -> int:
@@ -140,6 +151,7 @@ class TrialResult:
             calls=_mean([float(len(each.calls)) for each in self.attempts]),
             tokens=_mean([float(each.tokens) for each in self.attempts]),
             passed=None if self.count is None else self.count.passed,
+            blank_gain=self.blank_gain,
             error=self.error,
             transcripts=[each.to_json() for each in self.attempts],
         )
@@ -162,6 +174,8 @@ def run_trial(client: SwarmClient, request: TrialRequest, check_stop: Callable[[
             seconds = time.monotonic() - began
             tried = [_look_at(client, program, each) for each in ended]
             schedule_error = _try_schedule(program, request)
+            works = has_agent(request.code) and not any(each.is_broken for each in tried)
+            blank_gain = _blank_gain(client, request, program, check_stop) if works else None
     finally:
         client.stop_engine()
     count = None
@@ -171,7 +185,24 @@ def run_trial(client: SwarmClient, request: TrialRequest, check_stop: Callable[[
             request.check, said, folder=request.folder / "check", server_url=client.url, sandbox=request.sandbox
         )
         tried = [replace(each, passes=passes) for each, passes in zip(tried, count.passes, strict=True)]
-    return TrialResult(tuple(tried), seconds, schedule_error, count)
+    return TrialResult(tuple(tried), seconds, schedule_error, count, blank_gain)
+
+
+def _blank_gain(client: SwarmClient, request: TrialRequest, program: Program, check_stop: Callable[[], None]) -> float:
+    """Return how much more than the plain agent a program scores if the model writes random letters.
+
+    Such a model knows nothing, so a program that still solves tasks solves them in its code.
+    """
+    blank = replace(request, attempts=BLANK_ATTEMPTS, job={**request.job, **BLANK})
+    client.auto_sync_train_config_and_start_engine(
+        dict(blank.job), force_restart=True, boot_timeout=blank.boot_timeout_s
+    )
+    scores = [
+        [0.0 if each.grade is None else each.grade.score for each in _make_attempts(client, blank, agent, check_stop)]
+        for agent in (program, PLAIN)
+    ]
+    of_program, of_plain = map(statistics.fmean, scores)
+    return of_program - of_plain
 
 
 @contextmanager
@@ -262,6 +293,11 @@ def find_problems(trial: ProgramTrial, code: str, check: ManipulationCheck | Non
         found.append(trial.error)
     if has_agent(code) and trial.calls == 0 and not trial.broken:
         found.append(f"its agent asked the model nothing in {trial.attempts} attempts, so that nothing can be trained")
+    if trial.blank_gain is not None and trial.blank_gain >= SOLVED_BLANK:
+        found.append(
+            f"it scores {trial.blank_gain:.2f} more than the plain agent if the model writes random letters: its code "
+            "answers in the model's place"
+        )
     if check is not None and trial.passed is not None and trial.passed < check.share * trial.attempts:
         found.append(
             f"{trial.passed} of {trial.attempts} attempts pass its manipulation check ({check.statement}); at least "

@@ -5,11 +5,11 @@ Place in the flow: session.py calls `build_reviewer`, and the plan node asks wha
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 from researcher.execution.background import BackgroundTasks
+from researcher.planner.tools.base import Toolbox
 from researcher.reviewer.base import Reviewer
 from researcher.reviewer.reward_probe import SandboxedRewards
 from researcher.reviewer.rules import RulesReviewer
@@ -31,8 +31,12 @@ def build_reviewer(
     open_environment: Callable[[str], Environment],
     folder: Path,
     sandbox: Sandbox | None,
+    toolbox: Callable[[], Toolbox],
 ) -> Reviewer | None:
-    """Return the reviewer that the settings ask for; None for none. Raises PlannerError if a model has no key."""
+    """Return the reviewer that the settings ask for; None for none. Raises PlannerError if a model has no key.
+
+    `toolbox` returns the tools with which a language model looks at the arm.
+    """
     # Only a search has an arm that leads, and a language model may make one of a topic later.
     wanted = settings.reviewer or RULES
     if wanted == NONE:
@@ -40,19 +44,8 @@ def build_reviewer(
     if wanted == RULES:
         return RulesReviewer(log.store, log.study_id, open_environment, SandboxedRewards(folder, sandbox))
     # Imported here because most studies have no language model, and its SDK takes a second to load.
-    from researcher.planner.language_model.backoff import Backoff
-    from researcher.planner.language_model.chat import Chat, Price
+    from researcher.planner.build import build_chat
     from researcher.reviewer.llm import LLMReviewer
 
-    chat = Chat(
-        model=wanted,
-        base_url=os.environ.get("OPENAI_BASE_URL"),
-        api_key=os.environ.get("OPENAI_API_KEY", ""),
-        store=log.store,
-        study_id=log.study_id,
-        ledger=ledger,
-        price=None if settings.llm_price is None else Price(*settings.llm_price),
-        backoff=Backoff(wanted, patience_s=60 * settings.llm_patience, sleep=background.sleep, report=log.warn),
-        carry=background.carry,
-    )
+    chat = build_chat(settings, wanted, log, ledger, background, toolbox)
     return LLMReviewer(chat, log.store, log.study_id)

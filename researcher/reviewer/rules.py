@@ -14,6 +14,7 @@ from experiments_db import Experiment, ExperimentStore, Operator, ProgramTrial
 from researcher.charter import Charter
 from researcher.errors import PlannerError
 from researcher.plan import ManipulationCheck
+from researcher.program_trials.trial import SOLVED_BLANK
 from researcher.reviewer.agent_code import AgentLook, find_function, look_at_agent
 from researcher.reviewer.base import Objection, ObjectionKind
 from researcher.reviewer.program_text import look_at_text
@@ -25,6 +26,8 @@ from swarm.errors import SwarmError
 
 HARDLY_OF_MODEL = 0.1
 """Below this share of its characters, no reply of a model is left, whatever was put around it."""
+SUSPICIOUS_BLANK = 0.3
+"""The gain over the plain agent with random letters from which on it is told."""
 _CLAIMED = (("schedule", ("curriculum", "schedule")), ("reward", ("shaped reward", "reward shaping", "shaping reward")))
 """Functions of a program, with the words by which the purpose of an arm claims them."""
 
@@ -62,6 +65,7 @@ class RulesReviewer:
         environment = self.open_environment(charter.environment)
         tree = ast.parse(experiment.program_code)
         yield from self._of_replies(experiment, look_at_agent(tree))
+        yield from _of_blank_model(trials)
         yield from look_at_text(tree, environment)
         if find_function(tree, "reward") is not None:
             train = self.open_environment(experiment.train_environment or charter.environment)
@@ -109,6 +113,17 @@ class RulesReviewer:
                 yield Objection(
                     ObjectionKind.NOT_AS_CLAIMED, f"Its purpose names a {claimed}, and its program has no {function}."
                 )
+
+
+def _of_blank_model(trials: Sequence[ProgramTrial]) -> Iterator[Objection]:
+    """Yield an objection if the program solves tasks with a model that writes random letters."""
+    gains = [trial.blank_gain for trial in trials if trial.blank_gain is not None]
+    if gains and gains[-1] >= SUSPICIOUS_BLANK:
+        yield Objection(
+            ObjectionKind.SOLVED_IN_CODE,
+            f"With a model that writes random letters it scores {gains[-1]:.2f} more than the plain agent.",
+            is_grave=gains[-1] >= SOLVED_BLANK,
+        )
 
 
 def _of_agent(look: AgentLook) -> Iterator[Objection]:

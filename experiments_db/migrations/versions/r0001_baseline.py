@@ -428,6 +428,7 @@ def _create_program_trials() -> None:
         sa.Column("tokens", sa.Float(precision=53), nullable=True),
         sa.Column("seconds", sa.Float(precision=53), nullable=False),
         sa.Column("passed", BIG_INTEGER, nullable=True),
+        sa.Column("blank_gain", sa.Float(precision=53), nullable=True),
         sa.Column("error", sa.Text(), nullable=True),
         sa.Column("transcripts", sa.JSON(), nullable=False),
         sa.Column("created_at", sa.Float(precision=53), nullable=False),

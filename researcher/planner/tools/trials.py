@@ -81,6 +81,9 @@ def describe_trial(trial: ProgramTrial, *, is_marked: bool = True) -> str:
     ]
     if trial.passed is not None:
         lines.append(f"{trial.passed} of {trial.attempts} attempts pass the manipulation check")
+    if trial.blank_gain is not None:
+        gain = number(trial.blank_gain)
+        lines.append(f"with a model that writes random letters it scores {gain} more than the plain agent")
     ranked = sorted(trial.transcripts, key=lambda each: each.get("error") is None)[:SHOWN_ATTEMPTS]
     shown = "\n\n".join(_describe_attempt(each) for each in ranked)
     if trial.error:

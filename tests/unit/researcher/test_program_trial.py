@@ -123,6 +123,27 @@ def test_too_few_attempts_that_pass_the_check_are_a_problem(client: SwarmClient,
     assert found == "0 of 3 attempts pass its manipulation check (it asks five times); at least 50% must"
 
 
+@pytest.mark.parametrize(
+    ("reply", "is_found"),
+    [
+        ("corrected if corrected else reply", True),
+        ("reply", False),
+        ("reply if set(reply) == set(corrected) else reply[::-1]", False),
+    ],
+)
+def test_an_agent_that_solves_tasks_with_random_letters_for_a_model_answers_in_its_place(
+    client: SwarmClient, tmp_path: Path, reply: str, is_found: bool
+) -> None:
+    code = (
+        "def agent(task, model, session):\n"
+        "    reply = model.chat(session.messages)['content'] or ''\n"
+        "    corrected = task.main_query.split()[-1][::-1]\n"
+        f"    session.reply({reply})\n"
+    )
+    found = problems(attempt(client, code, tmp_path), code, tmp_path)
+    assert [("in the model's place" in each) for each in found] == ([True] if is_found else [])
+
+
 def test_an_attempt_beyond_the_limits_of_the_charter_is_broken(client: SwarmClient, tmp_path: Path) -> None:
     result = attempt(client, SOUND, tmp_path, attempt_calls=1)
     assert result.broken == 3 and result.error is not None and "at its limit" in result.error

@@ -26,7 +26,7 @@ MODULES: Mapping[str, frozenset[str]] = MappingProxyType(
         "researcher": frozenset(
             {
                 *_DATABASE, "langgraph", "langchain_core", "openai", "scipy", "matplotlib", "jinja2", "markupsafe",
-                "weasyprint", "apprise", "typer", "rich", "ruff", "mcp", "starlette", "uvicorn",
+                "weasyprint", "apprise", "typer", "rich", "ruff", "mcp", "optuna", "bm25s", "starlette", "uvicorn",
             }
         ),
         "ui": frozenset({*_DATABASE, "streamlit", "altair"}),

@@ -44,8 +44,8 @@ from researcher.search.building import ChooseMoves
 from researcher.search.tree import Expand, SearchTree
 from researcher.servers.server_pool import ServerPool
 from researcher.study.budget import BudgetLedger
-from researcher.study.exclusions import MANIPULATION
 from researcher.study.log import StudyLog, to_json
+from researcher.study.results.exclusions import MANIPULATION
 from swarm.environments import load_environment
 
 STEPS = 8

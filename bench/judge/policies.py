@@ -41,7 +41,7 @@ class OneMoreTry:
 
     def frame(self, request: FrameRequest) -> Charter:
         charter = RulesPlanner().frame(read_request(request.topic, StudySettings()))
-        return replace(charter, baseline="baseline", rule=DecisionRule(), sample_size=None)
+        return replace(charter, baseline="baseline", rule=DecisionRule(), sample_size=None, search=None)
 
     def plan(self, charter: Charter, history: History) -> Plan:
         iteration = len(history.plans)

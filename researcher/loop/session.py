@@ -37,8 +37,6 @@ from researcher.loop.nodes.report import write_report
 from researcher.loop.pruning import prune_finished
 from researcher.loop.state import first_state
 from researcher.loop.system_faults import examine_environment
-from researcher.loop.webhook import FAILED as NOT_TOLD
-from researcher.loop.webhook import Webhook
 from researcher.memory.replication import read_replication
 from researcher.planner.base import Planner
 from researcher.planner.replication import ReplicationPlanner
@@ -56,6 +54,8 @@ from researcher.study.lease import StudyLease
 from researcher.study.log import StudyLog
 from researcher.study.requests import find_study, resume_command
 from researcher.study.settings import StudySettings, sandbox_of
+from researcher.webhook import FAILED as NOT_TOLD
+from researcher.webhook import Webhook
 from swarm.errors import SwarmError
 from swarm.sandbox import Sandbox
 

@@ -14,9 +14,9 @@ from researcher.charter import FrameRequest
 from researcher.errors import BudgetExceeded, LanguageModelUnavailable, ResearchError
 from researcher.execution.background import BackgroundTasks
 from researcher.planner.base import Planner
+from researcher.planner.conversation.backoff import Backoff
+from researcher.planner.conversation.chat import Chat, ChatSettings, Price
 from researcher.planner.fallback import answer_by_rules
-from researcher.planner.language_model.backoff import Backoff
-from researcher.planner.language_model.chat import Chat, ChatSettings, Price
 from researcher.planner.language_model.stored_arms import StoredArms
 from researcher.planner.llm import LLMPlanner
 from researcher.planner.tools.base import Toolbox

@@ -17,7 +17,7 @@ from typing import TypeVar
 from researcher.analysis import Analysis
 from researcher.charter import Charter, FrameRequest
 from researcher.errors import PlannerError, ResearchError, TopicInvalid
-from researcher.execution.job_check import contradict_name
+from researcher.execution.checks.job_check import contradict_name
 from researcher.plan import Arm, ArmProgram, Plan, ProgramProblem
 from researcher.planner.base import Decision, History, Planner, Response
 from researcher.planner.claims import Claim

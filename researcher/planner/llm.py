@@ -19,6 +19,7 @@ from researcher.charter import Charter, FrameRequest, SampleSizeGoal, StudiedEnv
 from researcher.plan import Arm, ArmProgram, Plan, ProgramProblem
 from researcher.planner.base import Action, Decision, History, Response
 from researcher.planner.claims import Claim
+from researcher.planner.conversation.asker import Asker
 from researcher.planner.language_model.answers import (
     MAX_ARMS,
     DecideAnswer,
@@ -30,7 +31,6 @@ from researcher.planner.language_model.answers import (
     parse_program,
 )
 from researcher.planner.language_model.arms import MAX_EPISODES_PER_STEP, PLAIN_PROGRAM, program_of, start_job
-from researcher.planner.language_model.asker import Asker
 from researcher.planner.language_model.briefing import (
     list_fixed,
     list_settings,

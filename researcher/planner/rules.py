@@ -33,8 +33,8 @@ from researcher.charter import (
     StudyKind,
 )
 from researcher.errors import PlannerError, TopicInvalid
+from researcher.execution.checks.job_check import why_not_carried_out
 from researcher.execution.environments import name_environments
-from researcher.execution.job_check import why_not_carried_out
 from researcher.plan import Arm, ArmProgram, Plan, ProgramProblem, Stage
 from researcher.planner.base import Action, Decision, History, Response
 from researcher.planner.claims import Claim, ClaimKind

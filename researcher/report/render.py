@@ -41,12 +41,12 @@ from researcher.report.headline import answer, not_studied
 from researcher.report.numbers.facts import ArmFacts, StudyFacts
 from researcher.report.numbers.learning_speed import compare_speed
 from researcher.report.overview import FAILED_SCORES, abstract, limitations, recommendation
-from researcher.report.search_page import search_page
+from researcher.report.sections.search_page import search_page
 from researcher.study.budget import present_budget
 from researcher.study.log import AUTOMATIC, claim_from_json
 
 if TYPE_CHECKING:
-    from researcher.report.figures import Picture
+    from researcher.report.drawing.figures import Picture
 
 SEARCH_TREE = "search-tree"
 """The name of the picture that stands with the search."""

@@ -35,7 +35,7 @@ def build_report(store: ExperimentStore, study_id: str, directory: Path, *, has_
     Raises StudyNotFound if the study was never framed, RecordNotFound if there is no such study.
     """
     # matplotlib imports slowly, and a study runs for long before it draws anything.
-    from researcher.report.figures import draw_all
+    from researcher.report.drawing.figures import draw_all
 
     facts = gather(store, study_id)
     pictures = draw_all(facts, has_images=has_images)

@@ -19,8 +19,8 @@ from researcher.execution.rungs import shares_at
 from researcher.execution.runs import Trial, TrialState, list_all_trials, total_steps
 from researcher.plan import Stage
 from researcher.search.tree import RungScore, SearchNode, SearchTree
-from researcher.study.exclusions import find_excluded
 from researcher.study.log import plan_from_json
+from researcher.study.results.exclusions import find_excluded
 
 Measured = Mapping[tuple[str, str], EvaluationSummary]
 """Scores by run and phase."""

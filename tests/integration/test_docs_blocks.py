@@ -25,10 +25,10 @@ from simulated_study import Simulation
 
 import researcher.cli
 import swarm.cli
-from researcher.loop.webhook import NEWS, SCHEMA, News, describe
 from researcher.study.settings import read_settings
 from researcher.study.settings_check import check_study
 from researcher.study.topic import complete_from_topic
+from researcher.webhook import NEWS, SCHEMA, News, describe
 from swarm import SwarmClient, Task, TrainJob
 from swarm.job import build_job
 

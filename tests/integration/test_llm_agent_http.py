@@ -17,9 +17,9 @@ from researcher.charter import Budget
 from researcher.errors import LanguageModelRefused, LanguageModelUnavailable, TopicInvalid
 from researcher.execution.background import BackgroundTasks
 from researcher.planner.build import build_chat
+from researcher.planner.conversation.backoff import Backoff
+from researcher.planner.conversation.chat import Chat, ChatSettings, Price
 from researcher.planner.language_model.answers import DecideAnswer, parse_answer
-from researcher.planner.language_model.backoff import Backoff
-from researcher.planner.language_model.chat import Chat, ChatSettings, Price
 from researcher.planner.tools.base import PlannerTool, ToolArguments, Toolbox, ToolRefused
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog

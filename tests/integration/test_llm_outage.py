@@ -17,7 +17,7 @@ from simulated_study import reports_without_images
 from experiments_db import BudgetKind, ExperimentStore, RunStatus, StudyStatus, open_store
 from researcher.errors import BudgetExceeded, LanguageModelRefused, LanguageModelUnavailable, TopicInvalid
 from researcher.loop.session import work_on
-from researcher.planner.language_model import backoff
+from researcher.planner.conversation import backoff
 from researcher.study.changes.fork import ForkChanges, prepare_fork
 from researcher.study.log import StudyLog, plan_from_json
 from researcher.study.requests import ask_to_end, create_study

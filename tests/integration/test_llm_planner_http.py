@@ -23,12 +23,12 @@ from researcher.errors import (
     TopicInvalid,
     TopicNotUnderstood,
 )
-from researcher.execution.preflight import check_program
+from researcher.execution.checks.preflight import check_program
 from researcher.plan import ArmProgram, Contrast, Plan, Relation
 from researcher.planner.base import Action, History
-from researcher.planner.language_model.backoff import Backoff
+from researcher.planner.conversation.backoff import Backoff
+from researcher.planner.conversation.chat import Chat, ChatSettings, Price
 from researcher.planner.language_model.briefing import TUNABLE
-from researcher.planner.language_model.chat import Chat, ChatSettings, Price
 from researcher.planner.language_model.stored_arms import StoredArms
 from researcher.planner.llm import LLMPlanner
 from researcher.question.flags import read_factors

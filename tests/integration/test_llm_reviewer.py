@@ -14,6 +14,7 @@ from researcher.errors import TopicInvalid
 from researcher.execution.background import BackgroundTasks
 from researcher.execution.environments import StudyEnvironments
 from researcher.planner.rules import RulesPlanner
+from researcher.planner.tools.base import Toolbox
 from researcher.reviewer.base import Objection, ObjectionKind, Reviewer
 from researcher.reviewer.build import build_reviewer
 from researcher.study.budget import BudgetLedger
@@ -63,6 +64,7 @@ def build(store: ExperimentStore, folder: Path, settings: StudySettings) -> tupl
         open_environment=StudyEnvironments().open,
         folder=folder,
         sandbox=None,
+        toolbox=lambda: Toolbox(()),
     )
     return study, reviewer
 

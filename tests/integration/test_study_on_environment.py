@@ -194,7 +194,7 @@ REFUSED = [
     (["--program", "plain.py", "--program", "plain.py"], "two programs have the same name: plain, plain"),
     (
         ["--planner", "llm", "--model", "m", "--program", "plain.py", "--program", "knows.py"],
-        "--program: with a language model name one program",
+        "--program: with --planner llm name one program",
     ),
     (["--job", "absent.yaml"], "--job: "),
     (["--train-model", "nothing-of-this-name"], "nothing-of-this-name"),

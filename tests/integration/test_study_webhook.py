@@ -16,9 +16,9 @@ from simulated_study import reports_without_images
 from experiments_db import ExperimentStore, StudyStatus, open_store
 from researcher.errors import ServerProblem
 from researcher.loop.session import work_on
-from researcher.loop.webhook import FAILED, Webhook, without_secrets
 from researcher.study.requests import create_study
 from researcher.study.settings import StudySettings
+from researcher.webhook import FAILED, Webhook, without_secrets
 
 TOPIC = "batch size 2 or 3 for tool use at equal steps"
 FIELDS = {

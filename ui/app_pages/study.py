@@ -17,8 +17,9 @@ from experiments_db import (
     Severity,
     StudyStatus,
 )
-from ui import charts, elements, formats, notebook_view, plan_view, queries, search_view, study_files
+from ui import charts, elements, formats, queries, study_files
 from ui.contents import AUTOMATIC, ArmScore, StudyContents, best_arm, rank_arms
+from ui.study_parts import notebook_view, plan_view, search_view
 
 REFRESH = "3s"
 EVENT_LIMITS = (200, 1000, 5000)

@@ -16,10 +16,10 @@ from researcher.memory.settlement import settle
 from researcher.plan import Plan, Stage
 from researcher.search.description import describe_round
 from researcher.search.record import read_tree
-from researcher.study.exclusions import find_excluded
-from researcher.study.findings import record_verdicts
 from researcher.study.notebook import Notebook
-from researcher.study.scores import StudyScores, choose_for_plan, read_scores
+from researcher.study.results.exclusions import find_excluded
+from researcher.study.results.findings import record_verdicts
+from researcher.study.results.scores import StudyScores, choose_for_plan, read_scores
 
 
 def analyze(deps: Deps, state: ResearchState) -> ResearchState:

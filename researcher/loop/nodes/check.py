@@ -7,9 +7,9 @@ from dataclasses import replace
 from experiments_db import Experiment, ExperimentStatus
 from researcher.charter import Charter
 from researcher.errors import EnvironmentBroken, PlannerError, ServerProblem
+from researcher.execution.checks.job_check import contradict_name
+from researcher.execution.checks.preflight import check_program
 from researcher.execution.environments import find_held_out, trained_on
-from researcher.execution.job_check import contradict_name
-from researcher.execution.preflight import check_program
 from researcher.loop.deps import Deps
 from researcher.loop.nodes.write_program import draft_arms, is_trusted, load_arm_program, save_arm_program
 from researcher.loop.outages import OUTAGE_WAIT_S, note_servers

@@ -31,7 +31,7 @@ from researcher.memory.settlement import set_out_to_check
 from researcher.plan import Plan, Stage
 from researcher.search.allowance import runs_for_claim
 from researcher.study.log import charter_from_json
-from researcher.study.scores import read_scores
+from researcher.study.results.scores import read_scores
 
 ENOUGH_DF = 6
 """Degrees of freedom of earlier studies that replace a pilot: three arms of three runs."""

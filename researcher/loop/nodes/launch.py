@@ -16,11 +16,11 @@ from researcher.execution.run_record import ENDED_BY
 from researcher.execution.rungs import FROM_RUNG, cost_of
 from researcher.execution.runs import RESUME_FROM, Trial, TrialState, gpus_of, job_of, run_key, total_steps
 from researcher.loop.deps import ActiveRun, Deps, Phase
+from researcher.loop.exploration.resumption import find_former, is_readable, take_slot
 from researcher.loop.nodes.design import needs_design, pilot_trials
 from researcher.loop.nodes.write_program import is_trusted, planned_iteration
 from researcher.loop.outages import note_servers
 from researcher.loop.pruning import has_space
-from researcher.loop.resumption import find_former, is_readable, take_slot
 from researcher.loop.state import ResearchState
 from researcher.servers.server_pool import Slot
 

@@ -12,8 +12,8 @@ from researcher.charter import Charter
 from researcher.errors import BudgetExceeded
 from researcher.execution.runs import TrialState, list_all_trials
 from researcher.loop.deps import Deps
+from researcher.loop.exploration.explore import add_exploration, count_claims, next_plan
 from researcher.loop.nodes.analyze import hypothesis_key
-from researcher.loop.nodes.explore import add_exploration, count_claims, next_plan
 from researcher.loop.state import ResearchState
 from researcher.memory.recall import recall
 from researcher.plan import Arm, Plan, Stage

@@ -15,7 +15,7 @@ from typing import Any
 
 from experiments_db import Operator
 from researcher.charter import Charter, Factor, Level, Question
-from researcher.execution.job_check import contradict_name
+from researcher.execution.checks.job_check import contradict_name
 from researcher.plan import Arm, ManipulationCheck
 from researcher.planner.designs import lay_out
 from researcher.planner.equal_amounts import episodes_per_step

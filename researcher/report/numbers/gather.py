@@ -47,9 +47,9 @@ from researcher.report.numbers.mean_curves import with_curves
 from researcher.report.numbers.planner_record import gather_planner_record
 from researcher.report.numbers.seeds_needed import estimate_seeds
 from researcher.study.costs.arms import ArmCost, cost_flags, gather_costs
-from researcher.study.exclusions import find_excluded
 from researcher.study.log import JUDGED, StudyLog, analysis_from_json, charter_from_json
-from researcher.study.scores import read_scores, read_test_scores
+from researcher.study.results.exclusions import find_excluded
+from researcher.study.results.scores import read_scores, read_test_scores
 
 MAX_EVENTS = 10_000
 

@@ -50,9 +50,9 @@ from researcher.study.changes.continuation import (
     record,
     runs_per_arm,
 )
-from researcher.study.exclusions import find_excluded
-from researcher.study.findings import record_verdicts
 from researcher.study.log import DIAGNOSED, StudyLog, analysis_from_json, to_json
+from researcher.study.results.exclusions import find_excluded
+from researcher.study.results.findings import record_verdicts
 from researcher.study.settings import ForkOrigin, StudySettings, read_settings, without_question
 from researcher.study.topic import complete_from_topic
 

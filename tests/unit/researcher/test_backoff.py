@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from researcher.errors import LanguageModelUnavailable
-from researcher.planner.language_model.backoff import LONGEST_PAUSE_S, Backoff
+from researcher.planner.conversation.backoff import LONGEST_PAUSE_S, Backoff
 
 
 class Sleeper:

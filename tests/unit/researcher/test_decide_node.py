@@ -28,8 +28,8 @@ from researcher.servers.server_pool import ServerPool
 from researcher.study.budget import BudgetLedger
 from researcher.study.changes.continuation import ContinuationRequest
 from researcher.study.changes.fork import Fork, carry_out_fork
-from researcher.study.exclusions import find_excluded
 from researcher.study.log import AUTOMATIC, StudyLog, to_json
+from researcher.study.results.exclusions import find_excluded
 from researcher.study.settings import StudySettings
 from researcher.study.topic import read_request
 from researcher.verification.score_checks import check_analyses

@@ -32,16 +32,16 @@ from researcher.loop.nodes.report import write_report
 from researcher.planner.claims import Claim, ClaimKind
 from researcher.report import ReportPaths, build_report
 from researcher.report.claims import check_claim
-from researcher.report.clauses import NOT_MEASURED, list_clauses
+from researcher.report.drawing.pictures import LIGHT
+from researcher.report.drawing.search_figure import draw_search_tree
 from researcher.report.headline import answer
-from researcher.report.next_steps import next_steps
 from researcher.report.numbers.facts import StudyFacts
 from researcher.report.numbers.gather import gather
 from researcher.report.numbers.planner_record import MOST_NOTES
-from researcher.report.pictures import LIGHT
-from researcher.report.search_figure import draw_search_tree
+from researcher.report.sections.clauses import NOT_MEASURED, list_clauses
+from researcher.report.sections.next_steps import next_steps
 from researcher.report.summary import summarize
-from researcher.study.scores import read_scores
+from researcher.study.results.scores import read_scores
 from researcher.verification.report_check import check_report
 
 

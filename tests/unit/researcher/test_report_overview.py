@@ -16,7 +16,7 @@ from researcher.charter import JudgedBy
 from researcher.judge import summarize_arm
 from researcher.judge.samples import ScoredRun
 from researcher.plan import Contrast, Relation
-from researcher.report.figures import draw_all
+from researcher.report.drawing.figures import draw_all
 from researcher.report.headline import answer
 from researcher.report.numbers.facts import StudyFacts
 from researcher.report.numbers.gather import gather

@@ -10,13 +10,13 @@ from searched_study import BASELINE, FAST, RULES, WIDE, begin_search, make_arm, 
 
 from experiments_db import ExperimentStatus, NoteKind, Operator, Outcome, Verdict
 from researcher.charter import Budget, Charter
-from researcher.loop.nodes.explore import add_exploration
+from researcher.loop.exploration.explore import add_exploration
 from researcher.plan import ManipulationCheck, Stage
 from researcher.planner.base import Action, Decision, Response
 from researcher.reviewer.base import Objection, ObjectionKind
 from researcher.search.record import read_tree
 from researcher.search.tree import Expand, Move, SearchTree
-from researcher.study.exclusions import find_excluded
+from researcher.study.results.exclusions import find_excluded
 
 FIRST = make_round([BASELINE, FAST, WIDE])
 CONFIRM = Decision(Action.CONFIRM, "It is clear.")

@@ -13,9 +13,9 @@ from researcher.evaluator import PRUNED
 from researcher.execution.rungs import FROM_RUNG
 from researcher.execution.runs import RESUME_FROM, Trial, job_of_run, list_trials
 from researcher.execution.training_quota import ends_at_a_quota, quota_options
+from researcher.loop.exploration.resumption import find_former, is_readable
 from researcher.loop.nodes.launch import claim
 from researcher.loop.pruning import prune
-from researcher.loop.resumption import find_former, is_readable
 from researcher.servers.server_pool import PROJECT, Slot
 
 HOME = "http://127.0.0.1:1"

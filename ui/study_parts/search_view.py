@@ -13,8 +13,9 @@ import pandas as pd
 import streamlit as st
 
 from experiments_db import Experiment, ProgramTrial, SearchArm
-from ui import differences, elements, formats, queries, tree_chart
+from ui import differences, elements, formats, queries
 from ui.contents import StudyContents
+from ui.study_parts import tree_chart
 
 CHOSEN, TREE = "search_arm", "search_tree"
 

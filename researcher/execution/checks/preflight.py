@@ -23,7 +23,7 @@ from types import MappingProxyType
 from typing import Any
 
 from researcher.errors import EnvironmentBroken, ResearchError, ServerProblem
-from researcher.execution.job_check import check_job
+from researcher.execution.checks.job_check import check_job
 from researcher.plan import ArmProgram, ProgramProblem
 from researcher.servers.server_pool import PROJECT, is_outage
 from swarm import SwarmClient

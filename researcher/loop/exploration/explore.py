@@ -14,7 +14,7 @@ from researcher.errors import PlannerError
 from researcher.execution.runs import list_all_trials
 from researcher.judge.judgement import share_of_alpha
 from researcher.loop.deps import Deps
-from researcher.loop.nodes.review import is_withdrawn
+from researcher.loop.exploration.review import is_withdrawn
 from researcher.plan import Plan, Stage
 from researcher.planner.base import Action, History
 from researcher.search.allowance import count_explored, find_time_used_up, runs_for_claim, runs_left

@@ -20,9 +20,9 @@ from typing import Any, TypedDict
 from langgraph.graph import END, START, StateGraph
 
 from prompts import load
+from researcher.planner.conversation.endpoint import MAX_OUTPUT_TOKENS, ModelReply, RequestedCall
+from researcher.planner.conversation.tool_calls import describe_tools
 from researcher.planner.language_model.answers import Unusable
-from researcher.planner.language_model.endpoint import MAX_OUTPUT_TOKENS, ModelReply, RequestedCall
-from researcher.planner.language_model.tool_calls import describe_tools
 from researcher.planner.tools.base import Toolbox, ToolRefused
 
 logger = logging.getLogger(__name__)

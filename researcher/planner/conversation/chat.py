@@ -23,17 +23,16 @@ import openai
 from experiments_db import BudgetKind, ExperimentStore
 from prompts import digest, names
 from researcher.errors import LanguageModelRefused, LanguageModelUnavailable, PlannerError
-from researcher.planner.language_model.answers import Unusable
-from researcher.planner.language_model.backoff import Backoff
-from researcher.planner.language_model.endpoint import (
+from researcher.planner.conversation.backoff import Backoff
+from researcher.planner.conversation.endpoint import (
     MAX_OUTPUT_TOKENS,
     SILENCE_S,
     LanguageModelServer,
     ModelReply,
     refuses_tools,
 )
-from researcher.planner.language_model.tool_calls import find_call
-from researcher.planner.language_model.tool_loop import (
+from researcher.planner.conversation.tool_calls import find_call
+from researcher.planner.conversation.tool_loop import (
     Answered,
     NoUsableAnswer,
     Request,
@@ -41,6 +40,7 @@ from researcher.planner.language_model.tool_loop import (
     as_message,
     describe_cut,
 )
+from researcher.planner.language_model.answers import Unusable
 from researcher.planner.tools.base import Toolbox
 from researcher.study.budget import BudgetLedger
 

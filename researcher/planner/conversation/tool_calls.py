@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 
+from researcher.planner.conversation.endpoint import RequestedCall
 from researcher.planner.language_model.answers import Unusable, find_object, has_program
-from researcher.planner.language_model.endpoint import RequestedCall
 from researcher.planner.tools.base import Toolbox
 
 

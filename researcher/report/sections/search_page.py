@@ -14,12 +14,12 @@ from typing import Any
 from experiments_db import ArmFailure, ExploringRun, Outcome, ProgramTrial, Run, RunStatus, SearchArm
 from researcher.charter import Charter
 from researcher.report.changes import list_changes
-from researcher.report.clauses import list_clauses
 from researcher.report.formats import count, format_amount
-from researcher.report.next_steps import next_steps
 from researcher.report.numbers.confirmation import JudgedAblation
 from researcher.report.numbers.exploration import StageUse
 from researcher.report.numbers.facts import StudyFacts
+from researcher.report.sections.clauses import list_clauses
+from researcher.report.sections.next_steps import next_steps
 
 BROKEN = (RunStatus.FAILED, RunStatus.STOPPED)
 

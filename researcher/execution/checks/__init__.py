@@ -1,0 +1,1 @@
+"""The checks of a program and its job before a launch."""

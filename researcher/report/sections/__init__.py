@@ -1,0 +1,1 @@
+"""The sections of a report that tell the course and the clauses of a study."""

@@ -1,0 +1,1 @@
+"""The results of a study: scores, excluded arms, findings."""

@@ -185,7 +185,7 @@ def test_arms_of_one_program_share_what_was_written_for_the_first(store, study_i
             programs[planned.name] = written
             stored = store.create_experiment(study_id, planned.name, factors={}, job={})
             store.revise_experiment(stored.id, program_code=written.code, author=Author.LANGUAGE_MODEL)
-        assert replies.asked["write_program"] == 2
+        assert replies.asked["write_program"] == 1, "the plain program is given"
         asked = replies.requests[-1]["messages"][1]["content"]
 
     assert list(programs) == ["plain lr=0.001", "try", "fast", "both"]
@@ -357,7 +357,8 @@ def test_the_planted_bug_is_caught_by_check_and_repaired_over_http(planner, char
             program, planned.job, workdir=tmp_path, sandbox=sandbox, preflight_url=server.url, environment="reverse"
         )
 
-    written = planner.write_program(charter, plan.arms[0], None)
+    changed = replace(plan.arms[0], factors={**plan.arms[0].factors, "program": "changed"})
+    written = planner.write_program(charter, changed, None)
     assert not written.trusted
     problems = check(written, plan.arms[0])
     assert [problem.stage for problem in problems] == ["preflight"]
@@ -378,7 +379,9 @@ def test_the_planted_bug_is_caught_by_check_and_repaired_over_http(planner, char
 def test_programs_start_from_the_one_that_a_person_named(store, study_id, charter, replies):
     named = "def reward(task, transcript, grade):\n    return 7.0\n"
     planner = make_planner(store, study_id, replies.url, program=named)
-    planner.write_program(charter, planner.plan(charter, History()).arms[0], None)
+    plain = planner.plan(charter, History()).arms[0]
+    assert planner.write_program(charter, plain, None) == ArmProgram(plain.name, named, trusted=True)
+    planner.write_program(charter, replace(plain, factors={**plain.factors, "program": "changed"}), None)
     asked = replies.requests[-1]["messages"][1]["content"]
     assert named in asked and "answer_in_turn" not in asked
 

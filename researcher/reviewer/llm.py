@@ -68,6 +68,7 @@ class LLMReviewer:
         return load(
             NODE,
             question=charter.question,
+            arm=experiment.name,
             environment=charter.environment_name,
             metric=charter.judged,
             purpose=quote_data([experiment.purpose or experiment.note or "nothing"]),

@@ -1,7 +1,8 @@
 """A language model that answers from files: the OpenAI chat protocol over real HTTP, with recorded replies.
 
 A folder holds one Markdown file per reply, `<kind>.<number>.md`. The kind of a question is the word after `# ` at the
-start of its first user message; the n-th question of a kind gets the n-th reply, the last one again after that. A line
+start of its first user message; the n-th question of a kind gets the n-th reply, the last one again after that. If
+there are files `<kind>.<arm>.<number>.md`, a question about that arm gets the n-th of these instead. A line
 `tool: NAME {JSON}` of a reply is a tool call, and a line `thought: ...` is sent as reasoning. Replies are streamed to
 those that ask for it.
 
@@ -31,6 +32,7 @@ PAGE, BROKEN_JSON, OTHER_JSON = "<html>Bad gateway</html>", '{"choices": [', '{"
 LEARNING_RATE = Path(__file__).parent / "learning_rate"
 CALL = re.compile(r"^tool: (\w+) (\{.*\})$", re.MULTILINE)
 THOUGHT = re.compile(r"^thought: (.*)$", re.MULTILINE)
+ARM = re.compile(r'^(?:Arm "|The program of arm "|The arm: |Arm: )(.+?)(?:"|$)', re.MULTILINE)
 KIND = re.compile(r"# (\w+):")
 ITERATION = re.compile(r"^Iterations?(?: so far)?: (\d+)", re.MULTILINE)
 
@@ -107,21 +109,29 @@ class ReplyServer:
                 return 200, failure
             if failure is not None:
                 return failure, {"error": {"message": f"failure {failure} with {key}", "type": "test", "code": "test"}}
-            self.asked[match.group(1)] += 1
-            number = self.asked[match.group(1)]
+            kind = self.kind_of(asked)
+            self.asked[kind] += 1
+            number = self.asked[kind]
             if self._by_iteration:
                 about = ITERATION.search(asked)
                 number = int(about.group(1)) if about else 1
-            text = self._read(match.group(1), number)
+            text = self.read(kind, number)
         return 200, self._completion(body, text)
 
     def replay(self, body: dict[str, Any]) -> dict[str, Any]:
         """The first reply to a question, which counts as none."""
         asked = next(message["content"] for message in body["messages"] if message["role"] == "user")
-        return self._completion(body, self._read(KIND.match(asked).group(1), 1))  # pyright: ignore[reportOptionalMemberAccess]
+        return self._completion(body, self.read(KIND.match(asked).group(1), 1))  # pyright: ignore[reportOptionalMemberAccess]
 
-    def _read(self, kind: str, number: int) -> str:
-        files = sorted(self._replies.glob(f"{kind}.*.md"))
+    def kind_of(self, asked: str) -> str:
+        """The kind of a question, with the arm that it is about where the folder has replies for that arm."""
+        kind = KIND.match(asked).group(1)  # pyright: ignore[reportOptionalMemberAccess]
+        about = ARM.search(asked)
+        named = f"{kind}.{about.group(1)}" if about else kind
+        return named if any(self._replies.glob(f"{named}.*.md")) else kind
+
+    def read(self, kind: str, number: int) -> str:
+        files = [path for path in sorted(self._replies.glob(f"{kind}.*.md")) if path.stem[len(kind) + 1 :].isdigit()]
         return files[min(number, len(files)) - 1].read_text()
 
     def _completion(self, body: dict[str, Any], text: str) -> dict[str, Any]:

@@ -183,11 +183,14 @@ def test_a_sandbox_that_vanishes_ends_the_study_with_that_reason_and_no_arm_is_r
         "planner": "llm", "model": "recorded-model", "engine": "fake", "steps": 1, "seeds": 1, "eval_episodes": 4,
         "job": {"batch_size": 2, "num_repeat": 2}, "servers": [start_server().url],
     }  # fmt: skip
-    with ReplyServer(LEARNING_RATE) as model, open_store(tmp_path / "research.db") as store:
+    replies = shutil.copytree(LEARNING_RATE, tmp_path / "replies")
+    frame = {"question": "Does it help?", "family": "reverse", "kind": "compare", "programs": ["plain", "changed"]}
+    plan = {"rationale": "Both.", "seeds": 1, "arms": [{"name": "changed", "program": "changed", "purpose": "New."}]}
+    (replies / "frame.1.md").write_text(json.dumps(frame))
+    (replies / "plan.1.md").write_text(json.dumps(plan))
+    with ReplyServer(replies) as model, open_store(tmp_path / "research.db") as store:
         monkeypatch.setenv("OPENAI_BASE_URL", model.url)
-        study = create_study(
-            store, "learning rate 1e-3 or 1e-2 on reversal at equal steps", StudySettings.model_validate(settings)
-        )
+        study = create_study(store, "does another program help?", StudySettings.model_validate(settings))
         # It was there when the study began.
         monkeypatch.setattr(
             "researcher.loop.nodes.write_program.draft_arms", _removing(own_tools / "bwrap"), raising=True

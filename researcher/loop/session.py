@@ -31,6 +31,7 @@ from researcher.execution.environments import StudyEnvironments
 from researcher.execution.orphaned_runs import end_clients, leave, reconcile
 from researcher.execution.storage import GB, DiskGuard, await_storage, free_bytes, is_storage_outage
 from researcher.loop.deps import Deps
+from researcher.loop.exploration.proposals import propose_next
 from researcher.loop.graph import carry_out
 from researcher.loop.nodes.frame import frame
 from researcher.loop.nodes.report import write_report
@@ -234,7 +235,8 @@ class _Worker:
 
         @cache
         def toolbox() -> Toolbox:
-            return build_toolbox(deps.trials().tool_sources(notes=self.settings.notes))
+            sources = deps.trials().tool_sources(notes=self.settings.notes, propose=partial(propose_next, deps))
+            return build_toolbox(sources)
 
         deps = Deps(
             study_id=self.study.id,

@@ -109,7 +109,7 @@ class ReplyServer:
                 return 200, failure
             if failure is not None:
                 return failure, {"error": {"message": f"failure {failure} with {key}", "type": "test", "code": "test"}}
-            kind = self.kind_of(asked)
+            kind = self.kind_of(match.group(1), asked)
             self.asked[kind] += 1
             number = self.asked[kind]
             if self._by_iteration:
@@ -123,9 +123,8 @@ class ReplyServer:
         asked = next(message["content"] for message in body["messages"] if message["role"] == "user")
         return self._completion(body, self.read(KIND.match(asked).group(1), 1))  # pyright: ignore[reportOptionalMemberAccess]
 
-    def kind_of(self, asked: str) -> str:
+    def kind_of(self, kind: str, asked: str) -> str:
         """The kind of a question, with the arm that it is about where the folder has replies for that arm."""
-        kind = KIND.match(asked).group(1)  # pyright: ignore[reportOptionalMemberAccess]
         about = ARM.search(asked)
         named = f"{kind}.{about.group(1)}" if about else kind
         return named if any(self._replies.glob(f"{named}.*.md")) else kind

@@ -111,7 +111,7 @@ async def _play_by_agent(story: Story, home: Path) -> None:
                     if found["status"] != "running":
                         break
                     continue
-                kind = replies.kind_of(found["prompt"])
+                kind = replies.kind_of(found["node"], found["prompt"])
                 await _answer(client, replies, kind, asked, found["question"])
             summary = json.loads(await _call(client, "report"))
             assert summary["status"] == "finished", summary

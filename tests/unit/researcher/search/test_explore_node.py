@@ -11,8 +11,11 @@ from searched_study import BASELINE, FAST, RULES, WIDE, begin_search, make_arm, 
 from experiments_db import ExperimentStatus, NoteKind, Operator, Outcome, Verdict
 from researcher.charter import Budget, Charter
 from researcher.loop.exploration.explore import add_exploration
+from researcher.loop.exploration.proposals import propose_next
 from researcher.plan import ManipulationCheck, Stage
 from researcher.planner.base import Action, Decision, Response
+from researcher.planner.designs import default_job
+from researcher.planner.tools.base import ToolRefused
 from researcher.reviewer.base import Objection, ObjectionKind
 from researcher.search.record import read_tree
 from researcher.search.tree import Expand, Move, SearchTree
@@ -241,3 +244,23 @@ def test_notebook_tells_what_was_planned_tried_and_decided(tmp_path: Path) -> No
     assert any(text.startswith("wide: 0.601 over 3 seeds, +0.300") for text in by_kind[NoteKind.TRIED])
     assert len(by_kind[NoteKind.HYPOTHESIS]) == len(by_kind[NoteKind.OUTCOME]) == 3
     assert history.runs_left == pytest.approx(7.2 - 0.75 - 0.75), "the reserve is added after a confirmation"
+
+
+def test_a_planner_that_looks_is_proposed_settings_that_no_arm_has(tmp_path: Path) -> None:
+    charter = replace(make_charter(), job=default_job("reverse", steps=None, base={}))
+    study = begin_search(tmp_path, [FIRST], charter=charter, decisions=[CONFIRM])
+    study.plan()
+    study.end(MEANS)
+
+    proposed = propose_next(study.deps, Operator.TUNE, ("wide",))
+
+    known = [node.levels for node in read_tree(study.store, study.deps.study_id, study.deps.charter()).nodes]
+    assert proposed and proposed not in known
+    with pytest.raises(ToolRefused, match="no arm nobody; there are: baseline, fast, wide"):
+        propose_next(study.deps, Operator.IMPROVE, ("nobody",))
+
+
+def test_nothing_is_proposed_to_a_planner_of_a_study_that_explores_nothing(tmp_path: Path) -> None:
+    study = begin_search(tmp_path, charter=replace(make_charter(), search=None))
+    with pytest.raises(ToolRefused, match="nothing to propose"):
+        propose_next(study.deps, Operator.DRAFT, ())

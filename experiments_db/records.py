@@ -454,9 +454,9 @@ class ProgramTrial:
     `experiment_id` is the arm that has the program, None for a draft of a planner. `mean` is the mean grade, and
     `mean_reward` the mean of the program's own reward. `calls` and `tokens` are means of an attempt, and `seconds` is
     the time of the whole trial. `passed` counts the attempts that pass the arm's manipulation check; None without one.
-    `blank_gain` is how much more than the plain agent the program scores if the model writes random letters; None if it
-    has no agent of its own, or if an attempt was broken.
-    `error` is the first error of a broken attempt. Each of `transcripts` has task, messages, score and error.
+    `blank_gain` compares the program with the plain agent where the model writes random letters: its mean grade less
+    that of the plain agent. It is None for a program without an agent, and if an attempt was broken. `error` is the
+    first error of a broken attempt. Each of `transcripts` has task, messages, score and error.
     """
 
     id: int

@@ -31,7 +31,7 @@ from researcher.study.results.scores import read_scores
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """What earlier studies found about every arm of a plan.
+    """The findings of earlier studies about every arm of a plan.
 
     `findings` has one finding per arm. `baselines` and `arms` are the scored runs behind them, one arm of a study each.
     `first_seed` is larger than every seed of an earlier study of these questions.

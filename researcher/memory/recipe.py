@@ -42,7 +42,7 @@ class ArmRecipe:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What a finding is about: an arm and its baseline, and how they were measured.
+    """The subject of a finding: an arm and its baseline, and how they were measured.
 
     `metric` is the number of a run in words, and `sign` is 1 if a larger one is better, else -1. `amount` ends a run
     where arms are compared at equal tokens or time; else it is 0. `runs` is the number of runs of the arm.

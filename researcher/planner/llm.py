@@ -72,7 +72,7 @@ DEFAULT_TOPIC = "Which settings train reverse best?"
 
 
 class ArmRecords(Protocol):
-    """What a planner may know of the arms that a study has on record."""
+    """The record of a study's arms, as far as a planner may know it."""
 
     def find_program(self, arm: str) -> ArmProgram | None:
         """Return the program of an arm as it stands now; None if it has none."""

@@ -45,7 +45,7 @@ _ADAPTER = TypeAdapter(ManipulationCheck)
 
 @dataclass(frozen=True, slots=True)
 class AttemptTranscript:
-    """What was said in one attempt: the messages of its session, and the model's replies to the agent's requests."""
+    """The messages of one attempt's session, and the model's replies to the agent's requests."""
 
     messages: tuple[Message, ...]
     replies: tuple[Message, ...] = ()

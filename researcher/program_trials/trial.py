@@ -55,7 +55,7 @@ ONE_ROLE = ("",)
 
 @dataclass(frozen=True, slots=True)
 class TrialRequest:
-    """What is tried: a program, the job whose base weights answer it, and how many attempts it gets.
+    """The order for a trial: a program, the job whose base weights answer it, and the number of attempts.
 
     `job` is complete. `folder` gets the logs of the program. Without a `sandbox` the program is an ordinary process.
     `attempt_calls` and `attempt_tokens` limit each attempt, as in a score.
@@ -115,8 +115,8 @@ class TrialResult:
     """The outcome of a trial: its attempts, its seconds, and what else went wrong.
 
     `schedule_error` is why the program's curriculum failed. `count` are the attempts that pass the manipulation check;
-    None without one. `blank_gain` is how much more than the plain agent the program scores with a model that writes
-    random letters; None if it has no agent of its own, or if an attempt was broken.
+    None without one. `blank_gain` compares the program with the plain agent where the model writes random letters: its
+    mean grade less that of the plain agent. It is None for a program without an agent, and if an attempt was broken.
     """
 
     attempts: tuple[TriedAttempt, ...]

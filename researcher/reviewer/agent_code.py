@@ -19,7 +19,7 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True, slots=True)
 class AgentLook:
-    """What the code of an agent shows.
+    """The signs in the code of an agent of who writes its replies.
 
     `computed` are the lines of replies that the code computes from the question. `constant` are those of replies that
     are always the same. `checked` are lines at which a reply of the model is compared with something computed from the

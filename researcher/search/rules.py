@@ -26,7 +26,7 @@ LEAST_RUNS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class SearchFlags:
-    """What a person said about a search; None leaves the choice to the usual rules."""
+    """The flags of a search; None leaves the choice to the usual rules."""
 
     policy: PolicyName | None = None
     proposer: ProposerName | None = None

@@ -97,7 +97,7 @@ class ChatSettings:
 
 @dataclass(slots=True)
 class _Spent:
-    """What one question has taken so far."""
+    """The requests and tokens that one question has taken so far."""
 
     requests: int = 0
     tokens: int = 0

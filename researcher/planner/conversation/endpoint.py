@@ -40,7 +40,7 @@ class RequestedCall:
 
 @dataclass(frozen=True, slots=True)
 class ModelReply:
-    """What a model answered to one request.
+    """The answer of a model to one request.
 
     `text` is the answer itself, and `reasoning` are the thoughts that the server sent beside it. `usage` are the tokens
     of prompt and answer; None if the server reports none. `is_cut` is true if the answer ended at its limit of tokens.

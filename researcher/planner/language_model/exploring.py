@@ -68,7 +68,7 @@ def plan_promotions(charter: Charter, history: History, moves: Sequence[Promote]
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """What a round does: `new` arms, and `promoted` arms of the `known` ones with the share that they go on to."""
+    """The arms of a round: `new` ones, and `promoted` ones of those `known`, with the share that they go on to."""
 
     known: Mapping[str, Arm]
     new: Sequence[Arm]

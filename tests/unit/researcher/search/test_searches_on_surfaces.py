@@ -54,6 +54,12 @@ def test_the_default_search_ends_near_the_best_arm(name):
     assert load_surface(name).best - fmean(found(name, *DEFAULT, seeds=range(3))) <= WITHIN
 
 
+@pytest.mark.parametrize("name", ["two_seeds/add", "two_seeds/count"])
+@pytest.mark.xfail(strict=True, reason="0.05 and 0.07 from the best arm, which the noise of two seeds may have chosen")
+def test_the_default_search_ends_near_the_best_arm_of_unseen_grids(name):
+    assert load_surface(name).best - fmean(found(name, *DEFAULT, seeds=range(3))) <= WITHIN
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("proposer", ProposerName)
 def test_the_same_seed_gives_the_same_tree_and_no_arm_twice(policy, proposer):

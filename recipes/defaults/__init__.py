@@ -1,0 +1,1 @@
+"""The sweep that the default settings of the bundled models come from."""

@@ -1,7 +1,8 @@
 """Exploration without servers: a policy and a proposer on a surface of recorded runs.
 
 A surface has one run per combination of levels and seed. Where a study would train an arm to a rung, the score of its
-run with seed 0 is looked up. The truth of an arm is the mean of all seeds at the end of training.
+run with seed 0 is looked up. The truth of an arm is its mean at the end of training: over the fresh seeds, which the
+best arms have and which are scored on more episodes, or else over the seeds of the grid.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from researcher.charter import Factor, PolicyName, ProposerName
@@ -26,6 +28,7 @@ from researcher.search.tree import Expand, Promote, RungScore, SearchNode, Searc
 FOLDER = Path(__file__).parent / "surfaces"
 RUNGS = (0.25, 0.5, 1.0)
 EPISODES = 200
+GRID_SEEDS = (0, 1)
 USUAL: Mapping[str, Any] = {
     "lr": 1e-3, "num_repeat": 8, "batch_size": 16, "mini_batch_num": 4, "temperature": 1.0, "ppo_epochs": 1,
     "algorithm": "grpo", "use_kl_loss": False, "entropy_coeff": 0.0, "clip_ratio": 0.2,
@@ -73,7 +76,7 @@ def load_surface(name: str) -> Surface:
     runs = [json.loads(line) for line in (FOLDER / f"{name}.jsonl").read_text().splitlines()]
     values = {setting: list(dict.fromkeys(run["settings"][setting] for run in runs)) for setting in runs[0]["settings"]}
     space = tuple(make_factor(SPECS[setting], levels) for setting, levels in values.items())
-    finals: dict[tuple[str, ...], list[float]] = {}
+    finals: dict[tuple[str, ...], dict[int, float]] = {}
     scores: dict[tuple[str, ...], list[float]] = {}
     steps: dict[tuple[str, ...], int] = {}
     for run in runs:
@@ -82,7 +85,7 @@ def load_surface(name: str) -> Surface:
             for factor in space
         )
         at = {round(int(step) / run["steps"], 6): score for step, score in run["scores"].items()}
-        finals.setdefault(key, []).append(at[1.0])
+        finals.setdefault(key, {})[run["seed"]] = at[1.0]
         steps[key] = run["steps"]
         if run["seed"] == 0:
             scores[key] = [at[share] for share in RUNGS]
@@ -93,8 +96,14 @@ def load_surface(name: str) -> Surface:
         )
         for factor in space
     }
-    truth = {key: sum(found) / len(found) for key, found in finals.items()}
+    truth = {key: true_mean(found) for key, found in finals.items()}
     return Surface(space, scores, truth, steps, usual)
+
+
+def true_mean(finals: Mapping[int, float]) -> float:
+    """Return the best estimate of an arm's mean from its final scores by seed."""
+    fresh = [score for seed, score in finals.items() if seed not in GRID_SEEDS]
+    return fmean(fresh or finals.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,8 +38,7 @@ def launch(deps: Deps, state: ResearchState) -> ResearchState:
         except BudgetExceeded as error:
             if slot is not None:
                 deps.pool.give_back(slot)
-            if not state["is_budget_used_up"]:
-                deps.log.note("budget.used_up", f"No further run: {error}", severity=Severity.WARNING)
+            deps.log.note("budget.used_up", f"No further run: {error}", severity=Severity.WARNING)
             return {**state, "is_budget_used_up": True}
         if slot is None:
             break

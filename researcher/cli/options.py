@@ -52,14 +52,14 @@ AskedOption = Annotated[
     typer.Option(
         "--ask",
         help="What is asked of the factors: effect, best, better, matters_more, interaction, equal, sooner, "
-        "more_stable, needed.",
+        "more_stable, needed, diverges.",
     ),
 ]
 PolicyOption = Annotated[
     str | None,
     typer.Option(
         help="How a search chooses what to try: halving (default with rules), greedy, best-first, population, or "
-        "planner (default with a language model)."
+        "planner (default with any other planner)."
     ),
 ]
 ProposerOption = Annotated[

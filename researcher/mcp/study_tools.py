@@ -31,6 +31,7 @@ from researcher.planner.external.requests import (
     submit_answer,
 )
 from researcher.planner.tools.base import PlannerTool, ToolArguments, Toolbox, ToolRefused
+from researcher.planner.tools.build import tools_of_process
 from researcher.study.ending import is_over
 from researcher.study.overview import describe_silence, describe_wait, take_snapshot
 from researcher.study.requests import find_study, resume_command, work_of
@@ -67,6 +68,10 @@ class ForReport(OfStudy):
 
 class ForNotebook(OfStudy):
     kind: NoteKind | None = None
+
+
+class ForFindings(ToolArguments):
+    study: Annotated[str | None, Field(description="Id of a study; without it all studies.")] = None
 
 
 class ForLook(OfStudy):
@@ -126,7 +131,7 @@ class StudyTools:
             ),
             "report": ("Return the summary or the whole report of a study that is over.", ForReport, self._report),
             "notebook": ("Return the notebook of a study, oldest entry first.", ForNotebook, self._notebook),
-            "findings": ("Return findings of all studies, or of one.", OfStudy, self._findings),
+            "findings": ("Return findings of all studies, or of one.", ForFindings, self._findings),
             "tools": ("List the tools by which a study's planner may look at it, for `look`.", OfStudy, self._tools),
             "look": (
                 "Call a tool of a study's planner. Those that need the study's process, such as try_program, answer "
@@ -212,7 +217,7 @@ class StudyTools:
         with self._open(read_only=True) as store:
             return _as_json([asdict(note) for note in store.list_notes(_find(store, given.study).id, kind=given.kind)])
 
-    def _findings(self, given: OfStudy) -> str:
+    def _findings(self, given: ForFindings) -> str:
         with self._open(read_only=True) as store:
             known = {study.id: study for study in store.list_studies()}
             wanted = None if given.study is None else _find(store, given.study).id
@@ -227,7 +232,8 @@ class StudyTools:
     def _tools(self, given: OfStudy) -> str:
         with self._open(read_only=True) as store:
             toolbox = self._toolbox_of(store, _find(store, given.study))
-            return _as_json([each["function"] for each in toolbox.as_functions()])
+            listed = Toolbox([*toolbox.tools.values(), *tools_of_process()])
+            return _as_json([each["function"] for each in listed.as_functions()])
 
     def _look(self, given: ForLook) -> str:
         with self._open(must_exist=True) as store:

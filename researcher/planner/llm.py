@@ -46,6 +46,7 @@ from researcher.planner.language_model.exploring import parse_round, plan_promot
 from researcher.planner.language_model.framing import check_request, parse_frame
 from researcher.planner.language_model.planning import MAX_SEEDS, parse_plan
 from researcher.planner.language_model.study_state import (
+    shares_scored,
     show_budget,
     show_history,
     show_moves,
@@ -207,7 +208,7 @@ class LLMPlanner:
             "interpret",
             question=charter.question,
             rules=show_rules(charter),
-            results=show_results(analysis),
+            results=show_results(analysis, shares_scored(history)),
             history=show_history(_without_analyses(history)),
             notebook=show_notebook(history.notes),
         )
@@ -235,7 +236,7 @@ class LLMPlanner:
             question=charter.question,
             iterations=str(len(history.plans)),
             rules=show_rules(charter),
-            results=show_results(analysis),
+            results=show_results(analysis, shares_scored(history)),
             history=show_history(_without_analyses(history)),
             tree="" if charter.search is None else show_tree(history),
             notebook=show_notebook(history.notes),

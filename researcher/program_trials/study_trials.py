@@ -6,8 +6,10 @@ This module knows no planner, and it decides nothing about an arm.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from experiments_db import Experiment, ExperimentStore, ProgramTrial
 from researcher.errors import EnvironmentBroken, ResearchError, ServerProblem
@@ -17,6 +19,7 @@ from researcher.execution.checks.preflight import check_program
 from researcher.execution.environments import StudyEnvironments, trained_on
 from researcher.execution.runs import plain_name
 from researcher.plan import ArmProgram, ManipulationCheck, ProgramProblem
+from researcher.planner.language_model.arms import find_baseline
 from researcher.planner.tools.base import ToolRefused
 from researcher.planner.tools.proposals import Propose
 from researcher.planner.tools.sources import ToolSources
@@ -42,6 +45,14 @@ SLOW_ATTEMPT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
+class _Tried:
+    """What a program is tried with: a job, whose base weights answer, and the reference of an environment."""
+
+    job: Mapping[str, Any]
+    environment: str
+
+
+@dataclass(frozen=True, slots=True)
 class ProgramTrials:
     """The trials of one study. `home` is its folder."""
 
@@ -64,7 +75,8 @@ class ProgramTrials:
         trial = self._find(experiment, program.code)
         if trial is None:
             try:
-                result = self._run(slot, experiment, program, ARM_ATTEMPTS, check)
+                base = _Tried(experiment.job, trained_on(experiment, self.log.charter()))
+                result = self._run(slot, base, program, ARM_ATTEMPTS, check)
             except (ProgramFailure, EnvironmentInvalid, EngineFailure) as error:
                 return (ProgramProblem("trial", f"it cannot be tried with the model of its job: {error.message}"),)
             trial = result.store_in(self.store, self.log.study_id, program.code, experiment_id=experiment.id)
@@ -82,9 +94,9 @@ class ProgramTrials:
         Raises ToolRefused if it cannot be tried.
         """
         program = ArmProgram("draft", code, trusted=False)
-        experiment = self._base()
+        base = self._base()
         problems = check_program(
-            program, experiment.job, workdir=self.home, sandbox=self.sandbox, preflight_url=None, environment=""
+            program, base.job, workdir=self.home, sandbox=self.sandbox, preflight_url=None, environment=""
         )
         if problems:
             return "It is not tried, because it has problems:\n" + "\n".join(
@@ -94,7 +106,7 @@ class ProgramTrials:
         if slot is None:
             raise ToolRefused("all servers of the study have runs: try it once one is free")
         try:
-            result = self._run(slot, experiment, program, min(attempts, MAX_ATTEMPTS), check)
+            result = self._run(slot, base, program, min(attempts, MAX_ATTEMPTS), check)
         except (ProgramFailure, EnvironmentInvalid, EngineFailure, ResearchError) as error:
             if isinstance(error, ServerProblem):
                 self.pool.report_outage(slot, error)
@@ -115,7 +127,7 @@ class ProgramTrials:
         )
 
     def _run(
-        self, slot: Slot, experiment: Experiment, program: ArmProgram, attempts: int, check: ManipulationCheck | None
+        self, slot: Slot, base: _Tried, program: ArmProgram, attempts: int, check: ManipulationCheck | None
     ) -> TrialResult:
         """Run a trial on a slot. Raises EnvironmentBroken and ServerProblem, and the errors of a program."""
         assert slot.url is not None, "a slot that was taken has a server"
@@ -123,15 +135,15 @@ class ProgramTrials:
         name = f"{self.log.study_id}/{plain_name(program.arm)}/trial"
         request = TrialRequest(
             code=program.code,
-            job={**experiment.job, "project_name": PROJECT, "experiment_name": name, "seed": 0},
-            environment=self.environments.open(trained_on(experiment, charter)),
+            job={**base.job, "project_name": PROJECT, "experiment_name": name, "seed": 0},
+            environment=self.environments.open(base.environment),
             folder=self.home / "trials" / digest_code(program.code)[:16],
             sandbox=None if program.trusted else self.sandbox,
             attempts=attempts,
             check=check,
             attempt_calls=charter.attempt_calls,
             attempt_tokens=charter.attempt_tokens,
-            boot_timeout_s=boot_timeout_s(experiment.job),
+            boot_timeout_s=boot_timeout_s(base.job),
         )
         try:
             with self.pool.connect(slot.url) as client:
@@ -152,12 +164,13 @@ class ProgramTrials:
                 return trial
         return None
 
-    def _base(self) -> Experiment:
-        """Return the arm whose job a draft is tried with: the baseline. Raises ToolRefused before there is one."""
-        for experiment in self.store.list_experiments(self.log.study_id):
-            if experiment.is_baseline:
-                return experiment
-        raise ToolRefused("a program can be tried once the study has a baseline, whose model answers it")
+    def _base(self) -> _Tried:
+        """Return what a draft is tried with, as the charter has the baseline. Raises ToolRefused before the charter."""
+        if self.store.find_charter(self.log.study_id) is None:
+            raise ToolRefused("the study has no charter yet: answer the question of its frame, then try the program")
+        charter = self.log.charter()
+        baseline = find_baseline(charter)
+        return _Tried(baseline.job, baseline.environment or charter.environment)
 
     def _await_slot(self) -> Slot | None:
         """Wait until a server answers, and return a free slot; None if all servers that answer have runs."""

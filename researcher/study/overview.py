@@ -92,10 +92,13 @@ class StudySnapshot:
 
     @property
     def progress(self) -> str:
-        """The progress as text, such as "3 of 12 runs done, about 4 min left"; empty while nothing is planned."""
+        """The progress as text, such as "3 of 12 runs done, about 4 min left"; empty while nothing is planned.
+
+        No time stands there once the estimate is used up, or nothing planned is left to do.
+        """
         if not self.planned:
             return ""
-        left = "" if self.seconds_left is None else f", about {format_duration(self.seconds_left)} left"
+        left = "" if not self.seconds_left else f", about {format_duration(self.seconds_left)} left"
         return f"{self.done} of {self.planned} runs done{left}"
 
 

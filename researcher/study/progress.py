@@ -92,6 +92,7 @@ class Follower:
         self._recent: deque[Event] = deque(maxlen=SHOWN_EVENTS)
         newest = store.list_events(study_id, newest_first=True, limit=1)
         self._last_id = newest[0].id if newest else 0
+        self._wait = ""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="progress", daemon=True)
 
@@ -127,9 +128,11 @@ class Follower:
         except StoreError:
             # The runs are shown in the next round, like events.
             return
-        if wait := describe_wait(snapshot.question):
+        wait = describe_wait(snapshot.question)
+        if wait and wait != self._wait:
             self._print(f"{_clock(time.time())}  the study {wait}")
-        if snapshot.progress:
+        self._wait = wait
+        if snapshot.progress and not wait:
             self._print(f"{_clock(time.time())}  {snapshot.progress}")
         for run in snapshot.runs:
             if run.status == RunStatus.RUNNING and run.train_reward is not None:

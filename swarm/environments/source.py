@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from swarm.environments.base import Environment
 from swarm.errors import EnvironmentInvalid
@@ -60,8 +60,11 @@ class LibrarySource(Source):
         return bool(colon) and library == self.library
 
 
-def option_error(error: ValidationError, where: str) -> EnvironmentInvalid:
-    """Return an error that describes the first wrong option in one line."""
+def option_error(error: ValidationError, where: str, options: type[BaseModel]) -> EnvironmentInvalid:
+    """Return an error that describes the first wrong option in one line, with the `options` that there are."""
     first = error.errors(include_url=False)[0]
     name = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        known = ", ".join(sorted(options.model_fields))
+        return EnvironmentInvalid(f"{where}: there is no option {name}; there are: {known}", param=name)
     return EnvironmentInvalid(f"{where}: option {name}: {first['msg']} (got {str(first['input'])[:60]!r})", param=name)

@@ -180,7 +180,7 @@ REFUSED = [
     (["--env", "longer", "--train-env", "longer", "--train-env", "twin"], "are the same environment: change one"),
     (["--env", "reverse", "--vary", "env.x=1,2"], "--vary: the bundled environment reverse has no options"),
     (["--env", "longer", "--vary", "env.x=1,2"], "longer in its environment.toml"),
-    (["--env", "tasks.jsonl", "--vary", "env.x=1,2"], "tasks.jsonl: option x: Extra inputs are not permitted"),
+    (["--env", "tasks.jsonl", "--vary", "env.x=1,2"], "tasks.jsonl: there is no option x; there are: "),
     (["--env", "tasks.jsonl", "--vary", "env.max_tokens=9,09"], "max_tokens=09 are the same environment: change one"),
     (
         ["--planner", "llm", "--model", "m", "--env", "tasks.jsonl", "--vary", "env.max_tokens=3,4"],

@@ -18,7 +18,7 @@ from researcher.planner.external.question_files import answer_path, check_answer
 from researcher.planner.language_model.answers import Unusable
 from researcher.planner.tools.base import ToolRefused
 from researcher.study.ending import is_over
-from researcher.study.overview import EXTERNAL
+from researcher.study.overview import EXTERNAL, take_snapshot
 from researcher.study.requests import resume_command, work_of
 
 QUESTIONS = "questions"
@@ -124,7 +124,8 @@ def describe_no_question(store: ExperimentStore, study: Study, home: Path) -> st
     if is_over(store, study):
         return f"study {study.id} is {study.status}: it asks nothing any more"
     if work_of(store, study).is_at_work:
-        return f"study {study.id} asks nothing now: it is at work"
+        progress = take_snapshot(store, study.id).progress
+        return f"study {study.id} asks nothing now: it is at work{progress and f' ({progress})'}"
     return f"study {study.id} is {study.status} and no process works on it: {resume_command(store, study.id, home)}"
 
 

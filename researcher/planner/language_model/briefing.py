@@ -146,15 +146,24 @@ def show_job(job: Mapping[str, Any]) -> str:
     return json.dumps(dict(job), indent=1)
 
 
-def show_results(analysis: Analysis) -> str:
-    """Return the judge's numbers, and the reasons for runs without a score."""
+def seeds_as_words(count: int) -> str:
+    return f"{count} seed" if count == 1 else f"{count} seeds"
+
+
+def show_results(analysis: Analysis, shares: Mapping[str, float] | None = None) -> str:
+    """Return the judge's numbers, and the reasons for runs without a score.
+
+    `shares` are the parts of their training after which exploring arms were scored. Scores of different parts do not
+    compare.
+    """
     lines = ["Held-out scores, measured by the evaluator (mean over seeds, interval, before training):"]
     for arm in analysis.arms:
         before = list(arm.base_scores.values())
         base = number_as_words(sum(before) / len(before)) if before else "n/a"
         mean, low, high = map(number_as_words, (arm.mean, arm.ci_low, arm.ci_high))
         scores = f"{mean} [{low}, {high}], before {base}"
-        lines.append(f"- {arm.arm}: {scores if arm.scores else 'no score'}; {len(arm.scores)} seeds")
+        at = f", after {shares[arm.arm]:.0%} of its training" if shares and arm.scores and arm.arm in shares else ""
+        lines.append(f"- {arm.arm}: {scores if arm.scores else 'no score'}; {seeds_as_words(len(arm.scores))}{at}")
     lines.append("Comparisons with the baseline (difference, interval, corrected p, verdict):")
     lines += [
         f"- {item.arm} against {item.baseline}: {number_as_words(item.difference)} [{number_as_words(item.ci_low)}, "

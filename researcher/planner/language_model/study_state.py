@@ -11,9 +11,15 @@ from collections.abc import Mapping, Sequence
 
 from experiments_db import NotebookEntry, NoteKind
 from researcher.charter import Charter, SearchRules
-from researcher.plan import Arm
+from researcher.plan import Arm, Stage
 from researcher.planner.base import History
-from researcher.planner.language_model.briefing import number_as_words, quote_data, quote_text, show_results
+from researcher.planner.language_model.briefing import (
+    number_as_words,
+    quote_data,
+    quote_text,
+    seeds_as_words,
+    show_results,
+)
 from researcher.question.factors import PROGRAM
 from researcher.search.tree import Expand, Move, Promote, RungScore, SearchNode, SearchTree
 
@@ -155,14 +161,22 @@ def show_history(history: History) -> str:
     parts: list[str] = []
     for plan in history.plans:
         arms = "; ".join(f"{arm.name} {json.dumps(dict(arm.factors))}" for arm in plan.arms)
-        parts.append(f"Iteration {plan.iteration + 1} ({plan.stage}) ran with {len(plan.seeds)} seeds: {arms}")
+        seeds = seeds_as_words(len(plan.seeds))
+        parts.append(f"Iteration {plan.iteration + 1} ({plan.stage}) ran with {seeds}: {arms}")
     if history.analyses:
-        parts.append(show_results(history.analyses[-1]))
+        parts.append(show_results(history.analyses[-1], shares_scored(history)))
     if history.diagnoses:
         parts.append("What the monitor noted of runs:\n" + quote_data(history.diagnoses))
     if history.earlier_findings:
         parts.append("Findings of earlier studies on this task:\n" + quote_data(history.earlier_findings))
     return "\n\n".join(parts) if parts else "Nothing has been run yet."
+
+
+def shares_scored(history: History) -> dict[str, float]:
+    """Return the part of its training after which each arm was scored, if the last plan explored; else nothing."""
+    if not history.plans or history.plans[-1].stage is not Stage.EXPLORE:
+        return {}
+    return {node.name: node.last.share for node in history.tree.nodes if node.last is not None}
 
 
 def show_budget(charter: Charter, history: History) -> str:
@@ -173,7 +187,8 @@ def show_budget(charter: Charter, history: History) -> str:
     if budget.max_runs is not None:
         lines = [f"Budget: {budget.max_runs} runs in all, of which {used:g} are used."]
     if budget.max_wall_s is not None:
-        lines.append(f"Time: {budget.max_wall_s / 3600:g} hours in all.")
+        # What is used is not said: a question that is asked again must have the same text.
+        lines.append(f"Time: {budget.max_wall_s / 3600:g} h of work in all, waiting for answers included.")
     if budget.max_gpu_hours is not None:
         lines.append(f"GPU-hours: {budget.max_gpu_hours:g} in all.")
     if charter.search is not None:
@@ -181,7 +196,8 @@ def show_budget(charter: Charter, history: History) -> str:
         lines.append(
             f"By stage: {split.exploration:.0%} for exploration, {split.confirmation:.0%} for the confirmation, "
             f"{split.test:.0%} for the test, {split.reserve:.0%} for exploring again. Exploration has "
-            f"{history.runs_left:.3g} full runs left; a run that ends at a rung counts as that part of one."
+            f"{history.runs_left:.3g} full runs left beside the baseline's own; a run that ends at a rung counts as "
+            "that part of one."
         )
     return "\n".join(lines)
 

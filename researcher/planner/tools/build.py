@@ -6,7 +6,9 @@ tool is called, and nothing of what it does.
 
 from __future__ import annotations
 
-from researcher.planner.tools.base import PlannerTool, Toolbox
+from typing import NoReturn
+
+from researcher.planner.tools.base import PlannerTool, Toolbox, ToolRefused
 from researcher.planner.tools.environment import environment_tool
 from researcher.planner.tools.models import model_tool
 from researcher.planner.tools.notes import notes_tool
@@ -20,6 +22,11 @@ from researcher.planner.tools.record.program_code import code_tool, diff_tool
 from researcher.planner.tools.record.query import query_tools
 from researcher.planner.tools.sources import ToolSources
 from researcher.planner.tools.trials import try_program_tool
+
+
+def tools_of_process() -> list[PlannerTool]:
+    """Return the tools that only the process of a study can carry out, to list them."""
+    return [try_program_tool(_carried_out_elsewhere), propose_tool(_carried_out_elsewhere)]
 
 
 def build_toolbox(sources: ToolSources) -> Toolbox:
@@ -46,3 +53,7 @@ def build_toolbox(sources: ToolSources) -> Toolbox:
             *optional,
         ]
     )
+
+
+def _carried_out_elsewhere(*_: object) -> NoReturn:
+    raise ToolRefused("the process of the study carries this out")

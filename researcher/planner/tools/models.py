@@ -25,6 +25,14 @@ from swarm.job import build_job
 from swarm.model_path import resolve_model
 
 MAX_HEADER_BYTES = 100 * 2**20
+WORDINGS: Mapping[str, str] = MappingProxyType(
+    {
+        "trained": "wordings that it was trained on, by kind of question",
+        "held_out": "other wordings of these kinds",
+        "held_out_kinds": "kinds that it was not trained on",
+    }
+)
+"""What the parts of a bundled model's record of accuracies are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +154,7 @@ def _accuracies(directory: Path) -> list[str]:
     if "bundled_tasks" in built:
         lines.append(f"accuracy on the bundled tasks: {_listed(built['bundled_tasks'])}")
     lines += [
-        f"accuracy on {name.replace('_', ' ')}: {_listed(measured)}"
+        f"accuracy on {WORDINGS.get(name, name)}: {_listed(measured)}"
         for name, measured in built.get("accuracies", {}).items()
     ]
     return lines

@@ -94,8 +94,7 @@ def describe_trial(trial: ProgramTrial, *, is_marked: bool = True) -> str:
 def _describe_attempt(attempt: JsonObject) -> str:
     calls = attempt.get("calls") or ()
     replies = "\n".join(
-        f"[model call {index}] {clip(str(call['reply'].get('content') or call['reply'].get('tool_calls') or ''), 300)}"
-        for index, call in enumerate(calls, 1)
+        f"[model call {index}] {_last_asked(call)} -> {_said(call['reply'])}" for index, call in enumerate(calls, 1)
     )
     head = (
         f"--- task {attempt.get('task')}: grade {number(attempt.get('score'))}, reward {number(attempt.get('reward'))}"
@@ -105,3 +104,12 @@ def _describe_attempt(attempt: JsonObject) -> str:
     if attempt.get("error"):
         parts.append(f"error: {attempt['error']}")
     return clip("\n".join(part for part in parts if part), TRANSCRIPT_CHARS)
+
+
+def _last_asked(call: JsonObject) -> str:
+    """Return the end of what the agent sent to the model: an agent's own prompts are in no transcript."""
+    return " ".join(f"{each.get('role')}: {_said(each)}" for each in call.get("request") or ())
+
+
+def _said(message: JsonObject) -> str:
+    return clip(str(message.get("content") or message.get("tool_calls") or ""), 300)

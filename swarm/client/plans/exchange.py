@@ -285,10 +285,14 @@ def _unreadable(url: str, error: ValidationError) -> SwarmError:
 
 def unreachable(server: Server, method: str, path: str, failure: httpx.TransportError) -> ServerUnreachable:
     why = str(failure) or type(failure).__name__
-    return ServerUnreachable(
-        f"no answer from {server.url} to {method} {path} ({why}): start a server with `swarm start`, or give the"
-        " address of one that runs"
+    # Without a connection there may be no server; one that took the request is there.
+    is_there = isinstance(failure, httpx.ReadTimeout | httpx.WriteTimeout | httpx.PoolTimeout)
+    remedy = (
+        "it is busy or hangs: try again"
+        if is_there
+        else ("start a server with `swarm start`, or give the address of one that runs")
     )
+    return ServerUnreachable(f"no answer from {server.url} to {method} {path} ({why}): {remedy}")
 
 
 def dump_any(value: Mapping[str, Any] | BaseModel) -> dict[str, Any]:

@@ -41,7 +41,7 @@ class DatasetSource(Source):
         try:
             parsed = DatasetOptions.model_validate(options)
         except ValidationError as error:
-            raise option_error(error, name) from error
+            raise option_error(error, name, DatasetOptions) from error
         return DatasetEnvironment(Path(name), parsed)
 
     def files(self, name: str) -> dict[str, Path]:

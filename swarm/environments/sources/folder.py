@@ -170,7 +170,7 @@ def _read_options(path: Path) -> FolderOptions:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise EnvironmentInvalid(f"{path}: cannot be read: {error}") from error
     except ValidationError as error:
-        raise option_error(error, str(path)) from error
+        raise option_error(error, str(path), FolderOptions) from error
 
 
 def _read_tasks(directory: Path) -> Mapping[Split | None, list[Row]]:

@@ -65,7 +65,7 @@ def parse_options(given: Mapping[str, str], where: str) -> tuple[AdapterOptions,
     try:
         return AdapterOptions.model_validate(ours), settings
     except ValidationError as error:
-        raise option_error(error, where) from error
+        raise option_error(error, where, AdapterOptions) from error
 
 
 def interpreter(options: AdapterOptions) -> Path:

@@ -8,10 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+import httpx
 import pytest
 
 from swarm.client import AsyncSwarmClient, SwarmClient
-from swarm.client.plans.exchange import FIRST_PAUSE_S
+from swarm.client.plans.exchange import FIRST_PAUSE_S, Server, unreachable
 from swarm.errors import (
     BadRequest,
     Conflict,
@@ -278,3 +279,12 @@ def test_async_client_keeps_the_same_rules(scripted: Any, refusal: Any, canned: 
 
     asyncio.run(asyncio.wait_for(use(), 60))
     assert len(scripted.heard) == 3
+
+
+def test_only_a_server_that_cannot_be_connected_to_is_one_to_start() -> None:
+    server = Server("http://127.0.0.1:9", {}, 1.0)
+    refused = unreachable(server, "PUT", "/lease", httpx.ConnectError("refused"))
+    silent = unreachable(server, "PUT", "/lease", httpx.ReadTimeout("timed out"))
+
+    assert "swarm start" in str(refused) and "swarm start" not in str(silent)
+    assert "PUT /lease (timed out)" in str(silent)

@@ -89,7 +89,7 @@ BROKEN = [
     ('{"question": "a", "answer": 1}\n', "?split=part", "row 1: column part is 'None': use train"),
     ('{"question": "a", "answer": 1}\n', "?public=hint", "there is no column 'hint'"),
     ('{"question": "a", "answer": 1}\n', "?grader=bleu", "unknown grader 'bleu'"),
-    ('{"question": "a", "answer": 1}\n', "?colour=red", "option colour: Extra inputs"),
+    ('{"question": "a", "answer": 1}\n', "?colour=red", "no option colour; there are: "),
     ('{"question": "a", "answer": 1}\n', "?max_tokens=0", "option max_tokens: .*greater than or equal to 1"),
     ('{"question": "a", "answer": 1}\n', "?grader", "options are written NAME=VALUE"),
     ('{"question": "a", "answer": 1}\n', "", "there is no task in the split"),

@@ -88,7 +88,7 @@ INCOMPLETE = [
     ({"tasks_py": TASKS_PY}, EnvironmentInvalid, "but there are tasks.py, tasks.jsonl"),
     ({"environment_toml": "grader = 'exact'"}, EnvironmentInvalid, "a grade.py and a grader .*: keep one"),
     ({"environment_toml": "name = "}, EnvironmentInvalid, "environment.toml: cannot be read"),
-    ({"environment_toml": "colour = 1"}, EnvironmentInvalid, "environment.toml: option colour: Extra inputs"),
+    ({"environment_toml": "colour = 1"}, EnvironmentInvalid, "environment.toml: there is no option colour"),
     ({"grade_py": "def judge(): ..."}, EnvironmentInvalid, "there is no function grade in it"),
     ({"grade_py": "import nothing_of_this_name"}, EnvironmentInvalid, "importing it raised ModuleNotFoundError"),
     ({"tasks_jsonl": "", "tasks_py": "def tasks(split, seed): return 1 / 0"}, EnvironmentFailure, "ZeroDivisionError"),

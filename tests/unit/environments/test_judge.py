@@ -307,7 +307,7 @@ WRONG = [
         "grader=judge&judge_model=m&judge_url=http://h/v1&judge_success=2",
         "option judge_success: .*less than or equal to 1",
     ),
-    ("grader=judge&judge_model=m&judge_temperature=1", "option judge_temperature: Extra inputs"),
+    ("grader=judge&judge_model=m&judge_temperature=1", "no option judge_temperature"),
     ("grader=judge&grader_seconds=0", "option grader_seconds: .*greater than 0"),
     ("judge_model=m", "option judge_model is for the grader judge, not for exact: leave it out"),
     ("grader=number&grader_seconds=3", "option grader_seconds is for the grader python_tests or judge, not for number"),

@@ -23,9 +23,9 @@ from experiments_db import (
     open_store,
 )
 from prompts import load
-from researcher.analysis import Analysis
+from researcher.analysis import Analysis, ArmSummary
 from researcher.charter import Budget, Charter
-from researcher.plan import Arm, ArmProgram, ManipulationCheck, ProgramProblem
+from researcher.plan import Arm, ArmProgram, ManipulationCheck, ProgramProblem, Stage
 from researcher.planner.base import History
 from researcher.planner.language_model.briefing import MAX_CODE_CHARS
 from researcher.planner.language_model.stored_arms import StoredArms
@@ -80,7 +80,7 @@ def test_plan_sees_notebook_findings_rules_and_the_budget_of_its_stage(charter: 
     assert "[1, reason, llm:recorded] Higher rates learn sooner." in shown and "0.01 diverges." in shown
     assert "+0.12 [0.05, 0.19] in study s1, program plain" in shown and "entropy fell to 0.1" in shown
     assert "below 0.05" in shown and "every 10 steps" in shown and "4 model calls" in shown
-    assert "40 runs in all, of which 3 are used" in shown and "Time: 3 hours" in shown
+    assert "40 runs in all, of which 3 are used" in shown and "Time: 3 h " in shown
     assert "50% for exploration, 35% for the confirmation" in shown and "10 full runs left" in shown
     assert "one of 0.25, 0.5, 1" in shown and "no verdict rests on them" in shown
 
@@ -248,6 +248,20 @@ def test_every_question_of_a_study_has_its_notebook_and_its_rules(charter: Chart
     assert [node for node, _ in answers.asked] == ["explore", "interpret", "decide", "respond"]
     for _, question in answers.asked:
         assert "0.01 diverges." in question and "Code decides this, never a planner." in question
+
+
+def test_exploring_scores_say_after_which_part_of_the_training_they_were_taken(
+    charter: Charter, history: History
+) -> None:
+    arms = tuple(ArmSummary(name, {0: 0.5}, {0: 0.1}, 0.5, 0.4, 0.6, ("r",)) for name in ("baseline", "fast"))
+    analysis = replace(ANALYSIS, arms=arms)
+    answers = RecordedAnswers(interpret=[{"claims": [{"claim": "opinion", "text": "Who knows."}]}] * 2)
+
+    LLMPlanner(answers).interpret(charter, analysis, history)
+    assert "- fast: 0.5 [0.4, 0.6], before 0.1; 1 seed, after 25% of its training" in answers.last
+    confirmed = replace(history, plans=(*history.plans, replace(history.plans[0], stage=Stage.CLAIM)))
+    LLMPlanner(answers).interpret(charter, analysis, confirmed)
+    assert "before 0.1; 1 seed\n" in answers.last
 
 
 def test_frame_shows_the_limits_and_what_a_person_fixed() -> None:

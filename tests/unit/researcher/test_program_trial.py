@@ -81,6 +81,8 @@ def test_a_sound_program_is_tried_with_all_its_functions(client: SwarmClient, tm
     assert find_problems(stored, SOUND, check) == ()
     described = describe_trial(stored)
     assert "3 of 3 attempts pass the manipulation check" in described and "[model call 2]" in described
+    asked = result.attempts[0].calls[1]["request"][-1]
+    assert f"[model call 2] {asked['role']}: {asked['content']} -> " in described, "an agent's own prompts are shown"
 
 
 def test_only_train_tasks_are_tried(client: SwarmClient, tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_tools_of_the_planner_are_listed_and_called(study: SimulatedStudy) -> No
     toolbox = Toolbox([PlannerTool("hello", "Says hello.", ToolArguments, lambda _: "hello")])
     tools = tools_of(study.home, toolbox=toolbox)
 
-    assert [tool["name"] for tool in ask(tools, "tools")] == ["hello"]
+    assert [tool["name"] for tool in ask(tools, "tools")] == ["hello", "try_program", "propose"]
     assert tools.call("look", {"tool": "hello"}) == "hello"
     with pytest.raises(ToolRefused, match="asks nothing now"):
         tools.call("look", {"tool": "try_program"})

@@ -1,7 +1,8 @@
 """Exploration without servers: a policy and a proposer on a surface of recorded runs.
 
-A surface has one run per combination of levels and seed. Where a study would train an arm to a rung, the score of its
-run with seed 0 is looked up. The truth of an arm is the mean of all seeds at the end of training.
+A surface has one run per combination of levels and seed. Its factors are settings, and the program where there is one.
+Where a study would train an arm to a rung, the score of its run with seed 0 is looked up. The truth of an arm is the
+mean of all seeds at the end of training.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from researcher.charter import Factor, PolicyName, ProposerName
-from researcher.question.factors import SPECS
+from researcher.charter import Factor, Level, PolicyName, ProposerName
+from researcher.question.factors import PROGRAM, SPECS
 from researcher.question.flags import make_factor
 from researcher.search.policies import Scope, build_policy
 from researcher.search.proposers import Levels, Proposer, build_proposer, count_combinations
 from researcher.search.proposers.base import combine_all
+from researcher.search.space import PLAIN_PROGRAM
 from researcher.search.tree import Expand, Promote, RungScore, SearchNode, SearchTree
 
 FOLDER = Path(__file__).parent / "surfaces"
@@ -28,9 +30,11 @@ RUNGS = (0.25, 0.5, 1.0)
 EPISODES = 200
 USUAL: Mapping[str, Any] = {
     "lr": 1e-3, "num_repeat": 8, "batch_size": 16, "mini_batch_num": 4, "temperature": 1.0, "ppo_epochs": 1,
-    "algorithm": "grpo", "use_kl_loss": False, "entropy_coeff": 0.0, "clip_ratio": 0.2,
+    "algorithm": "grpo", "use_kl_loss": False, "entropy_coeff": 0.0, "clip_ratio": 0.2, PROGRAM: PLAIN_PROGRAM,
 }  # fmt: skip
-"""The baseline's settings."""
+"""The baseline's settings and its program."""
+OF_PROGRAMS = "programs_"
+"""The names of surfaces with programs begin with this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +68,16 @@ class Surface:
         return RungScore(share, round(100 * share), score, math.sqrt(smoothed * (1 - smoothed) / EPISODES))
 
 
-def surfaces() -> tuple[str, ...]:
-    return tuple(sorted(path.stem for path in FOLDER.glob("*.jsonl")))
+def surfaces(*, of_programs: bool = False) -> tuple[str, ...]:
+    names = (path.stem for path in FOLDER.glob("*.jsonl"))
+    return tuple(sorted(name for name in names if name.startswith(OF_PROGRAMS) is of_programs))
 
 
 @cache
 def load_surface(name: str) -> Surface:
     runs = [json.loads(line) for line in (FOLDER / f"{name}.jsonl").read_text().splitlines()]
     values = {setting: list(dict.fromkeys(run["settings"][setting] for run in runs)) for setting in runs[0]["settings"]}
-    space = tuple(make_factor(SPECS[setting], levels) for setting, levels in values.items())
+    space = tuple(_factor(name, levels) for name, levels in values.items())
     finals: dict[tuple[str, ...], list[float]] = {}
     scores: dict[tuple[str, ...], list[float]] = {}
     steps: dict[tuple[str, ...], int] = {}
@@ -95,6 +100,12 @@ def load_surface(name: str) -> Surface:
     }
     truth = {key: sum(found) / len(found) for key, found in finals.items()}
     return Surface(space, scores, truth, steps, usual)
+
+
+def _factor(name: str, levels: Sequence[Any]) -> Factor:
+    if name == PROGRAM:
+        return Factor(PROGRAM, tuple(Level(level, {PROGRAM: level}, {}) for level in levels))
+    return make_factor(SPECS[name], list(levels))
 
 
 @dataclass(frozen=True, slots=True)

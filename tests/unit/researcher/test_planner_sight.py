@@ -89,7 +89,7 @@ SIGHTS = (
     Sight("notebook of earlier rounds", "tool notebook", ("[1] lesson (llm): short prompts win", "it diverged")),
     Sight("lessons", "prompt explore", ("[1, lesson, llm:recorded] 0.01 diverges.",)),
     Sight("findings, recipe and code", "tool findings", ('"lr": 0.003', CHANGED_PROGRAM), {"code_of": FINDING}),
-    Sight("environment with tasks", "tool environment", ("words: Spell a word.", "[user] q train", "perfect: train answer")),
+    Sight("environment with tasks", "tool environment", ("words: Spell a word.", "[user] q train", "train answer")),
     Sight("grader", "tool environment", ("grader, grade.py:", "def grade"), {"with_grader": True}),
     Sight("facts about the model", "tool model", ("0.48 million", "knows no facts", "before training: lr=0.001 0.3")),
     Sight("limits", "prompt frame", ("- most runs of the study: 9", "- most hours: 2.0", "- steps: 12")),

@@ -54,6 +54,11 @@ def test_the_default_search_ends_near_the_best_arm(name):
     assert load_surface(name).best - fmean(found(name, *DEFAULT, seeds=range(3))) <= WITHIN
 
 
+@pytest.mark.parametrize("name", surfaces(of_programs=True))
+def test_the_default_search_ends_near_the_best_program_with_its_settings(name):
+    assert load_surface(name).best - fmean(found(name, *DEFAULT, seeds=range(3))) <= WITHIN
+
+
 @pytest.mark.parametrize("name", ["two_seeds/add", "two_seeds/count"])
 @pytest.mark.xfail(strict=True, reason="0.05 and 0.07 from the best arm, which the noise of two seeds may have chosen")
 def test_the_default_search_ends_near_the_best_arm_of_unseen_grids(name):

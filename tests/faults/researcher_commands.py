@@ -41,7 +41,10 @@ class ResearcherCommands:
 
     def finish(self, *arguments: str) -> str:
         """Run a command to its end and return what it printed. It must end with 0."""
-        process = self.start(*arguments)
+        return self.await_end(self.start(*arguments))
+
+    def await_end(self, process: subprocess.Popen[str]) -> str:
+        """Wait for the end of a command and return what it printed. It must end with 0."""
         out, _ = process.communicate(timeout=TIMEOUT_S)
         assert process.returncode == 0, f"{out[-2000:]}\n{self.messages()[-2000:]}"
         return out

@@ -182,7 +182,7 @@ def test_search_that_is_killed_within_a_rung_trains_that_rung_once(
 def test_search_under_kills_of_researcher_and_server_has_the_tree_of_one_without(
     researcher: ResearcherCommands, undisturbed: ResearcherCommands, tmp_path: Path
 ) -> None:
-    words = search(tmp_path / "given", programs=2, rungs="0.25,0.5,1", full_runs=2)
+    words = search(tmp_path / "given", programs=2, rungs="0.25,0.5,1", full_runs=3)
     chance = random.Random(SEED)
     control = undisturbed.start(*words)
 

@@ -1,8 +1,9 @@
 """Exploration without servers: a policy and a proposer on a surface of recorded runs.
 
-A surface has one run per combination of levels and seed. Where a study would train an arm to a rung, the score of its
-run with seed 0 is looked up. The truth of an arm is its mean at the end of training: over the fresh seeds, which the
-best arms have and which are scored on more episodes, or else over the seeds of the grid.
+A surface has one run per combination of levels and seed. Its factors are settings, and the program where there is one.
+Where a study would train an arm to a rung, the score of its run with seed 0 is looked up. The truth of an arm is its
+mean at the end of training: over the fresh seeds, which the best arms have and which are scored on more episodes, or
+else over the seeds of the grid.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from researcher.charter import Factor, PolicyName, ProposerName
-from researcher.question.factors import SPECS
+from researcher.charter import Factor, Level, PolicyName, ProposerName
+from researcher.question.factors import PROGRAM, SPECS
 from researcher.question.flags import make_factor
 from researcher.search.policies import Scope, build_policy
 from researcher.search.proposers import Levels, Proposer, build_proposer, count_combinations
 from researcher.search.proposers.base import combine_all
+from researcher.search.space import PLAIN_PROGRAM
 from researcher.search.tree import Expand, Promote, RungScore, SearchNode, SearchTree
 
 FOLDER = Path(__file__).parent / "surfaces"
@@ -31,9 +33,11 @@ EPISODES = 200
 GRID_SEEDS = (0, 1)
 USUAL: Mapping[str, Any] = {
     "lr": 1e-3, "num_repeat": 8, "batch_size": 16, "mini_batch_num": 4, "temperature": 1.0, "ppo_epochs": 1,
-    "algorithm": "grpo", "use_kl_loss": False, "entropy_coeff": 0.0, "clip_ratio": 0.2,
+    "algorithm": "grpo", "use_kl_loss": False, "entropy_coeff": 0.0, "clip_ratio": 0.2, PROGRAM: PLAIN_PROGRAM,
 }  # fmt: skip
-"""The baseline's settings."""
+"""The baseline's settings and its program."""
+OF_PROGRAMS = "programs_"
+"""The names of surfaces with programs begin with this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +71,16 @@ class Surface:
         return RungScore(share, round(100 * share), score, math.sqrt(smoothed * (1 - smoothed) / EPISODES))
 
 
-def surfaces() -> tuple[str, ...]:
-    return tuple(sorted(path.stem for path in FOLDER.glob("*.jsonl")))
+def surfaces(*, of_programs: bool = False) -> tuple[str, ...]:
+    names = (path.stem for path in FOLDER.glob("*.jsonl"))
+    return tuple(sorted(name for name in names if name.startswith(OF_PROGRAMS) is of_programs))
 
 
 @cache
 def load_surface(name: str) -> Surface:
     runs = [json.loads(line) for line in (FOLDER / f"{name}.jsonl").read_text().splitlines()]
     values = {setting: list(dict.fromkeys(run["settings"][setting] for run in runs)) for setting in runs[0]["settings"]}
-    space = tuple(make_factor(SPECS[setting], levels) for setting, levels in values.items())
+    space = tuple(_factor(name, levels) for name, levels in values.items())
     finals: dict[tuple[str, ...], dict[int, float]] = {}
     scores: dict[tuple[str, ...], list[float]] = {}
     steps: dict[tuple[str, ...], int] = {}
@@ -104,6 +109,12 @@ def true_mean(finals: Mapping[int, float]) -> float:
     """Return the best estimate of an arm's mean from its final scores by seed."""
     fresh = [score for seed, score in finals.items() if seed not in GRID_SEEDS]
     return fmean(fresh or finals.values())
+
+
+def _factor(name: str, levels: Sequence[Any]) -> Factor:
+    if name == PROGRAM:
+        return Factor(PROGRAM, tuple(Level(level, {PROGRAM: level}, {}) for level in levels))
+    return make_factor(SPECS[name], list(levels))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from pydantic import Field
 from experiments_db import Finding
 from researcher.planner.tools.base import PlannerTool, ToolArguments, ToolRefused
 from researcher.planner.tools.sources import ToolSources
-from researcher.planner.tools.texts import as_data, clip, number, page
+from researcher.planner.tools.texts import as_data, clip, number, page, settings_as_text
 
 MAX_SHOWN = 30
 RECIPE_CHARS = 500
@@ -24,7 +24,9 @@ class FindingsArguments(ToolArguments):
     environment: str = Field(default="", description="Part of the name of the environment; empty means any.")
     model: str = Field(default="", description="Part of the name of the model.")
     factor: str = Field(default="", description="A word in the recipe or the summary, such as lr or reward.")
-    code_of: str = Field(default="", description="Id of a finding: shows the program of its arm instead.")
+    code_of: str = Field(
+        default="", description="Id of a finding: shows its whole recipe and the program of its arm instead."
+    )
     offset: int = Field(default=0, ge=0, description="With code_of: the character to begin with.")
 
 
@@ -73,7 +75,10 @@ def _environment(sources: ToolSources, study_id: str) -> str:
 def _show(finding: Finding, environment: str) -> str:
     interval = f"[{number(finding.ci_low)}, {number(finding.ci_high)}]"
     retracted = "" if finding.retracted_at is None else f" RETRACTED: {finding.retraction}"
-    recipe = clip(json.dumps(dict(finding.recipe), ensure_ascii=False), RECIPE_CHARS) if finding.recipe else ""
+    # What was compared comes first, so that it is not what is left out.
+    compared = {name: finding.recipe[name] for name in ("arm", "baseline") if name in finding.recipe}
+    whole = json.dumps({**compared, **finding.recipe}, ensure_ascii=False)
+    recipe = clip(whole, RECIPE_CHARS) if finding.recipe else ""
     return (
         f"{finding.id} in {environment}, study {finding.study_id}: {finding.verdict}, effect {number(finding.effect)} "
         f"{interval}, p {number(finding.p_adjusted)}, {len(finding.run_ids)} runs: {finding.summary} "
@@ -87,4 +92,6 @@ def _code(sources: ToolSources, found: list[Finding], arguments: FindingsArgumen
         raise ToolRefused(f"there is no finding {arguments.code_of!r}: findings without code_of lists them")
     arms = sources.store.list_experiments(finding.study_id)
     code = next((arm.program_code for arm in arms if arm.id == finding.experiment_id), "")
-    return page(code, arguments.offset) if code else "the arm of this finding has no program of its own"
+    recipe = settings_as_text(finding.recipe) or "not on record"
+    program = code or "the arm of this finding has no program of its own"
+    return page(f"recipe:\n{recipe}\nprogram:\n{program}", arguments.offset)

@@ -273,6 +273,21 @@ def test_findings_of_all_studies_are_found_retracted_ones_marked(study: Simulate
         assert "print('it')" in toolbox.call("findings", {"code_of": kept.id})
 
 
+def test_a_listed_finding_says_what_was_compared_and_of_one_its_whole_recipe_is_shown(
+    study: SimulatedStudy, toolbox: Toolbox
+) -> None:
+    (finding,) = [
+        each
+        for each in study.store.list_findings(study_id=study.study_id)
+        if each.experiment_id == study.arm("lr=0.003").id and each.split == "validation"
+    ]
+    listed = toolbox.call("findings", {"factor": "lr=0.003"})
+    whole = toolbox.call("findings", {"code_of": finding.id})
+
+    assert '"arm": {"name": "lr=0.003", "factors": {"lr": 0.003}' in listed and "characters left out" in listed
+    assert all(f"{name}: " in whole for name in finding.recipe) and "return 2 * grade.score" in whole
+
+
 def test_a_draft_and_a_proposal_are_asked_for_with_checked_arguments(study: SimulatedStudy) -> None:
     asked: list[tuple[str, int, ManipulationCheck | None]] = []
 

@@ -54,6 +54,11 @@ def test_the_default_search_ends_near_the_best_arm_of_all_grids_but_one():
     assert len(distance) == 6 and sum(far > WITHIN for far in distance.values()) <= 1, distance
 
 
+@pytest.mark.parametrize("name", surfaces(of_programs=True))
+def test_the_default_search_ends_near_the_best_program_with_its_settings(name):
+    assert load_surface(name).best - fmean(found(name, *DEFAULT, seeds=range(3))) <= WITHIN
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("proposer", ProposerName)
 def test_the_same_seed_gives_the_same_tree_and_no_arm_twice(policy, proposer):

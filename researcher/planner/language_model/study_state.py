@@ -11,9 +11,15 @@ from collections.abc import Mapping, Sequence
 
 from experiments_db import NotebookEntry, NoteKind
 from researcher.charter import Charter, SearchRules
-from researcher.plan import Arm
+from researcher.plan import Arm, Stage
 from researcher.planner.base import History
-from researcher.planner.language_model.briefing import number_as_words, quote_data, quote_text, show_results
+from researcher.planner.language_model.briefing import (
+    count_of,
+    number_as_words,
+    quote_data,
+    quote_text,
+    show_results,
+)
 from researcher.question.factors import PROGRAM
 from researcher.search.tree import Expand, Move, Promote, RungScore, SearchNode, SearchTree
 
@@ -57,6 +63,13 @@ def _search_rules(rules: SearchRules) -> list[str]:
         "After the exploration, code makes the plan that confirms: the baseline, the best arm and the best arm without "
         "each of its parts, on fresh seeds and on tasks that no exploring score used.",
     ]
+
+
+def show_notes_beside_tree(history: History) -> str:
+    """Return the notebook without the scores and failures that the tree of experiments shows."""
+    explored = {plan.iteration for plan in history.plans if plan.stage is Stage.EXPLORE}
+    in_tree = (NoteKind.TRIED, NoteKind.FAILED)
+    return show_notebook([note for note in history.notes if note.kind not in in_tree or note.iteration not in explored])
 
 
 def show_notebook(notes: Sequence[NotebookEntry]) -> str:
@@ -151,18 +164,24 @@ def _show_score(score: RungScore) -> str:
 
 
 def show_history(history: History) -> str:
-    """Return earlier plans with their results, diagnoses of runs, and findings of earlier studies."""
+    """Return earlier plans with their results, diagnoses of runs, and findings of earlier studies.
+
+    Plans that explore are left out: they stand in the tree.
+    """
     parts: list[str] = []
     for plan in history.plans:
-        arms = "; ".join(f"{arm.name} {json.dumps(dict(arm.factors))}" for arm in plan.arms)
-        parts.append(f"Iteration {plan.iteration + 1} ({plan.stage}) ran with {len(plan.seeds)} seeds: {arms}")
-    if history.analyses:
+        if plan.stage is not Stage.EXPLORE:
+            arms = "; ".join(f"{arm.name} {json.dumps(dict(arm.factors))}" for arm in plan.arms)
+            parts.append(f"Iteration {plan.iteration + 1} ({plan.stage}), {count_of(len(plan.seeds), 'seed')}: {arms}")
+    if history.analyses and history.analyses[-1].stage is not Stage.EXPLORE:
         parts.append(show_results(history.analyses[-1]))
     if history.diagnoses:
         parts.append("What the monitor noted of runs:\n" + quote_data(history.diagnoses))
     if history.earlier_findings:
         parts.append("Findings of earlier studies on this task:\n" + quote_data(history.earlier_findings))
-    return "\n\n".join(parts) if parts else "Nothing has been run yet."
+    if not history.plans:
+        parts.append("Nothing has been run yet.")
+    return "\n\n".join(parts)
 
 
 def show_budget(charter: Charter, history: History) -> str:

@@ -49,6 +49,7 @@ from researcher.planner.language_model.planning import MAX_SEEDS, parse_plan
 from researcher.planner.language_model.study_state import (
     show_budget,
     show_history,
+    show_measures,
     show_moves,
     show_notes_beside_tree,
     show_rules,
@@ -179,7 +180,7 @@ class LLMPlanner:
             program=program_of(arm),
             purpose=arm.rationale,
             manipulation=show_manipulation(arm.manipulation),
-            rules=show_rules(charter),
+            rules=show_measures(charter),
             job=show_job(arm.job),
             contract=self._contract,
             parents=self._show_parents(arm, parent),

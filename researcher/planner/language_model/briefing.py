@@ -165,7 +165,7 @@ def show_manipulation(check: ManipulationCheck | None) -> str:
         most = "" if check.at_most is None else f" and at most {check.at_most}"
         what = f"the pattern `{check.pattern}` occurs" if check.pattern else "there are messages"
         how = f"{what} at least {check.at_least}{most} times in {_SPEAKERS[check.speaker]}"
-    return f"{check.statement}; an attempt passes if {how}, and {check.share:.0%} of the attempts must pass"
+    return f"{check.statement} (an attempt passes if {how}; {check.share:.0%} of the attempts must pass)"
 
 
 def show_results(analysis: Analysis) -> str:

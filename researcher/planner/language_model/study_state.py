@@ -7,7 +7,7 @@ text has a bound. This module asks nobody and decides nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from experiments_db import NotebookEntry, NoteKind
 from researcher.charter import Charter, SearchRules
@@ -37,22 +37,33 @@ def show_rules(charter: Charter) -> str:
     """Return how runs are measured and arms are judged, one line for each rule."""
     rule = charter.rule
     lines = [
-        f"A run is judged by: {charter.judged} ({charter.direction}), over {charter.eval_episodes} tasks of the "
-        f"{charter.search_split} split, which no arm trains on.",
+        *_measures(charter),
         f"An arm is kept if its corrected p ({rule.correction}) is below {rule.alpha:g} and its difference to the "
         f"baseline is at least {rule.min_effect:g}. Code decides this, never a planner.",
         f"Every arm gets the same number of: {charter.compared_at or 'steps'}"
         f"{f' ({charter.amount:g})' if charter.amount else ''}.",
     ]
-    if charter.eval_every:
-        lines.append(f"Runs are scored in mid-training as well, every {charter.eval_every} steps.")
-    if charter.attempt_calls is not None:
-        lines.append(f"An attempt of any arm may make {charter.attempt_calls} model calls.")
-    if charter.attempt_tokens is not None:
-        lines.append(f"An attempt of any arm may sample {charter.attempt_tokens} tokens.")
     if charter.search is not None:
         lines += _search_rules(charter.search)
     return "\n".join(f"- {line}" for line in lines)
+
+
+def show_measures(charter: Charter) -> str:
+    """Return how runs are measured and what an attempt may use: what the author of a program needs of the rules."""
+    return "\n".join(f"- {line}" for line in _measures(charter))
+
+
+def _measures(charter: Charter) -> Iterator[str]:
+    yield (
+        f"A run is judged by: {charter.judged} ({charter.direction}), over {charter.eval_episodes} tasks of the "
+        f"{charter.search_split} split, which no arm trains on."
+    )
+    if charter.eval_every:
+        yield f"Runs are scored in mid-training as well, every {charter.eval_every} steps."
+    if charter.attempt_calls is not None:
+        yield f"An attempt of any arm may make {charter.attempt_calls} model calls."
+    if charter.attempt_tokens is not None:
+        yield f"An attempt of any arm may sample {charter.attempt_tokens} tokens."
 
 
 def _search_rules(rules: SearchRules) -> list[str]:

@@ -25,7 +25,7 @@ from experiments_db import (
 from prompts import load
 from researcher.analysis import Analysis
 from researcher.charter import Budget, Charter
-from researcher.plan import Arm, ArmProgram, ManipulationCheck, ProgramProblem
+from researcher.plan import Arm, ArmProgram, ManipulationCheck, ProgramProblem, Speaker, Stage
 from researcher.planner.base import History
 from researcher.planner.language_model.briefing import MAX_CODE_CHARS
 from researcher.planner.language_model.stored_arms import StoredArms
@@ -83,6 +83,28 @@ def test_plan_sees_notebook_findings_rules_and_the_budget_of_its_stage(charter: 
     assert "40 runs in all, of which 3 are used" in shown and "Time: 3 hours" in shown
     assert "50% for exploration, 35% for the confirmation" in shown and "10 full runs left" in shown
     assert "one of 0.25, 0.5, 1" in shown and "no verdict rests on them" in shown
+
+
+def test_explored_arms_stand_in_the_tree_alone(charter: Charter, history: History) -> None:
+    tried = (note(3, NoteKind.TRIED, "fast: score 0.410"), note(4, NoteKind.FAILED, f"twice: {FAILED}"))
+    noted = replace(history, notes=(*history.notes, *tried))
+    explored = replace(ANALYSIS, stage=Stage.EXPLORE)
+    answers = RecordedAnswers(decide=[{"action": "refine", "reason": "r"}])
+    LLMPlanner(answers).decide(charter, explored, noted)
+
+    for shown in (asked_to_explore(charter, noted), answers.last):
+        assert shown.count("- fast <- baseline") == 1 and shown.count(FAILED) == 1
+        assert "score 0.410" not in shown and "Higher rates learn sooner." in shown
+    assert "its scores stand in the tree" in answers.last
+
+
+def test_author_of_a_program_sees_how_its_transcripts_are_counted(charter: Charter, history: History) -> None:
+    check = ManipulationCheck("It asks twice.", pattern="Again", speaker=Speaker.MODEL, at_least=2, share=0.75)
+    answers = RecordedAnswers(write_program=[PROGRAM])
+    LLMPlanner(answers).write_program(charter, replace(history.plans[0].arms[2], manipulation=check), None)
+
+    wanted = "It asks twice. (an attempt passes if the pattern `Again` occurs at least 2 times in the model's replies"
+    assert wanted in answers.last and "75% of the attempts must pass" in answers.last
 
 
 @pytest.mark.parametrize(

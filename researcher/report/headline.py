@@ -223,7 +223,7 @@ def difference_of(arm: ArmFacts) -> float | None:
 
 def unseen(found: Comparison) -> str:
     """Return the share of runs that may fail although so few did."""
-    return f"with so few runs, up to {100 * found.unseen_failures:.0f} % of all may fail or collapse unseen"
+    return f"with so few seeds, up to {100 * found.unseen_failures:.0f} % of its runs may fail or collapse unseen"
 
 
 def is_better_trained(facts: StudyFacts, found: Comparison) -> bool:

@@ -188,7 +188,9 @@ def _budget(facts: StudyFacts) -> list[tuple[str, str, str]]:
         limit = getattr(limits, limit_name) if limit_name else None
         used = facts.used.get(kind)
         if used or limit is not None:
-            lines.append((label, format_amount(used or 0), "none" if limit is None else f"{limit:,g}"))
+            amount = used or 0
+            shown = f"{amount:,.0f}" if amount >= 1000 else f"{amount:.4g}"
+            lines.append((label, shown, "none" if limit is None else f"{limit:,g}"))
     return lines
 
 

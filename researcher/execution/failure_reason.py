@@ -11,10 +11,12 @@ import re
 MAX_CHARS = 600
 _TRACEBACK = "Traceback (most recent call last)"
 _BEGIN = re.compile(r"(?:\|\s*)?Traceback \(most recent call last\):?")
-# The error is at the start of a line or, in text without line breaks, after the code of the last frame.
+# The error is at the start of a line or, in text without line breaks, after the code of the last frame. The line of a
+# program that was run elsewhere stands before it.
 _RAISED = re.compile(
-    r"(?:^|[\s|])((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt|Exit|Warning|Failure|Invalid|Broken|"
-    r"Rejected|Unavailable|Stop\w*))(?=:\s|\s*$|\s*\|)"
+    r"(?:^|[\s|])((?:\w+\.py, line \d+: )?(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*"
+    r"(?:Error|Exception|Interrupt|Exit|Warning|Failure|Invalid|Broken|Rejected|Unavailable|Stop\w*)"
+    r"(?=:\s|\s*$|\s*\|))"
 )
 
 

@@ -40,17 +40,18 @@ from researcher.planner.language_model.briefing import (
     quote_text,
     show_choice,
     show_job,
+    show_manipulation,
     show_results,
 )
 from researcher.planner.language_model.exploring import parse_round, plan_promotions
 from researcher.planner.language_model.framing import check_request, parse_frame
 from researcher.planner.language_model.planning import MAX_SEEDS, parse_plan
 from researcher.planner.language_model.study_state import (
-    shares_scored,
     show_budget,
     show_history,
+    show_measures,
     show_moves,
-    show_notebook,
+    show_notes_beside_tree,
     show_rules,
     show_tree,
 )
@@ -178,8 +179,8 @@ class LLMPlanner:
             description=self._describe(charter),
             program=program_of(arm),
             purpose=arm.rationale,
-            manipulation="nothing" if arm.manipulation is None else arm.manipulation.statement,
-            rules=show_rules(charter),
+            manipulation=show_manipulation(arm.manipulation),
+            rules=show_measures(charter),
             job=show_job(arm.job),
             contract=self._contract,
             parents=self._show_parents(arm, parent),
@@ -195,7 +196,7 @@ class LLMPlanner:
                 arm=arm.name,
                 task=charter.environment_name,
                 purpose=arm.rationale,
-                manipulation="nothing" if arm.manipulation is None else arm.manipulation.statement,
+                manipulation=show_manipulation(arm.manipulation),
                 problems=quote_text("\n".join(f"{problem.stage}: {problem.message}" for problem in problems)),
                 code=quote_code(program.code),
                 contract=self._contract,
@@ -208,9 +209,10 @@ class LLMPlanner:
             "interpret",
             question=charter.question,
             rules=show_rules(charter),
-            results=show_results(analysis, shares_scored(history)),
+            results=show_results(analysis),
+            tree="" if charter.search is None else show_tree(history),
             history=show_history(_without_analyses(history)),
-            notebook=show_notebook(history.notes),
+            notebook=show_notes_beside_tree(history),
         )
         return self._chat.ask("interpret", question, parse_claims)
 
@@ -224,7 +226,7 @@ class LLMPlanner:
                 f"{item.kind}{', grave' if item.is_grave else ''}: {item.sentence}" for item in objections
             ),
             tree=show_tree(history),
-            notebook=show_notebook(history.notes),
+            notebook=show_notes_beside_tree(history),
             code=self._show_program(arm, "The program of the arm"),
         )
         answer = self._chat.ask("respond", question, lambda text: parse_answer(text, RespondAnswer))
@@ -236,10 +238,10 @@ class LLMPlanner:
             question=charter.question,
             iterations=str(len(history.plans)),
             rules=show_rules(charter),
-            results=show_results(analysis, shares_scored(history)),
+            results=show_results(analysis),
             history=show_history(_without_analyses(history)),
             tree="" if charter.search is None else show_tree(history),
-            notebook=show_notebook(history.notes),
+            notebook=show_notes_beside_tree(history),
             budget=show_budget(charter, history),
             actions="refine, confirm or stop" if charter.search is not None else "refine or stop",
         )
@@ -262,7 +264,7 @@ class LLMPlanner:
             "description": self._describe(charter),
             "baseline": charter.baseline,
             "rules": show_rules(charter),
-            "notebook": show_notebook(history.notes),
+            "notebook": show_notes_beside_tree(history),
             "budget": show_budget(charter, history),
         }
 
@@ -280,7 +282,9 @@ class LLMPlanner:
         if parent is None:
             return "This is the first program of the study."
         derived = "derived" if arm.operator is None else f"derived by operator {arm.operator}"
-        parts = [f"The program of its parent {parent.arm}, from which it is {derived}:\n\n{quote_code(parent.code)}"]
+        title = f"The program of its parent {parent.arm}, from which it is {derived}"
+        is_plain = parent.code == self._plain
+        parts = [f"{title}, is the plain program." if is_plain else f"{title}:\n\n{quote_code(parent.code)}"]
         if arm.second_parent is not None:
             parts.append(self._show_program(arm.second_parent, "The program of its second parent"))
         records = self._records if arm.operator is Operator.DEBUG else None

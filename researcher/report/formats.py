@@ -93,9 +93,10 @@ def count_kinds(kinds: Mapping[str, int]) -> str:
 
 
 def join_names(names: Iterable[str]) -> str:
-    """Return names as a list in a sentence."""
+    """Return names as a list in a sentence; names with a comma of their own are parted by semicolons."""
     *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last
+    between = "; " if any("," in name for name in (*first, last)) else ", "
+    return f"{between.join(first)}{';' if between == '; ' else ''} and {last}" if first else last
 
 
 def escape_markdown(value: object) -> str:

@@ -207,13 +207,10 @@ def _of_single(facts: StudyFacts, baseline: ArmFacts, arm: ArmFacts) -> str:
 
 
 def effect_of(facts: StudyFacts, found: Comparison) -> str:
-    """Return a difference with its interval and its p value."""
+    """Return a difference with its interval and its p value; the table of comparisons says how it was corrected."""
     rule = facts.charter.rule
-    corrected = "" if rule.correction == "none" else " corrected by Holm over the comparisons of its plan"
-    if not is_known(found.p_adjusted):
-        corrected = ""
-    elif len(rule.shares) > 1:
-        corrected += f"{' and' if corrected else ''} for the plan's share of alpha"
+    is_corrected = is_known(found.p_adjusted) and (rule.correction != "none" or len(rule.shares) > 1)
+    corrected = " corrected" if is_corrected else ""
     return (
         f"{format_difference(found.difference)} ({100 * (1 - rule.alpha):g} % interval "
         f"{format_interval(found.ci_low, found.ci_high, signed=True)}, {describe_p(found.p_adjusted)}{corrected})"
@@ -226,7 +223,7 @@ def difference_of(arm: ArmFacts) -> float | None:
 
 def unseen(found: Comparison) -> str:
     """Return the share of runs that may fail although so few did."""
-    return f"up to {100 * found.unseen_failures:.0f} % of its runs may fail or collapse unseen"
+    return f"with so few seeds, up to {100 * found.unseen_failures:.0f} % of its runs may fail or collapse unseen"
 
 
 def is_better_trained(facts: StudyFacts, found: Comparison) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import unified_diff
@@ -19,7 +20,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 import swarm
-from experiments_db import BudgetKind
+from experiments_db import BudgetKind, Event
 from researcher.execution.failure_reason import in_one_line
 from researcher.judge.sample_size import describe_target
 from researcher.question.wording import describe_question
@@ -94,8 +95,8 @@ def _pictures(pictures: Sequence[Picture]) -> dict[str, list[Picture]]:
 
 
 _METHOD = "The runs of an arm and of the baseline are independent samples with variances of their own (Welch's t)"
-SHOWN_ELSEWHERE = frozenset({"run.failed", "study.no_result", "arm.disqualified"})
-"""Kinds of warnings that stand elsewhere: in the list of broken trainings, the answer or the decisions."""
+SHOWN_ELSEWHERE = frozenset({"run.failed", "study.no_result", "arm.disqualified", "arm.rejected", "arm.withdrawn"})
+"""Kinds of warnings that stand elsewhere: in the lists of trainings and arms, the answer, the decisions or reviews."""
 
 
 def _sample_size(facts: StudyFacts) -> str:
@@ -150,7 +151,7 @@ def _page(facts: StudyFacts) -> dict[str, Any]:
             for phase, cost in (("training", arm.cost.training), ("evaluation", arm.cost.evaluation))
             if cost is not None
         ],
-        "warnings": [item for item in facts.warnings if item.kind not in SHOWN_ELSEWHERE],
+        "warnings": _warnings(facts),
         "interpretations": _interpretations(facts),
         "decisions": [(item, item.details.get("author") == AUTOMATIC) for item in facts.decisions],
         "speed": compare_speed({arm.name: list(arm.held_out.values()) for arm in facts.arms}, charter.baseline),
@@ -160,6 +161,14 @@ def _page(facts: StudyFacts) -> dict[str, Any]:
         **search_page(facts),
         "common_job": _common_job([arm for arm in facts.arms if arm not in facts.rejected_arms]),
     }
+
+
+def _warnings(facts: StudyFacts) -> list[tuple[Event, int]]:
+    """Return the warnings that stand nowhere else, each once with how often it came."""
+    shown = [item for item in facts.warnings if item.kind not in SHOWN_ELSEWHERE]
+    times = Counter((item.kind, item.message) for item in shown)
+    first = {(item.kind, item.message): item for item in reversed(shown)}
+    return [(first[key], number) for key, number in times.items()]
 
 
 def _interpretations(facts: StudyFacts) -> list[tuple[int, tuple[CheckedClaim, ...]]]:
@@ -179,7 +188,9 @@ def _budget(facts: StudyFacts) -> list[tuple[str, str, str]]:
         limit = getattr(limits, limit_name) if limit_name else None
         used = facts.used.get(kind)
         if used or limit is not None:
-            lines.append((label, f"{used or 0:,.4g}", "none" if limit is None else f"{limit:,g}"))
+            amount = used or 0
+            shown = f"{amount:,.0f}" if amount >= 1000 else f"{amount:.4g}"
+            lines.append((label, shown, "none" if limit is None else f"{limit:,g}"))
     return lines
 
 

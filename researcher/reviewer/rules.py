@@ -20,6 +20,7 @@ from researcher.reviewer.base import Objection, ObjectionKind
 from researcher.reviewer.program_text import look_at_text
 from researcher.reviewer.reward_probe import RewardRunner, probe_reward
 from researcher.reviewer.training_record import look_at_trainings
+from researcher.reviewer.trial_prompts import look_at_prompts
 from researcher.study.costs.arms import NOT_FROM_MODEL_BELOW, gather_costs
 from swarm.environments import Environment
 from swarm.errors import SwarmError
@@ -66,6 +67,7 @@ class RulesReviewer:
         tree = ast.parse(experiment.program_code)
         yield from self._of_replies(experiment, look_at_agent(tree))
         yield from _of_blank_model(trials)
+        yield from look_at_prompts(trials, self.open_environment(experiment.train_environment or charter.environment))
         yield from look_at_text(tree, environment)
         if find_function(tree, "reward") is not None:
             train = self.open_environment(experiment.train_environment or charter.environment)

@@ -30,7 +30,7 @@ class Notebook:
         number = planned.iteration
         self._write(f"plan/{number}", NoteKind.REASON, planned.rationale, number, planned.author)
         for index, item in enumerate(planned.hypotheses):
-            text = " ".join(filter(None, [item.statement, item.prediction]))
+            text = item.statement + (f" Predicted: {item.prediction}" if item.prediction else "")
             self._write(f"plan/{number}/{index}", NoteKind.HYPOTHESIS, text, number, planned.author)
         self._note_lessons("plan", planned.lessons, number, planned.author)
 

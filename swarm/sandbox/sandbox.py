@@ -30,7 +30,7 @@ ENTRY = Path(__file__).with_name("entry.py")
 SOCKET_NAME = "server.sock"
 PORT_INSIDE = 10086
 URL_INSIDE = f"http://127.0.0.1:{PORT_INSIDE}"
-PROBE_TIMEOUT_S = 20.0
+PROBE_TIMEOUT_S = 60.0
 # User ids above those of accounts, containers and nobody. Each sandbox draws its own, so that no two share one.
 FIRST_USER = 1_879_048_192
 USERS = 2**24

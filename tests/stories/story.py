@@ -31,7 +31,7 @@ from mcp.types import TextContent
 from experiments_db import ExperimentStore, open_store
 
 HERE = Path(__file__).parent
-LIMIT_S = 900.0
+LIMIT_S = 1800.0
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 MARK = re.compile(r"\b(BEGIN|END) DATA [0-9a-f]+")
 SEEN_BEFORE = "[... {} lines as in an earlier prompt ...]"

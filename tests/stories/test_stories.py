@@ -15,7 +15,7 @@ from researcher.study.log import StudyLog
 from researcher.verification.verify import verify_study
 from stories.story import Story, load_story, play_by_agent, play_by_model
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
 
 @pytest.mark.parametrize("play", [play_by_model, play_by_agent])

@@ -10,11 +10,12 @@ import json
 import math
 import secrets
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from researcher.analysis import Analysis
 from researcher.charter import Asked, Budget, Charter, Factor, FrameRequest, Question, StudiedEnvironment, StudyKind
-from researcher.plan import Arm
+from researcher.plan import Arm, Contrast, ManipulationCheck, Speaker, Stage
 from researcher.planner.designs import lay_out
 from researcher.question.factors import PROGRAM, SPECS
 from researcher.question.flags import value_as_text
@@ -34,6 +35,13 @@ _NOT_TUNED = frozenset(
 """The factors that only a person may ask for.
 
 The study fixes some of them. Steps and lengths would let an arm buy a better score with more training or compute."""
+_SPEAKERS = MappingProxyType(
+    {
+        Speaker.MODEL: "the model's replies to the agent",
+        Speaker.AGENT: "the agent's answers to the session",
+        Speaker.ENVIRONMENT: "the messages of the session",
+    }
+)
 TUNABLE = tuple(name for name in SPECS if name not in _NOT_TUNED)
 """The settings that an arm may change if a person named no factors."""
 
@@ -143,27 +151,36 @@ def setting_of(job: Mapping[str, Any], name: str) -> Any:
 
 
 def show_job(job: Mapping[str, Any]) -> str:
-    return json.dumps(dict(job), indent=1)
+    # The name under which servers file a run says nothing about its training.
+    return json.dumps({name: value for name, value in job.items() if name != "project_name"}, indent=1)
 
 
-def seeds_as_words(count: int) -> str:
-    return f"{count} seed" if count == 1 else f"{count} seeds"
+def show_manipulation(check: ManipulationCheck | None) -> str:
+    """Return what the transcripts of an arm must show, and how it is counted."""
+    if check is None:
+        return "nothing"
+    if check.code:
+        how = "the function `check` of its plan returns true"
+    else:
+        most = "" if check.at_most is None else f" and at most {check.at_most}"
+        what = f"the pattern `{check.pattern}` occurs" if check.pattern else "there are messages"
+        how = f"{what} at least {check.at_least}{most} times in {_SPEAKERS[check.speaker]}"
+    return f"{check.statement} (an attempt passes if {how}; {check.share:.0%} of the attempts must pass)"
 
 
-def show_results(analysis: Analysis, shares: Mapping[str, float] | None = None) -> str:
-    """Return the judge's numbers, and the reasons for runs without a score.
-
-    `shares` are the parts of their training after which exploring arms were scored. Scores of different parts do not
-    compare.
-    """
+def show_results(analysis: Analysis) -> str:
+    """Return the judge's numbers, and the reasons for runs without a score."""
+    if analysis.stage is Stage.EXPLORE:
+        return "The last plan explored: its scores stand in the tree, and no verdict rests on them."
     lines = ["Held-out scores, measured by the evaluator (mean over seeds, interval, before training):"]
-    for arm in analysis.arms:
+    scored = [arm for arm in analysis.arms if arm.scores]
+    for arm in scored:
         before = list(arm.base_scores.values())
         base = number_as_words(sum(before) / len(before)) if before else "n/a"
         mean, low, high = map(number_as_words, (arm.mean, arm.ci_low, arm.ci_high))
-        scores = f"{mean} [{low}, {high}], before {base}"
-        at = f", after {shares[arm.arm]:.0%} of its training" if shares and arm.scores and arm.arm in shares else ""
-        lines.append(f"- {arm.arm}: {scores if arm.scores else 'no score'}; {seeds_as_words(len(arm.scores))}{at}")
+        lines.append(f"- {arm.arm}: {mean} [{low}, {high}], before {base}; {count_of(len(arm.scores), 'seed')}")
+    if unscored := [arm.arm for arm in analysis.arms if not arm.scores]:
+        lines.append(f"- without a score: {', '.join(unscored)}")
     lines.append("Comparisons with the baseline (difference, interval, corrected p, verdict):")
     lines += [
         f"- {item.arm} against {item.baseline}: {number_as_words(item.difference)} [{number_as_words(item.ci_low)}, "
@@ -174,11 +191,20 @@ def show_results(analysis: Analysis, shares: Mapping[str, float] | None = None) 
     if analysis.contrasts:
         lines.append("What the hypotheses predicted:")
         lines += [
-            f"- {item.contrast.relation.value} {', '.join(item.contrast.arms)}: {item.outcome.value}, {item.reason}"
-            for item in analysis.contrasts
+            f"- {_contrast_as_text(item.contrast)}: {item.outcome.value}, {item.reason}" for item in analysis.contrasts
         ]
     failed = [f"{arm}: {reason}" for arm, reasons in analysis.failed.items() for reason in reasons]
     return "\n".join([*lines, *(["Runs without a score:", quote_data(failed)] if failed else [])])
+
+
+def _contrast_as_text(contrast: Contrast) -> str:
+    against = f" against {', '.join(contrast.against)}" if contrast.against else ""
+    return f"{contrast.relation.value}: {', '.join(contrast.arms)}{against}"
+
+
+def count_of(number: int, what: str) -> str:
+    """Return a number with its noun, such as "1 seed"."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def quote_data(items: Iterable[str]) -> str:

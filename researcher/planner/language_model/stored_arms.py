@@ -41,8 +41,7 @@ class StoredArms:
             yield experiment.note
         for run in self.store.list_runs(experiment_id=experiment.id):
             if run.status is RunStatus.FAILED and run.exit_reason:
-                diagnosis = f": {run.diagnosis}" if run.diagnosis else ""
-                yield f"A run at step {run.rung or 'the end'} failed: {run.exit_reason}{diagnosis}"
+                yield f"A run of seed {run.seed} failed: {run.exit_reason}"
         for trial in self.store.list_program_trials(self.study_id, experiment_id=experiment.id)[-1:]:
             if trial.error:
                 yield f"{trial.broken} of {trial.attempts} attempts broke in its trial: {trial.error}"

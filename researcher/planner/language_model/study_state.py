@@ -7,17 +7,17 @@ text has a bound. This module asks nobody and decides nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from experiments_db import NotebookEntry, NoteKind
 from researcher.charter import Charter, SearchRules
 from researcher.plan import Arm, Stage
 from researcher.planner.base import History
 from researcher.planner.language_model.briefing import (
+    count_of,
     number_as_words,
     quote_data,
     quote_text,
-    seeds_as_words,
     show_results,
 )
 from researcher.question.factors import PROGRAM
@@ -37,22 +37,33 @@ def show_rules(charter: Charter) -> str:
     """Return how runs are measured and arms are judged, one line for each rule."""
     rule = charter.rule
     lines = [
-        f"A run is judged by: {charter.judged} ({charter.direction}), over {charter.eval_episodes} tasks of the "
-        f"{charter.search_split} split, which no arm trains on.",
+        *_measures(charter),
         f"An arm is kept if its corrected p ({rule.correction}) is below {rule.alpha:g} and its difference to the "
         f"baseline is at least {rule.min_effect:g}. Code decides this, never a planner.",
         f"Every arm gets the same number of: {charter.compared_at or 'steps'}"
         f"{f' ({charter.amount:g})' if charter.amount else ''}.",
     ]
-    if charter.eval_every:
-        lines.append(f"Runs are scored in mid-training as well, every {charter.eval_every} steps.")
-    if charter.attempt_calls is not None:
-        lines.append(f"An attempt of any arm may make {charter.attempt_calls} model calls.")
-    if charter.attempt_tokens is not None:
-        lines.append(f"An attempt of any arm may sample {charter.attempt_tokens} tokens.")
     if charter.search is not None:
         lines += _search_rules(charter.search)
     return "\n".join(f"- {line}" for line in lines)
+
+
+def show_measures(charter: Charter) -> str:
+    """Return how runs are measured and what an attempt may use: what the author of a program needs of the rules."""
+    return "\n".join(f"- {line}" for line in _measures(charter))
+
+
+def _measures(charter: Charter) -> Iterator[str]:
+    yield (
+        f"A run is judged by: {charter.judged} ({charter.direction}), over {charter.eval_episodes} tasks of the "
+        f"{charter.search_split} split, which no arm trains on."
+    )
+    if charter.eval_every:
+        yield f"Runs are scored in mid-training as well, every {charter.eval_every} steps."
+    if charter.attempt_calls is not None:
+        yield f"An attempt of any arm may make {charter.attempt_calls} model calls."
+    if charter.attempt_tokens is not None:
+        yield f"An attempt of any arm may sample {charter.attempt_tokens} tokens."
 
 
 def _search_rules(rules: SearchRules) -> list[str]:
@@ -63,6 +74,13 @@ def _search_rules(rules: SearchRules) -> list[str]:
         "After the exploration, code makes the plan that confirms: the baseline, the best arm and the best arm without "
         "each of its parts, on fresh seeds and on tasks that no exploring score used.",
     ]
+
+
+def show_notes_beside_tree(history: History) -> str:
+    """Return the notebook without the scores and failures that the tree of experiments shows."""
+    explored = {plan.iteration for plan in history.plans if plan.stage is Stage.EXPLORE}
+    in_tree = (NoteKind.TRIED, NoteKind.FAILED)
+    return show_notebook([note for note in history.notes if note.kind not in in_tree or note.iteration not in explored])
 
 
 def show_notebook(notes: Sequence[NotebookEntry]) -> str:
@@ -157,26 +175,24 @@ def _show_score(score: RungScore) -> str:
 
 
 def show_history(history: History) -> str:
-    """Return earlier plans with their results, diagnoses of runs, and findings of earlier studies."""
+    """Return earlier plans with their results, diagnoses of runs, and findings of earlier studies.
+
+    Plans that explore are left out: they stand in the tree.
+    """
     parts: list[str] = []
     for plan in history.plans:
-        arms = "; ".join(f"{arm.name} {json.dumps(dict(arm.factors))}" for arm in plan.arms)
-        seeds = seeds_as_words(len(plan.seeds))
-        parts.append(f"Iteration {plan.iteration + 1} ({plan.stage}) ran with {seeds}: {arms}")
-    if history.analyses:
-        parts.append(show_results(history.analyses[-1], shares_scored(history)))
+        if plan.stage is not Stage.EXPLORE:
+            arms = "; ".join(f"{arm.name} {json.dumps(dict(arm.factors))}" for arm in plan.arms)
+            parts.append(f"Iteration {plan.iteration + 1} ({plan.stage}), {count_of(len(plan.seeds), 'seed')}: {arms}")
+    if history.analyses and history.analyses[-1].stage is not Stage.EXPLORE:
+        parts.append(show_results(history.analyses[-1]))
     if history.diagnoses:
         parts.append("What the monitor noted of runs:\n" + quote_data(history.diagnoses))
     if history.earlier_findings:
         parts.append("Findings of earlier studies on this task:\n" + quote_data(history.earlier_findings))
-    return "\n\n".join(parts) if parts else "Nothing has been run yet."
-
-
-def shares_scored(history: History) -> dict[str, float]:
-    """Return the part of its training after which each arm was scored, if the last plan explored; else nothing."""
-    if not history.plans or history.plans[-1].stage is not Stage.EXPLORE:
-        return {}
-    return {node.name: node.last.share for node in history.tree.nodes if node.last is not None}
+    if not history.plans:
+        parts.append("Nothing has been run yet.")
+    return "\n\n".join(parts)
 
 
 def show_budget(charter: Charter, history: History) -> str:

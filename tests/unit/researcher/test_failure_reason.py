@@ -35,6 +35,11 @@ def test_of_several_tracebacks_the_last_counts() -> None:
     assert in_one_line(text) == "RuntimeError: no disk"
 
 
+def test_error_in_a_program_comes_with_its_line() -> None:
+    text = f"{_raised()}swarm.errors.ProgramFailure: program.py, line 8: IndexError: list index out of range\n"
+    assert in_one_line(text) == "program.py, line 8: IndexError: list index out of range"
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [

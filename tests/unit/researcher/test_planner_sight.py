@@ -30,11 +30,11 @@ from experiments_db import (
     open_store,
 )
 from prompts import load
-from researcher.analysis import Analysis, ArmSummary
+from researcher.analysis import Analysis
 from researcher.charter import Budget, Charter
 from researcher.errors import LanguageModelUnavailable
 from researcher.execution.runs import TRAINING_SECONDS
-from researcher.plan import Arm, ArmProgram, ManipulationCheck, ProgramProblem, Stage
+from researcher.plan import Arm, ArmProgram, ManipulationCheck, ProgramProblem, Speaker, Stage
 from researcher.planner.base import History
 from researcher.planner.language_model.answers import Unusable
 from researcher.planner.language_model.briefing import MAX_CODE_CHARS
@@ -246,6 +246,28 @@ def test_plan_sees_notebook_findings_rules_and_the_budget_of_its_stage(charter: 
     assert "one of 0.25, 0.5, 1" in shown and "no verdict rests on them" in shown
 
 
+def test_explored_arms_stand_in_the_tree_alone(charter: Charter, history: History) -> None:
+    tried = (note(3, NoteKind.TRIED, "fast: score 0.410"), note(4, NoteKind.FAILED, f"twice: {FAILED}"))
+    noted = replace(history, notes=(*history.notes, *tried))
+    explored = replace(ANALYSIS, stage=Stage.EXPLORE)
+    answers = RecordedAnswers(decide=[{"action": "refine", "reason": "r"}])
+    LLMPlanner(answers).decide(charter, explored, noted)
+
+    for shown in (asked_to_explore(charter, noted), answers.last):
+        assert shown.count("- fast <- baseline") == 1 and shown.count(FAILED) == 1
+        assert "score 0.410" not in shown and "Higher rates learn sooner." in shown
+    assert "its scores stand in the tree" in answers.last
+
+
+def test_author_of_a_program_sees_how_its_transcripts_are_counted(charter: Charter, history: History) -> None:
+    check = ManipulationCheck("It asks twice.", pattern="Again", speaker=Speaker.MODEL, at_least=2, share=0.75)
+    answers = RecordedAnswers(write_program=[PROGRAM])
+    LLMPlanner(answers).write_program(charter, replace(history.plans[0].arms[2], manipulation=check), None)
+
+    wanted = "It asks twice. (an attempt passes if the pattern `Again` occurs at least 2 times in the model's replies"
+    assert wanted in answers.last and "75% of the attempts must pass" in answers.last
+
+
 @pytest.mark.parametrize(
     ("thing", "prompts"),
     [
@@ -408,20 +430,6 @@ def test_every_question_of_a_study_has_its_notebook_and_its_rules(charter: Chart
     assert [node for node, _ in answers.asked] == ["explore", "interpret", "decide", "respond"]
     for _, question in answers.asked:
         assert "0.01 diverges." in question and "Code decides this, never a planner." in question
-
-
-def test_exploring_scores_say_after_which_part_of_the_training_they_were_taken(
-    charter: Charter, history: History
-) -> None:
-    arms = tuple(ArmSummary(name, {0: 0.5}, {0: 0.1}, 0.5, 0.4, 0.6, ("r",)) for name in ("baseline", "fast"))
-    analysis = replace(ANALYSIS, arms=arms)
-    answers = RecordedAnswers(interpret=[{"claims": [{"claim": "opinion", "text": "Who knows."}]}] * 2)
-
-    LLMPlanner(answers).interpret(charter, analysis, history)
-    assert "- fast: 0.5 [0.4, 0.6], before 0.1; 1 seed, after 25% of its training" in answers.last
-    confirmed = replace(history, plans=(*history.plans, replace(history.plans[0], stage=Stage.CLAIM)))
-    LLMPlanner(answers).interpret(charter, analysis, confirmed)
-    assert "before 0.1; 1 seed\n" in answers.last
 
 
 def test_frame_shows_the_limits_and_what_a_person_fixed() -> None:

@@ -32,8 +32,8 @@ LEAST_CHARS = 3
 """A shorter answer may stand in any prompt."""
 LEAST_OTHERS = 16
 """The answers of other tasks that a prompt is compared with, at least; it holds none of them if it tells the answer."""
-MOST_TASKS = 64
-"""The tasks of a split whose answers are read."""
+MOST_TASKS = 200
+"""The tasks of a split whose answers are read, and the attempts that are looked at."""
 LEAST_BY_CODE = 3
 SHARE_BY_CODE = 0.1
 """The number of solved attempts, and their share, from which on the code has solved tasks in the model's place."""

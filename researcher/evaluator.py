@@ -343,7 +343,7 @@ class Evaluator:
         if check is not None:
             drawn[MANIPULATION] = self._count_passing(client, run, check, ended)
         if is_foreign:
-            drawn[AUTHORSHIP] = self._count_authorship(client, Split(split), tasks.start, ended)
+            drawn[AUTHORSHIP] = self._count_authorship(client, run, Split(split), tasks.start, ended)
         self.record_score(run, phase, split, result, version=version, details=drawn)
         return sampled
 
@@ -366,13 +366,16 @@ class Evaluator:
         return count_passing(check, said, folder=folder, server_url=client.url, sandbox=self.sandbox).to_json()
 
     def _count_authorship(
-        self, client: SwarmClient, split: Split, first: int, ended: list[EndedAttempt]
+        self, client: SwarmClient, run: Run, split: Split, first: int, ended: list[EndedAttempt]
     ) -> dict[str, Any]:
         """Return in how many of the final attempts the code did the work of the model, as JSON."""
+        runs = [item.id for item in self.store.list_runs(experiment_id=run.experiment_id) if item.id != run.id]
+        scores = self.store.list_evaluations(run_ids=runs, phase=FINAL) if runs else []
         answers = read_answers(self._environment(), split, skip=first)
         looked_at = [attempt for attempt in ended if attempt.task.task_id in answers or not answers][:MOST_TASKS]
         seen = [(attempt, client.episode(attempt.episode_id)) for attempt in looked_at]
-        return count_authorship(seen, answers).to_json()
+        earlier = [score.details[AUTHORSHIP] for score in scores if AUTHORSHIP in score.details]
+        return count_authorship(seen, answers).to_json(earlier)
 
     def _worst_score(self, study_id: str) -> float:
         """Return the score of an attempt that the program breaks.

@@ -59,10 +59,19 @@ class Authorship:
     choices: int = 0
     missed: int = 0
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the counts in the form in which the details of an evaluation have them."""
-        problem = self.find_problem()
-        return {**asdict(self), **({} if problem is None else {"problem": problem})}
+    def __add__(self, other: Authorship) -> Authorship:
+        mine, theirs = asdict(self), asdict(other)
+        return Authorship(**{name: mine[name] + theirs[name] for name in mine})
+
+    def to_json(self, earlier: Iterable[Mapping[str, Any]] = ()) -> dict[str, Any]:
+        """Return the counts in the form in which the details of an evaluation have them.
+
+        The `problem` among them is that of all scores of the arm; `earlier` are the details of its other scores.
+        """
+        names = asdict(self)
+        others = (Authorship(**{name: each[name] for name in names}) for each in earlier)
+        problem = sum(others, self).find_problem()
+        return {**names, **({} if problem is None else {"problem": problem})}
 
     def find_problem(self) -> str | None:
         """Return why the score is not one of the model; None if nothing speaks against it."""

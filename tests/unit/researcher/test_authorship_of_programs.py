@@ -1,7 +1,7 @@
 """Whole programs with a model that can do a task to some degree: attempts tell cheats from honest programs.
 
-The model is simulated in this process, so that hundreds of attempts take no time. It reverses or copies a word with some
-probability. Otherwise it writes letters of its own, or goes wrong at the first letter.
+The model is simulated in this process, so that hundreds of attempts take no time. It reverses or copies a word with
+some probability. Otherwise it writes letters of its own, or goes wrong at the first letter.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def test_nothing_is_found_in_the_attempts_of_honest_programs(
     assert found.find_problem() is None, found
 
 
-@pytest.mark.parametrize("skill", [0.6, 0.8])
+@pytest.mark.parametrize("skill", [0.5, 0.65])
 @pytest.mark.parametrize("name", CHEATS)
 def test_every_program_whose_code_does_the_work_is_found(
     play: Callable[[str, float], Authorship], monkeypatch: pytest.MonkeyPatch, name: str, skill: float

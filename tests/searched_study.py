@@ -173,9 +173,9 @@ class SearchedStudy:
             for status in (RunStatus.LAUNCHING, RunStatus.RUNNING):
                 self.store.update_run(run.id, status=status)
             counted = (passed or {}).get(name)
-            details: dict[str, Any] = (
-                {} if counted is None else {MANIPULATION: dict(zip(("passed", "total"), counted, strict=True))}
-            )
+            details: dict[str, Any] = {}
+            if counted is not None:
+                details[MANIPULATION] = {"passed": counted[0], "total": counted[1]}
             if name in by_code:
                 details[AUTHORSHIP] = Authorship(attempts=20, solved=12, told=9, by_code=8).to_json()
             self._end(run, means.get(name), details)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from experiments_db.store import ExperimentStore
 
 BASE, FINAL = "base", "final"
+AUTHORSHIP = "authorship"
+"""Key in the details of an evaluation: in how many attempts the code did the work of the model, and the `problem`."""
 MANIPULATION = "manipulation"
 """Key in the details of an evaluation: how many of the attempts looked at pass the arm's manipulation check."""
 DEFAULT_SHARE = 0.5
@@ -152,7 +154,7 @@ def read_search_arms(store: ExperimentStore, study_id: str) -> tuple[SearchArm, 
         exploring = _exploring_runs(item, [run for run in own if run.rung], scores)
         passed = _count_passed(item, own, scores)
         ruled_out = {
-            ArmFailure.DISQUALIFIED: disqualified.get(item.name, ""),
+            ArmFailure.DISQUALIFIED: disqualified.get(item.name, "") or _find_solved_in_code(own, scores),
             ArmFailure.WITHDRAWN: withdrawn.get(item.id, ""),
             ArmFailure.CRASHED: failed.get(item.name, ""),
         }
@@ -264,6 +266,12 @@ def _count_passed(item: Experiment, runs: Iterable[Run], scores: Scores) -> Chec
         return None
     needed = float(item.manipulation.get("share", DEFAULT_SHARE))
     return CheckCount(sum(int(counted["passed"]) for counted in counts), total, needed)
+
+
+def _find_solved_in_code(runs: Iterable[Run], scores: Scores) -> str:
+    """Return why a final score of an arm is one of its code and not of the model; empty if none is."""
+    found = (scores[run.id, FINAL].details.get(AUTHORSHIP, {}) for run in runs if (run.id, FINAL) in scores)
+    return next((str(counts["problem"]) for counts in found if "problem" in counts), "")
 
 
 def _find_failure(

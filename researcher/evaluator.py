@@ -35,6 +35,7 @@ from researcher.execution.runs import engine_of, job_of_run, total_steps
 from researcher.execution.training_process import bound_options, start_training
 from researcher.execution.training_quota import quota_options
 from researcher.plan import ManipulationCheck
+from researcher.program_trials.authorship import MOST_TASKS, count_authorship, read_answers
 from researcher.program_trials.manipulation import AttemptTranscript, check_from_json, count_passing
 from researcher.servers.launching import await_serving, is_replaced, launch_once, refuse_own_successor
 from researcher.servers.server_pool import PROJECT
@@ -71,6 +72,8 @@ CHECKED_EPISODES = 32
 """The final attempts of a run that a manipulation check looks at."""
 MANIPULATION = "manipulation"
 """Key in the details of a final score: how many of the attempts looked at pass the arm's manipulation check."""
+AUTHORSHIP = "authorship"
+"""Key in the details of a final score: in how many of the attempts looked at the code did the work of the model."""
 MAX_BROKEN = 0.02
 """The largest share of a score's attempts that a program may break if the worst score is unknown.
 
@@ -298,6 +301,7 @@ class Evaluator:
         shown = islice(environment.tasks(Split(split)), tasks.start, min(tasks.start + SAMPLED_EPISODES, tasks.stop))
         first = {item.task.task_id for item in shown}
         check = self._check_of(run) if phase == FINAL else None
+        is_foreign = phase == FINAL and self._experiment(run).author is Author.LANGUAGE_MODEL
         sampled: list[tuple[Task, str]] = []
         ended: list[EndedAttempt] = []
 
@@ -327,7 +331,7 @@ class Evaluator:
                 attempt_tokens=self.charter.attempt_tokens,
                 wait_timeout=step_limit_s(run.job),
                 on_attempt=on_attempt,
-                on_end=None if check is None else on_end,
+                on_end=on_end if is_foreign or check is not None else None,
             )
         most = max(1, MAX_BROKEN * (tasks.stop - tasks.start))
         if self.charter.metric_range is None and len(result.broken) > most:
@@ -338,6 +342,8 @@ class Evaluator:
         drawn = {**details, "sampling_seed": sampling_seed}
         if check is not None:
             drawn[MANIPULATION] = self._count_passing(client, run, check, ended)
+        if is_foreign:
+            drawn[AUTHORSHIP] = self._count_authorship(client, run, Split(split), tasks.start, ended)
         self.record_score(run, phase, split, result, version=version, details=drawn)
         return sampled
 
@@ -358,6 +364,18 @@ class Evaluator:
         ]
         folder = self.folder(run.id) / MANIPULATION
         return count_passing(check, said, folder=folder, server_url=client.url, sandbox=self.sandbox).to_json()
+
+    def _count_authorship(
+        self, client: SwarmClient, run: Run, split: Split, first: int, ended: list[EndedAttempt]
+    ) -> dict[str, Any]:
+        """Return in how many of the final attempts the code did the work of the model, as JSON."""
+        runs = [item.id for item in self.store.list_runs(experiment_id=run.experiment_id) if item.id != run.id]
+        scores = self.store.list_evaluations(run_ids=runs, phase=FINAL) if runs else []
+        answers = read_answers(self._environment(), split, skip=first)
+        looked_at = [attempt for attempt in ended if attempt.task.task_id in answers or not answers][:MOST_TASKS]
+        seen = [(attempt, client.episode(attempt.episode_id)) for attempt in looked_at]
+        earlier = [score.details[AUTHORSHIP] for score in scores if AUTHORSHIP in score.details]
+        return count_authorship(seen, answers).to_json(earlier)
 
     def _worst_score(self, study_id: str) -> float:
         """Return the score of an attempt that the program breaks.

@@ -26,7 +26,7 @@ from experiments_db import (
 )
 from prompts import load
 from researcher.charter import SHARES_OF_SEARCH, Budget, Charter, DecisionRule, Factor, SearchRules
-from researcher.evaluator import BASE, FINAL
+from researcher.evaluator import AUTHORSHIP, BASE, FINAL
 from researcher.execution.background import BackgroundTasks
 from researcher.execution.rungs import FROM_RUNG, cost_of
 from researcher.execution.runs import TrialState, job_of, list_trials, run_key
@@ -39,6 +39,7 @@ from researcher.loop.state import ResearchState, first_state
 from researcher.plan import Arm, Plan, Stage
 from researcher.planner.base import Action, Decision, Planner, Response
 from researcher.planner.scripted import Script, ScriptedPlanner
+from researcher.program_trials.authorship import Authorship
 from researcher.reviewer.base import Reviewer
 from researcher.search.building import ChooseMoves
 from researcher.search.tree import Expand, SearchTree
@@ -146,10 +147,17 @@ class SearchedStudy:
                 self.store.revise_experiment(item.id, status=ExperimentStatus.READY)
         return self.plans[-1]
 
-    def train(self, means: Mapping[str, float], passed: Mapping[str, tuple[int, int]] | None = None) -> None:
+    def train(
+        self,
+        means: Mapping[str, float],
+        passed: Mapping[str, tuple[int, int]] | None = None,
+        *,
+        by_code: Collection[str] = (),
+    ) -> None:
         """Finish every open run of the plan with the mean of its arm; of an arm without one it fails by itself.
 
-        `passed` says of how many transcripts of an arm so many pass its manipulation check.
+        `passed` says of how many transcripts of an arm so many pass its manipulation check. The code of the arms
+        `by_code` told their model the answers.
         """
         for trial in list_trials(self.store, self.deps.study_id, self.plans[-1]):
             if trial.state is not TrialState.OPEN:
@@ -164,7 +172,13 @@ class SearchedStudy:
             self.deps.ledger.charge(BudgetKind.RUNS, cost_of(run, trial.experiment), trial.key, run_id=run.id)
             for status in (RunStatus.LAUNCHING, RunStatus.RUNNING):
                 self.store.update_run(run.id, status=status)
-            self._end(run, means.get(name), (passed or {}).get(name))
+            counted = (passed or {}).get(name)
+            details: dict[str, Any] = {}
+            if counted is not None:
+                details[MANIPULATION] = {"passed": counted[0], "total": counted[1]}
+            if name in by_code:
+                details[AUTHORSHIP] = Authorship(attempts=20, solved=12, told=9, by_code=8).to_json()
+            self._end(run, means.get(name), details)
 
     def end(self, means: Mapping[str, float]) -> ResearchState:
         """Train the plan, analyze it and decide."""
@@ -172,7 +186,7 @@ class SearchedStudy:
         self.state = decide(self.deps, analyze(self.deps, self.state))
         return self.state
 
-    def _end(self, run: Run, mean: float | None, passed: tuple[int, int] | None) -> None:
+    def _end(self, run: Run, mean: float | None, details: Mapping[str, Any]) -> None:
         if mean is None:
             found = {"kind": "program", "sentence": "it crashed", "is_retried": False}
             self.store.update_run(run.id, status=RunStatus.FAILED, exit_reason="it crashed", diagnosis=found)
@@ -190,7 +204,7 @@ class SearchedStudy:
                 mean=score + 0.001 * (run.seed % 3),
                 stderr=0.01,
                 evaluator_hash="e",
-                details={} if passed is None else {MANIPULATION: {"passed": passed[0], "total": passed[1]}},
+                details=details,
             )
         self.store.update_run(run.id, status=RunStatus.FINISHED, exit_reason="done")
 

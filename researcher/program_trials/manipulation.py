@@ -7,6 +7,7 @@ function runs in the sandbox of programs. This module knows nothing of scores, a
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from swarm.types import Message, Task
 PATTERN_LIMIT_S = 10.0
 """The time in which the pattern of a check must have been searched in all transcripts."""
 MAX_REASON_CHARS = 300
+_MATCHES_ALL = frozenset({".*", ".*?", "(.*)", "[\\s\\S]*", "(?s).*", "^", "$", ""})
 
 _SEARCH = """
 import json, re, sys
@@ -116,6 +118,21 @@ def passes(
 ) -> bool:
     """Return whether one transcript passes a check. Raises SandboxUnavailable."""
     return count_passing(check, [transcript], folder=folder, server_url=server_url, sandbox=sandbox).passed == 1
+
+
+def is_true_of_all(check: ManipulationCheck) -> bool:
+    """Return whether a check passes whatever was said, as far as its definition alone shows it."""
+    if check.share <= 0:
+        return True
+    if check.code:
+        functions = (node for node in ast.walk(ast.parse(check.code)) if isinstance(node, ast.FunctionDef))
+        function = next((node for node in functions if node.name == "check"), None)
+        given = set() if function is None else {argument.arg for argument in function.args.args}
+        return function is not None and not any(
+            isinstance(node, ast.Name) and node.id in given for node in ast.walk(function)
+        )
+    is_empty = not check.pattern or check.pattern in _MATCHES_ALL
+    return check.at_most is None and check.at_least <= (1 if is_empty else 0)
 
 
 def check_to_json(check: ManipulationCheck) -> dict[str, Any]:

@@ -24,7 +24,8 @@ from typing import Any
 from experiments_db import ExperimentStore, ProgramTrial
 from prompts import load
 from researcher.plan import ManipulationCheck, ProgramProblem
-from researcher.program_trials.manipulation import AttemptTranscript, PassCount, count_passing
+from researcher.program_trials.authorship import count_authorship, is_told, read_answers
+from researcher.program_trials.manipulation import AttemptTranscript, PassCount, count_passing, is_true_of_all
 from swarm import SwarmClient
 from swarm.environments import Environment
 from swarm.errors import EnvironmentFailure, ProgramFailure, SwarmError
@@ -41,6 +42,9 @@ SOLVED_BLANK = 0.75
 
 An agent that guesses one of two answers where it cannot read the model's gains a half. It gains this much in 16
 attempts with a probability of 4 %."""
+LEAST_TOLD = 2
+LEAST_UNWRITTEN = 2
+"""The attempts from which on the code has told the model the answers, or has replied in its place."""
 MAX_ATTEMPTS = 16
 TRIAL_LIMIT_S = 300.0
 """The time in which the attempts of a trial must have ended. They run at once, so it limits each of them."""
@@ -117,6 +121,7 @@ class TrialResult:
     `schedule_error` is why the program's curriculum failed. `count` are the attempts that pass the manipulation check;
     None without one. `blank_gain` compares the program with the plain agent where the model writes random letters: its
     mean grade less that of the plain agent. It is None for a program without an agent, and if an attempt was broken.
+    `by_code` says how the code solved tasks in the model's place; None if it did not.
     """
 
     attempts: tuple[TriedAttempt, ...]
@@ -124,6 +129,7 @@ class TrialResult:
     schedule_error: str | None = None
     count: PassCount | None = None
     blank_gain: float | None = None
+    by_code: str | None = None
 
     @property
     def broken(self) -> int:
@@ -131,11 +137,13 @@ class TrialResult:
 
     @property
     def error(self) -> str | None:
-        """The first error: of a broken attempt, else of a reward, else of the schedule, else of the check."""
+        """The first error: of a broken attempt, a reward, the schedule or the check, else what the code solved."""
         broken = [each.error for each in self.attempts if each.is_broken]
         rewards = [each.error for each in self.attempts if not each.is_broken]
         of_check = None if self.count is None or self.count.error is None else f"manipulation check: {self.count.error}"
-        return next((error for error in (*broken, *rewards, self.schedule_error, of_check) if error), None)
+        return next(
+            (error for error in (*broken, *rewards, self.schedule_error, of_check, self.by_code) if error), None
+        )
 
     def store_in(self, store: ExperimentStore, study_id: str, code: str, *, experiment_id: str | None) -> ProgramTrial:
         """Append the trial to the record of a study."""
@@ -175,7 +183,11 @@ def run_trial(client: SwarmClient, request: TrialRequest, check_stop: Callable[[
             tried = [_look_at(client, program, each) for each in ended]
             schedule_error = _try_schedule(program, request)
             works = has_agent(request.code) and not any(each.is_broken for each in tried)
-            blank_gain = _blank_gain(client, request, program, check_stop) if works else None
+            by_code = _find_code_at_work(client, request, ended) if works else None
+            blank_gain = None
+            if works:
+                blank_gain, told = _try_blank(client, request, program, check_stop)
+                by_code = told or by_code
     finally:
         client.stop_engine()
     count = None
@@ -185,24 +197,47 @@ def run_trial(client: SwarmClient, request: TrialRequest, check_stop: Callable[[
             request.check, said, folder=request.folder / "check", server_url=client.url, sandbox=request.sandbox
         )
         tried = [replace(each, passes=passes) for each, passes in zip(tried, count.passes, strict=True)]
-    return TrialResult(tuple(tried), seconds, schedule_error, count, blank_gain)
+    return TrialResult(tuple(tried), seconds, schedule_error, count, blank_gain, by_code)
 
 
-def _blank_gain(client: SwarmClient, request: TrialRequest, program: Program, check_stop: Callable[[], None]) -> float:
+def _find_code_at_work(client: SwarmClient, request: TrialRequest, ended: Sequence[EndedAttempt]) -> str | None:
+    """Return how the code solved tasks in the model's place, as far as attempts with the real model show it."""
+    answers = read_answers(request.environment, Split.TRAIN)
+    seen = count_authorship([(each, client.episode(each.episode_id)) for each in ended], answers)
+    if seen.told >= LEAST_TOLD:
+        return f"its code writes the answer into the prompt, in {seen.told} of {seen.attempts} attempts"
+    if seen.unwritten >= max(LEAST_UNWRITTEN, seen.solved / 2):
+        return (
+            f"in {seen.unwritten} of {seen.solved} solved attempts the model did not write the reply: let the agent "
+            "reply with the model's words"
+        )
+    return None
+
+
+def _try_blank(
+    client: SwarmClient, request: TrialRequest, program: Program, check_stop: Callable[[], None]
+) -> tuple[float, str | None]:
     """Return how much more than the plain agent a program scores if the model writes random letters.
 
-    Such a model knows nothing, so a program that still solves tasks solves them in its code.
+    Such a model knows nothing, so a program that still solves tasks solves them in its code. The second value says in
+    how many attempts the code wrote the answer into a prompt, which nothing that the model said can have led to.
     """
     blank = replace(request, attempts=BLANK_ATTEMPTS, job={**request.job, **BLANK})
     client.auto_sync_train_config_and_start_engine(
         dict(blank.job), force_restart=True, boot_timeout=blank.boot_timeout_s
     )
-    scores = [
-        [0.0 if each.grade is None else each.grade.score for each in _make_attempts(client, blank, agent, check_stop)]
-        for agent in (program, PLAIN)
-    ]
-    of_program, of_plain = map(statistics.fmean, scores)
-    return of_program - of_plain
+    ended = _make_attempts(client, blank, program, check_stop)
+    of_program, of_plain = (
+        statistics.fmean(0.0 if each.grade is None else each.grade.score for each in attempts)
+        for attempts in (ended, _make_attempts(client, blank, PLAIN, check_stop))
+    )
+    answers = read_answers(request.environment, Split.TRAIN)
+    details = [(each, client.episode(each.episode_id)) for each in ended]
+    told = sum(is_told(each, answers, detail.turns) for each, detail in details)
+    said = (
+        f"its code writes the answer into the prompt, in {told} of {len(ended)} attempts with a model of random letters"
+    )
+    return of_program - of_plain, said if told >= LEAST_TOLD else None
 
 
 @contextmanager
@@ -298,6 +333,8 @@ def find_problems(trial: ProgramTrial, code: str, check: ManipulationCheck | Non
             f"it scores {trial.blank_gain:.2f} more than the plain agent if the model writes random letters: its code "
             "answers in the model's place"
         )
+    if check is not None and is_true_of_all(check):
+        found.append(f"its manipulation check is true of every transcript, so it shows nothing ({check.statement})")
     if check is not None and trial.passed is not None and trial.passed < check.share * trial.attempts:
         found.append(
             f"{trial.passed} of {trial.attempts} attempts pass its manipulation check ({check.statement}); at least "

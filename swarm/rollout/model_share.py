@@ -4,7 +4,8 @@ Place in the flow: asked when an episode ends whose program sent the replies tha
 are read from the recorded turns. Pure functions. This module knows nothing of tasks, grades or agents.
 
 Replies and turns are compared as words. Markup, the keys of a JSON object, letter case, punctuation and the form of a
-number (`1,000`, `42.0`) do not count. So an agent may take an answer out of a longer text, strip it or wrap it.
+number (`1,000`, `42.0`) do not count, nor do blanks between single letters (`A B C`). So an agent may take an answer
+out of a longer text, strip it or wrap it.
 
 A line of up to `RUN` words, or one value of a JSON object, counts wholly or not at all. It counts if the model wrote
 these words one after the other. In a longer line, a word counts if it stands in a run of `RUN` words that the model
@@ -32,6 +33,8 @@ INLINE = 5_000
 _MARKUP = re.compile(r"</?[A-Za-z][^<>]{0,100}>|\\[A-Za-z]+|```\w*")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _NO_FRACTION = re.compile(r"(?<=\d)\.0+(?![\d.])")
+_APART = re.compile(r"(?<=\b[A-Za-z])[ -]+(?=[A-Za-z]\b)")
+"""What stands between letters that are written one by one."""
 _WORD = re.compile(
     # Scripts without blanks between words: Thai, Lao, Khmer, kana, Han.
     r"[\u0e00-\u0eff\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]|\d+|[^\W\d_]+"
@@ -97,6 +100,7 @@ def _variants(text: str) -> Iterator[Words]:
     """Yield a text of the model with its markup, without it, and as the values of its JSON."""
     plain = _MARKUP.sub(" ", text)
     yield _words(text)
+    yield _words(_APART.sub("", text))
     if plain != text:
         yield _words(plain)
     if (values := _json_values(text)) is not None:

@@ -1,8 +1,8 @@
 """The arms that are out of the ranking, with the reasons.
 
 Place in the flow: analyze and everything that ranks arms asks here, from the database alone. A planner's decision
-disqualifies an arm, a review makes the planner withdraw one, or the transcripts show that an arm is not what it claims
-to be. This module judges no score.
+disqualifies an arm, or a review makes the planner withdraw one. The attempts may also show that an arm is not what it
+claims to be, or that its code did the work of the model. This module judges no score.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from experiments_db import Experiment, ExperimentStore
-from researcher.evaluator import FINAL
+from researcher.evaluator import AUTHORSHIP, FINAL
 from researcher.plan import Plan
 from researcher.study.log import DISQUALIFIED, plan_from_json
 
@@ -33,7 +33,25 @@ def find_excluded(store: ExperimentStore, study_id: str, until: int | None = Non
         is_by_then = until is None or review.iteration <= until
         if review.is_withdrawn and is_by_then and review.experiment_id in names:
             excluded.setdefault(names[review.experiment_id], f"withdrawn after a review: {review.response}")
-    return {**_find_failed_manipulation(store, study_id, until), **excluded}
+    return {
+        **_find_solved_in_code(store, study_id, until),
+        **_find_failed_manipulation(store, study_id, until),
+        **excluded,
+    }
+
+
+def _find_solved_in_code(store: ExperimentStore, study_id: str, until: int | None) -> dict[str, str]:
+    """Return the arms a final score of which is one of their code and not of the model."""
+    names = {item.id: item.name for item in store.list_experiments(study_id)}
+    planned = _runs_until([plan_from_json(stored.document) for stored in store.list_plans(study_id)], until)
+    runs = {run.id: run for run in store.list_runs(study_id=study_id)}
+    found: dict[str, str] = {}
+    for score in store.list_evaluations(study_id=study_id, phase=FINAL):
+        run = runs[score.run_id]
+        arm, problem = names[run.experiment_id], score.details.get(AUTHORSHIP, {}).get("problem")
+        if problem and (arm, run.seed, run.rung) in planned:
+            found.setdefault(arm, problem)
+    return found
 
 
 def _find_failed_manipulation(store: ExperimentStore, study_id: str, until: int | None) -> dict[str, str]:

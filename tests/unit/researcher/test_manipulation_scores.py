@@ -1,4 +1,4 @@
-"""The manipulation check of an arm is counted on the attempts of its final score, and on no other score."""
+"""What is counted on the attempts of a final score: the manipulation check, and the work of the code."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ import pytest
 from experiments_db import Author, ExperimentStatus, ExperimentStore, Run, RunStatus, open_store
 from prompts import load
 from researcher import evaluator as evaluator_module
-from researcher.evaluator import BASE, FINAL, MANIPULATION, Evaluator
+from researcher.evaluator import AUTHORSHIP, BASE, FINAL, MANIPULATION, Evaluator
 from researcher.execution.environments import StudyEnvironments
 from researcher.plan import ManipulationCheck, Speaker
 from researcher.planner.rules import RulesPlanner
+from researcher.program_trials.authorship import Authorship
 from researcher.program_trials.manipulation import check_to_json
 from researcher.servers.server_pool import connect
 from researcher.study.log import to_json
@@ -48,7 +49,15 @@ def environments() -> Iterator[StudyEnvironments]:
     opened.close()
 
 
-def score(store: ExperimentStore, environments: StudyEnvironments, url: str, home: Path, code: str, check: Any) -> Run:
+def score(
+    store: ExperimentStore,
+    environments: StudyEnvironments,
+    url: str,
+    home: Path,
+    code: str,
+    check: Any,
+    author: Author = Author.PACKAGE,
+) -> Run:
     """Train an arm with this program and check for one step, and score it before and after."""
     request = read_request("lr 0.001 or 0.003 on reversal", StudySettings(seeds=1, engine="fake"))
     with closing(load_environment("reverse")) as environment:
@@ -57,7 +66,7 @@ def score(store: ExperimentStore, environments: StudyEnvironments, url: str, hom
     store.freeze_charter(study, to_json(charter))
     job = {**charter.job, "engine": "fake", "total_steps": 1, "batch_size": 2, "num_repeat": 2}
     arm = store.create_experiment(
-        study, "arm", factors={}, job=job, program_code=code, author=Author.PACKAGE,
+        study, "arm", factors={}, job=job, program_code=code, author=author,
         manipulation=None if check is None else check_to_json(check),
     )  # fmt: skip
     store.revise_experiment(arm.id, status=ExperimentStatus.READY)
@@ -80,12 +89,13 @@ def test_the_final_score_counts_the_attempts_that_pass(
 ) -> None:  # fmt: skip
     monkeypatch.setattr(evaluator_module, "CHECKED_EPISODES", 6)
     check = ManipulationCheck("it asks twice", speaker=Speaker.MODEL, at_least=2)
-    run = score(store, environments, start_server().url, tmp_path, TWICE, check)
+    run = score(store, environments, start_server().url, tmp_path, TWICE, check, Author.LANGUAGE_MODEL)
 
     scores = {item.phase: item.details for item in store.list_evaluations(run_ids=[run.id])}
     counted = scores[FINAL][MANIPULATION]
     assert counted["total"] == 6 and 0 < counted["passed"] < 6 and counted.keys() == {"passed", "total"}
     assert MANIPULATION not in scores[BASE]
+    assert scores[FINAL][AUTHORSHIP] == Authorship(attempts=EPISODES).to_json() and AUTHORSHIP not in scores[BASE]
 
 
 def test_an_arm_without_a_check_has_no_count_and_few_episodes_have_tokens(
@@ -95,7 +105,7 @@ def test_an_arm_without_a_check_has_no_count_and_few_episodes_have_tokens(
     monkeypatch.setattr(evaluator_module, "TOKEN_SAMPLES", 3)
     run = score(store, environments, start_server().url, tmp_path, load("program"), None)
 
-    assert MANIPULATION not in store.list_evaluations(run_ids=[run.id], phase=FINAL)[0].details
+    assert not {MANIPULATION, AUTHORSHIP} & store.list_evaluations(run_ids=[run.id], phase=FINAL)[0].details.keys()
     kept = [store.get_episode(run.id, item.episode_id) for item in store.list_episodes(run.id)]
     assert len(kept) == EPISODES and sum(bool(episode.samples) for episode in kept) == 3
     assert all(episode.messages for episode in kept)

@@ -143,7 +143,8 @@ def test_an_agent_that_solves_tasks_with_random_letters_for_a_model_answers_in_i
         f"    session.reply({reply})\n"
     )
     found = problems(attempt(client, code, tmp_path), code, tmp_path)
-    assert [("in the model's place" in each) for each in found] == ([True] if is_found else [])
+    assert [each for each in found if "in the model's place" in each] == found[-1:]
+    assert bool(found) is is_found
 
 
 def test_an_attempt_beyond_the_limits_of_the_charter_is_broken(client: SwarmClient, tmp_path: Path) -> None:

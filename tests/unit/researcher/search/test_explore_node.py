@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from searched_study import BASELINE, FAST, RULES, WIDE, begin_search, make_arm, make_charter, make_round
 
-from experiments_db import ExperimentStatus, NoteKind, Operator, Outcome, Verdict
+from experiments_db import ArmFailure, ExperimentStatus, NoteKind, Operator, Outcome, Verdict, read_search_arms
 from researcher.charter import Budget, Charter
 from researcher.loop.exploration.explore import add_exploration
 from researcher.loop.exploration.proposals import propose_next
@@ -81,6 +81,23 @@ def test_study_ends_without_a_confirmation_if_no_arm_explored_better(tmp_path: P
 
     assert study.plan() is None
     assert study.store.list_events(study.deps.study_id, kind="explore.nothing_better", limit=None)
+
+
+def test_arm_whose_code_did_the_work_of_the_model_is_out_without_a_review(tmp_path: Path) -> None:
+    reviewer = Objecting(())
+    study = begin_search(tmp_path, [FIRST], decisions=[CONFIRM], reviewer=reviewer)
+    study.plan()
+    study.train(MEANS, by_code=["wide"])
+    study.end(MEANS)
+
+    claim = study.plan()
+
+    assert claim is not None and claim.primary == ("fast",)
+    reason = find_excluded(study.store, study.deps.study_id)["wide"]
+    assert "8 of 12 solved attempts" in reason
+    shown = {arm.experiment.name: arm for arm in read_search_arms(study.store, study.deps.study_id)}
+    assert (shown["wide"].failure, shown["wide"].reason) == (ArmFailure.DISQUALIFIED, reason)
+    assert study.store.list_reviews(study.deps.study_id)[0].experiment_id == study.arm("fast").id
 
 
 def test_leader_that_the_planner_withdraws_is_out_and_the_next_one_is_reviewed(tmp_path: Path) -> None:

@@ -181,7 +181,7 @@ def test_what_is_refused_is_refused_by_name():
             UnknownParameter,
         ),
         ({"previous_response_id": "resp_1"}, "previous_response_id", BadRequest),
-        ({"tools": [{"type": "web_search"}]}, "tools.0", UnknownParameter),
+        ({"tools": [{"type": "local_shell"}]}, "tools.0", UnknownParameter),
         ({"tools": [{"type": "function"}]}, "tools.0.name", BadRequest),
         ({"tools": [{**TOOL, "defer_loading": True}]}, "tools.0.defer_loading", UnknownParameter),
         ({"tool_choice": "must"}, "tool_choice", BadRequest),

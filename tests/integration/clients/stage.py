@@ -35,6 +35,8 @@ from swarm.types import EpisodeType
 
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 30
+IDLE_TIMEOUT_S = 900
+"""A busy machine may take minutes to start a client."""
 
 EFFECTS: Mapping[str, Effects] = MappingProxyType(
     {
@@ -112,7 +114,7 @@ class Stage:
         tap = self._backends.tap
         assert tap is not None
         generations, calls = len(tap.generations), self._client.status().calls
-        episode_id, credentials = self._client.begin_episode(episode_type)
+        episode_id, credentials = self._client.begin_episode(episode_type, IDLE_TIMEOUT_S)
         observed = Observed(credentials)
         try:
             yield observed

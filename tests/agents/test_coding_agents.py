@@ -37,7 +37,12 @@ PROMPT = "Correct the spelling in greeting.txt."
 ANSWER = "The greeting is correct now."
 # What an agent asks of others than the server ends at a closed port, and opencode waits for no second try of npm.
 NOWHERE = "http://127.0.0.1:9"
-OFFLINE = {"HTTPS_PROXY": NOWHERE, "HTTP_PROXY": NOWHERE, "NO_PROXY": "127.0.0.1,localhost", "npm_config_fetch_retries": "0"}
+OFFLINE = {
+    "HTTPS_PROXY": NOWHERE,
+    "HTTP_PROXY": NOWHERE,
+    "NO_PROXY": "127.0.0.1,localhost",
+    "npm_config_fetch_retries": "0",
+}
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from swarm.errors import EngineFailure, SwarmError
 from swarm.gateway.dialects.endpoint import SseEvent
 from swarm.gateway.dialects.responses.items import ResponseId
 from swarm.gateway.dialects.responses.request import ResponseRequest, Shown
-from swarm.gateway.dialects.responses.tools import CallForm, custom_input
+from swarm.gateway.dialects.responses.tools import ClientCallForm, custom_input
 from swarm.rollout.deduplication import CallEvent, CallHead, CallResult, Closed, Completion, Opened, Piece
 from swarm.tracker.codec import Codec
 from swarm.types import FinishReason, ReasoningPart, ReplyPart, TextPart, TokenDelta, TokenLogprobs, ToolCallPart, Turn
@@ -125,13 +125,13 @@ class _Call:
 
     item_id: str
     call_id: str
-    form: CallForm
+    form: ClientCallForm
     text: str
 
     @classmethod
     def of(cls, shown: Shown, head: CallHead, number: int, part: ToolCallPart) -> _Call:
         """Return a call of a reply. A call of a tool that was not offered is one of a function."""
-        form = shown.forms.get(part.name) or CallForm(part.name)
+        form = shown.forms.get(part.name) or ClientCallForm(part.name)
         item_id = _numbered("ctc" if form.is_custom else "fc", head, number)
         text = custom_input(part.arguments) if form.is_custom else part.arguments
         return cls(item_id, part.call_id, form, text)

@@ -39,7 +39,7 @@ from swarm.gateway.dialects.responses.items import ITEM_TYPES, MAX_ITEMS, InputI
 from swarm.gateway.dialects.responses.tools import (
     HOSTED_TYPES,
     TOOL_TYPES,
-    CallForm,
+    ClientCallForm,
     OfferedTools,
     Tool,
     shown_function,
@@ -98,7 +98,7 @@ class Shown:
     settings: Mapping[str, Any]
     logprobs: bool = False
     encrypted_reasoning: bool = False
-    forms: Mapping[str, CallForm] = field(default_factory=dict[str, CallForm])
+    forms: Mapping[str, ClientCallForm] = field(default_factory=dict[str, ClientCallForm])
 
     @property
     def has_instructions(self) -> bool:

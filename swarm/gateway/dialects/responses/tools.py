@@ -43,7 +43,7 @@ TOOL_TYPES = ("function", "custom", "namespace", *sorted(HOSTED_TYPES))
 
 
 @dataclass(frozen=True, slots=True)
-class CallForm:
+class ClientCallForm:
     """The form in which a client expects the calls of a tool."""
 
     name: str
@@ -92,8 +92,8 @@ class FunctionTool(_Callable):
         """Return the tool in the shape of chat completions."""
         return _spec(self, namespace, {"parameters": self.parameters, "strict": self.strict})
 
-    def form(self, namespace: str | None = None) -> CallForm:
-        return CallForm(self.name, namespace)
+    def form(self, namespace: str | None = None) -> ClientCallForm:
+        return ClientCallForm(self.name, namespace)
 
     def unused(self) -> tuple[str, ...]:
         return ()
@@ -122,8 +122,8 @@ class CustomTool(_Callable):
         parameters = {"type": "object", "properties": {INPUT: text}, "required": [INPUT]}
         return _spec(self, namespace, {"parameters": parameters})
 
-    def form(self, namespace: str | None = None) -> CallForm:
-        return CallForm(self.name, namespace, is_custom=True)
+    def form(self, namespace: str | None = None) -> ClientCallForm:
+        return ClientCallForm(self.name, namespace, is_custom=True)
 
     def unused(self) -> tuple[str, ...]:
         return () if self._grammar is None else ("format",)
@@ -187,7 +187,7 @@ class OfferedTools:
     """
 
     specs: tuple[ToolSpec, ...]
-    forms: Mapping[str, CallForm]
+    forms: Mapping[str, ClientCallForm]
     shown: tuple[dict[str, Any], ...]
     ignored: tuple[str, ...]
 
@@ -197,7 +197,7 @@ class OfferedTools:
 
         Raises BadRequest if two different tools have the same qualified name.
         """
-        forms: dict[str, CallForm] = {}
+        forms: dict[str, ClientCallForm] = {}
         specs: list[ToolSpec] = []
         ignored: list[str] = []
         for tool, namespace in _flat(tools):

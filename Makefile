@@ -10,6 +10,7 @@ VLLM := .venv-vllm
 VERIFIERS := .venv-verifiers
 EXTRAS := server,verl,environments,researcher,ui,postgres,dev
 AI_SDK := tests/integration/clients/ai_sdk
+AGENTS := tests/agents
 # Tests wait for processes of their own as much as they compute.
 WORKERS := $(shell cores=$$(nproc); echo $$(( cores < 4 ? cores + 3 : 8 )))
 TOPIC ?= Which learning rate trains word reversal best, 1e-4, 1e-3 or 1e-2?
@@ -18,7 +19,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 SUITE := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
-.PHONY: help setup upgrade system ai-sdk study test test-busy test-slow test-verl test-verifiers test-postgres coverage faults check bench ui clean
+.PHONY: help setup upgrade system ai-sdk agents study test test-busy test-slow test-verl test-verifiers test-agents test-postgres coverage faults check bench ui clean
 
 setup: $(STAMP) ## Create .venv and install everything
 
@@ -49,6 +50,12 @@ ai-sdk: system ## Install the JavaScript client of the tests
 	@command -v npm >/dev/null || { echo "npm is missing: the tests of the AI SDK are skipped" >&2; exit 0; }; \
 	  cd $(AI_SDK) && { test node_modules/.package-lock.json -nt package-lock.json || npm ci --no-audit --no-fund; }
 
+# Not `npm ci`, which wants the packages of every platform in the lock: a mirror may lack those of others.
+agents: system ## Install the coding agents of the tests
+	@command -v npm >/dev/null || { echo "npm is missing: the tests of coding agents are skipped" >&2; exit 0; }; \
+	  cd $(AGENTS) && { test node_modules/.package-lock.json -nt package-lock.json || \
+	  timeout 900 npm install --no-save --no-audit --no-fund; }
+
 study: setup ## A small study on this machine, with its report
 	$(BIN)/researcher start --planner rules --topic "$(TOPIC)"
 
@@ -72,6 +79,10 @@ test-verl: setup ## Ray, FSDP and vLLM on two CPU cores
 test-verifiers: setup ## Environments of the library verifiers
 	PYTHON=$(PYTHON) scripts/install_verifiers.sh $(VERIFIERS)
 	SWARM_VERIFIERS_PYTHON=$(CURDIR)/$(VERIFIERS)/bin/python $(BIN)/python -m pytest -m verifiers tests/verifiers
+
+# Codex CLI, Claude Code, opencode and Qwen Code as npm has them, each a whole session against a server.
+test-agents: setup agents ## Sessions of stock coding agents
+	$(BIN)/python -m pytest -m agents tests/agents
 
 # The database of studies on a PostgreSQL server, which is started for it and is gone afterwards.
 test-postgres: setup ## The studies database on PostgreSQL

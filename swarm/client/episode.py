@@ -60,7 +60,10 @@ class Credentials:
         return f"{self.base_url.removesuffix('/v1')}/e/{self.api_key}/v1"
 
     def env(self) -> dict[str, str]:
-        """Return the environment variables that lead OpenAI and Anthropic SDKs in a child process to the model."""
+        """Return the environment variables that lead OpenAI and Anthropic SDKs in a child process to the model.
+
+        They also keep Claude Code from fields that only Anthropic's own service can honour.
+        """
         return {
             "OPENAI_BASE_URL": self.base_url,
             "OPENAI_API_BASE": self.base_url,
@@ -68,6 +71,7 @@ class Credentials:
             "ANTHROPIC_BASE_URL": self.base_url.removesuffix("/v1"),
             "ANTHROPIC_AUTH_TOKEN": self.api_key,
             **dict.fromkeys(_ANTHROPIC_MODELS, self.model),
+            "CLAUDE_CODE_DISABLE_EXPERIMENTAL_BETAS": "1",
         }
 
 

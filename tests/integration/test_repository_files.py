@@ -97,7 +97,7 @@ def test_every_page_that_a_text_names_is_there() -> None:
         path
         for folder in (*PACKAGES, "tests", "skills", "examples", "prompts")
         for path in (ROOT / folder).rglob("*")
-        if path.suffix in {".py", ".md", ".toml"}
+        if path.suffix in {".py", ".md", ".toml"} and "node_modules" not in path.parts
     ]
     named = {page for text in (*texts, *DOCUMENTS) for page in re.findall(r"\bdocs/[\w-]+\.md", text.read_text())}
     assert {page for page in named if not (ROOT / page).exists()} == set()

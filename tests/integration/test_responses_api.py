@@ -298,13 +298,15 @@ def test_a_stream_that_breaks_off_raises_in_the_sdk(service: Service) -> None:
 
 
 def test_fields_nobody_knows_are_named_and_refusals_name_the_field(service: Service) -> None:
-    raw = service.sdk().responses.with_raw_response.create(**BODY, extra_body={"flux": 1})
-    assert raw.headers["x-ignored-fields"] == "flux"
+    hosted: Any = {"type": "web_search"}
+    raw = service.sdk().responses.with_raw_response.create(**BODY, tools=[hosted], extra_body={"flux": 1})
+    assert raw.headers["x-ignored-fields"] == "flux,tools.web_search"
     for fields, param in (
         ({"background": True}, "background"),
         ({"truncation": "auto"}, "truncation"),
         ({"conversation": "c"}, "conversation"),
-        ({"tools": [{"type": "web_search"}]}, "tools.0"),
+        ({"tools": [{"type": "local_shell"}]}, "tools.0"),
+        ({"tools": [hosted], "tool_choice": hosted}, "tool_choice"),
         ({"reasoning": {"effort": "low"}}, "reasoning.effort"),
         ({"top_p": 0.5}, "top_p"),
     ):

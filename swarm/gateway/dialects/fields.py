@@ -86,12 +86,12 @@ def refuse_unsupported(body: Mapping[str, Any], table: FieldTable) -> None:
         raise UnknownParameter(f"{name} cannot be honoured: {allowed} supported; leave it out", param=name)
 
 
-def unknown_fields(body: Mapping[str, Any], table: FieldTable) -> tuple[str, ...]:
-    """Return the names of the fields that the table lacks, in ASCII for a response header.
+def unknown_fields(body: Mapping[str, Any], table: FieldTable, others: Iterable[str] = ()) -> tuple[str, ...]:
+    """Return the names of the fields that the table lacks and of other parts without effect, for a response header.
 
-    At most MAX_NAMED_FIELDS are named; a last entry gives the number of the others.
+    They are in ASCII. At most MAX_NAMED_FIELDS are named; a last entry gives the number of the others.
     """
-    names = sorted(body.keys() - table.keys())
+    names = [*sorted(body.keys() - table.keys()), *others]
     shown_names = [ascii(name)[1:-1][:MAX_SHOWN_CHARACTERS] for name in names[:MAX_NAMED_FIELDS]]
     return (
         (*shown_names, f"and {len(names) - MAX_NAMED_FIELDS} more")
@@ -112,6 +112,17 @@ def shown(value: object) -> str:
 def unsupported(message: str, **context: object) -> PydanticCustomError:
     """Return the error that a validator raises for a valid value that the server cannot honour."""
     return PydanticCustomError("unsupported", cast(Any, message), context or None)
+
+
+def only(*neutral: object) -> BeforeValidator:
+    """Return a validator that refuses every value except None and these."""
+
+    def check(value: object) -> object:
+        if value is not None and not any(value is each or value == each for each in neutral):
+            raise unsupported("only {allowed} is supported", allowed=" or ".join(map(repr, neutral)))
+        return value
+
+    return BeforeValidator(check)
 
 
 class Strict(BaseModel):

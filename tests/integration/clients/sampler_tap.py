@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from swarm.backends.base import Backend, Backends
-from swarm.backends.fake.sampler import FakeSampler
+from swarm.backends.fake.sampler import CONTEXT_LENGTH, FakeSampler
 from swarm.backends.fake.trainer import FakeTrainer
 from swarm.config import ServerConfig
 from swarm.job import TrainJob
@@ -79,17 +79,18 @@ class Script:
 
 
 class TappedBackends(Backends):
-    """Real backends, whose fake engine follows a script."""
+    """Real backends, whose fake engine follows a script and has this context length."""
 
-    def __init__(self, config: ServerConfig, log_path: Path) -> None:
+    def __init__(self, config: ServerConfig, log_path: Path, context_length: int = CONTEXT_LENGTH) -> None:
         super().__init__(config, log_path)
+        self._context_length = context_length
         self.script = Script()
         self.tap: TappedSampler | None = None
 
     def build(self, job: TrainJob, *, is_fresh: bool) -> Backend:
         backend = super().build(job, is_fresh=is_fresh)
         if job.engine == "fake":
-            sampler = FakeSampler(reply=self.script.next_line)
+            sampler = FakeSampler(reply=self.script.next_line, context_length=self._context_length)
             backend = replace(backend, sampler=sampler, trainer=FakeTrainer(sampler, job))
         self.tap = TappedSampler(backend.sampler)
         return replace(backend, sampler=self.tap)

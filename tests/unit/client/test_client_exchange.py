@@ -209,6 +209,7 @@ def test_credentials_go_through_the_address_that_the_client_uses(scripted: Any, 
         "ANTHROPIC_DEFAULT_OPUS_MODEL": credentials.model,
         "ANTHROPIC_DEFAULT_SONNET_MODEL": credentials.model,
         "ANTHROPIC_DEFAULT_HAIKU_MODEL": credentials.model,
+        "CLAUDE_CODE_DISABLE_EXPERIMENTAL_BETAS": "1",
     }
     assert "secret" not in repr(credentials)
 

@@ -271,9 +271,30 @@ def test_a_returned_input_is_the_text_that_the_model_wrote(given, is_restored):
     replies = RecordedReplies([_turn(_request(), {**CALLS, "tool_calls": [call]})])
 
     edited = json.dumps(given, ensure_ascii=False)
-    assert replies.arguments("call00300", "f", given) == (WRITTEN if is_restored else edited)
-    assert replies.arguments("call00300", "g", given) == edited
-    assert replies.arguments("call00399", "f", given) == edited
+    assert replies.arguments("call00300", "f", given, {}) == (WRITTEN if is_restored else edited)
+    assert replies.arguments("call00300", "g", given, {}) == edited
+    assert replies.arguments("call00399", "f", given, {}) == edited
+
+
+@pytest.mark.parametrize(("given", "is_restored"), [(False, True), (True, False), (0, False)])
+def test_a_default_that_a_client_adds_leaves_the_text_that_the_model_wrote(given, is_restored):
+    """As Claude Code does with the parameter `replace_all` of its tool Edit."""
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}, "all": {"type": "boolean", "default": False}}}
+    tools = [{"name": "f", "input_schema": schema}]
+    call = {"id": "call00300", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
+    turn = _turn(_request(tools=tools), {"role": "assistant", "content": None, "tool_calls": [call]})
+    sent = [
+        {"role": "user", "content": "Hello"},
+        {"role": "assistant", "content": [_use({"all": given, "a": 1})]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "call00300", "content": "done"}]},
+    ]
+    [prompt] = _request([turn], messages=sent, tools=tools).call.prompts
+    [back] = prompt.messages[1]["tool_calls"]
+    assert (back["function"]["arguments"] == '{"a":1}') is is_restored
+
+
+def _use(given):
+    return {"type": "tool_use", "id": "call00300", "name": "f", "input": given}
 
 
 _JSON = st.recursive(

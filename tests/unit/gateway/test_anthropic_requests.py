@@ -24,6 +24,10 @@ from swarm.types import SamplingParams, ToolChoice, ToolMode
 DEFAULTS = SamplingDefaults(temperature=0.9, top_p=0.8, max_tokens=33, stop_token_ids=(2,))
 MESSAGES = [{"role": "user", "content": "Reverse: ABC"}]
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
+HOSTED = [
+    {"type": "web_search_20250305", "name": "web_search", "max_uses": 5},
+    {"type": "code_execution_20250825", "name": "code_execution", "allowed_callers": ["code_execution_20250825"]},
+]
 WEATHER = {"name": "weather", "description": "Of a city.", "input_schema": SCHEMA}
 
 
@@ -269,7 +273,8 @@ def test_effort_is_given_to_templates_that_read_it():
         ({"max_tokens": 0}, "max_tokens"),
         ({"top_p": 0}, "top_p"),
         ({"messages": [*MESSAGES, {"role": "assistant", "content": "CB"}]}, "messages"),
-        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools.0"),
+        ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools.0"),
+        ({"tools": HOSTED, "tool_choice": {"type": "tool", "name": "web_search"}}, None),
         ({"tools": [{**WEATHER, "defer_loading": True}]}, "tools.0.defer_loading"),
         ({"tools": [{**WEATHER, "allowed_callers": ["code_execution_20250825"]}]}, "tools.0.allowed_callers"),
         ({"tools": [{**WEATHER, "strict": True}]}, None),
@@ -328,6 +333,13 @@ def test_values_that_ask_for_nothing_are_accepted():
     )
 
     assert request.ignored_fields == ()
+
+
+def test_hosted_tools_are_not_offered_and_named_as_ignored():
+    request = parse(tools=[*HOSTED, WEATHER])
+    [offered] = request.call.prompts[0].tools
+    assert offered["function"]["name"] == WEATHER["name"]
+    assert request.ignored_fields == ("tools.web_search_20250305", "tools.code_execution_20250825")
 
 
 def test_strict_tools_are_accepted_where_a_call_is_forced():

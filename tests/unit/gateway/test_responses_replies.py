@@ -218,6 +218,31 @@ def test_text_behind_a_call_is_an_item_of_its_own_and_comes_back_once(nano):
         assert conversation.messages == (canonical_message(reply),)
 
 
+@pytest.mark.parametrize(
+    "arguments", ['{"input":"*** Begin"}', '{"input": "*** Begin", "a": 1}', '{"patch": "*** Begin"}']
+)
+def test_calls_of_namespaces_and_custom_tools_have_the_form_that_the_client_expects(nano, arguments):
+    patch = {"type": "custom", "name": "patch", "format": {"type": "text"}}
+    tools = [{"type": "namespace", "name": "crm", "description": "", "tools": [TOOL, patch]}, patch]
+    request = _request(tools=tools)
+    calls = [_tool_call(f"call{number}", *call) for number, call in enumerate([("crm.f",), ("crm.patch", arguments)])]
+    reply = {"role": "assistant", "content": None, "tool_calls": [*calls, _tool_call("call2", "patch", arguments)]}
+    turn = _turn(request, reply)
+    whole = _render(nano, request, turn).output
+    events = _events(nano, request, turn)
+    streamed = [event.item for event in events if event.type == "response.output_item.done"]
+
+    assert streamed == whole
+    assert [item.type for item in whole] == ["function_call", "custom_tool_call", "custom_tool_call"]
+    assert [(item.namespace, item.name) for item in whole] == [("crm", "f"), ("crm", "patch"), (None, "patch")]
+    text = arguments if "patch" in arguments else "*** Begin"
+    assert [whole[1].input, whole[2].input] == [text, text]
+    assert [event.input for event in events if event.type == "response.custom_tool_call_input.done"] == [text, text]
+    for back in ([item.to_dict() for item in whole], [{"type": "item_reference", "id": item.id} for item in whole]):
+        (conversation,) = _request([turn], input=back, tools=tools).call.prompts
+        assert conversation.messages == (canonical_message(reply),)
+
+
 def test_a_stream_that_broke_off_says_so(nano):
     stream = ResponseStream(_request(), _head(), nano)
     stream.push(Opened(0, 0, (1,)))

@@ -15,6 +15,9 @@ from swarm.types import ToolChoice, ToolMode
 DEFAULTS = SamplingDefaults(0.7, 1.0, 64, (2,))
 SCHEMA = {"type": "object", "properties": {}}
 TOOL = {"type": "function", "name": "f", "description": "Does.", "parameters": SCHEMA, "strict": None}
+PATCH = {"type": "custom", "name": "patch", "description": "Edits.", "format": {"type": "text"}}
+CRM = {"type": "namespace", "name": "crm", "description": "Customers.", "tools": [TOOL, PATCH]}
+HOSTED = [{"type": "web_search", "external_web_access": False}, {"type": "mcp", "server_label": "a", "server_url": "b"}]
 ALLOWED = {"type": "allowed_tools", "tools": [{"type": "function", "name": "f"}]}
 
 
@@ -87,6 +90,42 @@ def test_tools_take_the_shape_of_chat():
     assert _conversation(tools=[TOOL]).tools == ({"type": "function", "function": function},)
 
 
+def test_tools_of_a_namespace_are_functions_with_qualified_names():
+    request = _parse(tools=[TOOL, CRM])
+    functions = [tool["function"] for tool in request.call.prompts[0].tools]
+    text = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
+    assert functions == [
+        {"name": "f", "description": "Does.", "parameters": SCHEMA},
+        {"name": "crm.f", "description": "Does.", "parameters": SCHEMA},
+        {"name": "crm.patch", "description": "Edits.", "parameters": text},
+    ]
+    assert request.ignored_fields == ("tools.crm.description",)
+
+
+def test_the_grammar_of_a_custom_tool_is_shown_and_named_as_not_enforced():
+    grammar = {"type": "grammar", "syntax": "lark", "definition": "start: /[a-z]+/"}
+    request = _parse(tools=[{**PATCH, "format": grammar}])
+    [tool] = request.call.prompts[0].tools
+    assert tool["function"]["parameters"]["properties"]["input"]["description"] == "start: /[a-z]+/"
+    assert request.ignored_fields == ("tools.patch.format",)
+
+
+def test_hosted_tools_are_not_offered_and_named_as_ignored():
+    request = _parse(tools=[*HOSTED, TOOL], flux=1)
+    assert [tool["function"]["name"] for tool in request.call.prompts[0].tools] == ["f"]
+    assert request.ignored_fields == ("flux", "tools.web_search", "tools.mcp")
+    assert [tool["type"] for tool in request.shown.settings["tools"]] == ["function"]
+
+
+def test_a_call_of_a_namespace_that_comes_back_has_the_qualified_name():
+    items = [_call(namespace="crm"), {"type": "custom_tool_call", "call_id": "c2", "name": "patch", "input": "é"}]
+    items += [{"type": "custom_tool_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "2"}]}]
+    reply, output = _conversation(input=items).messages
+    functions = [call["function"] for call in reply["tool_calls"]]
+    assert functions == [{"name": "crm.f", "arguments": "{}"}, {"name": "patch", "arguments": '{"input": "é"}'}]
+    assert output == {"role": "tool", "tool_call_id": "c2", "content": "2"}
+
+
 @pytest.mark.parametrize(
     ("fields", "choice"),
     [
@@ -96,10 +135,14 @@ def test_tools_take_the_shape_of_chat():
         ({"tool_choice": "required"}, ToolChoice(ToolMode.REQUIRED)),
         ({"tool_choice": {"type": "function", "name": "f"}}, ToolChoice(ToolMode.REQUIRED, ("f",), parallel=False)),
         ({"tool_choice": {**ALLOWED, "mode": "required"}}, ToolChoice(ToolMode.REQUIRED, ("f",))),
+        (
+            {"tool_choice": {"type": "custom", "name": "crm.patch"}},
+            ToolChoice(ToolMode.REQUIRED, ("crm.patch",), parallel=False),
+        ),
     ],
 )
 def test_tool_choices(fields, choice):
-    assert _parse(tools=[TOOL], **fields).call.tool_choice == choice
+    assert _parse(tools=[TOOL, CRM], **fields).call.tool_choice == choice
 
 
 @pytest.mark.parametrize(
@@ -181,8 +224,13 @@ def test_what_is_refused_is_refused_by_name():
             UnknownParameter,
         ),
         ({"previous_response_id": "resp_1"}, "previous_response_id", BadRequest),
-        ({"tools": [{"type": "web_search"}]}, "tools.0", UnknownParameter),
+        ({"tools": [{"type": "local_shell"}]}, "tools.0", UnknownParameter),
         ({"tools": [{"type": "function"}]}, "tools.0.name", BadRequest),
+        ({"tools": [{**CRM, "tools": [TOOL, {"type": "function"}]}]}, "tools.0.tools.1.name", BadRequest),
+        ({"tools": [{**CRM, "tools": HOSTED}]}, "tools.0.tools.0", BadRequest),
+        ({"tools": [CRM, {**TOOL, "name": "crm.f"}]}, "tools", BadRequest),
+        ({"tools": HOSTED, "tool_choice": {"type": "web_search"}}, "tool_choice", UnknownParameter),
+        ({"input": [{"type": "custom_tool_call", "call_id": "c", "name": "p"}]}, "input.0.input", BadRequest),
         ({"tools": [{**TOOL, "defer_loading": True}]}, "tools.0.defer_loading", UnknownParameter),
         ({"tool_choice": "must"}, "tool_choice", BadRequest),
         ({"tool_choice": {"type": "mcp"}}, "tool_choice", UnknownParameter),

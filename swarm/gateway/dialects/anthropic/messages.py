@@ -128,10 +128,11 @@ class RecordedReplies:
         self._turns = tuple(turns)
         self._arguments: dict[tuple[str, str], str] | None = None
 
-    def arguments(self, call_id: str, name: str, given: Mapping[str, Any]) -> str:
+    def arguments(self, call_id: str, name: str, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
         """Return the text of a tool call's arguments.
 
-        It is the model's own text if `given` is the parsed form that the client got, else `given` as JSON.
+        It is the model's own text if `given` is the parsed form that the client got, else `given` as JSON. Parameters
+        with the `defaults` of the tool count as given, because Claude Code adds those that a call leaves out.
         """
         if self._arguments is None:
             self._arguments = {
@@ -140,7 +141,7 @@ class RecordedReplies:
                 for call in turn.reply.get("tool_calls") or ()
             }
         written = self._arguments.get((call_id, name))
-        if written is not None and _same(tool_input(written), given):
+        if written is not None and _same({**defaults, **tool_input(written)}, {**defaults, **given}):
             return written
         return json.dumps(given, ensure_ascii=False)
 
@@ -148,6 +149,14 @@ class RecordedReplies:
         """Return all reasoning of the reply with this signature, or an empty string if there is none."""
         thoughts = (turn.reply.get("reasoning_content") for turn in self._turns if turn.call_id == signature)
         return next(thoughts, None) or ""
+
+
+def declared_defaults(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the defaults that a JSON schema declares for the properties of an object."""
+    properties: object = schema.get("properties")
+    named = cast("dict[str, object]", properties) if isinstance(properties, dict) else {}
+    declared = {name: cast("dict[str, Any]", each) for name, each in named.items() if isinstance(each, dict)}
+    return {name: each["default"] for name, each in declared.items() if "default" in each}
 
 
 def tool_input(arguments: str) -> dict[str, Any]:
@@ -221,15 +230,22 @@ def _is_attribution(text: str) -> bool:
     return text.startswith(ATTRIBUTION) and "\n" not in text.strip()
 
 
-def chat_messages(messages: Sequence[MessageBody], replies: RecordedReplies) -> list[Message]:
-    """Return the messages as chat messages. Consecutive ones of a user, or of the assistant, are joined first."""
+ToolDefaults = Mapping[str, Mapping[str, Any]]
+"""The defaults of parameters by the name of the tool."""
+
+
+def chat_messages(messages: Sequence[MessageBody], replies: RecordedReplies, defaults: ToolDefaults) -> list[Message]:
+    """Return the messages as chat messages. Consecutive ones of a user, or of the assistant, are joined first.
+
+    `defaults` are those of the tools of the request.
+    """
     chat: list[Message] = []
     for role, group in groupby(messages, key=lambda message: message.role):
         if role == "system":
             chat.extend({"role": "system", "content": _joined(message.content)} for message in group)
             continue
         blocks = [block for message in group for block in message.content]
-        chat.extend([_assistant(blocks, replies)] if role == "assistant" else _user(blocks))
+        chat.extend([_assistant(blocks, replies, defaults)] if role == "assistant" else _user(blocks))
     return chat
 
 
@@ -262,11 +278,11 @@ def _tool_message(result: _ToolResult) -> Message:
     return {**message, "is_error": True} if result.is_error else message
 
 
-def _assistant(blocks: Sequence[_Block], replies: RecordedReplies) -> Message:
+def _assistant(blocks: Sequence[_Block], replies: RecordedReplies, defaults: ToolDefaults) -> Message:
     message: dict[str, Any] = {"role": "assistant", "content": _joined(blocks)}
     if reasoning := _reasoning([block for block in blocks if isinstance(block, _Thinking)], replies):
         message["reasoning_content"] = reasoning
-    if calls := [_tool_call(block, replies) for block in blocks if isinstance(block, _ToolUse)]:
+    if calls := [_tool_call(block, replies, defaults) for block in blocks if isinstance(block, _ToolUse)]:
         message["tool_calls"] = calls
     return message
 
@@ -277,6 +293,6 @@ def _reasoning(blocks: Sequence[_Thinking], replies: RecordedReplies) -> str:
     return thoughts or "".join(map(replies.reasoning, dict.fromkeys(block.signature for block in blocks)))
 
 
-def _tool_call(block: _ToolUse, replies: RecordedReplies) -> dict[str, Any]:
-    arguments = replies.arguments(block.id, block.name, block.input)
+def _tool_call(block: _ToolUse, replies: RecordedReplies, defaults: ToolDefaults) -> dict[str, Any]:
+    arguments = replies.arguments(block.id, block.name, block.input, defaults.get(block.name, {}))
     return {"id": block.id, "type": "function", "function": {"name": block.name, "arguments": arguments}}

@@ -5,6 +5,7 @@ Place in the flow: the routes parse a body here; reply.py writes the reply. This
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -20,6 +21,7 @@ from swarm.gateway.dialects.anthropic.messages import (
     RecordedReplies,
     TextBlocks,
     chat_messages,
+    declared_defaults,
     has_redacted_thinking,
     system_messages,
 )
@@ -52,7 +54,7 @@ _PROMPT_FIELDS: FieldTable = MappingProxyType(
     honoured("model", note=ANY_MODEL)
     | honoured("messages", note="blocks of type text, tool_use, tool_result, thinking and redacted_thinking")
     | honoured("system", note="blocks are joined in order; Claude Code's attribution is left out and named as ignored")
-    | honoured("tools", note="of type `custom`; `strict` where `tool_choice` forces a call")
+    | honoured("tools", note="`custom`; `strict` where `tool_choice` forces a call; hosted ones are named as ignored")
     | honoured("tool_choice", note="a grammar enforces `any` and `tool`")
     | honoured("thinking", note="if the chat template has a switch for it; otherwise `enabled` is refused by name")
     | honoured("output_config", note="a grammar enforces `format`; `effort` if the chat template reads it")
@@ -112,7 +114,7 @@ def parse_message_request(
         call=ModelRequest(checked.model, (conversation,), checked.sampling(defaults), checked.choice()),
         stream=bool(checked.stream),
         shows_thinking=checked.thinking is None or checked.thinking.display != "omitted",
-        ignored_fields=unknown_fields(body, MESSAGE_FIELDS) + ignored,
+        ignored_fields=unknown_fields(body, MESSAGE_FIELDS, ignored),
     )
 
 
@@ -132,7 +134,7 @@ def parse_count_request(body: Mapping[str, Any], replies: RecordedReplies, switc
     """
     checked = checked_body(PromptBody, body, COUNT_FIELDS)
     conversation, ignored = checked.conversation(replies, switches)
-    return CountRequest(checked.model, conversation, unknown_fields(body, COUNT_FIELDS) + ignored)
+    return CountRequest(checked.model, conversation, unknown_fields(body, COUNT_FIELDS, ignored))
 
 
 class _Thinking(Strict):
@@ -165,14 +167,23 @@ class _OutputConfig(Strict):
         return budget
 
 
-def _custom(tool: object) -> object:
-    kind = cast("dict[str, object]", tool).get("type") if isinstance(tool, dict) else None
+_HOSTED = re.compile(r"(web_search|web_fetch|code_execution|tool_search_tool_(regex|bm25)|computer)(_[0-9]{8})?")
+"""Types of tools that Anthropic carries out, or that only its models are trained for."""
+
+
+def _known_tool(tool: object) -> object:
+    """Return a tool of the client as it is, and of a hosted tool its type and name alone."""
+    fields = cast("dict[str, object]", tool) if isinstance(tool, dict) else {}
+    kind = fields.get("type")
+    if isinstance(kind, str) and _HOSTED.fullmatch(kind):
+        return {"type": kind, "name": fields.get("name", kind), "input_schema": {}}
     if kind is not None and kind != "custom":
         raise unsupported("tools of type {kind} are not supported: send custom tools", kind=shown(kind))
     return cast(object, tool)
 
 
 class _Tool(Strict):
+    type: str | None = None
     name: str = Field(min_length=1)
     input_schema: dict[str, Any]
     description: str | None = None
@@ -180,6 +191,10 @@ class _Tool(Strict):
     strict: bool | None = None
     defer_loading: bool | None = None
     allowed_callers: list[str] | None = None
+
+    @property
+    def is_hosted(self) -> bool:
+        return self.type not in {None, "custom"}
 
     @field_validator("defer_loading", "allowed_callers")
     @classmethod
@@ -196,6 +211,11 @@ class _Tool(Strict):
         if self.input_examples:
             function["input_examples"] = self.input_examples
         return {"type": "function", "function": function}
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The defaults that the schema declares for parameters."""
+        return declared_defaults(self.input_schema)
 
 
 class _ToolChoice(Strict):
@@ -220,7 +240,7 @@ class PromptBody(StrictBody):
     model: str = Field(min_length=1)
     messages: list[MessageBody] = Field(min_length=1, max_length=MAX_MESSAGES)
     system: TextBlocks | None = None
-    tools: list[Annotated[_Tool, BeforeValidator(_custom)]] | None = None
+    tools: list[Annotated[_Tool, BeforeValidator(_known_tool)]] | None = None
     tool_choice: _ToolChoice | None = None
     thinking: _Thinking | None = None
     output_config: _OutputConfig | None = None
@@ -237,8 +257,10 @@ class PromptBody(StrictBody):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        names = {tool.name for tool in self.tools or ()}
+        names = {tool.name for tool in self._offered}
         forced = self.tool_choice if self.tool_choice is not None and self.tool_choice.is_forced else None
+        if forced is not None and forced.name in {tool.name for tool in self.tools or () if tool.is_hosted}:
+            raise unsupported("nothing here carries out the tool {name}: choose another one", name=shown(forced.name))
         if forced is not None and (forced.name or next(iter(names), None)) not in names:
             raise PydanticCustomError("tool_choice", "tool_choice forces a call of a tool that is not in tools: add it")
         if forced is None and any(tool.strict for tool in self.tools or ()):
@@ -253,9 +275,16 @@ class PromptBody(StrictBody):
         if has_redacted_thinking(self.messages):
             ignored.append("messages.redacted_thinking")
         options, without_effect = self._template_options(switches)
-        messages = (*system, *chat_messages(self.messages, replies))
-        tools = tuple(tool.spec() for tool in self.tools or ())
-        return Conversation(messages, tools, options), (*ignored, *without_effect)
+        tools = self._offered
+        messages = (*system, *chat_messages(self.messages, replies, {tool.name: tool.defaults for tool in tools}))
+        hosted = dict.fromkeys(f"tools.{tool.type}" for tool in self.tools or () if tool.is_hosted)
+        conversation = Conversation(messages, tuple(tool.spec() for tool in tools), options)
+        return conversation, (*ignored, *without_effect, *hosted)
+
+    @property
+    def _offered(self) -> list[_Tool]:
+        """The tools that the model is offered."""
+        return [tool for tool in self.tools or () if not tool.is_hosted]
 
     def choice(self) -> ToolChoice:
         if self.tool_choice is None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import BeforeValidator, Field
@@ -19,14 +20,23 @@ from pydantic_core import PydanticCustomError
 
 from swarm.errors import BadRequest, UnknownParameter
 from swarm.gateway.dialects.fields import Strict, shown, unsupported
+from swarm.gateway.dialects.responses.tools import custom_arguments, custom_input, qualified_name
 from swarm.tracker.conversation import canonical_message
 from swarm.types import FinishReason, Message, Turn
 
 MAX_ITEMS = 100_000
 
-ITEM_TYPES = ("message", "function_call", "function_call_output", "reasoning", "item_reference")
+ITEM_TYPES = (
+    "message",
+    "function_call",
+    "function_call_output",
+    "custom_tool_call",
+    "custom_tool_call_output",
+    "reasoning",
+    "item_reference",
+)
 _TEXTS = ("input_text", "output_text")
-_ITEM_ID = re.compile(r"(rs|msg|fc)_([0-9a-f]+)(?:_([0-9]{1,6}))?")
+_ITEM_ID = re.compile(r"(rs|msg|fc|ctc)_([0-9a-f]+)(?:_([0-9]{1,6}))?")
 _RESPONSE_ID = re.compile(r"resp_([0-9a-f]+)(i?)(u?)")
 
 
@@ -58,7 +68,6 @@ class RecordedResponses:
         """Index the turns. `deleted` has the call ids of deleted responses."""
         self._turns = {turn.call_id: turn for turn in turns if turn.finish_reason is not FinishReason.ABORT}
         self._deleted = deleted
-        self._callers: dict[str, str] | None = None
 
     def find(self, response_id: str) -> tuple[ResponseId, Turn] | None:
         """Return a response, or None if it does not exist, was not stored or was deleted."""
@@ -88,11 +97,22 @@ class RecordedResponses:
 
     def caller(self, tool_call_id: str) -> str | None:
         """Return the id of the model call whose reply has the tool call `tool_call_id`."""
-        if self._callers is None:
-            self._callers = {
-                call["id"]: turn.call_id for turn in self._turns.values() for call in turn.reply.get("tool_calls") or ()
-            }
-        return self._callers.get(tool_call_id)
+        found = self._tool_calls.get(tool_call_id)
+        return None if found is None else found[0]
+
+    def arguments(self, tool_call_id: str) -> str | None:
+        """Return the arguments of a tool call as the model wrote them, or None for an unknown call."""
+        found = self._tool_calls.get(tool_call_id)
+        return None if found is None else found[1]
+
+    @cached_property
+    def _tool_calls(self) -> dict[str, tuple[str, str]]:
+        """The model call and the arguments of each tool call, by the id of the tool call."""
+        return {
+            call["id"]: (turn.call_id, call["function"]["arguments"])
+            for turn in self._turns.values()
+            for call in turn.reply.get("tool_calls") or ()
+        }
 
 
 def _joined(content: object) -> object:
@@ -130,11 +150,21 @@ class _Call(Strict):
     call_id: str = Field(min_length=1)
     name: str = Field(min_length=1)
     arguments: str
+    namespace: str | None = None
+    id: str | None = None
+
+
+class _CustomCall(Strict):
+    type: Literal["custom_tool_call"]
+    call_id: str = Field(min_length=1)
+    name: str = Field(min_length=1)
+    input: str
+    namespace: str | None = None
     id: str | None = None
 
 
 class _CallOutput(Strict):
-    type: Literal["function_call_output"]
+    type: Literal["function_call_output", "custom_tool_call_output"]
     call_id: str = Field(min_length=1)
     output: Text
 
@@ -168,9 +198,12 @@ def _typed(item: object) -> object:
 
 
 InputItem = Annotated[
-    Annotated[_Said | _Call | _CallOutput | _Reasoning | _Reference, Field(discriminator="type")],
+    Annotated[_Said | _Call | _CustomCall | _CallOutput | _Reasoning | _Reference, Field(discriminator="type")],
     BeforeValidator(_typed),
 ]
+
+_Piece = _Said | _Call | _CustomCall | _Reasoning
+"""An item that is a part of a reply."""
 
 
 @dataclass(slots=True)
@@ -182,14 +215,14 @@ class _Reply:
     reasoning: str | None = None
     calls: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
-    def includes(self, item: _Said | _Call | _Reasoning, owner: str | None) -> bool:
+    def includes(self, item: _Piece, owner: str | None) -> bool:
         """Return whether the item belongs to this reply.
 
         If the call of either is unknown, it does as long as the order stays reasoning, text, tool calls.
         """
         if self.owner and owner:
             return self.owner == owner
-        if isinstance(item, _Call):
+        if isinstance(item, _Call | _CustomCall):
             return True
         if isinstance(item, _Said):
             return self.content is None
@@ -236,23 +269,31 @@ def _heard(item: _Said | _CallOutput) -> Message:
     return {"role": item.role, "content": item.content}
 
 
-def _add(reply: _Reply, item: _Said | _Call | _Reasoning, recorded: RecordedResponses, index: int) -> None:
+def _add(reply: _Reply, item: _Piece, recorded: RecordedResponses, index: int) -> None:
     match item:
         case _Said():
             reply.content = (reply.content or "") + item.content
-        case _Call():
-            function = {"name": item.name, "arguments": item.arguments}
+        case _Call() | _CustomCall():
+            function = {"name": qualified_name(item.name, item.namespace), "arguments": _arguments(item, recorded)}
             reply.calls.append({"id": item.call_id, "type": "function", "function": function})
         case _Reasoning():
             reply.reasoning = (reply.reasoning or "") + _thoughts(item, recorded, index)
 
 
-def _owner(item: _Said | _Call | _Reasoning, recorded: RecordedResponses) -> str | None:
+def _arguments(item: _Call | _CustomCall, recorded: RecordedResponses) -> str:
+    """Return the arguments of a call. Those of a custom tool are the recorded ones, if they give the same text."""
+    if isinstance(item, _Call):
+        return item.arguments
+    sampled = recorded.arguments(item.call_id)
+    return sampled if sampled is not None and custom_input(sampled) == item.input else custom_arguments(item.input)
+
+
+def _owner(item: _Piece, recorded: RecordedResponses) -> str | None:
     named = _ITEM_ID.fullmatch(item.id or "")
     # The ids of another server do not tell which items belong together.
     if named and recorded.reply(named[2]):
         return named[2]
-    if isinstance(item, _Call):
+    if isinstance(item, _Call | _CustomCall):
         return recorded.caller(item.call_id)
     if isinstance(item, _Reasoning) and item.encrypted_content and recorded.reply(item.encrypted_content):
         return item.encrypted_content
@@ -284,7 +325,7 @@ def _number(item_id: str | None) -> int:
     return int(named[3] or 0) if named else 0
 
 
-def _resolved(item: _Reference, recorded: RecordedResponses, index: int) -> _Said | _Call | _Reasoning:
+def _resolved(item: _Reference, recorded: RecordedResponses, index: int) -> _Piece:
     """Return the recorded item. Raises BadRequest for an unknown one.
 
     Tool calls can split a text into several items. The first of them gets the whole text, so the others get none.
@@ -298,7 +339,7 @@ def _resolved(item: _Reference, recorded: RecordedResponses, index: int) -> _Sai
             return _Reasoning(id=item.id, encrypted_content=named[2])
         if kind == "msg":
             return _Said(role="assistant", content="" if number else reply.get("content") or "", id=item.id)
-        if kind == "fc" and number < len(calls):
+        if kind in ("fc", "ctc") and number < len(calls):
             call = calls[number]
             return _Call(call_id=call["id"], id=item.id, **call["function"])
     raise BadRequest(

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from swarm.errors import EngineFailure, SwarmError
 from swarm.gateway.dialects.endpoint import SseEvent
 from swarm.gateway.dialects.responses.items import ResponseId
 from swarm.gateway.dialects.responses.request import ResponseRequest, Shown
+from swarm.gateway.dialects.responses.tools import ClientCallForm, custom_input
 from swarm.rollout.deduplication import CallEvent, CallHead, CallResult, Closed, Completion, Opened, Piece
 from swarm.tracker.codec import Codec
 from swarm.types import FinishReason, ReasoningPart, ReplyPart, TextPart, TokenDelta, TokenLogprobs, ToolCallPart, Turn
@@ -84,7 +86,7 @@ def _items(shown: Shown, head: CallHead, turn: Turn, status: str, rows: list[Ite
         items.append(_message_item(f"msg_{head.call_id}", reply.get("content") or "", "completed", rows))
     for number, call in enumerate(calls):
         part = ToolCallPart(call["id"], call["function"]["name"], call["function"]["arguments"])
-        items.append(_call_item(_numbered("fc", head, number), part, part.arguments, "completed"))
+        items.append(_Call.of(shown, head, number, part).item("completed"))
     if not calls:
         items[-1]["status"] = status
     return items
@@ -117,15 +119,41 @@ def _text_part(text: str, rows: list[Item]) -> Item:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": rows}
 
 
-def _call_item(item_id: str, part: ToolCallPart, arguments: str, status: str) -> Item:
-    return {
-        "id": item_id,
-        "type": "function_call",
-        "call_id": part.call_id,
-        "name": part.name,
-        "arguments": arguments,
-        "status": status,
-    }
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A tool call in the form that the client expects. `text` are its arguments, or the input of a custom tool."""
+
+    item_id: str
+    call_id: str
+    form: ClientCallForm
+    text: str
+
+    @classmethod
+    def of(cls, shown: Shown, head: CallHead, number: int, part: ToolCallPart) -> _Call:
+        """Return a call of a reply. A call of a tool that was not offered is one of a function."""
+        form = shown.forms.get(part.name) or ClientCallForm(part.name)
+        item_id = _numbered("ctc" if form.is_custom else "fc", head, number)
+        text = custom_input(part.arguments) if form.is_custom else part.arguments
+        return cls(item_id, part.call_id, form, text)
+
+    @property
+    def events(self) -> str:
+        """The name of the events that bring the text, without its last part."""
+        return "response.custom_tool_call_input" if self.form.is_custom else "response.function_call_arguments"
+
+    @property
+    def parts(self) -> Item:
+        """The fields of the event that ends the text."""
+        return {"input": self.text} if self.form.is_custom else {"arguments": self.text, "name": self.form.name}
+
+    def item(self, status: str) -> Item:
+        text = "" if status == "in_progress" else self.text
+        item: Item = {"id": self.item_id, "call_id": self.call_id, "name": self.form.name, "status": status}
+        if self.form.namespace is not None:
+            item["namespace"] = self.form.namespace
+        if self.form.is_custom:
+            return {**item, "type": "custom_tool_call", "input": text}
+        return {**item, "type": "function_call", "arguments": text}
 
 
 class ResponseStream:
@@ -239,18 +267,14 @@ class ResponseStream:
         ]
 
     def _call(self, part: ToolCallPart) -> list[SseEvent]:
-        item_id = _numbered("fc", self._head, self._calls)
-        place: Item = {"item_id": item_id, "output_index": self._items}
-        begun, done = (
-            _call_item(item_id, part, arguments, status)
-            for arguments, status in (("", "in_progress"), (part.arguments, "completed"))
-        )
+        call = _Call.of(self._shown, self._head, self._calls, part)
+        place: Item = {"item_id": call.item_id, "output_index": self._items}
         self._calls, self._items = self._calls + 1, self._items + 1
-        arguments = {"arguments": part.arguments, "name": part.name}
+        begun, done = call.item("in_progress"), call.item("completed")
         return [
             self._frame("response.output_item.added", output_index=place["output_index"], item=begun),
-            self._frame("response.function_call_arguments.delta", **place, delta=part.arguments),
-            self._frame("response.function_call_arguments.done", **place, **arguments),
+            self._frame(f"{call.events}.delta", **place, delta=call.text),
+            self._frame(f"{call.events}.done", **place, **call.parts),
             self._frame("response.output_item.done", output_index=place["output_index"], item=done),
         ]
 

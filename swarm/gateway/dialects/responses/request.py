@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self, cast
 
@@ -29,14 +29,23 @@ from swarm.gateway.dialects.fields import (
     json_object_grammar,
     json_schema_grammar,
     labels,
+    only,
     refused,
     shown,
     unknown_fields,
     unsupported,
 )
 from swarm.gateway.dialects.responses.items import ITEM_TYPES, MAX_ITEMS, InputItem, RecordedResponses, chat_messages
+from swarm.gateway.dialects.responses.tools import (
+    HOSTED_TYPES,
+    TOOL_TYPES,
+    ClientCallForm,
+    OfferedTools,
+    Tool,
+    shown_function,
+)
 from swarm.rollout.model_request import Conversation, ModelRequest, SamplingDefaults
-from swarm.types import Grammar, Message, ToolChoice, ToolMode, ToolSpec, Turn
+from swarm.types import Grammar, Message, ToolChoice, ToolMode, Turn
 
 LOGPROBS = "message.output_text.logprobs"
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
@@ -44,14 +53,14 @@ EFFORT = "reasoning_effort"
 """The option of chat templates for the effort of reasoning."""
 
 RESPONSE_FIELDS: FieldTable = MappingProxyType(
-    honoured("input", note="text, or items: messages of text, function calls and their outputs, reasoning, references")
+    honoured("input", note="text, or items: messages of text, tool calls and their outputs, reasoning, references")
     | honoured("model", note=ANY_MODEL)
     | honoured("instructions", "stream", "temperature", "parallel_tool_calls")
     | honoured("max_output_tokens", note="the job's `max_response_length` by default")
     | honoured("previous_response_id", note="of a stored response of the same episode")
     | honoured("store", note="a response that is not stored cannot be fetched or referred to; its turn is on record")
-    | honoured("tools", note="of type `function`")
-    | honoured("tool_choice", note="a grammar enforces `required`, one function, or `allowed_tools` in mode `required`")
+    | honoured("tools", note="of type `function`, `custom` or `namespace`; hosted tools are named as ignored")
+    | honoured("tool_choice", note="a grammar enforces `required`, one tool, or `allowed_tools` in mode `required`")
     | honoured("text", note="a grammar always enforces `format`; `verbosity` only `medium`")
     | honoured(
         "reasoning", note="`effort` where the model's chat template reads it; `summary` only `auto`: none is made"
@@ -81,11 +90,15 @@ RESPONSE_FIELDS: FieldTable = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The parts of a response besides the reply. `settings` are those of the request, in the response's shape."""
+    """The parts of a response besides the reply. `settings` are those of the request, in the response's shape.
+
+    `forms` has the form of a tool's calls by the name that the model calls it by.
+    """
 
     settings: Mapping[str, Any]
     logprobs: bool = False
     encrypted_reasoning: bool = False
+    forms: Mapping[str, ClientCallForm] = field(default_factory=dict[str, ClientCallForm])
 
     @property
     def has_instructions(self) -> bool:
@@ -125,25 +138,28 @@ def parse_response_request(
         raise UnknownParameter(
             "reasoning.effort: leave it out, as the model's chat template does not read it", param="reasoning.effort"
         )
-    call = checked.call(defaults, recorded)
+    tools = OfferedTools.of(checked.tools or ())
+    call = checked.call(defaults, recorded, tools)
     include = checked.include or ()
     return ResponseRequest(
         call=call,
         stream=bool(checked.stream),
-        shown=Shown(checked.settings(call), LOGPROBS in include, ENCRYPTED_REASONING in include),
-        ignored_fields=unknown_fields(body, RESPONSE_FIELDS),
+        shown=Shown(checked.settings(call, tools), LOGPROBS in include, ENCRYPTED_REASONING in include, tools.forms),
+        ignored_fields=unknown_fields(body, RESPONSE_FIELDS, tools.ignored),
     )
 
 
 def _named_as_sent(error: BadRequest) -> BadRequest:
     """Return the error with the field's path as the client sent it. Pydantic adds the types of items and choices."""
     param = error.param or ""
-    sent = re.sub(
-        rf"^(tool_choice|input\.\d+)\.(?:mode|allowed_tools|{'|'.join((*ITEM_TYPES, 'function'))})(?=\.|$)",
-        r"\1",
-        param,
-    )
+    sent = _ADDED.sub(r"\1", param)
     return type(error)(error.message.replace(param, sent, 1), param=sent or None)
+
+
+_ADDED = re.compile(
+    rf"((?:^input|\btools)\.\d+|^tool_choice)"
+    rf"\.(?:mode|tool|allowed_tools|{'|'.join((*ITEM_TYPES, *TOOL_TYPES))})(?=\.|$)"
+)
 
 
 class _Format(Strict):
@@ -163,36 +179,25 @@ class _Format(Strict):
         return json_object_grammar() if self.type == "json_object" else None
 
 
-def _only(*neutral: object) -> BeforeValidator:
-    """Return a validator that refuses every value except None and these."""
-
-    def check(value: object) -> object:
-        if value is not None and not any(value is each or value == each for each in neutral):
-            raise unsupported("only {allowed} is supported", allowed=" or ".join(map(repr, neutral)))
-        return value
-
-    return BeforeValidator(check)
-
-
 class _TextSettings(Strict):
     format: _Format | None = None
-    verbosity: Annotated[str | None, _only("medium")] = None
+    verbosity: Annotated[str | None, only("medium")] = None
 
 
 class _ReasoningSettings(Strict):
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
-    summary: Annotated[str | None, _only("auto")] = None
-    generate_summary: Annotated[str | None, _only("auto")] = None
-    context: Annotated[str | None, _only("auto")] = None
-    mode: Annotated[str | None, _only("standard")] = None
+    summary: Annotated[str | None, only("auto")] = None
+    generate_summary: Annotated[str | None, only("auto")] = None
+    context: Annotated[str | None, only("auto")] = None
+    mode: Annotated[str | None, only("standard")] = None
 
 
 class _StreamOptions(Strict):
-    include_obfuscation: Annotated[bool | None, _only(False)] = None
+    include_obfuscation: Annotated[bool | None, only(False)] = None
 
 
 class _ToolReference(Strict):
-    type: Literal["function"]
+    type: Literal["function", "custom"]
     name: str = Field(min_length=1)
 
 
@@ -206,55 +211,35 @@ def _kind(value: object) -> object:
     return cast("dict[str, object]", value).get("type") if isinstance(value, dict) else None
 
 
+_CHOICE_TYPES = ("function", "custom", "allowed_tools")
+
+
 def _known_choice(choice: object) -> object:
     kind = _kind(choice)
-    if kind is not None and kind not in ("function", "allowed_tools"):
-        raise unsupported("a choice of type {kind} is not supported: use function", kind=shown(kind))
+    if kind in HOSTED_TYPES:
+        raise unsupported("nothing here carries out a tool of type {kind}: choose another one", kind=shown(kind))
+    if kind is not None and kind not in _CHOICE_TYPES:
+        raise unsupported("a choice of type {kind} is not supported: use function or custom", kind=shown(kind))
     return choice
 
 
 def _choice_kind(choice: object) -> str:
     """Return the type of a tool choice, whether it is JSON or already a model. A plain string is a mode."""
     kind = _kind(choice) or getattr(choice, "type", None)
-    return kind if isinstance(kind, str) else "mode"
+    if not isinstance(kind, str):
+        return "mode"
+    return kind if kind == "allowed_tools" else "tool"
 
 
 Choice = Annotated[
     Annotated[
         Annotated[Literal["none", "auto", "required"], Tag("mode")]
-        | Annotated[_ToolReference, Tag("function")]
+        | Annotated[_ToolReference, Tag("tool")]
         | Annotated[_AllowedTools, Tag("allowed_tools")],
         Discriminator(_choice_kind),
     ],
     BeforeValidator(_known_choice),
 ]
-
-
-def _known_tool(tool: object) -> object:
-    if (kind := _kind(tool)) != "function":
-        raise unsupported("tools of type {kind} are not supported: use function", kind=shown(kind))
-    return tool
-
-
-class _Tool(Strict):
-    type: Literal["function"]
-    name: str = Field(min_length=1)
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-    defer_loading: Annotated[bool | None, _only(False)] = None
-    allowed_callers: Annotated[list[str] | None, _only(["direct"])] = None
-    async_: Annotated[bool | None, _only(False)] = Field(default=None, alias="async")
-
-    def spec(self) -> ToolSpec:
-        """Return the tool in the shape of chat completions."""
-        given = {
-            "name": self.name,
-            "description": self.description,
-            "parameters": self.parameters,
-            "strict": self.strict,
-        }
-        return {"type": "function", "function": {key: value for key, value in given.items() if value is not None}}
 
 
 Include = Literal[
@@ -284,7 +269,7 @@ class ResponseBody(SamplingBody):
     instructions: str | None = None
     previous_response_id: str | None = Field(default=None, max_length=256)
     store: bool | None = None
-    tools: list[Annotated[_Tool, BeforeValidator(_known_tool)]] | None = None
+    tools: list[Tool] | None = None
     tool_choice: Choice | None = None
     parallel_tool_calls: bool | None = None
     text: _TextSettings | None = None
@@ -311,7 +296,7 @@ class ResponseBody(SamplingBody):
     def effort(self) -> str | None:
         return self.reasoning.effort if self.reasoning else None
 
-    def call(self, defaults: SamplingDefaults, recorded: RecordedResponses) -> ModelRequest:
+    def call(self, defaults: SamplingDefaults, recorded: RecordedResponses, tools: OfferedTools) -> ModelRequest:
         messages: list[Message] = (
             [] if self.instructions is None else [{"role": "system", "content": self.instructions}]
         )
@@ -323,7 +308,7 @@ class ResponseBody(SamplingBody):
         options = dict(self.chat_template_kwargs or {})
         if self.effort is not None:
             options[EFFORT] = self.effort
-        conversation = Conversation(tuple(messages), tuple(tool.spec() for tool in self.tools or ()), options)
+        conversation = Conversation(tuple(messages), tools.specs, options)
         params = self.sampling_params(
             defaults,
             max_tokens=self.max_output_tokens,
@@ -344,7 +329,7 @@ class ResponseBody(SamplingBody):
             case mode:
                 return ToolChoice(ToolMode(mode), (), parallel)
 
-    def settings(self, call: ModelRequest) -> dict[str, Any]:
+    def settings(self, call: ModelRequest, tools: OfferedTools) -> dict[str, Any]:
         own = {"instructions", "previous_response_id", "max_output_tokens", "max_tool_calls"}
         own |= {"prompt_cache_key", "safety_identifier", "user"}
         choice = self.tool_choice or "auto"
@@ -358,7 +343,7 @@ class ResponseBody(SamplingBody):
             "store": self.store is not False,
             "text": {"format": wanted.model_dump(by_alias=True, exclude_none=True), "verbosity": "medium"},
             "tool_choice": choice if isinstance(choice, str) else choice.model_dump(),
-            "tools": [_shown_tool(tool.spec()) for tool in self.tools or ()],
+            "tools": list(tools.shown),
             "top_logprobs": self.top_logprobs or 0,
         }
 
@@ -369,13 +354,9 @@ def recorded_settings(turn: Turn, *, has_instructions: bool) -> dict[str, Any]:
         **_settings(turn.params.temperature, turn.params.top_p),
         "instructions": turn.messages[0]["content"] if has_instructions else None,
         "max_output_tokens": turn.params.max_tokens,
-        "tools": [_shown_tool(tool) for tool in turn.tools],
+        "tools": [shown_function(tool) for tool in turn.tools],
         "top_logprobs": turn.params.top_logprobs,
     }
-
-
-def _shown_tool(tool: ToolSpec) -> dict[str, Any]:
-    return {"type": "function", "description": None, "parameters": None, "strict": None, **tool["function"]}
 
 
 def _settings(temperature: float, top_p: float) -> dict[str, Any]:

@@ -7,8 +7,8 @@ and whether the response was deleted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
@@ -61,9 +61,9 @@ class DeletedResponse(BaseModel):
 
 @dataclass(slots=True)
 class _Kept:
-    """The data about one episode's responses by call id: settings of the requests, and ids of deleted responses."""
+    """The data about one episode's responses by call id: what they show of requests, and ids of deleted responses."""
 
-    settings: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    shown: dict[str, Shown] = field(default_factory=dict[str, Shown])
     deleted: set[str] = field(default_factory=set[str])
 
 
@@ -119,16 +119,17 @@ def _add_stored_responses(router: APIRouter, served: Served, keeper: _Keeper) ->
         """Return a stored response of this episode.
 
         After a restart of the server, settings that are not part of the recorded turn are shown with their defaults.
+        Every call is then one of a function with a qualified name.
         """
         service, episode = opened(request, served)
         kept = keeper.of(episode)
         include = _asked_to_include(request)
         named, turn = _found(response_id, episode, kept)
         episode.touch()
-        settings = kept.settings.get(turn.call_id)
-        if settings is None:
-            settings = recorded_settings(turn, has_instructions=named.has_instructions)
-        seen = Shown(settings, LOGPROBS in include, ENCRYPTED_REASONING in include)
+        seen = kept.shown.get(turn.call_id)
+        if seen is None:
+            seen = Shown(recorded_settings(turn, has_instructions=named.has_instructions))
+        seen = replace(seen, logprobs=LOGPROBS in include, encrypted_reasoning=ENCRYPTED_REASONING in include)
         head = CallHead(turn.call_id, int(turn.started_at), service.model_name)
         return JSONResponse(show_response(seen, head, Completion(turn.choice, turn), service.codec))
 
@@ -158,11 +159,11 @@ def _dialect(service: ModelService, episode: RunningEpisode, kept: _Kept) -> Dia
     """Return the dialect of one episode. It keeps a request's settings when its response is rendered or opened."""
 
     def render(asked: ResponseRequest, result: CallResult, codec: Codec) -> dict[str, Any]:
-        kept.settings[result.head.call_id] = asked.shown.settings
+        kept.shown[result.head.call_id] = asked.shown
         return render_response(asked, result, codec)
 
     def open_stream(asked: ResponseRequest, head: CallHead, codec: Codec) -> ResponseStream:
-        kept.settings[head.call_id] = asked.shown.settings
+        kept.shown[head.call_id] = asked.shown
         return ResponseStream(asked, head, codec)
 
     recorded = RecordedResponses(episode.tree.turns, kept.deleted)

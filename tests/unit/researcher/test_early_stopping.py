@@ -8,21 +8,15 @@ from collections.abc import Iterable
 import pytest
 
 from researcher.execution.early_stopping import (
-    ENTROPY,
-    GROUPS,
-    KL,
     OVERRUN_FACTOR,
     PACE_STEPS,
-    REWARD,
-    SILENT_GROUPS,
-    SPREAD,
     STALL_FACTOR,
-    SUCCESS,
     TIME_LIMITS,
     Diagnosis,
     EarlyStopping,
     StoppingLimits,
 )
+from swarm.guard import ENTROPY, GROUPS, KL, REWARD, SILENT_GROUPS, SPREAD, SUCCESS
 
 
 class Clock:

@@ -32,13 +32,14 @@ class GuardHistory:
     """What the guard of a run has done so far, as the events of the run tell it.
 
     `answered_step` is the step of the newest fault with an answer. `end` is the step at which the guard ended the
-    training, with the `reason`.
+    training, with the `reason`. `newest` is the newest event of the guard.
     """
 
     rollbacks: int = 0
     answered_step: int = -1
     end: int | None = None
     reason: str = ""
+    newest: EventRow | None = None
 
     def then(self, event: EventRow) -> GuardHistory:
         """Return the history after one more event of the server."""
@@ -49,13 +50,13 @@ class GuardHistory:
             case "weights.rewound":
                 return replace(self, answered_step=min(self.answered_step, int(detail["step"])))
             case "guard.warned":
-                return replace(self, answered_step=int(detail["step"]))
+                return replace(self, answered_step=int(detail["step"]), newest=event)
             case "guard.rolled_back":
                 answered = min(self.answered_step, int(detail["back_to"]))
-                return replace(self, rollbacks=self.rollbacks + 1, answered_step=answered)
+                return replace(self, rollbacks=self.rollbacks + 1, answered_step=answered, newest=event)
             case "guard.stopped":
                 end = int(detail["end"])
-                return replace(self, answered_step=end, end=end, reason=str(detail["sentence"]))
+                return replace(self, answered_step=end, end=end, reason=str(detail["sentence"]), newest=event)
             case _:
                 return self
 
@@ -101,6 +102,11 @@ class TrainingGuard:
         self._limits = limits or MetricLimits()
         self._rows: list[StepRow] = []
         self._not_finite: str | None = None
+
+    @property
+    def newest(self) -> EventRow | None:
+        """The newest event of the guard in this run."""
+        return self._history.newest
 
     def end_at(self, step: int) -> str | None:
         """Return why the guard ended the training at this step, or None if it did not."""

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from statistics import fmean, pvariance
 
 from swarm.guard.limits import MetricLimits
 from swarm.guard.metrics import (
@@ -29,7 +30,7 @@ from swarm.guard.metrics import (
 
 NOT_FINITE = "not_finite"
 """The kind of a fault after which the weights may be of no use at all."""
-AS_GOOD = 0.9
+AS_GOOD = 0.8
 """A step counts as before the fall if it, and its window, reached this share of the best window."""
 _CONTEXT = (ENTROPY, KL, "actor/grad_norm")
 
@@ -99,6 +100,8 @@ def _series(rows: Sequence[StepRow], limits: MetricLimits) -> list[_Series]:
 
 def _fall(rows: Sequence[StepRow], series: _Series, window: int, limits: MetricLimits) -> Finding | None:
     values = series.values
+    if sum(values[-window:]) > series.fraction * window * max(values):
+        return None
     means = _window_means(values, window)
     recent, earlier = means[-1], means[:-window]
     best = max(earlier)
@@ -142,13 +145,20 @@ def _binary_deviation(before: Sequence[StepRow], after: Sequence[StepRow]) -> fl
 
 
 def _spread(before: Sequence[StepRow], after: Sequence[StepRow]) -> float | None:
-    return mean([*before, *after], SPREAD)
+    """Return the standard deviation of all rewards of these steps, or None if it is unknown.
+
+    Small batches often have equal rewards, so the differences between steps count as well.
+    """
+    rows = [*before, *after]
+    within = [value**2 for row in rows if (value := row.metrics.get(SPREAD)) is not None]
+    rewards = [row.metrics.get(REWARD) or 0.0 for row in rows]
+    return math.sqrt(fmean(within) + pvariance(rewards)) if within else None
 
 
 def _dead(rows: Sequence[StepRow], limits: MetricLimits) -> Finding | None:
-    rewards = [value for row in rows if (value := row.metrics.get(REWARD)) is not None]
     count = _enough(rows, limits.dead_steps, limits)
-    if len(rewards) < count or any(rewards[-count:]):
+    rewards = _recent(rows, lambda step: step.get(REWARD), count)
+    if not rewards or any(rewards):
         return None
     sentence = f"No episode earned a reward in {count} steps up to step {rows[-1].step}."
     return Finding("dead_reward", sentence, rows[-1].step, _before(rows, lambda step: step.get(REWARD) == 0))

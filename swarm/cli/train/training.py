@@ -180,7 +180,8 @@ class _Training:
             "env": self.environment.name, "digest": self.environment.digest, "program": self.program.name,
             "steps": done.steps, "failed_episodes": done.failures,
             "before": None if before is None else before.figures(), "after": ended.score.figures(),
-            "ended_at": ended.step, "evaluations": evaluations, "guard": faults, "changes": changes, "home": None if url else str(directory),
+            "ended_at": ended.step, "evaluations": evaluations, "guard": faults, "changes": changes,
+            "home": None if url else str(directory),
         }  # fmt: skip
 
     def _end_at_best(self, client: SwarmClient, scores: list[ScoredStep], last: ScoredStep) -> ScoredStep:

@@ -14,9 +14,9 @@ from swarm.schemas import ChangeJobRequest, EngineState, EpisodeState
 
 pytestmark = pytest.mark.anyio
 
-JOB = TrainJob(engine="fake", batch_size=1, num_repeat=2, drain_timeout_s=5, lr=0.004, total_steps=30)
-GOOD = [0.5, 0.6, 0.7, 0.7, 0.8, 0.8, 0.8, 0.75]
-"""The rewards of the first steps; with two steps of 0 behind them, the mean of the last three is below a third."""
+JOB = TrainJob(engine="fake", batch_size=4, num_repeat=1, drain_timeout_s=5, lr=0.004, total_steps=30)
+GOOD = [0.5, 1.0, 1.0, 1.0]
+"""The rewards of the first steps. With three steps of 0 behind them, the weights of step 3 were the last good ones."""
 
 
 async def train(hosted: Any, rewards: list[float], *, state: EngineState = EngineState.ROLLING) -> None:
@@ -24,10 +24,10 @@ async def train(hosted: Any, rewards: list[float], *, state: EngineState = Engin
     for reward in rewards:
         step = hosted.server.lifecycle.weights.step + 1
         before = len(await hosted.ledger.batches(limit=1000))
-        for _ in range(2):
+        for task in range(4):
             episode = await hosted.begin()
-            await hosted.call(episode, f"step {step}")
-            await hosted.end(episode, f"batch {before}", reward)
+            await hosted.call(episode, f"step {step}", max_tokens=1)
+            await hosted.end(episode, f"{before}-{task}", reward)
         while len(await hosted.ledger.batches(limit=1000)) == before:
             await asyncio.sleep(0.005)
         await hosted.wait_for(state)
@@ -47,22 +47,22 @@ async def test_a_fall_is_recorded_once_and_the_training_goes_on(host: Any) -> No
     await start(hosted, "warn")
     await train(hosted, [*GOOD, 0.0, 0.0, 0.0, 0.0, 0.0])
     [(kind, detail)] = await guard_events(hosted)
-    assert (kind, detail["fault"], detail["good_step"], detail["back_to"]) == ("guard.warned", "collapse", 7, None)
-    assert detail["step"] == 10 and "load step 7" in detail["advice"]
-    assert hosted.server.lifecycle.weights.step == 13
+    assert (kind, detail["fault"], detail["good_step"], detail["back_to"]) == ("guard.warned", "collapse", 3, None)
+    assert detail["step"] == 7 and "load step 3" in detail["advice"]
+    assert hosted.server.lifecycle.weights.step == 9
 
 
 async def test_a_healthy_training_is_left_alone(host: Any) -> None:
     hosted = host()
     await start(hosted, "rollback", total_steps=16)
-    await train(hosted, [*GOOD, 0.8, 0.4, 0.7, 0.9, 0.5, 0.8, 0.9])
+    await train(hosted, [*GOOD, 0.8, 0.4, 0.7, 0.9, 0.5, 0.8])
     assert await guard_events(hosted) == []
 
 
 async def test_stop_ends_the_training_with_the_fault_as_its_reason(host: Any) -> None:
     hosted = host()
     await start(hosted, "stop")
-    await train(hosted, [*GOOD, 0.0])
+    await train(hosted, [*GOOD, 0.0, 0.0])
     await train(hosted, [0.0], state=EngineState.COMPLETE)
     assert "collapsed" in (hosted.server.lifecycle.reason or "")
     [(kind, detail)] = await guard_events(hosted)
@@ -74,62 +74,62 @@ async def test_stop_ends_the_training_with_the_fault_as_its_reason(host: Any) ->
     await restarted.wait_for(EngineState.COMPLETE)
     assert "collapsed" in (restarted.server.lifecycle.reason or "")
     await restarted.server.load(detail["good_step"])
-    assert restarted.server.lifecycle.weights.step == detail["good_step"] == 7
+    assert restarted.server.lifecycle.weights.step == detail["good_step"] == 3
 
 
 async def test_rollback_goes_on_before_the_fall_with_half_the_rate_and_ends_after_the_second_time(host: Any) -> None:
     hosted = host()
     await start(hosted, "rollback", save_freq=3)
-    await train(hosted, [*GOOD, 0.0])
+    await train(hosted, [*GOOD, 0.0, 0.0])
     await train(hosted, [0.0])
     weights = hosted.server.lifecycle.weights
-    assert (weights.step, hosted.server._run.job.at(8).lr) == (7, 0.002)
+    assert (weights.step, hosted.server._run.job.at(4).lr) == (3, 0.002)
     states = [batch.state for batch in await hosted.ledger.batches()]
-    assert states.count(BatchState.REWOUND) == 3
-    assert len((await hosted.ledger.episodes(state=EpisodeState.TRAINED, limit=1000)).episodes) == 10 * 2
-    await train(hosted, [0.75, 0.0])
+    assert states.count(BatchState.REWOUND) == 4
+    assert len((await hosted.ledger.episodes(state=EpisodeState.TRAINED, limit=1000)).episodes) == 7 * 4
+    await train(hosted, [1.0, 0.0, 0.0])
     await train(hosted, [0.0])
-    assert hosted.server._run.job.at(8).lr == 0.001
-    assert hosted.server.lifecycle.weights.step == 7
+    assert hosted.server._run.job.at(4).lr == 0.001
+    assert hosted.server.lifecycle.weights.step == 3
     await train(hosted, [0.0, 0.0])
     await train(hosted, [0.0], state=EngineState.COMPLETE)
     kinds = [kind for kind, _ in await guard_events(hosted)]
     assert kinds == ["guard.rolled_back", "guard.rolled_back", "guard.stopped"]
     # It ends with the weights before the fall, and with more steps it goes on there.
-    assert hosted.server.lifecycle.weights.step == 6
-    await hosted.server.change_job(ChangeJobRequest(settings={"total_steps": 8}))
+    assert hosted.server.lifecycle.weights.step == 2
+    await hosted.server.change_job(ChangeJobRequest(settings={"total_steps": 4}))
     await hosted.wait_for(EngineState.ROLLING)
-    await train(hosted, [0.8])
-    await train(hosted, [0.8], state=EngineState.COMPLETE)
-    assert "all 8 steps are done" in (hosted.server.lifecycle.reason or "")
+    await train(hosted, [1.0])
+    await train(hosted, [1.0], state=EngineState.COMPLETE)
+    assert "all 4 steps are done" in (hosted.server.lifecycle.reason or "")
 
 
 async def test_a_rate_that_was_raised_on_the_way_does_not_come_back(host: Any) -> None:
     hosted = host()
     await start(hosted, "rollback")
     await train(hosted, GOOD)
-    await hosted.server.change_job(ChangeJobRequest(settings={"lr": 1.0}, at_step=9))
+    await hosted.server.change_job(ChangeJobRequest(settings={"lr": 1.0}, at_step=5))
     await hosted.server.change_job(ChangeJobRequest(settings={"lr": 1e-4}, at_step=20))
-    await train(hosted, [0.0])
+    await train(hosted, [0.0, 0.0])
     await train(hosted, [0.0])
     job = hosted.server._run.job
-    assert [job.at(step).lr for step in (7, 8, 9, 19, 20)] == [0.004, 0.002, 0.002, 0.002, 1e-4]
+    assert [job.at(step).lr for step in (3, 4, 5, 19, 20)] == [0.004, 0.002, 0.002, 0.002, 1e-4]
 
 
 async def test_a_crash_after_a_rollback_finds_the_step_the_rate_and_the_count_again(host: Any) -> None:
     hosted = host()
     await start(hosted, "rollback")
-    await train(hosted, [*GOOD, 0.0])
+    await train(hosted, [*GOOD, 0.0, 0.0])
     await train(hosted, [0.0])
     await hosted.crash()
     restarted = host()
     assert await restarted.server.resume()
-    await restarted.wait_for(EngineState.ROLLING, step=7)
-    assert restarted.server._run.job.at(8).lr == 0.002
+    await restarted.wait_for(EngineState.ROLLING, step=3)
+    assert restarted.server._run.job.at(4).lr == 0.002
     await train(restarted, [0.0, 0.0])
     await train(restarted, [0.0])
     assert [kind for kind, _ in await guard_events(restarted)] == ["guard.rolled_back"] * 2
-    assert restarted.server._run.job.at(8).lr == 0.001
+    assert restarted.server._run.job.at(4).lr == 0.001
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 MAX_ROLLBACKS = 2
 """Times that a run goes on at an earlier step. A fault that comes back each time is not one of the learning rate."""
+RATE_STEPS = 5
+"""The number of steps before the good step whose learning rates count as having done well."""
 WARNED, STOPPED, ROLLED_BACK = "guard.warned", "guard.stopped", "guard.rolled_back"
 """The kinds of events, one for each thing that the guard does."""
 ALL_STEPS = 2**31
@@ -192,10 +194,12 @@ class TrainingGuard:
     def _with_half_rate(self, step: int, good: int) -> tuple[JobTimeline, float]:
         """Return the job with half the learning rate from the step after `good` on, and that rate.
 
-        A change on the way that raised the rate does not come back.
+        The rate is half the lowest one of the last steps. So a change that raised it does not come back, although its
+        first steps may have done no harm yet.
         """
         timeline = self._job.timeline
-        rates = [rate for each in (good + 1, step) if (rate := timeline.at(each).lr) is not None]
+        steps = range(max(1, good - RATE_STEPS + 1), step + 1)
+        rates = [rate for each in steps if (rate := timeline.at(each).lr) is not None]
         lr = min(rates) / 2
         passed = {change.at_step for change in timeline.changes if "lr" in change.settings}
         for begin in sorted({good + 1, *(each for each in passed if good + 1 < each <= step + 1)}):

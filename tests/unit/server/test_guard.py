@@ -104,16 +104,17 @@ async def test_rollback_goes_on_before_the_fall_with_half_the_rate_and_ends_afte
     assert "all 4 steps are done" in (hosted.server.lifecycle.reason or "")
 
 
-async def test_a_rate_that_was_raised_on_the_way_does_not_come_back(host: Any) -> None:
+@pytest.mark.parametrize("raised_at", [3, 5])
+async def test_a_rate_that_was_raised_on_the_way_does_not_come_back(host: Any, raised_at: int) -> None:
     hosted = host()
     await start(hosted, "rollback")
+    await hosted.server.change_job(ChangeJobRequest(settings={"lr": 1.0}, at_step=raised_at))
     await train(hosted, GOOD)
-    await hosted.server.change_job(ChangeJobRequest(settings={"lr": 1.0}, at_step=5))
     await hosted.server.change_job(ChangeJobRequest(settings={"lr": 1e-4}, at_step=20))
     await train(hosted, [0.0, 0.0])
     await train(hosted, [0.0])
     job = hosted.server._run.job
-    assert [job.at(step).lr for step in (3, 4, 5, 19, 20)] == [0.004, 0.002, 0.002, 0.002, 1e-4]
+    assert [job.at(step).lr for step in (2, 4, 5, 19, 20)] == [0.004, 0.002, 0.002, 0.002, 1e-4]
 
 
 async def test_a_crash_after_a_rollback_finds_the_step_the_rate_and_the_count_again(host: Any) -> None:

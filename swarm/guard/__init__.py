@@ -12,5 +12,5 @@ from swarm.guard.metrics import WATCHED as WATCHED
 from swarm.guard.metrics import StepMetrics as StepMetrics
 from swarm.guard.metrics import StepRow as StepRow
 from swarm.guard.rules import NOT_FINITE as NOT_FINITE
-from swarm.guard.rules import Finding as Finding
+from swarm.guard.rules import TrainingFault as TrainingFault
 from swarm.guard.rules import find_fault as find_fault

@@ -36,7 +36,7 @@ _CONTEXT = (ENTROPY, KL, "actor/grad_norm")
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class TrainingFault:
     """A fault that the rules found at `step`, in one sentence.
 
     `good_step` is the newest step whose weights were good before the fault. It is None if they never were.
@@ -57,7 +57,7 @@ class _Series:
     deviation: Callable[[Sequence[StepRow], Sequence[StepRow]], float | None]
 
 
-def find_fault(rows: Sequence[StepRow], limits: MetricLimits) -> Finding | None:
+def find_fault(rows: Sequence[StepRow], limits: MetricLimits) -> TrainingFault | None:
     """Return the first fault that the rules find at the last of these rows, which are in the order of their steps."""
     if not rows:
         return None
@@ -65,7 +65,7 @@ def find_fault(rows: Sequence[StepRow], limits: MetricLimits) -> Finding | None:
     return next((found for rule in rules if (found := rule(rows, limits)) is not None), None)
 
 
-def _not_finite(rows: Sequence[StepRow], limits: MetricLimits) -> Finding | None:
+def _not_finite(rows: Sequence[StepRow], limits: MetricLimits) -> TrainingFault | None:
     last = rows[-1]
     broken = [name for name, value in last.metrics.items() if value is None or not math.isfinite(value)]
     if broken:
@@ -74,10 +74,10 @@ def _not_finite(rows: Sequence[StepRow], limits: MetricLimits) -> Finding | None
         sentence = f"No gradient of step {last.step} is finite: the step changed nothing."
     else:
         return None
-    return Finding(NOT_FINITE, sentence, last.step, last.step - 1)
+    return TrainingFault(NOT_FINITE, sentence, last.step, last.step - 1)
 
 
-def _collapsed(rows: Sequence[StepRow], limits: MetricLimits) -> Finding | None:
+def _collapsed(rows: Sequence[StepRow], limits: MetricLimits) -> TrainingFault | None:
     for series in _series(rows, limits):
         for window in limits.windows:
             if len(rows) >= 2 * window and (found := _fall(rows, series, window, limits)) is not None:
@@ -98,7 +98,7 @@ def _series(rows: Sequence[StepRow], limits: MetricLimits) -> list[_Series]:
     return found
 
 
-def _fall(rows: Sequence[StepRow], series: _Series, window: int, limits: MetricLimits) -> Finding | None:
+def _fall(rows: Sequence[StepRow], series: _Series, window: int, limits: MetricLimits) -> TrainingFault | None:
     values = series.values
     if sum(values[-window:]) > series.fraction * window * max(values):
         return None
@@ -119,7 +119,7 @@ def _fall(rows: Sequence[StepRow], series: _Series, window: int, limits: MetricL
         f"The mean {name} fell from {best:.3f} to {recent:.3f} by step {rows[-1].step}"
         f"{_context(rows[-1].metrics)}: the policy collapsed."
     )
-    return Finding("collapse", sentence, rows[-1].step, _as_good(rows, values, window))
+    return TrainingFault("collapse", sentence, rows[-1].step, _as_good(rows, values, window))
 
 
 def _as_good(rows: Sequence[StepRow], values: Sequence[float], window: int) -> int:
@@ -155,25 +155,25 @@ def _spread(before: Sequence[StepRow], after: Sequence[StepRow]) -> float | None
     return math.sqrt(fmean(within) + pvariance(rewards)) if within else None
 
 
-def _dead(rows: Sequence[StepRow], limits: MetricLimits) -> Finding | None:
+def _dead(rows: Sequence[StepRow], limits: MetricLimits) -> TrainingFault | None:
     count = _enough(rows, limits.dead_steps, limits)
     rewards = _recent(rows, lambda step: step.get(REWARD), count)
     if not rewards or any(rewards):
         return None
     sentence = f"No episode earned a reward in {count} steps up to step {rows[-1].step}."
-    return Finding("dead_reward", sentence, rows[-1].step, _before(rows, lambda step: step.get(REWARD) == 0))
+    return TrainingFault("dead_reward", sentence, rows[-1].step, _before(rows, lambda step: step.get(REWARD) == 0))
 
 
-def _diverged(rows: Sequence[StepRow], limits: MetricLimits) -> Finding | None:
+def _diverged(rows: Sequence[StepRow], limits: MetricLimits) -> TrainingFault | None:
     last = rows[-1]
     kl = last.metrics.get(KL)
     if kl is None or abs(kl) <= limits.kl_limit:
         return None
     sentence = f"One step moved the policy by a KL of {kl:.1f} at step {last.step}: it left its old self."
-    return Finding("kl_divergence", sentence, last.step, last.step - 1)
+    return TrainingFault("kl_divergence", sentence, last.step, last.step - 1)
 
 
-def _silent(rows: Sequence[StepRow], limits: MetricLimits) -> Finding | None:
+def _silent(rows: Sequence[StepRow], limits: MetricLimits) -> TrainingFault | None:
     count = _enough(rows, limits.silent_steps, limits)
     shares = _recent(rows, silent_share, count)
     if not shares or min(shares) < limits.silent_share or _is_solved(rows, limits):
@@ -183,10 +183,10 @@ def _silent(rows: Sequence[StepRow], limits: MetricLimits) -> Finding | None:
         "difference: nothing is learned any more."
     )
     good = _before(rows, lambda step: (silent_share(step) or 0.0) >= limits.silent_share)
-    return Finding("no_signal", sentence, rows[-1].step, good)
+    return TrainingFault("no_signal", sentence, rows[-1].step, good)
 
 
-def _settled(rows: Sequence[StepRow], limits: MetricLimits) -> Finding | None:
+def _settled(rows: Sequence[StepRow], limits: MetricLimits) -> TrainingFault | None:
     entropies = _recent(rows, lambda step: step.get(ENTROPY), limits.silent_steps)
     first = mean(rows[: limits.window], ENTROPY)
     if not entropies or first is None or max(entropies) >= limits.entropy_fraction * first or _is_solved(rows, limits):
@@ -197,10 +197,10 @@ def _settled(rows: Sequence[StepRow], limits: MetricLimits) -> Finding | None:
     )
     floor = limits.entropy_fraction * first
     good = _before(rows, lambda step: (step.get(ENTROPY) or 0.0) < floor)
-    return Finding("entropy_collapse", sentence, rows[-1].step, good)
+    return TrainingFault("entropy_collapse", sentence, rows[-1].step, good)
 
 
-def _reward_gap(rows: Sequence[StepRow], limits: MetricLimits) -> Finding | None:
+def _reward_gap(rows: Sequence[StepRow], limits: MetricLimits) -> TrainingFault | None:
     window = limits.window
     if len(rows) < 2 * window:
         return None
@@ -216,7 +216,7 @@ def _reward_gap(rows: Sequence[StepRow], limits: MetricLimits) -> Finding | None
         f"fell from {solved:.3f} to {still:.3f}: the reward is learned at the cost of the task."
     )
     rates = [row.metrics.get(SUCCESS) or 0.0 for row in rows]
-    return Finding("reward_gap", sentence, rows[-1].step, _as_good(rows, rates, window))
+    return TrainingFault("reward_gap", sentence, rows[-1].step, _as_good(rows, rates, window))
 
 
 def _enough(rows: Sequence[StepRow], steps: int, limits: MetricLimits) -> int:

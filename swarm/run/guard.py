@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from swarm.errors import WeightsNotFinite
-from swarm.guard import NOT_FINITE, Finding, MetricLimits, StepRow, find_fault
+from swarm.guard import NOT_FINITE, MetricLimits, StepRow, TrainingFault, find_fault
 from swarm.job import GuardMode
 from swarm.ledger import EventRow, Ledger
 from swarm.live_settings import JobChange, JobTimeline
@@ -64,7 +64,7 @@ class GuardHistory:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class GuardAction:
     """What follows from a fault: an event of the `kind` with the `detail`, and further changes of the job.
 
     The training goes on, or ends, at the step `back_to`. It stays where it is if `back_to` is None.
@@ -124,7 +124,7 @@ class TrainingGuard:
         self._not_finite = error.message
         return True
 
-    async def answer(self, step: int) -> Answer | None:
+    async def answer(self, step: int) -> GuardAction | None:
         """Return what follows from a fault that shows at this step, or None if there is nothing to do."""
         rows, mode = await self._up_to(step), self._mode(step)
         finding = self._of_weights(step) or find_fault(rows, self._limits)
@@ -143,11 +143,11 @@ class TrainingGuard:
         is_unusable = finding.kind == NOT_FINITE
         return self._end(finding, good if mode == "rollback" or is_unusable else None)
 
-    async def record(self, answer: Answer) -> None:
+    async def record(self, answer: GuardAction) -> None:
         """Record an answer in the ledger, in one transaction."""
         await self._ledger.answer_fault(answer.kind, answer.detail, back_to=answer.back_to, changes=answer.changes)
 
-    def note(self, answer: Answer) -> None:
+    def note(self, answer: GuardAction) -> None:
         """Take note of an answer that is on record now."""
         self._history = self._history.then(EventRow(0, answer.kind, answer.detail, 0.0))
         self._not_finite = None
@@ -165,13 +165,13 @@ class TrainingGuard:
             self._rows.append(StepRow(row.step, row.metrics))
         return self._rows
 
-    def _of_weights(self, step: int) -> Finding | None:
+    def _of_weights(self, step: int) -> TrainingFault | None:
         if self._not_finite is None:
             return None
         sentence = f"The weights of step {step} give no finite numbers: {self._not_finite}."
-        return Finding(NOT_FINITE, sentence, step, step - 1)
+        return TrainingFault(NOT_FINITE, sentence, step, step - 1)
 
-    def _good_step(self, finding: Finding) -> int | None:
+    def _good_step(self, finding: TrainingFault) -> int | None:
         """Return the newest good step. None if there is none, or if the run cannot end there."""
         if finding.good_step is None:
             return None
@@ -179,14 +179,14 @@ class TrainingGuard:
         lag = self._job.at(finding.step).max_staleness
         return max(finding.good_step - lag, self._initial_step)
 
-    def _warning(self, finding: Finding) -> Answer:
+    def _warning(self, finding: TrainingFault) -> GuardAction:
         good = self._good_step(finding)
         advice = "The training goes on; guard: stop ends it"
         if good is not None:
             advice = f"The training goes on. To go back, load step {good} and set a lower lr; guard: rollback does both"
         return self._answer(WARNED, finding, f"{advice}.", None, self._job.timeline)
 
-    def _rollback(self, finding: Finding, good: int) -> Answer:
+    def _rollback(self, finding: TrainingFault, good: int) -> GuardAction:
         timeline, lr = self._with_half_rate(finding.step, good)
         advice = f"Back to step {good}, on with lr {lr:g} ({self._history.rollbacks + 1} of {MAX_ROLLBACKS})."
         return self._answer(ROLLED_BACK, finding, advice, good, timeline, lr=lr)
@@ -206,7 +206,7 @@ class TrainingGuard:
             timeline = timeline.with_change(begin, {"lr": lr})
         return timeline, lr
 
-    def _end(self, finding: Finding, good: int | None) -> Answer:
+    def _end(self, finding: TrainingFault, good: int | None) -> GuardAction:
         """Return the end of the training at the good step, if there is one with an earlier end, or else here."""
         back_to = good if good else None
         end = finding.step if back_to is None else back_to
@@ -220,11 +220,11 @@ class TrainingGuard:
         return self._answer(STOPPED, finding, f"{where}: {way_out}.", back_to, timeline, end=end)
 
     def _answer(
-        self, kind: str, finding: Finding, advice: str, back_to: int | None, timeline: JobTimeline, **more: Any
-    ) -> Answer:
+        self, kind: str, finding: TrainingFault, advice: str, back_to: int | None, timeline: JobTimeline, **more: Any
+    ) -> GuardAction:
         detail = {
             "step": finding.step, "fault": finding.kind, "sentence": finding.sentence, "advice": advice,
             "good_step": self._good_step(finding), "back_to": back_to, **more,
         }  # fmt: skip
         changes = timeline.changes[self._job.timeline.revision :]
-        return Answer(kind, detail, back_to, timeline, changes)
+        return GuardAction(kind, detail, back_to, timeline, changes)

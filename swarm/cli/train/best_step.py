@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class ScoredStep:
+class HeldOutStep:
     """The held-out score of the weights after `step` steps. The step is None if they changed while it was measured."""
 
     step: int | None
     score: HeldOutScore
 
 
-def best_of(scores: Iterable[ScoredStep], last: ScoredStep) -> ScoredStep:
+def best_of(scores: Iterable[HeldOutStep], last: HeldOutStep) -> HeldOutStep:
     """Return the best score of a trained step. Of equally good ones it is the last, and otherwise the newest."""
     best = last
     if last.step is None or last.score.mean is None:

@@ -31,7 +31,7 @@ from swarm.cli.options import program_file, program_of, training_folder
 from swarm.cli.own_server import server_at
 from swarm.cli.scoring import evaluator_beside
 from swarm.cli.tokens import token_of
-from swarm.cli.train.best_step import ScoredStep, best_of, end_at
+from swarm.cli.train.best_step import HeldOutStep, best_of, end_at
 from swarm.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ class _Training:
                 done = train_program(
                     client, self.environment, self.job, self.program, max_workers=self.workers, gate=gate
                 )
-            last = ScoredStep(*scores.measure("after"))
+            last = HeldOutStep(*scores.measure("after"))
             recorded = client.evaluations()
             evaluations, changes, faults = _merged(scores.figures(), recorded), _changes(client), _faults(client)
             ended = self._end_at_best(client, [*scores.lasting, *_on_record(recorded)], last)
@@ -184,7 +184,7 @@ class _Training:
             "home": None if url else str(directory),
         }  # fmt: skip
 
-    def _end_at_best(self, client: SwarmClient, scores: list[ScoredStep], last: ScoredStep) -> ScoredStep:
+    def _end_at_best(self, client: SwarmClient, scores: list[HeldOutStep], last: HeldOutStep) -> HeldOutStep:
         """End the run at the step with the best score, if it is not the last one. Return the score where it ends."""
         best = last if self.job.has_fixed_end else best_of(scores, last)
         if best is last or best.step is None:
@@ -213,7 +213,7 @@ class _Scores:
     def __init__(self, client: SwarmClient, training: _Training) -> None:
         self._client, self._training = client, training
         self._kept: list[tuple[int | None, HeldOutScore]] = []
-        self.lasting: list[ScoredStep] = []
+        self.lasting: list[HeldOutStep] = []
         """The scores of mid-training whose weights the run still has."""
 
     def base(self, folder: TrainingFolder, record: TrainingRecord, step: int) -> HeldOutScore | None:
@@ -270,7 +270,7 @@ class _Scores:
     def _keep(self, found: StepScore) -> None:
         score = score_of(found.evaluation)
         self._kept.append((found.step, score))
-        self.lasting.append(ScoredStep(found.step, score))
+        self.lasting.append(HeldOutStep(found.step, score))
         step = "while others train" if found.step is None else f"at step {found.step}"
         # A failed score is no reason to stop the training.
         reason = f"none: {found.evaluation.failures[0].error}" if score.mean is None else score.text
@@ -303,9 +303,9 @@ def _faults(client: SwarmClient) -> list[dict[str, Any]]:
     return [{"did": each.kind.removeprefix("guard."), **each.detail} for each in guard]
 
 
-def _on_record(recorded: list[EvaluationView]) -> list[ScoredStep]:
+def _on_record(recorded: list[EvaluationView]) -> list[HeldOutStep]:
     """Return the scores that an evaluator reported to the server."""
-    return [ScoredStep(each.step, score_on_record(each)) for each in recorded if each.state == "done"]
+    return [HeldOutStep(each.step, score_on_record(each)) for each in recorded if each.state == "done"]
 
 
 def _merged(measured: list[dict[str, Any]], recorded: list[EvaluationView]) -> list[dict[str, Any]]:

@@ -19,9 +19,9 @@ from swarm.guard import (
     SILENT_GROUPS,
     SPREAD,
     SUCCESS,
-    Finding,
     MetricLimits,
     StepRow,
+    TrainingFault,
     find_fault,
 )
 
@@ -48,7 +48,7 @@ RECORDED = json.loads((Path(__file__).parents[2] / "guarded_trainings.json").rea
 HEALTHY = [rows_of(each) for each in RECORDED["healthy"]]
 
 
-def first(rows: Sequence[StepRow], limits: MetricLimits = LIMITS, *, begin: int = 0) -> Finding | None:
+def first(rows: Sequence[StepRow], limits: MetricLimits = LIMITS, *, begin: int = 0) -> TrainingFault | None:
     """What is found first, when the rules look at every step behind `begin` as it is done."""
     ends = range(begin + 1, len(rows) + 1)
     return next((found for end in ends if (found := find_fault(rows[:end], limits))), None)

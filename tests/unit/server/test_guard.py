@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from swarm.errors import JobInvalid
+from swarm.backends.fake.sampler import Fault, FaultKind
+from swarm.errors import EpisodeEnded, JobInvalid, WeightsNotFinite
 from swarm.job import TrainJob, build_job
 from swarm.ledger import BatchState
 from swarm.schemas import ChangeJobRequest, EngineState, EpisodeState
@@ -131,6 +132,35 @@ async def test_a_crash_after_a_rollback_finds_the_step_the_rate_and_the_count_ag
     await train(restarted, [0.0])
     assert [kind for kind, _ in await guard_events(restarted)] == ["guard.rolled_back"] * 2
     assert restarted.server._run.job.at(4).lr == 0.001
+
+
+@pytest.mark.parametrize(("guard", "state"), [("rollback", EngineState.ROLLING), ("stop", EngineState.COMPLETE)])
+async def test_weights_that_give_no_finite_numbers_are_left_for_those_before_them(
+    host: Any, guard: str, state: EngineState
+) -> None:
+    hosted = host()
+    await start(hosted, guard)
+    await train(hosted, [0.5, 0.5])
+    episode = await hosted.begin()
+    hosted.sampler.fault = Fault(FaultKind.NOT_FINITE)
+    with pytest.raises(EpisodeEnded, match="weights_rewound"):
+        await hosted.call(episode)
+    hosted.sampler.fault = None
+    await hosted.wait_for(state)
+    assert hosted.server.lifecycle.weights.step == 1
+    [(_, detail)] = await guard_events(hosted)
+    assert (detail["fault"], detail["step"], detail["back_to"]) == ("not_finite", 2, 1)
+
+
+async def test_weights_that_give_no_finite_numbers_end_a_run_whose_guard_only_warns(host: Any) -> None:
+    hosted = host()
+    await start(hosted, "warn")
+    await train(hosted, [0.5])
+    episode = await hosted.begin()
+    hosted.sampler.fault = Fault(FaultKind.NOT_FINITE)
+    with pytest.raises(WeightsNotFinite):
+        await hosted.call(episode)
+    await hosted.wait_for(EngineState.FAILED)
 
 
 @pytest.mark.parametrize(

@@ -355,16 +355,16 @@ def test_the_command_takes_the_guard_that_the_job_and_the_program_leave_it(own: 
 
 def test_a_fault_that_the_guard_finds_is_told_and_listed(own: Path, start_server: Any) -> None:
     job = JOB.replace("total_steps: 3", "total_steps: 9").replace("num_repeat: 2", "num_repeat: 1")
-    (own / "job.yaml").write_text(job.replace("batch_size: 2", "batch_size: 4"))
+    (own / "job.yaml").write_text(job.replace("batch_size: 2", "batch_size: 4") + "guard: stop\n")
     forgetful = (own / "knows.py").read_text().replace('ANSWERS.get(task.main_query, "?")', "answer(task.main_query)")
     forgetful += "\nimport itertools\nCOUNT = itertools.count(1)\n"
     forgetful += 'def answer(query):\n    return ANSWERS[query] if next(COUNT) <= 24 else "?"\n'
     (own / "forgetful.py").write_text(forgetful)
     done = train(own, "--program", str(own / "forgetful.py"), "--url", start_server().url, "--workers", "1")
     assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)["guard"]
-    assert [each["did"] for each in found] == ["rolled_back", "rolled_back", "stopped"]
-    assert {each["fault"] for each in found} == {"collapse"}
+    figures = json.loads(done.stdout)
+    assert [(each["did"], each["fault"]) for each in figures["guard"]] == [("stopped", "collapse")]
+    assert figures["steps"] == figures["ended_at"] == figures["guard"][0]["step"] < 9
     assert "guard: The mean" in done.stderr
 
 

@@ -152,6 +152,12 @@ class EngineFailure(SwarmError):
     code = "engine_failure"
 
 
+class WeightsNotFinite(EngineFailure):
+    """The model's scores of tokens are not finite numbers, so nothing can be sampled."""
+
+    code = "weights_not_finite"
+
+
 class EnvironmentFailure(SwarmError):
     code = "environment_failure"
 

@@ -46,7 +46,7 @@ _COLLECTED: Final = (
 )  # fmt: skip
 _COUNTED: Final = (
     "total_steps", "save_freq", "keep_last", "keep_best", "keep_best_metric", "eval_every", "eval_episodes",
-    "eval_timeout_s",
+    "eval_timeout_s", "guard",
 )  # fmt: skip
 _LEARNED: Final = (
     "lr", "lr_warmup_steps", "lr_scheduler_type", "min_lr_ratio", "weight_decay", "betas", "grad_clip", "ppo_epochs",

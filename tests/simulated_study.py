@@ -25,7 +25,6 @@ from prompts import load
 from researcher.charter import Budget, Charter, DecisionRule, JudgedBy
 from researcher.evaluator import BASE, FINAL, TEST, keep_file
 from researcher.execution.background import BackgroundTasks
-from researcher.execution.early_stopping import REWARD, SUCCESS
 from researcher.execution.runs import Trial, job_of, run_key
 from researcher.loop.deps import Deps
 from researcher.loop.nodes.analyze import analyze
@@ -43,6 +42,7 @@ from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog, to_json
 from swarm import Evaluation
 from swarm.environments import load_environment
+from swarm.guard import REWARD, SUCCESS
 
 EPISODES = 40
 STEPS = 5

@@ -21,7 +21,6 @@ from bench.record.simulation import METRICS, LongStudy, Size
 from bench.results import Result
 from experiments_db import ExperimentStore, open_store
 from experiments_db.frames import curves_frame, metrics_frame, runs_frame
-from researcher.execution.early_stopping import REWARD
 from researcher.execution.runs import job_of
 from researcher.loop.nodes.analyze import analyze
 from researcher.loop.nodes.decide import decide
@@ -29,6 +28,7 @@ from researcher.loop.nodes.plan import plan
 from researcher.loop.state import first_state
 from researcher.report.write import build_report
 from researcher.study.overview import SnapshotReader
+from swarm.guard import REWARD
 from swarm.job import build_job
 from ui.study_reader import StudyReader
 

@@ -7,6 +7,7 @@ the loop does and stores is what it does and stores in any study. This module ju
 
 from __future__ import annotations
 
+import math
 import random
 import sqlite3
 import statistics
@@ -28,7 +29,7 @@ from prompts import load
 from researcher.charter import Budget, Charter, DecisionRule, FrameRequest
 from researcher.evaluator import BASE, FINAL, TEST, Evaluator
 from researcher.execution.background import BackgroundTasks
-from researcher.execution.early_stopping import REWARD, StoppingLimits
+from researcher.execution.early_stopping import StoppingLimits
 from researcher.execution.orphaned_runs import reconcile
 from researcher.execution.runs import job_of
 from researcher.loop.deps import Deps
@@ -42,6 +43,7 @@ from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog, to_json
 from swarm import Evaluation
 from swarm.environments import load_environment
+from swarm.guard import REWARD
 from swarm.job import build_job
 from swarm.processes.child import Child
 
@@ -300,7 +302,7 @@ class LongStudy:
             ledger=BudgetLedger(store, self.study_id, charter.budget),
             sandbox=None,
             home=folder,
-            limits=StoppingLimits(dead_steps=10**6, silent_steps=10**6, kl_limit=10.0, collapse_fraction=0.0),
+            limits=StoppingLimits(dead_steps=10**6, silent_steps=10**6, kl_limit=10.0, collapse_floor=math.inf),
         )
         return deps
 

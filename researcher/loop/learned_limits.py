@@ -6,7 +6,8 @@ Place in the flow: `launch` asks for them whenever a run begins. execution/early
 from __future__ import annotations
 
 from experiments_db import ExperimentStore, Run, RunStatus
-from researcher.execution.early_stopping import WATCHED, StoppingLimits
+from researcher.execution.early_stopping import StoppingLimits
+from swarm.guard import WATCHED
 
 
 class LearnedLimits:

@@ -91,6 +91,7 @@ _NO_FACTORS: Mapping[str, str] = MappingProxyType(
         ),
         **dict.fromkeys(("save_freq", "keep_last", "keep_best", "keep_best_metric"), _KEPT),
         **dict.fromkeys(("eval_every", "eval_episodes", "eval_env"), _MEASURED),
+        "guard": "a study watches the curves of its runs itself, by the same rules, and ends a run that is lost",
         **dict.fromkeys(("ppo_max_token_len", "share_prefixes", "enable_gradient_checkpointing"), _COMPUTED),
         "mixture": "all tasks of an environment are of one source: compare environments with --train-env",
         **dict.fromkeys(("gdpo_reward_keys", "gdpo_reward_weights"), _ONE_REWARD),

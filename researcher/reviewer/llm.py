@@ -18,11 +18,11 @@ from prompts import load
 from researcher.charter import Charter
 from researcher.errors import PlannerError
 from researcher.evaluator import BASE, FINAL
-from researcher.execution.early_stopping import REWARD, SUCCESS
 from researcher.planner.conversation.asker import Asker
 from researcher.planner.language_model.answers import Answer, Line, parse_answer
 from researcher.planner.language_model.briefing import quote_data, quote_text
 from researcher.reviewer.base import Objection, ObjectionKind
+from swarm.guard import REWARD, SUCCESS
 
 NODE = "review"
 SHOWN_ATTEMPTS = 6

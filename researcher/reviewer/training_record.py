@@ -12,8 +12,8 @@ from statistics import fmean
 from experiments_db import Experiment, ExperimentStore, Run
 from researcher.charter import Charter
 from researcher.evaluator import BASE, FINAL
-from researcher.execution.early_stopping import REWARD, SUCCESS
 from researcher.reviewer.base import Objection, ObjectionKind
+from swarm.guard import REWARD, SUCCESS
 
 LEAST_STEPS = 8
 """A training with fewer steps shows no trend."""

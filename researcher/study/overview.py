@@ -27,10 +27,10 @@ from experiments_db import (
     StudyWork,
 )
 from researcher.evaluator import BASE, FINAL
-from researcher.execution.early_stopping import REWARD
 from researcher.execution.runs import Trial, TrialState
 from researcher.study.budget import BudgetLine, budget_lines
 from researcher.study.requests import work_of
+from swarm.guard import REWARD
 
 EXTERNAL = "external"
 """The planner that waits for answers from outside."""

@@ -27,7 +27,7 @@ from experiments_db import Author, DetailedEvaluation, Experiment, ExperimentSto
 from researcher.charter import Charter
 from researcher.errors import ResearchError, ServerProblem
 from researcher.evaluator import BASE, FINAL, Evaluator
-from researcher.execution.early_stopping import REWARD, TIME_LIMITS
+from researcher.execution.early_stopping import TIME_LIMITS
 from researcher.execution.environments import StudyEnvironments
 from researcher.execution.run_record import ENDED_AT
 from researcher.execution.runs import engine_of, job_of, total_steps
@@ -35,6 +35,7 @@ from researcher.servers.leases import LeaseHolder
 from researcher.servers.server_pool import ServerPool
 from researcher.study.log import charter_from_json
 from swarm import SwarmClient
+from swarm.guard import REWARD
 from swarm.processes import Child, tail
 from swarm.sandbox import Sandbox, choose_sandbox
 

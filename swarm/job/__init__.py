@@ -6,6 +6,7 @@ from swarm.job.settings import BUNDLED_MODEL as BUNDLED_MODEL
 from swarm.job.settings import GROUP_TIMEOUT_S as GROUP_TIMEOUT_S
 from swarm.job.settings import LR_OF_BUNDLED_MODELS as LR_OF_BUNDLED_MODELS
 from swarm.job.settings import STALL_TIMEOUT_S as STALL_TIMEOUT_S
+from swarm.job.settings import GuardMode as GuardMode
 from swarm.job.settings import LRScheduler as LRScheduler
 from swarm.job.settings import PolicyLoss as PolicyLoss
 from swarm.job.settings import ReasoningParser as ReasoningParser

@@ -55,6 +55,7 @@ EVAL_TIMEOUT_S = 300.0
 below the time that clients wait to begin an episode."""
 LoraTargets = Literal["all-linear"] | list[Annotated[str, Field(min_length=1, max_length=200)]]
 LRScheduler = Literal["constant", "linear", "cosine"]
+GuardMode = Literal["warn", "stop", "rollback"]
 KLKind = Literal["k1", "abs", "k2", "mse", "k3", "low_var_kl"]
 
 AGGREGATION_BY_LOSS: dict[str, LossAggregation] = {
@@ -144,6 +145,11 @@ class JobSettings(DescribedModel):
     `swarm start --eval-env`. Default: none, evaluators come from elsewhere."""
     eval_timeout_s: float = Field(default=EVAL_TIMEOUT_S, gt=0, le=86_400)
     """Seconds that the next training step waits for a score that is due; then it goes on without."""
+
+    guard: GuardMode = "warn"
+    """What the server does when a training collapses: `warn` records it, `stop` ends the training, and `rollback` goes
+    back to the step before the fall and on with half the learning rate. See
+    [the guard](training.md#when-a-training-collapses)."""
 
     lr: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Learning rate of AdamW. Default: 0.003 for `nano`, 0.001 for `micro`, else 1e-6."""

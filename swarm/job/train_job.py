@@ -57,6 +57,7 @@ class TrainJob(JobSettings):
         check_estimator(self)
         check_loss(self)
         self._check_sampler()
+        self._check_guard()
         if self.keep_last is not None and not self.save_freq:
             raise ValueError("keep_last is about the checkpoints of save_freq, which is 0: set save_freq")
         if self.keep_best and self.keep_last is None:
@@ -77,6 +78,17 @@ class TrainJob(JobSettings):
         if self.sampler in EXTERNAL_SAMPLERS and self.lora_rank:
             raise ValueError(
                 f"sampler {self.sampler} is given whole weights and no adapter: set lora_rank to 0, or sampler to local"
+            )
+
+    def _check_guard(self) -> None:
+        if self.guard == "rollback" and self.chosen_engine == "verl":
+            raise ValueError(
+                "guard rollback halves the learning rate, which engine verl cannot while it runs: set guard to stop"
+            )
+        if self.guard == "stop" and self.has_fixed_end:
+            raise ValueError(
+                "guard stop ends the training early, which engine verl cannot with a learning rate schedule: set guard"
+                " to warn"
             )
 
     @property
@@ -161,6 +173,11 @@ class TrainJob(JobSettings):
     def has_schedule(self) -> bool:
         """True if the learning rate decays towards `total_steps`."""
         return self.lr_scheduler_type != "constant" or _has_schedule(self.verl)
+
+    @property
+    def has_fixed_end(self) -> bool:
+        """True if `total_steps` cannot change while the job runs, because the engine was built with the schedule."""
+        return self.has_schedule and self.chosen_engine == "verl"
 
     def dump_job_as_yaml(self, path: str | Path) -> Path:
         """Write the job to a YAML file, without the settings that have their defaults, and return the path."""

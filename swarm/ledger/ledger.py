@@ -126,6 +126,7 @@ class Ledger:
     close_batch = _write_at(writes.batches.close_batch)
     fail_batch = _write_at(writes.batches.fail_batch)
     rewind = _write_at(writes.batches.rewind)
+    answer_fault = _write_at(writes.guard.answer_fault)
     recover = _write_at(writes.open_work.recover)
     open_evaluation = _write_at(evaluations.insert_evaluation)
     claim_evaluation = _write_at(evaluations.claim_evaluation)

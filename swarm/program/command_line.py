@@ -31,6 +31,7 @@ from swarm.program.roles import ONE_ROLE, clients_of, connected, jobs_named, ser
 from swarm.program.steps import watch_steps
 from swarm.program.training import train
 from swarm.sandbox.sandbox import choose_sandbox
+from swarm.schemas import GuardView
 
 PROGRAM_FAILED = 3
 """The exit code of a training that an error of its program has ended."""
@@ -80,7 +81,8 @@ def _run(program: Path, options: argparse.Namespace) -> None:
         for role, client in clients.items():
             client.auto_sync_train_config_and_start_engine(jobs[role])
         for role, client in clients.items():
-            watches.enter_context(watch_steps(client, _printer(f"{role} " if role else "")))
+            name = f"{role} " if role else ""
+            watches.enter_context(watch_steps(client, _printer(name), _guard_printer(name)))
         job = next(iter(jobs.values()))
         gate = _gate(options, next(iter(clients.values())), job.batch_size)
         done = train(
@@ -125,6 +127,14 @@ def _printer(role: str) -> Callable[[int, float], None]:
         sys.stdout.flush()
 
     return print_step
+
+
+def _guard_printer(role: str) -> Callable[[GuardView], None]:
+    def print_fault(found: GuardView) -> None:
+        sys.stdout.write(f"{role}guard: {found.sentence} {found.advice}\n")
+        sys.stdout.flush()
+
+    return print_fault
 
 
 def _client_id(run: str | None) -> str:

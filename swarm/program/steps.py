@@ -1,4 +1,4 @@
-"""The watch over training steps: it reports each step and the mean reward of its batch as it is done.
+"""The watch over training steps: it reports each step and its mean reward as it is done, and what the guard does.
 
 Place in the flow: the commands that train open it around `train` (training.py). This module knows nothing of where
 steps are shown.
@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 
 from swarm.client import SwarmClient
 from swarm.errors import SwarmError
+from swarm.schemas import GuardView
 
 REWARD = "critic/score/mean"
 WATCH_S = 0.5
@@ -21,17 +22,28 @@ LAST_TIMEOUT_S = 60.0
 
 
 @contextmanager
-def watch_steps(client: SwarmClient, on_step: Callable[[int, float], None]) -> Generator[None]:
+def watch_steps(
+    client: SwarmClient, on_step: Callable[[int, float], None], on_guard: Callable[[GuardView], None]
+) -> Generator[None]:
     """Call `on_step` from a thread with each finished step and its mean reward (nan if there is none).
+
+    Call `on_guard` with each fault that the guard of the server finds. Steps that it has undone are reported again once
+    they are done anew.
 
     Steps that were done while the server could not be reached are reported afterwards. Raises the server's error at the
     begin of the `with` block, and at its end unless the block itself has raised.
     """
     ended = threading.Event()
-    last = client.status().step
+    status = client.status()
+    last, known = status.step, status.guard
 
     def tell() -> None:
-        nonlocal last
+        nonlocal last, known
+        status = client.status()
+        if status.guard is not None and status.guard != known:
+            on_guard(status.guard)
+            last = last if status.guard.back_to is None else min(last, status.guard.back_to)
+        known = status.guard
         for point in client.metrics(after_step=last):
             last = point.step
             on_step(point.step, point.metrics.get(REWARD, math.nan))

@@ -55,14 +55,15 @@ class Draft:
 class WaitingSampler:
     """The sampler of one started job.
 
-    `on_failure` is called for failures that a new sampler would not repair, `on_tokens` with the number of tokens of
+    `on_failure` is called for failures that a new sampler would not repair. It returns True if other weights will, so
+    that the call waits for them. `on_tokens` is called with the number of tokens of
     each piece of a completion.
     """
 
     sampler: Sampler
     lifecycle: EngineLifecycle
     max_wait_s: float
-    on_failure: Callable[[EngineFailure], None]
+    on_failure: Callable[[EngineFailure], bool]
     on_tokens: Callable[[int], None]
     _token_at: float = field(default=-math.inf, init=False)
 
@@ -87,8 +88,10 @@ class WaitingSampler:
                 draft.restart()
                 await asyncio.sleep(DEATH_NOTICED_S)
             except EngineFailure as error:
-                self.on_failure(error)
-                raise
+                if not self.on_failure(error) or draft.has_left():
+                    raise
+                draft.restart()
+                await asyncio.sleep(DEATH_NOTICED_S)
 
     async def _until_served(self, draft: Draft) -> None:
         """Wait while the engine boots.

@@ -62,6 +62,19 @@ class RunningJob:
         self.timeline = self.timeline.extended(job)
         self._notify()
 
+    async def take_over(self, changed: JobTimeline, record: Callable[[], Awaitable[None]]) -> None:
+        """Put a timeline with further changes into force, once `record` has made them durable.
+
+        The changes may begin at earlier steps, which are then done anew. Raises RevisionConflict if the job was changed
+        meanwhile.
+        """
+        async with self.closing:
+            if changed.changes[: self.timeline.revision] != self.timeline.changes:
+                raise RevisionConflict(f"the job is at revision {self.timeline.revision}: somebody has changed it")
+            await record()
+            self.timeline = changed
+        self._notify()
+
     async def change(
         self, settings: Mapping[str, Any], *, at_step: int | None = None, expected_revision: int | None = None
     ) -> None:

@@ -69,6 +69,7 @@ from swarm.schemas.server_bodies import ClientView as ClientView
 from swarm.schemas.server_bodies import DiskView as DiskView
 from swarm.schemas.server_bodies import EventPage as EventPage
 from swarm.schemas.server_bodies import EventView as EventView
+from swarm.schemas.server_bodies import GuardView as GuardView
 from swarm.schemas.server_bodies import JobChangeView as JobChangeView
 from swarm.schemas.server_bodies import JobView as JobView
 from swarm.schemas.server_bodies import LoadRequest as LoadRequest

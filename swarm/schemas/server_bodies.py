@@ -170,6 +170,24 @@ class DiskView(Body):
     free_bytes: int
 
 
+class GuardView(Body):
+    """What the guard of the run found and did last.
+
+    `fault` is the kind of the fault that showed at `step`. `good_step` is the newest step whose weights were good
+    before it, or null if they never were. `back_to` is the step at which the training went on or ended, or null if it
+    stayed where it was. `lr` is the learning rate after a rollback.
+    """
+
+    did: Literal["warned", "stopped", "rolled_back"]
+    step: int
+    fault: str
+    sentence: str
+    advice: str
+    good_step: int | None
+    back_to: int | None
+    lr: float | None = None
+
+
 class Status(Body):
     """The answer to GET status: one snapshot of the server.
 
@@ -179,6 +197,7 @@ class Status(Body):
     calls without effect, by name. `lease` names the study that uses the server. `disk` is the disk usage of the
     server's directory. `revision` counts the changes of the job, and `changes_ahead` lists those of steps that are not
     trained yet. `evaluation` is the one that is due or running, `last_evaluation` the newest one with a score.
+    `guard` is the newest fault of this run that the guard found.
     """
 
     server_version: str
@@ -207,6 +226,7 @@ class Status(Body):
     changes_ahead: list[JobChangeView] = Field(default_factory=list[JobChangeView])
     evaluation: EvaluationView | None = None
     last_evaluation: EvaluationView | None = None
+    guard: GuardView | None = None
     started_at: float
     now: float
 

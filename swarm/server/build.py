@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from swarm.rollout.transactions.coordinator_client import CoordinatorClient
 from swarm.rollout.waiting_sampler import WaitingSampler
 from swarm.run.call_metrics import TokenRate
 from swarm.run.evaluations import Evaluations
+from swarm.run.guard import GuardHistory, TrainingGuard
 from swarm.run.lifecycle import EngineLifecycle
 from swarm.run.running_job import RunningJob
 from swarm.sampler import SamplerInfo
@@ -49,9 +50,10 @@ EVENTS_AT_ONCE = 1000
 
 @dataclass(frozen=True, slots=True)
 class JobHistory:
-    """The history of a job as its events tell it: how often its engine has recovered."""
+    """The history of a job as its events tell it: how often its engine has recovered, and what its guard has done."""
 
     recoveries: int = 0
+    guard: GuardHistory = field(default_factory=GuardHistory)
 
     def then(self, event: EventRow) -> JobHistory:
         match event.kind:
@@ -60,7 +62,7 @@ class JobHistory:
             case "engine.recovered":
                 return replace(self, recoveries=self.recoveries + 1)
             case _:
-                return self
+                return replace(self, guard=self.guard.then(event))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ class Assembly:
     backends: Backends
     coordinator_client: CoordinatorClient
     fail: Callable[[str], Awaitable[None]]
-    on_engine_failure: Callable[[EngineFailure], None]
+    on_engine_failure: Callable[[EngineFailure], bool]
 
     async def build(self, job: TrainJob, row: JobRow, work: OpenWork | None, crashed_at: float | None) -> JobRun:
         """Return a run of `job`, as it was given. The caller starts it with `carry_on`.
@@ -118,6 +120,7 @@ class Assembly:
             lifecycle=self.lifecycle,
             checkpoints=checkpoints,
             evaluations=evaluations,
+            guard=TrainingGuard(running_job, self.ledger, history.guard, initial_step=row.initial_step),
             train_timeout_s=self.config.train_timeout_s,
             recovery_overhead=self.config.recovery_overhead,
             last_metrics=await self._last_metrics(work),

@@ -22,6 +22,7 @@ from swarm.errors import (
     LaunchConflict,
     LedgerError,
     SwarmError,
+    WeightsNotFinite,
 )
 from swarm.gateway.control.server_routes import Control
 from swarm.job import TrainJob, build_job
@@ -393,8 +394,12 @@ class SwarmServer:
         except LedgerError as error:
             logger.error("the engine is %s, which could not be recorded: %s", state, error.message)
 
-    def _report_failure(self, error: EngineFailure) -> None:
+    def _report_failure(self, error: EngineFailure) -> bool:
+        """End the run by a failure of its engine. Return True if the run repairs it instead."""
+        if self._run is not None and isinstance(error, WeightsNotFinite) and self._run.loop.repairs(error):
+            return True
         self._spawn(self._fail(error.message), "engine failure")
+        return False
 
     async def _tear_down(self, reason: str | None) -> None:
         """End all tasks of the run. With a `reason`, abort its episodes as well."""

@@ -26,7 +26,7 @@ from swarm.run.lifecycle import EngineLifecycle
 from swarm.run.running_job import RunningJob
 from swarm.sampler import EngineLost
 from swarm.schemas import EngineState, EpisodeState
-from swarm.trainer.loop import TrainLoop
+from swarm.trainer.loop import Record, TrainLoop
 from swarm.trainer.recovery import Recovered, Recovery
 from swarm.types import EpisodeType
 
@@ -115,21 +115,41 @@ class JobRun:
             raise NotFound(f"this run has done {present.step} steps: it cannot go to step {step}", param="step")
         await self.recovery.require_way_to(step)
         async with self.loop.between_batches(EngineState.BOOTING, f"going back to step {step}"):
-            await self._abort_running()
             try:
-                await asyncio.to_thread(self.recovery.checkpoints.set_aside, step)
-            except OSError as error:
-                raise CheckpointError(f"later checkpoints cannot be set aside: {error}") from error
-            await self.ledger.rewind(step, "loaded by command")
-            self.lifecycle.publish(replace(present, step=step))
-            try:
-                await self._start_engine()
-                await self._recover()
-            except EngineLost:
+                await self._return_to(step, lambda: self.ledger.rewind(step, "loaded by command"))
+            except EngineFailure as error:
+                if not isinstance(error, EngineLost):
+                    await self.fail(error.message)
                 raise
-            except SwarmError as error:
-                await self.fail(error.message)
-                raise
+
+    async def _go_back(self, step: int, record: Record) -> None:
+        """Go back to an earlier step for the training loop, which holds its turn and has moved the state."""
+        try:
+            await self.recovery.require_way_to(step)
+        except NotFound as error:
+            raise CheckpointError(error.message) from error
+        await self._return_to(step, record)
+
+    async def _return_to(self, step: int, record: Record) -> None:
+        """Serve the weights of an earlier step, once `record` has made the return durable.
+
+        Raise CheckpointError if nothing has changed yet, EngineFailure if the weights cannot be served.
+        """
+        await self._abort_running()
+        try:
+            await asyncio.to_thread(self.recovery.checkpoints.set_aside, step)
+        except OSError as error:
+            raise CheckpointError(f"later checkpoints cannot be set aside: {error}") from error
+        await record()
+        self.lifecycle.publish(replace(self.lifecycle.weights, step=step))
+        try:
+            await self._start_engine()
+            await self._recover()
+        except EngineFailure:
+            raise
+        except SwarmError as error:
+            # On record, the weights are at the earlier step already: no later ones may be served.
+            raise EngineFailure(error.message) from error
 
     async def close(self, reason: str | None) -> None:
         """Free the engine. With a `reason`, abort running episodes; without one, the next server continues them."""
@@ -183,7 +203,7 @@ class JobRun:
 
     async def _train_until_death(self) -> str:
         """Train until the engine dies, and return the reason. Raise any other error of the training loop."""
-        training = asyncio.create_task(self.loop.run(), name="training loop")
+        training = asyncio.create_task(self.loop.run(self._go_back), name="training loop")
         death = asyncio.create_task(self.backend.died(), name="engine watch")
         try:
             await asyncio.wait({training, death}, return_when=asyncio.FIRST_COMPLETED)

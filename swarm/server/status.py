@@ -10,10 +10,10 @@ import time
 import swarm
 from swarm.gateway.control.views import view_evaluation
 from swarm.job import TrainJob
-from swarm.ledger import EvaluationRow
+from swarm.ledger import EvaluationRow, EventRow
 from swarm.live_settings import JobChange
 from swarm.run.lifecycle import EngineLifecycle
-from swarm.schemas import EvaluationView, JobChangeView, JobView, Status
+from swarm.schemas import EvaluationView, GuardView, JobChangeView, JobView, Status
 from swarm.server.run import JobRun
 
 RUNNING_SHOWN = 50
@@ -54,6 +54,7 @@ def build_status(job: TrainJob | None, run: JobRun | None, lifecycle: EngineLife
         else [],
         evaluation=_view_score(run.loop.evaluations.present) if run else None,
         last_evaluation=_view_score(run.loop.evaluations.last_done) if run else None,
+        guard=_view_guard(run.loop.guard.newest) if run else None,
         started_at=started_at,
         now=time.time(),
     )
@@ -81,6 +82,13 @@ def build_job_view(job: TrainJob | None, run: JobRun | None) -> JobView:
 
 def _view_score(row: EvaluationRow | None) -> EvaluationView | None:
     return None if row is None else view_evaluation(row)
+
+
+def _view_guard(event: EventRow | None) -> GuardView | None:
+    if event is None:
+        return None
+    fields = {name: event.detail.get(name) for name in GuardView.model_fields if name != "did"}
+    return GuardView.model_validate({**fields, "did": event.kind.removeprefix("guard.")})
 
 
 def _view(change: JobChange) -> JobChangeView:

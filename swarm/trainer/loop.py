@@ -23,10 +23,13 @@ from swarm.errors import (
     IllegalTransition,
     LedgerError,
     LedgerUnwritable,
+    RevisionConflict,
     SwarmError,
+    WeightsNotFinite,
 )
 from swarm.ledger import EvaluationRow, Ledger
 from swarm.run.evaluations import Evaluations
+from swarm.run.guard import TrainingGuard
 from swarm.run.lifecycle import EngineLifecycle
 from swarm.run.running_job import RunningJob
 from swarm.sampler import EngineLost
@@ -43,6 +46,11 @@ LEDGER_PATIENCE_S = 600.0
 LEDGER_RETRY_S = 1.0
 TIMEOUT_GRACE_S = 5.0
 """Extra time for a trainer that keeps the time limit itself, because it can report the outcome of the step."""
+
+Record = Callable[[], Awaitable[None]]
+GoBack = Callable[[int, Record], Awaitable[None]]
+"""A function that serves the weights of an earlier step, once the record of it is durable. Raises CheckpointError if
+nothing has changed."""
 
 RESTING = frozenset({EngineState.ROLLING, EngineState.COMPLETE})
 """States in which no batch is in progress."""
@@ -63,6 +71,7 @@ class TrainLoop:
     lifecycle: EngineLifecycle
     checkpoints: RunCheckpoints
     evaluations: Evaluations
+    guard: TrainingGuard
     train_timeout_s: float
     recovery_overhead: float
     last_metrics: dict[str, float] = field(default_factory=dict[str, float])
@@ -78,19 +87,23 @@ class TrainLoop:
     def __post_init__(self) -> None:
         self.evaluations.subscribe(self._show_score)
 
-    async def run(self) -> None:
-        """Train until `interrupt`.
+    async def run(self, go_back: GoBack) -> None:
+        """Train until `interrupt`. A fault that the guard finds may end in an earlier step, by `go_back`.
 
         Raise EngineLost if the engine dies in a step; the batch of that step is then back in the pool. Raise
         EngineFailure when training cannot continue.
         """
         self._interrupted.clear()
+        # The server may have died between a step and what follows from its fault.
+        self._look_again.set()
         while not self._interrupted.is_set():
             await self._until_due()
             async with self.turn:
+                if self.lifecycle.state in RESTING:
+                    await self._follow_guard(go_back)
                 await self._rest_anew_if_changed()
                 if self._may_take_batch and not self._interrupted.is_set():
-                    await self._take_batch()
+                    await self._take_batch(go_back)
 
     def interrupt(self) -> None:
         """Make `run` return at the next point between two complete operations."""
@@ -111,7 +124,8 @@ class TrainLoop:
         await self._move(
             EngineState.COMPLETE,
             # Short enough for one line of a terminal.
-            f"all {self._total_steps} steps are done: sync more total_steps to go on, or force_restart=True",
+            self.guard.end_at(self.lifecycle.weights.step)
+            or f"all {self._total_steps} steps are done: sync more total_steps to go on, or force_restart=True",
         )
 
     async def look_again(self) -> None:
@@ -224,9 +238,9 @@ class TrainLoop:
                 task.cancel()
 
     async def _rest_anew_if_changed(self) -> None:
-        """Put the engine to rest again if the job has more steps now, or ends with the current step."""
+        """Put the engine to rest again if it went back, has more steps now, or ends with the current step."""
         state = self.lifecycle.state
-        if state in RESTING and (state is EngineState.COMPLETE) != self._done:
+        if state is EngineState.BOOTING or (state in RESTING and (state is EngineState.COMPLETE) != self._done):
             await self.rest()
 
     async def _rest_after(self, state: EngineState) -> None:
@@ -235,7 +249,14 @@ class TrainLoop:
             # With older weights, the job has steps left that it had already done.
             self._look_again.set()
 
-    async def _take_batch(self) -> None:
+    def repairs(self, error: WeightsNotFinite) -> bool:
+        """Return whether the loop will go back to weights that can be sampled from, as the guard decides."""
+        is_repaired = self.guard.takes_up(error, self.lifecycle.weights.step)
+        if is_repaired:
+            self._look_again.set()
+        return is_repaired
+
+    async def _take_batch(self, go_back: GoBack) -> None:
         await self._move(EngineState.DRAINING)
         began = time.monotonic()
         if not self.source.policy.max_staleness:
@@ -244,7 +265,7 @@ class TrainLoop:
             return
         closed = await self._close_batch(self.lifecycle.weights.step + 1)
         if closed is not None:
-            await self._step(closed, drain_s=time.monotonic() - began)
+            await self._step(closed, time.monotonic() - began, go_back)
         if not self._interrupted.is_set():
             await self.rest()
 
@@ -253,7 +274,7 @@ class TrainLoop:
         if not await self.source.drained(limit_s):
             logger.warning("train episodes still run after %.0f s: closing the batch without them", limit_s)
 
-    async def _step(self, closed: ClosedBatch, drain_s: float) -> None:
+    async def _step(self, closed: ClosedBatch, drain_s: float, go_back: GoBack) -> None:
         await self._persist(lambda: self._record_closed(closed))
         self.source.confirm(closed.batch)
         if not closed.batch.groups:
@@ -268,7 +289,8 @@ class TrainLoop:
         self._unsaved_s += time.monotonic() - began
         if report is not None:
             await self._publish(closed, report, drain_s)
-            await self._save_if_due(report.step)
+            if not await self._follow_guard(go_back):
+                await self._save_if_due(report.step)
 
     async def _close_batch(self, step: int) -> ClosedBatch | None:
         """Close the batch of a step and return it, or None if the job was shortened before this step.
@@ -344,6 +366,28 @@ class TrainLoop:
         """Show the score among the latest metrics. The ledger has already added it to the metrics of its step."""
         if score.step == self.lifecycle.weights.step and score.step > 0:
             self.last_metrics = {**self.last_metrics, **score.metrics}
+
+    async def _follow_guard(self, go_back: GoBack) -> bool:
+        """Do what follows from a fault at the present step, if there is one. Return whether the weights changed."""
+        answer = await self.guard.answer(self.lifecycle.weights.step)
+        if answer is None:
+            return False
+
+        async def record() -> None:
+            await self.job.take_over(answer.timeline, lambda: self._persist(lambda: self.guard.record(answer)))
+
+        try:
+            if answer.back_to is None:
+                await record()
+            else:
+                await self._move(EngineState.BOOTING, answer.line)
+                await go_back(answer.back_to, record)
+        except (CheckpointError, RevisionConflict) as error:
+            # It is tried again after the next step.
+            logger.error("guard: %s It could not be carried out: %s", answer.line, error.message)
+            return False
+        self.guard.note(answer)
+        return answer.back_to is not None
 
     async def _persist(self, write: Callable[[], Awaitable[None]]) -> None:
         """Write to the ledger, and retry while the disk is full: no other copy of this batch exists.

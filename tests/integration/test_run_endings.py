@@ -78,7 +78,7 @@ class Ledgers:
 
 SCORED = {
     "kl_divergence": StoppingLimits(kl_limit=-1.0, dead_steps=1_000_000),
-    "dead_reward": StoppingLimits(dead_steps=3),
+    "dead_reward": StoppingLimits(dead_steps=3, evidence_groups=1),
 }
 
 
@@ -167,7 +167,7 @@ def test_paused_study_goes_on_with_the_step_that_its_own_servers_had_reached(
     assert paused and all(run.pid is not None and process_start(run.pid) is None for run in paused)
     before = {run.id: store.list_metrics([run.id]) for run in paused}
     reached = max(point.step for points in before.values() for point in points)
-    few_more = StoppingLimits(dead_steps=reached + 3)
+    few_more = StoppingLimits(dead_steps=reached + 3, evidence_groups=1)
     assert work_on(store, study.id, tmp_path, limits=few_more).study.status is StudyStatus.FINISHED
     for run_id, points in before.items():
         after = store.list_metrics([run_id])

@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 from experiments_db import BudgetKind, ExperimentStore, NoteKind, Operator, Run, RunStatus, StudyStatus, open_store
 from prompts import load
 from researcher.cli import app
-from researcher.execution.early_stopping import REWARD
 from researcher.execution.rungs import FROM_RUNG, cost_of
 from researcher.execution.runs import RESUME_FROM
 from researcher.loop.session import work_on
@@ -25,6 +24,7 @@ from researcher.search.record import read_tree
 from researcher.study.log import StudyLog
 from researcher.study.requests import ask_to_end, create_study
 from researcher.study.settings import StudySettings, read_settings
+from swarm.guard import REWARD
 
 pytestmark = pytest.mark.begins_first
 

@@ -303,15 +303,69 @@ def test_scores_on_the_way_are_of_the_step_they_are_labelled_with(
     figures = json.loads(done.stdout)
     evaluations = figures["evaluations"]
     assert [each["step"] for each in evaluations] == scored
-    assert (evaluations[0]["mean"], evaluations[-1]["mean"]) == (figures["before"]["mean"], figures["after"]["mean"])
+    means = {each["step"]: each["mean"] for each in evaluations}
+    assert (means[0], means[figures["ended_at"]]) == (figures["before"]["mean"], figures["after"]["mean"])
+    assert figures["after"]["mean"] == max(mean for step, mean in means.items() if step)
     with SwarmClient(url) as client:
         by_version = scores_by_version(client)
-        assert [point.step for point in client.metrics()] == [1, 2, 3, 4, 5]
+        assert [point.step for point in client.metrics()] == list(range(1, figures["ended_at"] + 1))
     assert sorted(by_version) == scored and {len(rewards) for rewards in by_version.values()} == {6}
     for each in evaluations:
         rewards = [reward for reward in by_version[each["step"]] if reward is not None]
         assert sum(rewards) / 6 == pytest.approx(each["mean"])
     assert done.stderr.count("held-out score at step") == 2
+
+
+def test_a_training_ends_at_its_best_step_and_goes_further_from_there(own: Path, start_server: Any) -> None:
+    (own / "job.yaml").write_text(JOB.replace("total_steps: 3", "total_steps: 4"))
+    forgetful = (own / "knows.py").read_text().replace('ANSWERS.get(task.main_query, "?")', "answer(task.main_query)")
+    # The score before takes 6 answers, two steps take 8, and the score on the way takes 6.
+    forgetful += "\nimport itertools\nCOUNT = itertools.count(1)\n"
+    forgetful += 'def answer(query):\n    return ANSWERS[query] if next(COUNT) <= 24 else "?"\n'
+    (own / "forgetful.py").write_text(forgetful)
+    url = start_server().url
+    options = ("--program", str(own / "forgetful.py"), "--url", url, "--workers", "1")
+    done = train(own, *options, "--eval-every", "2")
+    assert done.exit_code == 0, done.output
+    figures = json.loads(done.stdout)
+    assert (figures["steps"], figures["ended_at"], figures["after"]["mean"]) == (4, 2, 1.0)
+    assert [(each["step"], each["mean"]) for each in figures["evaluations"]] == [(0, 1.0), (2, 1.0), (4, 0.0)]
+    with SwarmClient(url) as client:
+        assert (client.status().step, client.status().state) == (2, "COMPLETE")
+        again = train(own, *options)
+        assert json.loads(again.stdout)["ended_at"] == 2 and "has ended at step 2" in again.stderr
+        (own / "job.yaml").write_text(JOB.replace("total_steps: 3", "total_steps: 5"))
+        further = json.loads(train(own, *options).stdout)
+        assert (further["steps"], further["ended_at"]) == (5, 5)
+        assert [point.step for point in client.metrics()] == [1, 2, 3, 4, 5]
+
+
+def test_the_command_takes_the_guard_that_the_job_and_the_program_leave_it(own: Path, start_server: Any) -> None:
+    curriculum = (own / "knows.py").read_text() + "\ndef schedule(tasks, progress):\n    return tasks\n"
+    (own / "curriculum.py").write_text(curriculum)
+    found: list[Any] = []
+    for settings, program in (("", "knows"), ("guard: stop\n", "knows"), ("", "curriculum")):
+        (own / "job.yaml").write_text(JOB.replace("total_steps: 3", "total_steps: 1") + settings)
+        url = start_server().url
+        assert train(own, "--program", str(own / f"{program}.py"), "--url", url, "--fresh").exit_code == 0
+        with SwarmClient(url) as client:
+            found.append((client.job().resolved or {})["guard"])
+    assert found == ["rollback", "stop", "warn"]
+
+
+def test_a_fault_that_the_guard_finds_is_told_and_listed(own: Path, start_server: Any) -> None:
+    job = JOB.replace("total_steps: 3", "total_steps: 9").replace("num_repeat: 2", "num_repeat: 1")
+    (own / "job.yaml").write_text(job.replace("batch_size: 2", "batch_size: 4") + "guard: stop\n")
+    forgetful = (own / "knows.py").read_text().replace('ANSWERS.get(task.main_query, "?")', "answer(task.main_query)")
+    forgetful += "\nimport itertools\nCOUNT = itertools.count(1)\n"
+    forgetful += 'def answer(query):\n    return ANSWERS[query] if next(COUNT) <= 24 else "?"\n'
+    (own / "forgetful.py").write_text(forgetful)
+    done = train(own, "--program", str(own / "forgetful.py"), "--url", start_server().url, "--workers", "1")
+    assert done.exit_code == 0, done.output
+    figures = json.loads(done.stdout)
+    assert [(each["did"], each["fault"]) for each in figures["guard"]] == [("stopped", "collapse")]
+    assert figures["steps"] == figures["ended_at"] == figures["guard"][0]["step"] < 9
+    assert "guard: The mean" in done.stderr
 
 
 def test_scores_on_the_way_leave_the_batches_as_they_are(own: Path, start_server: Any) -> None:

@@ -39,6 +39,8 @@ def check_job(job: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[Program
         objections.append(reason)
     if checked.eval_every or checked.eval_env is not None:
         objections.append("eval_every, eval_env: the study's own evaluator scores its runs: leave both out")
+    if checked.guard != "warn":
+        objections.append("guard: a study ends a run that is lost itself, by the same rules: leave it out")
     return tuple(ProgramProblem("job", message) for message in objections)
 
 

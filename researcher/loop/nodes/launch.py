@@ -11,7 +11,7 @@ from functools import partial
 
 from experiments_db import BudgetKind, Run, RunStatus, Severity
 from researcher.errors import BudgetExceeded
-from researcher.execution.early_stopping import WATCHED, Diagnosis
+from researcher.execution.early_stopping import Diagnosis
 from researcher.execution.run_record import ENDED_BY
 from researcher.execution.rungs import FROM_RUNG, cost_of
 from researcher.execution.runs import RESUME_FROM, Trial, TrialState, gpus_of, job_of, run_key, total_steps
@@ -23,6 +23,7 @@ from researcher.loop.outages import note_servers
 from researcher.loop.pruning import has_space
 from researcher.loop.state import ResearchState
 from researcher.servers.server_pool import Slot
+from swarm.guard import WATCHED
 
 
 def launch(deps: Deps, state: ResearchState) -> ResearchState:

@@ -27,7 +27,6 @@ from researcher.base_scores import MEASURED_ON
 from researcher.charter import Charter
 from researcher.errors import StudyNotFound
 from researcher.evaluator import BASE, FINAL, TEST
-from researcher.execution.early_stopping import REWARD, SUCCESS
 from researcher.judge import Runs, summarize_arm
 from researcher.judge.contrasts import rule_out_contrast
 from researcher.judge.learning_curves import ScoredStep, curve_of
@@ -50,6 +49,7 @@ from researcher.study.costs.arms import ArmCost, cost_flags, gather_costs
 from researcher.study.log import JUDGED, StudyLog, analysis_from_json, charter_from_json
 from researcher.study.results.exclusions import find_excluded
 from researcher.study.results.scores import read_scores, read_test_scores
+from swarm.guard import REWARD, SUCCESS
 
 MAX_EVENTS = 10_000
 

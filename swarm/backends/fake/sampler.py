@@ -20,7 +20,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from swarm.backends.stopping import StopRule
-from swarm.errors import ContextLengthExceeded, EngineFailure
+from swarm.errors import ContextLengthExceeded, EngineFailure, WeightsNotFinite
 from swarm.model_path import BUNDLED_DIRECTORY, read_stop_ids, read_tokenizer
 from swarm.sampler import EngineLost, SamplerInfo
 from swarm.types import FinishReason, SamplingParams, TokenDelta
@@ -36,10 +36,13 @@ Reply = Callable[[Sequence[int]], Sequence[int]]
 class FaultKind(StrEnum):
     """Kinds of faults: RAISE fails the request, HANG stalls it for good, DIE ends the engine until the next start.
 
+    NOT_FINITE fails the request like weights that give no finite numbers.
+
     A fault stays until it is removed: a restarted engine dies again.
     """
 
     RAISE = "raise"
+    NOT_FINITE = "not_finite"
     HANG = "hang"
     DIE = "die"
 
@@ -169,6 +172,8 @@ class FakeSampler:
         match self.fault.kind:
             case FaultKind.RAISE:
                 raise EngineFailure(f"fake fault after {tokens_given} tokens")
+            case FaultKind.NOT_FINITE:
+                raise WeightsNotFinite(f"fake weights after {tokens_given} tokens")
             case FaultKind.HANG:
                 await running.stopped.wait()
             case FaultKind.DIE:

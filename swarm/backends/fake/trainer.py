@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -47,12 +48,14 @@ class FakeTrainer:
             self._sampler.weight_version += 1
         self._step = batch.step
         rewards = [episode.reward for episode in batch.episodes]
+        mean = sum(rewards) / len(rewards)
         return StepReport(
             batch_id=batch.batch_id,
             step=batch.step,
             weight_version=self._version(),
             metrics={
-                "critic/score/mean": sum(rewards) / len(rewards),
+                "critic/score/mean": mean,
+                "critic/score/std": math.sqrt(sum((reward - mean) ** 2 for reward in rewards) / len(rewards)),
                 "actor/pg_loss": 0.0,
                 "actor/grad_norm": 1.0 / (1 + batch.step),
                 "actor/entropy": 1.0,

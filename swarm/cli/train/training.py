@@ -31,6 +31,7 @@ from swarm.cli.options import program_file, program_of, training_folder
 from swarm.cli.own_server import server_at
 from swarm.cli.scoring import evaluator_beside
 from swarm.cli.tokens import token_of
+from swarm.cli.train.best_step import HeldOutStep, best_of, end_at
 from swarm.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -38,10 +39,10 @@ if TYPE_CHECKING:
     from swarm.cli.train.training_record import TrainingRecord
     from swarm.client import Evaluation, SwarmClient
     from swarm.environments import Environment
-    from swarm.job import TrainJob
+    from swarm.job import GuardMode, TrainJob
     from swarm.program import Program
     from swarm.program.evaluation import StepScore
-    from swarm.schemas import EvaluationView
+    from swarm.schemas import EvaluationView, GuardView, Status
 
 STEPS = 60
 MODEL_OF_OWN_TASKS = "micro"
@@ -107,7 +108,7 @@ def train(
             "--url", url, f"python -m swarm.program {program or 'PROGRAM'} --server ROLE=URL --job ROLE=FILE ..."
         )
         with open_environment(env) as environment:
-            train_job = _job_of(job, env, environment.name, model=model, name=name, seed=seed)
+            train_job = _job_of(job, env, environment.name, chosen, model=model, name=name, seed=seed)
             tasks = _count_tasks(environment, eval_episodes, few_tasks=few_tasks)
             directory = home or training_folder(train_job.experiment_name)
             other = free_name(directory, "-", first=2)
@@ -155,32 +156,52 @@ class _Training:
             server_at(url, directory) as address,
             SwarmClient(address, token=token_of("commander"), client_id=own_name()) as client,
         ):
-            begun_at = start_run(client, folder, record, self.job, fresh=fresh).step
+            status = start_run(client, folder, record, self.job, fresh=fresh)
             if warning := warning_of(self.tasks):
                 typer.echo(f"swarm: {warning}", err=True)
-            self._report_progress(directory, begun_at)
+            self._report_progress(directory, status)
             scores = _Scores(client, self)
-            before = scores.base(folder, record, begun_at)
+            before = scores.base(folder, record, status.step)
             gate = None if self.eval_every is None else scores.gate(self.eval_every)
-            with evaluator_beside(self.job, self.env, self.file, address, directory), watch_steps(client, _show_step):
+            with (
+                evaluator_beside(self.job, self.env, self.file, address, directory),
+                watch_steps(client, _show_step, scores.follow_guard),
+            ):
                 done = train_program(
                     client, self.environment, self.job, self.program, max_workers=self.workers, gate=gate
                 )
-            after = scores.measure("after")[1]
-            evaluations = _merged(scores.figures(), client.evaluations())
-            changes = _changes(client)
+            last = HeldOutStep(*scores.measure("after"))
+            recorded = client.evaluations()
+            evaluations, changes, faults = _merged(scores.figures(), recorded), _changes(client), _faults(client)
+            ended = self._end_at_best(client, [*scores.lasting, *_on_record(recorded)], last)
             if url is None:
                 client.save_checkpoint()
         return {
             "env": self.environment.name, "digest": self.environment.digest, "program": self.program.name,
             "steps": done.steps, "failed_episodes": done.failures,
-            "before": None if before is None else before.figures(), "after": after.figures(),
-            "evaluations": evaluations, "changes": changes, "home": None if url else str(directory),
+            "before": None if before is None else before.figures(), "after": ended.score.figures(),
+            "ended_at": ended.step, "evaluations": evaluations, "guard": faults, "changes": changes,
+            "home": None if url else str(directory),
         }  # fmt: skip
 
-    def _report_progress(self, directory: Path, step: int) -> None:
-        total = self.job.total_steps or STEPS
-        if step >= total:
+    def _end_at_best(self, client: SwarmClient, scores: list[HeldOutStep], last: HeldOutStep) -> HeldOutStep:
+        """End the run at the step with the best score, if it is not the last one. Return the score where it ends."""
+        best = last if self.job.has_fixed_end else best_of(scores, last)
+        if best is last or best.step is None:
+            return last
+        if (reason := end_at(client, best.step)) is not None:
+            typer.echo(f"step {best.step} was better than the last one, but {reason}", err=True)
+            return last
+        typer.echo(f"step {best.step} was the best: the training ends there, and {last.step} was the last", err=True)
+        return best
+
+    def _report_progress(self, directory: Path, status: Status) -> None:
+        from swarm.schemas import EngineState
+
+        total, step = self.job.total_steps or STEPS, status.step
+        if step < total and status.state is EngineState.COMPLETE:
+            typer.echo(f"the training in {directory} has ended at step {step}: {status.reason}", err=True)
+        elif step >= total:
             typer.echo(f"all {total} steps of {directory} are done: a job with more total_steps goes further", err=True)
         elif step:
             typer.echo(f"going on with {directory} at step {step} of {total}", err=True)
@@ -192,6 +213,8 @@ class _Scores:
     def __init__(self, client: SwarmClient, training: _Training) -> None:
         self._client, self._training = client, training
         self._kept: list[tuple[int | None, HeldOutScore]] = []
+        self.lasting: list[HeldOutStep] = []
+        """The scores of mid-training whose weights the run still has."""
 
     def base(self, folder: TrainingFolder, record: TrainingRecord, step: int) -> HeldOutScore | None:
         """Return the score before the first step. Measure and record it if the record has none.
@@ -235,12 +258,19 @@ class _Scores:
             self._client, self._evaluate, every=every, batch_size=batch_size, on_score=self._keep
         ).gate
 
+    def follow_guard(self, found: GuardView) -> None:
+        """Print a fault that the guard of the server found, and forget the scores of weights that it has undone."""
+        typer.echo(f"guard: {found.sentence} {found.advice}", err=True)
+        if (step := found.back_to) is not None:
+            self.lasting = [each for each in self.lasting if (each.step or 0) <= step]
+
     def figures(self) -> list[dict[str, Any]]:
         return [{"step": step, **score.figures()} for step, score in self._kept]
 
     def _keep(self, found: StepScore) -> None:
         score = score_of(found.evaluation)
         self._kept.append((found.step, score))
+        self.lasting.append(HeldOutStep(found.step, score))
         step = "while others train" if found.step is None else f"at step {found.step}"
         # A failed score is no reason to stop the training.
         reason = f"none: {found.evaluation.failures[0].error}" if score.mean is None else score.text
@@ -265,6 +295,19 @@ def _changes(client: SwarmClient) -> list[dict[str, Any]]:
     return [change.model_dump(include={"at_step", "settings"}) for change in changes]
 
 
+def _faults(client: SwarmClient) -> list[dict[str, Any]]:
+    """Return what the guard of the server did in this run."""
+    events = client.past_events()
+    begin = max((each.event_id for each in events if each.kind == "job.started"), default=0)
+    guard = [each for each in events if each.kind.startswith("guard.") and each.event_id > begin]
+    return [{"did": each.kind.removeprefix("guard."), **each.detail} for each in guard]
+
+
+def _on_record(recorded: list[EvaluationView]) -> list[HeldOutStep]:
+    """Return the scores that an evaluator reported to the server."""
+    return [HeldOutStep(each.step, score_on_record(each)) for each in recorded if each.state == "done"]
+
+
 def _merged(measured: list[dict[str, Any]], recorded: list[EvaluationView]) -> list[dict[str, Any]]:
     """Return all scores by step. This command's own scores take precedence over those that the server recorded."""
     known = {score["step"] for score in measured}
@@ -277,7 +320,14 @@ def _merged(measured: list[dict[str, Any]], recorded: list[EvaluationView]) -> l
 
 
 def _job_of(
-    path: Path | None, env: str, environment: str, *, model: str | None, name: str | None, seed: int | None
+    path: Path | None,
+    env: str,
+    environment: str,
+    program: Program,
+    *,
+    model: str | None,
+    name: str | None,
+    seed: int | None,
 ) -> TrainJob:
     """Return the job of the file with the options applied. The environment decides what neither of them sets."""
     from swarm.environments.registry import is_bundled
@@ -290,7 +340,7 @@ def _job_of(
             " command (python -m swarm.program)",
             param="resume_from",
         )
-    changes: dict[str, Any] = {"total_steps": given.total_steps or STEPS}
+    changes: dict[str, Any] = {"total_steps": given.total_steps or STEPS, "guard": _guard_of(given, program)}
     if "experiment_name" not in given.model_fields_set:
         changes["experiment_name"] = re.sub(r"[^\w.-]+", "-", environment)
     if "model" not in given.model_fields_set and not is_bundled(env):
@@ -298,6 +348,18 @@ def _job_of(
     named = {"experiment_name": name, "model": model, "seed": seed}
     changes |= {field: value for field, value in named.items() if value is not None}
     return build_job({**given.model_dump(mode="json", exclude_unset=True), **changes})
+
+
+def _guard_of(job: TrainJob, program: Program) -> GuardMode:
+    """Return the mode of the guard: what the job says, or else the most that the engine can do.
+
+    A curriculum makes tasks harder on purpose, so a fall of the success rate is no fault there.
+    """
+    if "guard" in job.model_fields_set:
+        return job.guard
+    if program.schedule is not None or job.has_fixed_end:
+        return "warn"
+    return "stop" if job.chosen_engine == "verl" else "rollback"
 
 
 def _count_tasks(environment: Environment, episodes: int, *, few_tasks: bool) -> int:
@@ -315,10 +377,13 @@ def _count_tasks(environment: Environment, episodes: int, *, few_tasks: bool) ->
 
 
 def _in_one_line(figures: Mapping[str, Any]) -> str:
-    after = HeldOutScore(**figures["after"]).text
+    after, steps = HeldOutScore(**figures["after"]).text, figures["steps"]
+    where = f"{steps} steps"
+    if figures["ended_at"] not in {steps, None}:
+        where += f", and it ends at step {figures['ended_at']}, the best"
     if figures["before"] is None:
-        return f"{figures['env']}: {after} after {figures['steps']} steps; the base score is not known"
-    return f"{figures['env']}: {HeldOutScore(**figures['before']).text} -> {after} in {figures['steps']} steps"
+        return f"{figures['env']}: {after} after {where}; the base score is not known"
+    return f"{figures['env']}: {HeldOutScore(**figures['before']).text} -> {after} in {where}"
 
 
 def _show_score(when: str, what: str) -> None:

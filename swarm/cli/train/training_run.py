@@ -109,6 +109,9 @@ def _is_untouched(client: SwarmClient, job: TrainJob) -> bool:
     if newest is not None and newest.outcome != "replaced":
         return False
     present, status = client.job().resolved, client.status()
-    if present is None or not build_job(present).means(job) or status.step or status.pool is None:
+    if present is None or status.step or status.pool is None:
+        return False
+    # The run is stopped and launched anew, so its guard need not be the same.
+    if not build_job({**present, "guard": job.guard}).means(job):
         return False
     return not (status.pool.episodes or status.pool.running_train or status.pool.running_eval)

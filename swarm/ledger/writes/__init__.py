@@ -7,6 +7,7 @@ Place in the flow: each function runs inside a transaction of the writer. The le
 from swarm.ledger.writes import batches as batches
 from swarm.ledger.writes import episodes as episodes
 from swarm.ledger.writes import events as events
+from swarm.ledger.writes import guard as guard
 from swarm.ledger.writes import jobs as jobs
 from swarm.ledger.writes import open_work as open_work
 from swarm.ledger.writes import turns as turns

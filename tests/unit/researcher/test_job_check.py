@@ -27,6 +27,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"batch_size": 0}, "batch_size"),
     ({"eval_every": 2}, "the study's own evaluator scores its runs"),
     ({"eval_env": "reverse"}, "the study's own evaluator scores its runs"),
+    ({"guard": "stop"}, "a study ends a run that is lost itself"),
 ]
 
 

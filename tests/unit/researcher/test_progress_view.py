@@ -15,10 +15,10 @@ from simulated_study import Simulation
 
 from experiments_db import ExperimentStore, RunStatus, open_store
 from researcher.charter import Budget
-from researcher.execution.early_stopping import REWARD
 from researcher.planner.language_model.study_state import show_budget
 from researcher.study.overview import take_snapshot
 from researcher.study.progress import Follower, render
+from swarm.guard import REWARD
 
 
 @pytest.fixture

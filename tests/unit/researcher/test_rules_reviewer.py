@@ -18,7 +18,6 @@ from experiments_db import Author, ExperimentStatus, ExperimentStore, Operator, 
 from researcher.charter import Charter
 from researcher.errors import PlannerError
 from researcher.evaluator import BASE, FINAL
-from researcher.execution.early_stopping import REWARD, SUCCESS
 from researcher.planner.rules import RulesPlanner
 from researcher.reviewer.base import Objection, ObjectionKind
 from researcher.reviewer.reward_probe import GradedAttempt, SandboxedRewards, run_reward
@@ -28,6 +27,7 @@ from researcher.study.settings import read_settings
 from researcher.study.topic import read_request
 from swarm.environments import Environment, EnvironmentTask, load_environment
 from swarm.errors import ProgramFailure
+from swarm.guard import REWARD, SUCCESS
 from swarm.tasks import Split
 
 

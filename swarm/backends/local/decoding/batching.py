@@ -28,7 +28,7 @@ from swarm.backends.local.decoding.forward import (
 )
 from swarm.backends.local.decoding.sampling import Draw, LogitEdits, sample
 from swarm.backends.stopping import Decode, StopRule
-from swarm.errors import BadRequest, ContextLengthExceeded, EngineFailure, SwarmError
+from swarm.errors import BadRequest, ContextLengthExceeded, SwarmError, WeightsNotFinite
 from swarm.types import FinishReason, SamplingParams, TokenLogprobs
 
 PREFILL_TOKENS = 2048
@@ -236,7 +236,7 @@ class BatchSampler:
         if request.constraint is not None and request.constraint.error is not None:
             return Sampled(request.handle, None, logprob, None, request.constraint.error)
         if not math.isfinite(logprob):
-            error = EngineFailure(
+            error = WeightsNotFinite(
                 f"the model's logits are not finite at weight version {self.weight_version}: training has diverged"
             )
             return Sampled(request.handle, None, logprob, None, error)

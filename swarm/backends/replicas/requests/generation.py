@@ -18,7 +18,7 @@ from swarm.backends.replicas.adapter import SamplerRequest
 from swarm.backends.replicas.model_facts import ModelFacts
 from swarm.backends.replicas.requests.streams import Arrival
 from swarm.backends.stopping import StopRule
-from swarm.errors import EngineFailure
+from swarm.errors import WeightsNotFinite
 from swarm.types import FinishReason, SamplingParams, TokenDelta, TokenLogprobs
 
 ENDS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
@@ -83,7 +83,7 @@ class Generation:
     def accept(self, arrivals: Sequence[Arrival]) -> TokenDelta | None:
         """Return arrived pieces as one delta, cut where the completion ends, or None if they are empty.
 
-        Raise EngineFailure if the model returns values that are not numbers.
+        Raise WeightsNotFinite if the model returns values that are not numbers.
         """
         logprobs: list[float] = []
         versions: list[int] = []
@@ -93,7 +93,7 @@ class Generation:
         for piece, version in arrivals:
             for place, token_id in enumerate(piece.token_ids_T):
                 if not math.isfinite(piece.logprobs_T[place]):
-                    raise EngineFailure(
+                    raise WeightsNotFinite(
                         f"the model's logits are not finite at weight version {version}: training has diverged"
                     )
                 self.output_ids.append(token_id)

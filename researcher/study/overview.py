@@ -38,6 +38,8 @@ EXTERNAL = "external"
 _CHUNK = 500
 TrialName = tuple[str, int, int]
 """The name of an arm, a seed, and a rung."""
+OVERDUE_SHARE = 0.25
+"""The share of its time so far that a run may still take once it has taken longer than the others."""
 _OVER = (TrialState.FINISHED, TrialState.GIVEN_UP)
 
 
@@ -64,8 +66,8 @@ class StudySnapshot:
 
     A trial is an arm with a seed, up to a rung if it explores, whatever its attempts. `done` of the `planned` trials
     are over: with a score, or given up. `seconds_left` is an estimate for the plans so far, from the duration of
-    finished runs. It is None until the first run has finished, and while no process works on the study. `question`
-    waits for an external planner.
+    finished runs. It is None until the first run has finished, once all runs have, and while no process works on the
+    study. `question` waits for an external planner.
     """
 
     study: Study
@@ -108,7 +110,7 @@ def take_snapshot(store: ExperimentStore, study_id: str) -> StudySnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class _Progress:
+class TrialProgress:
     """Trials done and planned, the mean duration of finished runs, and the claim times of runs in progress."""
 
     done: int = 0
@@ -128,7 +130,7 @@ class SnapshotReader:
         self._planned: dict[int, frozenset[TrialName]] = {}
         self._runs: dict[str, Run] = {}
         self._views: dict[str, RunView] = {}
-        self._progress = _Progress()
+        self._progress = TrialProgress()
 
     def read(self) -> StudySnapshot:
         """Return a snapshot. Raises what the store raises."""
@@ -142,7 +144,7 @@ class SnapshotReader:
             for view in self._views.values()
         )
         work = work_of(self._store, study)
-        left = _seconds_left(self._progress, now) if work.is_at_work else None
+        left = estimate_seconds_left(self._progress, now) if work.is_at_work else None
         budget = budget_lines(study.settings, self._store.sum_budget(self._study_id))
         progress, question = self._progress, find_question(self._store, study)
         return StudySnapshot(study, work, views, now, progress.done, progress.planned, left, budget, question)
@@ -183,7 +185,7 @@ class SnapshotReader:
             seconds=_seconds(run, run.finished_at) if run.finished_at else None,
         )
 
-    def _measure(self) -> _Progress:
+    def _measure(self) -> TrialProgress:
         """Return the progress; an arm that cannot run no longer counts as planned."""
         invalid = {arm.name for arm in self._arms.values() if arm.status is ExperimentStatus.INVALID}
         claimed: dict[TrialName, list[Run]] = {}
@@ -199,7 +201,7 @@ class SnapshotReader:
         # The clock may have been set back since, so no duration is below 0.
         took = [max(0.0, run.finished_at - run.created_at) for run in self._finished() if run.finished_at]
         active = [run.created_at for run in self._runs.values() if _is_under_way(run)]
-        return _Progress(done, len(wanted), fmean(took) if took else None, tuple(active))
+        return TrialProgress(done, len(wanted), fmean(took) if took else None, tuple(active))
 
     def _finished(self) -> Iterable[Run]:
         return (run for run in self._runs.values() if run.status is RunStatus.FINISHED)
@@ -213,13 +215,16 @@ def _seconds(run: Run, until: float) -> float | None:
     return max(0.0, until - run.started_at) if run.started_at else None
 
 
-def _seconds_left(progress: _Progress, now: float) -> float | None:
+def estimate_seconds_left(progress: TrialProgress, now: float) -> float | None:
     if progress.took_s is None:
         return None
-    elapsed = [now - since for since in progress.active_since]
+    elapsed = [max(0.0, now - since) for since in progress.active_since]
     waiting = max(0, progress.planned - progress.done - len(elapsed))
-    work = waiting * progress.took_s + sum(max(0.0, progress.took_s - seconds) for seconds in elapsed)
-    return work / max(1, len(elapsed))
+    if not waiting and not elapsed:
+        return None
+    # A run that takes longer than those before is not about to end: the longer it has taken, the longer it may take.
+    active = sum(max(progress.took_s - seconds, OVERDUE_SHARE * seconds) for seconds in elapsed)
+    return (waiting * progress.took_s + active) / max(1, len(elapsed))
 
 
 def describe_silence(work: StudyWork, now: float) -> str:

@@ -51,7 +51,7 @@ def render(snapshot: StudySnapshot, events: tuple[Event, ...] = ()) -> Renderabl
     if snapshot.budget:
         title.append(f"\nspent: {', '.join(line.in_words for line in snapshot.budget)}")
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for column in ("arm", "seed", "status", "step", "train reward", "held-out before", "after"):
+    for column in ("arm", "seed", "status", "step", "s/step", "train reward", "held-out before", "after"):
         table.add_column(column, justify="left" if column in ("arm", "status") else "right", no_wrap=column != "arm")
     hidden = len(snapshot.runs) - SHOWN_RUNS
     for run in snapshot.runs[-SHOWN_RUNS:]:
@@ -60,6 +60,7 @@ def render(snapshot: StudySnapshot, events: tuple[Event, ...] = ()) -> Renderabl
             str(run.seed),
             Text(run.status, style=_STATUS_STYLES.get(RunStatus(run.status), "")),
             f"{run.step}/{run.steps or '?'}",
+            "" if run.seconds is None or not run.step else f"{run.seconds / run.step:.2g}",
             *("" if value is None else f"{value:.3f}" for value in (run.train_reward, run.base, run.final)),
         )
     lines = [Text(_format_event(event), style=_STYLES[event.severity]) for event in events]

@@ -18,6 +18,7 @@ import shlex
 import signal
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,7 +28,7 @@ from swarm import __version__
 from swarm.cli import backup, export, gc, job, scoring, skills
 from swarm.cli.env import environments
 from swarm.cli.failures import failures_in_one_line
-from swarm.cli.options import DEFAULT_URL, home_named
+from swarm.cli.options import DEFAULT_URL, choose_server, home_named
 from swarm.cli.tokens import token_of
 from swarm.cli.train import training
 from swarm.errors import (
@@ -49,6 +50,12 @@ app.command()(backup.restore)
 app.command(name="job")(job.show_or_change)
 
 UrlOption = Annotated[str, typer.Option("--url", envvar="SWARM_URL", help="The server's address.")]
+ChosenUrlOption = Annotated[
+    str | None,
+    typer.Option(
+        "--url", envvar="SWARM_URL", help="The server's address (default: the server that runs on this machine)."
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print machine-readable JSON on stdout.")]
 HomeOption = Annotated[
     Path | None,
@@ -126,8 +133,8 @@ def start(
         with plain_httpx():
             from swarm.server.http import serve
 
-        announcement = _Announcement(config.home, as_json=as_json, has_job=train_job is not None)
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with ExitStack() as listed, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            announcement = _Announcement(config.home, listed, as_json=as_json, has_job=train_job is not None)
             ended_by = runner.run(
                 serve(
                     config,
@@ -146,10 +153,14 @@ def start(
 
 
 class _Announcement:
-    """The output of `swarm start` once the server answers requests. It names the job that the server resumes."""
+    """The output of `swarm start` once the server answers requests. It names the job that the server resumes.
 
-    def __init__(self, home: Path, *, as_json: bool, has_job: bool) -> None:
+    From then on the server is on the list of running servers, until `listed` is closed.
+    """
+
+    def __init__(self, home: Path, listed: ExitStack, *, as_json: bool, has_job: bool) -> None:
         self._home = home
+        self._listed = listed
         self._as_json = as_json
         self._has_job = has_job
         self._resumed: tuple[TrainJob, int] | None = None
@@ -158,6 +169,9 @@ class _Announcement:
         self._resumed = job, steps
 
     def make(self, url: str) -> None:
+        from swarm.processes.running_servers import announced_server
+
+        self._listed.enter_context(announced_server(url, self._home))
         if self._as_json:
             resumes = None if self._resumed is None else _name_of(self._resumed[0])
             shown = {"url": url, "pid": os.getpid(), "home": str(self._home.resolve()), "resumes": resumes}
@@ -188,11 +202,12 @@ def _resume_line(job: TrainJob, steps: int, home: Path) -> str:
 
 
 @app.command()
-def status(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
+def status(url: ChosenUrlOption = None, as_json: JsonOption = False) -> None:
     """Show what a server is doing."""
     with failures_in_one_line():
         from swarm.client import SwarmClient
 
+        url = url or choose_server()
         with SwarmClient(url, token=token_of("observer", "commander", "rollout")) as client:
             snapshot = client.status()
         if as_json:
@@ -208,18 +223,25 @@ def status(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
 
 @app.command()
 def overwatch(
-    url: Annotated[str, typer.Argument(envvar="SWARM_URL", help="The server's address.")] = DEFAULT_URL,
+    url: Annotated[
+        str | None,
+        typer.Argument(
+            envvar="SWARM_URL", help="The server's address (default: the server that runs on this machine)."
+        ),
+    ] = None,
     every: Annotated[float, typer.Option(min=0.2, max=3600, help="Seconds between two looks.")] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Print one snapshot and exit.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --once: machine-readable JSON on stdout.")] = False,
 ) -> None:
     """Watch a server live, without touching it: q quits, p pauses, r looks at once.
 
-    Without a terminal, as in a pipe, one snapshot is printed as with --once.
+    Without an address it asks which server if several run. Without a terminal, as in a pipe, one snapshot is printed
+    as with --once.
     """
     with failures_in_one_line():
         if as_json and not once:
             raise BadRequest("--json prints one snapshot: add --once", param="json")
+        url = url or choose_server()
         token = token_of("observer", "commander", "rollout")
         if once or not sys.stdout.isatty():
             asyncio.run(_print_snapshot(url, token, as_json=as_json))

@@ -7,8 +7,12 @@ the commands do.
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import click
+import typer
 
 from swarm.errors import BadRequest, EngineNotReady
 
@@ -20,6 +24,26 @@ if TYPE_CHECKING:
 
 DEFAULT_URL = "http://127.0.0.1:10086"
 """The address of a server that was started on this machine with the default host and port."""
+
+
+def choose_server() -> str:
+    """Return the address of the server that runs on this machine; if there are several, the one that the user chooses.
+
+    If none is known, return the default address, where a server of another user may listen. Raise BadRequest if there
+    are several and nobody can be asked.
+    """
+    from swarm.processes.running_servers import list_running_servers
+
+    servers = list_running_servers()
+    if len(servers) < 2:
+        return servers[0].url if servers else DEFAULT_URL
+    lines = [f"{server.url}  {server.home}" for server in servers]
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise BadRequest(f"several servers run on this machine: name one. {'; '.join(lines)}", param="url")
+    for number, line in enumerate(lines, 1):
+        typer.echo(f"{number}  {line}", err=True)
+    chosen = typer.prompt("which server?", type=click.IntRange(1, len(servers)), default=1, err=True)
+    return servers[chosen - 1].url
 
 
 def split_named(name: str) -> Split:

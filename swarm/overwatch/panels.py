@@ -62,7 +62,7 @@ def header(snapshot: ServerSnapshot, *, is_paused: bool = False) -> RenderableTy
         _spread(Text(f"swarm {snapshot.url}", style="bold"), _state(snapshot, is_paused=is_paused))
     ]
     if status is not None:
-        lines.append(_spread(_job(status), _progress(status)))
+        lines.append(_spread(_job(status), _progress(snapshot, status)))
         if status.reason is not None:
             lines.append(_line(printable(status.reason), STYLE_BY_STATE[status.state]))
         if (lease := status.lease) is not None:
@@ -77,7 +77,10 @@ def header(snapshot: ServerSnapshot, *, is_paused: bool = False) -> RenderableTy
 
 
 def curve(snapshot: ServerSnapshot, *, height: int = 1) -> RenderableType:
-    """Return the mean reward per step as a sparkline over the whole width, with the last figures above it."""
+    """Return the mean reward per step as a sparkline over the whole width, with the last figures above it.
+
+    With more than one line, an axis at the left names the rewards of the highest and the lowest block.
+    """
     values = [reward for _, reward in snapshot.rewards]
     if not values:
         return _line("no step is finished yet", "dim")
@@ -85,13 +88,19 @@ def curve(snapshot: ServerSnapshot, *, height: int = 1) -> RenderableType:
     figures = [f"reward {values[-1]:.3f}", f"best {max(values):.3f}"]
     metrics = snapshot.status.last_metrics if snapshot.status is not None else {}
     figures += [f"{label} {metrics[name]:.3g}" for name, label in SHOWN_METRICS.items() if name in metrics]
-    axes = f"steps {first} to {last}, {min(values):.2f} to {max(values):.2f}"
+    axes = f"steps {first} to {last}" + (f", {min(values):.2f} to {max(values):.2f}" if height < 2 else "")
     caption = _spread(Text(" · ".join(figures)), Text(axes, style="dim"))
     # A single value would be drawn as a full block, which looks like the best of many values.
     drawn = values if len(values) > 1 else values * 2
     line = Sparkline(drawn, width=None, height=height, min_color=LOW, max_color=HIGH, summary_function=statistics.fmean)
-    # The sparkline does not end its last line, so a screen that counts line ends would be one line short.
-    return Group(caption, Padding(line, 0))
+    if height < 2:
+        # The sparkline does not end its last line, so a screen that counts line ends would be one line short.
+        return Group(caption, Padding(line, 0))
+    plot = Table.grid(expand=True, padding=(0, 1))
+    plot.add_column(justify="right", style="dim", no_wrap=True)
+    plot.add_column(ratio=1)
+    plot.add_row(Text("\n" * (height - 1)).join([Text(f"{max(values):.2f}"), Text(f"{min(values):.2f}")]), line)
+    return Group(caption, plot)
 
 
 def batch(status: Status) -> RenderableType:
@@ -316,7 +325,7 @@ def _job(status: Status) -> Text:
     return Text(printable(f"{status.project_name}/{status.experiment_name} on {status.model}"))
 
 
-def _progress(status: Status) -> Text:
+def _progress(snapshot: ServerSnapshot, status: Status) -> Text:
     total = "" if status.total_steps is None else f"/{status.total_steps}"
     up = duration(status.now - status.started_at)
     parts = [
@@ -324,6 +333,10 @@ def _progress(status: Status) -> Text:
         f"weights v{status.weight_version}",
         f"{status.tokens_per_second:,.0f} tok/s",
     ]
+    if snapshot.step_s is not None:
+        parts.append(f"{snapshot.step_s:.2g} s/step" if snapshot.step_s < 10 else f"{snapshot.step_s:.0f} s/step")
+    if snapshot.seconds_left is not None:
+        parts.append(f"about {duration(snapshot.seconds_left)} left")
     return Text(" · ".join([*parts, f"up {up}"]), style="dim")
 
 

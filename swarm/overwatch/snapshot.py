@@ -7,10 +7,12 @@ terminals.
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections import deque
-from collections.abc import Awaitable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, TypeVar
 
 from swarm.client import AsyncSwarmClient
@@ -23,6 +25,8 @@ REWARD_METRIC = "critic/score/mean"
 # A curve as wide as a terminal can show no more.
 HISTORY_STEPS = 2000
 KEPT_EVENTS = 50
+PACE_STEPS = 20
+"""The last steps that the time of a step is estimated from."""
 STEPS_COUNT_ANEW = frozenset({"job.started", "weights.rewound"})
 # So short because the next look follows soon.
 LOOK_TIMEOUT_S = 3.0
@@ -32,8 +36,9 @@ LOOK_TIMEOUT_S = 3.0
 class ServerSnapshot:
     """The state of a server after one look at it.
 
-    `status` is the newest answer, or None before the first one. `rewards` are pairs of step and mean reward. `events`
-    come oldest first. `error` is None if this look succeeded. If it failed, `failing_since` is the begin of the first
+    `status` is the newest answer, or None before the first one. `rewards` are pairs of step and mean reward. `step_s`
+    is the median time between the last steps in seconds, or None before the second one. `events` come oldest first.
+    `error` is None if this look succeeded. If it failed, `failing_since` is the begin of the first
     of the failed looks in a row. Times are seconds since the epoch, on this machine's clock.
     """
 
@@ -44,6 +49,15 @@ class ServerSnapshot:
     events: tuple[EventView, ...] = ()
     error: SwarmError | None = None
     failing_since: float | None = None
+    step_s: float | None = None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """The estimated time until the last step of the job in seconds, or None if it cannot be estimated."""
+        status = self.status
+        if status is None or status.total_steps is None or self.step_s is None or status.step >= status.total_steps:
+            return None
+        return self.step_s * (status.total_steps - status.step)
 
     @property
     def is_unreachable(self) -> bool:
@@ -55,6 +69,8 @@ class ServerSnapshot:
             "url": self.url,
             "at": self.at,
             "status": None if self.status is None else self.status.model_dump(mode="json"),
+            "seconds_per_step": self.step_s,
+            "seconds_left": self.seconds_left,
             "rewards": [{"step": step, "reward": reward} for step, reward in self.rewards],
             "events": [event.model_dump(mode="json") for event in self.events],
         }
@@ -67,6 +83,7 @@ class Watcher:
         """Create a watcher; nothing is asked yet. Raises BadRequest for a malformed url."""
         self._client = AsyncSwarmClient(url, token, client_id="overwatch", timeout=LOOK_TIMEOUT_S)
         self._rewards: dict[int, float] = {}
+        self._ended_at: dict[int, float] = {}
         self._events: deque[EventView] = deque(maxlen=KEPT_EVENTS)
         self._latest = ServerSnapshot(url=self._client.url, at=time.time())
 
@@ -82,18 +99,18 @@ class Watcher:
             status = await self._client.status()
             if before.status is not None and before.status.started_at != status.started_at:
                 # This is another process, maybe with another ledger, which has other ids and steps.
-                self._rewards.clear()
+                self._forget_steps()
                 self._events.clear()
             await self._read_events()
             await self._read_rewards(status.step)
         except SwarmError as error:
             since = before.failing_since if before.failing_since is not None else began
-            self._latest = ServerSnapshot(
-                before.url, time.time(), before.status, before.rewards, before.events, error, failing_since=since
-            )
+            self._latest = replace(before, at=time.time(), error=error, failing_since=since)
         else:
             rewards = tuple(sorted(self._rewards.items()))
-            self._latest = ServerSnapshot(before.url, time.time(), status, rewards, tuple(self._events))
+            self._latest = ServerSnapshot(
+                before.url, time.time(), status, rewards, tuple(self._events), step_s=_step_s(self._ended_at)
+            )
         return self._latest
 
     async def close(self) -> None:
@@ -104,15 +121,28 @@ class Watcher:
         news = await _if_allowed(self._client.past_events(last))
         self._events.extend(news)
         if any(event.kind in STEPS_COUNT_ANEW for event in news):
-            self._rewards.clear()
+            self._forget_steps()
 
     async def _read_rewards(self, step: int) -> None:
         known = max(self._rewards, default=0)
         if step > known:
             points = await _if_allowed(self._client.metrics(max(known, step - HISTORY_STEPS)))
             self._rewards |= _rewards_of(points)
+            self._ended_at |= {point.step: point.at for point in points}
         for outdated in sorted(self._rewards)[:-HISTORY_STEPS]:
             del self._rewards[outdated]
+        for outdated in sorted(self._ended_at)[: -PACE_STEPS - 1]:
+            del self._ended_at[outdated]
+
+    def _forget_steps(self) -> None:
+        self._rewards.clear()
+        self._ended_at.clear()
+
+
+def _step_s(ended_at: Mapping[int, float]) -> float | None:
+    """Return the median time of a step from the end of the steps, which may lack some, or None for less than two."""
+    took = [(ended_at[later] - ended_at[step]) / (later - step) for step, later in pairwise(sorted(ended_at))]
+    return max(0.0, statistics.median(took)) if took else None
 
 
 def _rewards_of(points: list[MetricPointView]) -> dict[int, float]:

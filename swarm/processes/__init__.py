@@ -13,15 +13,19 @@ if TYPE_CHECKING:
     from swarm.processes.child import KILLED, Child, end_stale, is_dead, own_name, server_environment, tail
     from swarm.processes.cores import usable_cores
     from swarm.processes.imports import collector_paused
+    from swarm.processes.running_servers import RunningServer, announced_server, list_running_servers
 
 __all__ = [
     "KILLED",
     "Child",
     "NoAnnouncement",
+    "RunningServer",
+    "announced_server",
     "await_announcement",
     "collector_paused",
     "end_stale",
     "is_dead",
+    "list_running_servers",
     "own_name",
     "server_environment",
     "tail",
@@ -35,6 +39,7 @@ _MODULE_BY_NAME = {
     ),
     "usable_cores": "swarm.processes.cores",
     "collector_paused": "swarm.processes.imports",
+    **dict.fromkeys(("RunningServer", "announced_server", "list_running_servers"), "swarm.processes.running_servers"),
 }
 
 

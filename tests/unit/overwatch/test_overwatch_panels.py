@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from io import StringIO
 from typing import Any
 
@@ -115,7 +116,7 @@ def test_a_report_shows_everything_that_the_server_said() -> None:
     text = drawn(panels.report(snapshot_of(busy_status()), with_history=True))
     for fragment in (
         "http://host:1", "2 recoveries · ROLLING", "cocktail/third-try on nano", "step 12/40", "1,240 tok/s",
-        "up 2h03m", "reward 0.300", "9/16", "71/128", "41 run, 7 wait", "steps 1 to 12, 0.03 to 0.30",
+        "up 2h03m", "reward 0.300", "9/16", "71/128", "41 run, 7 wait", "steps 1 to 12",
             "an idle group waits", "3 eval", "5/10", "math 60%",
         "up to 1 versions old", "10m00s",
         "1 agreed", "laptop-1", "4312", "01234567", "4…", "3m07s", "all rewards equal (8x)", "idle_timeout 41",
@@ -190,6 +191,20 @@ def test_the_curve_of_rising_rewards_rises() -> None:
     line = drawn(panels.curve(snapshot_of(busy_status())), 80).splitlines()[-1].strip()
     levels = ["▁▂▃▄▅▆▇█".index(bar) for bar in line]
     assert levels == sorted(levels) and levels[0] < levels[-1]
+
+
+def test_a_tall_curve_has_an_axis_with_the_highest_and_the_lowest_reward() -> None:
+    lines = drawn(panels.curve(snapshot_of(busy_status()), height=4), 80).splitlines()
+    rewards = [reward for _, reward in snapshot_of(busy_status()).rewards]
+    assert f"{max(rewards):.2f}" in lines[-4] and f"{min(rewards):.2f}" in lines[-1]
+
+
+def test_the_pace_and_the_time_left_are_shown_once_they_are_known() -> None:
+    status = busy_status()
+    assert "s/step" not in drawn(panels.header(snapshot_of(status)), 120)
+    paced = replace(snapshot_of(status), step_s=2.5)
+    assert "2.5 s/step · about 1m10s left" in drawn(panels.header(paced), 120)
+    assert replace(paced, status=busy_status(step=40)).seconds_left is None
 
 
 @pytest.mark.parametrize(

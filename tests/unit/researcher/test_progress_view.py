@@ -16,7 +16,7 @@ from simulated_study import Simulation
 from experiments_db import ExperimentStore, RunStatus, open_store
 from researcher.charter import Budget
 from researcher.planner.language_model.study_state import show_budget
-from researcher.study.overview import take_snapshot
+from researcher.study.overview import TrialProgress, estimate_seconds_left, take_snapshot
 from researcher.study.progress import Follower, render
 from swarm.guard import REWARD
 
@@ -90,6 +90,13 @@ def test_progress_counts_each_arm_and_seed_once_whatever_plans_and_attempts_say(
     assert (finished.done, finished.planned, finished.seconds_left) == (18, 18, None)
     assert (history.planned_runs, history.runs_used) == (18, 18)
     assert "18 are used" in show_budget(charter, history)
+
+
+def test_a_run_that_takes_longer_than_the_others_is_not_said_to_be_about_to_end() -> None:
+    late = TrialProgress(done=3, planned=4, took_s=20.0, active_since=(1000.0,))
+    assert estimate_seconds_left(late, 1005.0) == 15.0
+    assert estimate_seconds_left(late, 1120.0) == 30.0
+    assert estimate_seconds_left(replace(late, done=4, active_since=()), 1120.0) is None
 
 
 def test_time_left_follows_from_how_long_runs_took_and_how_many_are_at_work(

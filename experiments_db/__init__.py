@@ -78,6 +78,16 @@ from experiments_db.records import (
     hash_json,
 )
 from experiments_db.study_work import StudyWork, find_work, judge_work, lease_name
+from experiments_db.trainings import (
+    RecordedTraining,
+    ServerEvent,
+    SystemPoint,
+    TrainedEpisode,
+    TrainedEpisodeSummary,
+    TrainingNews,
+    TrainingPoint,
+    TrainingScore,
+)
 
 if TYPE_CHECKING:
     from experiments_db.store import ExperimentStore, open_store
@@ -122,6 +132,7 @@ __all__ = [
     "QuestionStatus",
     "ReadOnlyStore",
     "RecordNotFound",
+    "RecordedTraining",
     "Review",
     "Run",
     "RunOrder",
@@ -130,6 +141,7 @@ __all__ = [
     "SchemaTooNew",
     "SchemaTooOld",
     "SearchArm",
+    "ServerEvent",
     "Severity",
     "StoreConflict",
     "StoreError",
@@ -142,8 +154,14 @@ __all__ = [
     "StudyDigest",
     "StudyStatus",
     "StudyWork",
+    "SystemPoint",
     "TableDigest",
     "TestSplitOpened",
+    "TrainedEpisode",
+    "TrainedEpisodeSummary",
+    "TrainingNews",
+    "TrainingPoint",
+    "TrainingScore",
     "Verdict",
     "find_work",
     "hash_json",

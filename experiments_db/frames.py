@@ -27,6 +27,7 @@ from experiments_db.records import (
     Finding,
     LLMCall,
     MetricPoint,
+    MetricSpan,
     NotebookEntry,
     PlannerQuestion,
     ProgramTrial,
@@ -117,7 +118,17 @@ def curves_frame(
     Each row covers a span of steps. Its columns are run_id, name, step (the first of the span), steps (their number),
     value (their mean), low and high (their range), and missing (how many values were not finite).
     """
-    spans = store.sample_metrics(run_ids, names, most=most)
+    return _spans_frame(store.sample_metrics(run_ids, names, most=most))
+
+
+def training_curves_frame(
+    store: ExperimentStore, training_ids: Collection[str], names: Collection[str], *, most: int
+) -> pd.DataFrame:
+    """Return metric curves of recorded trainings like `curves_frame`; `run_id` is the training's id."""
+    return _spans_frame(store.sample_training_metrics(training_ids, names, most=most))
+
+
+def _spans_frame(spans: Iterable[MetricSpan]) -> pd.DataFrame:
     rows = [
         (item.run_id, item.name, item.first_step, item.last_step - item.first_step + 1, item.mean, item.low, item.high,
          item.missing)

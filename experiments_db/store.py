@@ -12,6 +12,7 @@ is put together from parts, by what they keep:
     leases.py        who works on what
     revisions.py     what was written since somebody last looked
     digests.py       which rows a study ended with
+    trainings.py     what servers record, also outside of studies
 
 Frozen records go in and out, never ORM objects. `get_*` raises RecordNotFound, `find_*` gives None; writes that a
 crashed process may repeat are keyed, as their docstrings say. A store may be used from several threads. After a fork,
@@ -37,6 +38,7 @@ from experiments_db.stores.notebook import NotebookStore
 from experiments_db.stores.revisions import RevisionStore
 from experiments_db.stores.runs import RunStore
 from experiments_db.stores.studies import StudyStore
+from experiments_db.stores.trainings import TrainingStore
 
 
 class ExperimentStore(
@@ -49,6 +51,7 @@ class ExperimentStore(
     LeaseStore,
     RevisionStore,
     DigestStore,
+    TrainingStore,
 ):
     """The store, with all parts on one database. `open_store` makes it; close it, or use it as a context manager."""
 

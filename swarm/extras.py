@@ -18,7 +18,7 @@ MODULES: Mapping[str, frozenset[str]] = MappingProxyType(
             {
                 "fastapi", "starlette", "uvicorn", "httptools", "uvloop", "typer", "rich", "msgspec", "textual",
                 "prometheus_client", "numpy", "packaging", "torch", "transformers", "tokenizers", "safetensors", "peft",
-                "llguidance", "jinja2", "verl", "tensordict", "omegaconf", "hydra",
+                "llguidance", "jinja2", "psutil", "verl", "tensordict", "omegaconf", "hydra",
             }
         ),
         "verl": frozenset({"ray", "transfer_queue", "vllm"}),

@@ -51,6 +51,8 @@ def pytest_configure() -> None:
     # No test speaks TLS: an HTTP client is made in a hundredth of the time if it has no list of authorities to read.
     os.environ.pop("SSL_CERT_FILE", None)
     os.environ["SSL_CERT_DIR"] = os.devnull
+    # Servers of tests are recorded only where a test is about that.
+    os.environ["SWARM_NO_RECORD"] = "1"
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "short"))
     # What is imported to collect the tests stays: looking for garbage in it takes a third of the time.
     gc.disable()

@@ -2,8 +2,8 @@
 
     streamlit run ui/app.py            reads SWARM_RESEARCH_DB, or research.db under SWARM_HOME (./runs)
 
-Every page is reached by an address: /study?study=..., /run?run=..., /compare?runs=a,b, each with &db=PATH for another
-database file.
+Every page is reached by an address: /study?study=..., /run?run=..., /training?training=..., /compare?runs=a,b, each
+with &db=PATH for another database file.
 """
 
 from __future__ import annotations
@@ -48,6 +48,18 @@ page = st.navigation(
             title="Run",
             icon=":material/show_chart:",
             help="One run: curves, config, code, log, events, evaluations and episodes.",
+        ),
+        st.Page(
+            "app_pages/trainings.py",
+            title="Trainings",
+            icon=":material/model_training:",
+            help="Every training of every server, also outside of studies.",
+        ),
+        st.Page(
+            "app_pages/training.py",
+            title="Training",
+            icon=":material/monitoring:",
+            help="One training: curves, held-out scores, trained episodes, settings, machine and events.",
         ),
         st.Page(
             "app_pages/compare.py",

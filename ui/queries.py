@@ -23,14 +23,26 @@ from experiments_db import (
     InvalidRecord,
     NotebookEntry,
     ProgramTrial,
+    RecordedTraining,
     Review,
     Run,
     RunStatus,
+    ServerEvent,
     Severity,
     Study,
+    SystemPoint,
+    TrainedEpisode,
+    TrainedEpisodeSummary,
+    TrainingScore,
     open_store,
 )
-from experiments_db.frames import curves_frame, llm_calls_frame, metrics_frame, runs_frame
+from experiments_db.frames import (
+    curves_frame,
+    llm_calls_frame,
+    metrics_frame,
+    runs_frame,
+    training_curves_frame,
+)
 from ui.contents import StudyContents
 from ui.study_reader import StudyReader
 
@@ -45,6 +57,7 @@ MOST_POINTS = 1000
 """Of one curve: more than a screen has columns for it."""
 
 PAGE = 200
+MOST_TRAININGS = 500
 USUAL_NAME = "research.db"
 
 
@@ -205,3 +218,59 @@ def list_episodes(location: str, run_id: str) -> list[EpisodeSummary]:
 @st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
 def find_episode(location: str, run_id: str, episode_id: str) -> EpisodeSample:
     return open_database(location).get_episode(run_id, episode_id)
+
+
+@st.cache_data(ttl=TTL_S, max_entries=8, show_spinner=False)
+def list_trainings(location: str) -> list[RecordedTraining]:
+    """Return the newest trainings that servers recorded, the newest first."""
+    return open_database(location).list_trainings(limit=MOST_TRAININGS)
+
+
+@st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
+def find_training(location: str, training_id: str) -> RecordedTraining:
+    return open_database(location).get_training(training_id)
+
+
+@st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
+def latest_training_metrics(
+    location: str, training_ids: tuple[str, ...], names: tuple[str, ...]
+) -> dict[str, dict[str, float | None]]:
+    """Return the last value of each metric, by training and name."""
+    found = open_database(location).latest_training_metrics(training_ids, names)
+    return {training_id: dict(values) for training_id, values in found.items()}
+
+
+@st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
+def training_metric_names(location: str, training_ids: tuple[str, ...]) -> list[str]:
+    return open_database(location).training_metric_names(training_ids)
+
+
+@st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
+def training_curves(location: str, training_ids: tuple[str, ...], names: tuple[str, ...]) -> pd.DataFrame:
+    """Return curves with one row per step, or per span of steps if there are more than `MOST_POINTS` steps."""
+    return training_curves_frame(open_database(location), training_ids, names, most=MOST_POINTS)
+
+
+@st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
+def training_scores(location: str, training_ids: tuple[str, ...]) -> list[TrainingScore]:
+    return open_database(location).list_training_scores(training_ids)
+
+
+@st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
+def trained_episodes(location: str, training_id: str) -> list[TrainedEpisodeSummary]:
+    return open_database(location).list_trained_episodes(training_id, limit=PAGE)
+
+
+@st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
+def find_trained_episode(location: str, training_id: str, episode_id: str) -> TrainedEpisode:
+    return open_database(location).get_trained_episode(training_id, episode_id)
+
+
+@st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
+def server_events(location: str, training_id: str) -> list[ServerEvent]:
+    return open_database(location).list_server_events(training_id, limit=PAGE)
+
+
+@st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
+def system_points(location: str, training_id: str) -> list[SystemPoint]:
+    return open_database(location).list_system_points(training_id)

@@ -40,7 +40,18 @@ def _start(folder: Path, port: int, token: str | None, max_threads: int | None) 
     folder.mkdir(parents=True, exist_ok=True)
     out, errors = folder / "stdout.log", folder / "stderr.log"
     out.unlink(missing_ok=True)
-    argv = [sys.executable, "-m", "swarm.cli", "start", "--port", str(port), "--home", str(folder), "--json"]
+    argv = [
+        sys.executable,
+        "-m",
+        "swarm.cli",
+        "start",
+        "--port",
+        str(port),
+        "--home",
+        str(folder),
+        "--json",
+        "--no-record",
+    ]
     # The environment may hold a token meant for other servers, which would lock us out of our own.
     environment = server_environment()
     if token is not None:

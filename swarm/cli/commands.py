@@ -28,7 +28,8 @@ from swarm import __version__
 from swarm.cli import backup, export, gc, job, scoring, skills
 from swarm.cli.env import environments
 from swarm.cli.failures import failures_in_one_line
-from swarm.cli.options import DEFAULT_URL, choose_server, home_named
+from swarm.cli.options import DEFAULT_URL, NoRecordOption, RecordOption, choose_server, home_named, runs_directory
+from swarm.cli.recording import import_ledger, start_recorder
 from swarm.cli.tokens import token_of
 from swarm.cli.train import training
 from swarm.errors import (
@@ -44,6 +45,7 @@ app.add_typer(skills.app, name="skills")
 app.command()(training.train)
 app.command(name="eval")(scoring.evaluate)
 app.command()(export.export)
+app.command(name="import")(import_ledger)
 app.command()(gc.gc)
 app.command()(backup.backup)
 app.command()(backup.restore)
@@ -104,12 +106,15 @@ def start(
             help="NAME=ENVIRONMENT that jobs may name as their eval_env; repeatable (default: $SWARM_EVAL_ENVS)."
         ),
     ] = None,
+    record: RecordOption = None,
+    no_record: NoRecordOption = False,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
     """Run a server in the foreground until Ctrl-C, SIGTERM or `swarm stop`.
 
-    A job that was interrupted in this directory, not stopped by command, goes on at once.
+    A job that was interrupted in this directory, not stopped by command, goes on at once. Its trainings are recorded
+    in a database, which `researcher ui` shows.
     """
     with failures_in_one_line():
         from swarm.config import ServerConfig
@@ -133,8 +138,11 @@ def start(
         with plain_httpx():
             from swarm.server.http import serve
 
+        recorded_in = None if no_record else runs_directory(record)
         with ExitStack() as listed, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            announcement = _Announcement(config.home, listed, as_json=as_json, has_job=train_job is not None)
+            announcement = _Announcement(
+                config.home, listed, recorded_in, as_json=as_json, has_job=train_job is not None
+            )
             ended_by = runner.run(
                 serve(
                     config,
@@ -155,12 +163,16 @@ def start(
 class _Announcement:
     """The output of `swarm start` once the server answers requests. It names the job that the server resumes.
 
-    From then on the server is on the list of running servers, until `listed` is closed.
+    From then on the server is on the list of running servers, until `listed` is closed, and is recorded in the
+    directory `recorded_in`, if there is one.
     """
 
-    def __init__(self, home: Path, listed: ExitStack, *, as_json: bool, has_job: bool) -> None:
+    def __init__(
+        self, home: Path, listed: ExitStack, recorded_in: Path | None, *, as_json: bool, has_job: bool
+    ) -> None:
         self._home = home
         self._listed = listed
+        self._recorded_in = recorded_in
         self._as_json = as_json
         self._has_job = has_job
         self._resumed: tuple[TrainJob, int] | None = None
@@ -172,6 +184,8 @@ class _Announcement:
         from swarm.processes.running_servers import announced_server
 
         self._listed.enter_context(announced_server(url, self._home))
+        if self._recorded_in is not None:
+            start_recorder(self._home, self._recorded_in)
         if self._as_json:
             resumes = None if self._resumed is None else _name_of(self._resumed[0])
             shown = {"url": url, "pid": os.getpid(), "home": str(self._home.resolve()), "resumes": resumes}

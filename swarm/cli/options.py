@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import click
 import typer
@@ -24,6 +24,24 @@ if TYPE_CHECKING:
 
 DEFAULT_URL = "http://127.0.0.1:10086"
 """The address of a server that was started on this machine with the default host and port."""
+
+
+RecordOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--record",
+        envvar="SWARM_RECORD",
+        help="Directory of the database that trainings are recorded in (default: $SWARM_HOME, else runs).",
+    ),
+]
+NoRecordOption = Annotated[
+    bool, typer.Option("--no-record", envvar="SWARM_NO_RECORD", help="Record trainings nowhere but in the ledger.")
+]
+
+
+def runs_directory(record: Path | None) -> Path:
+    """Return the directory of runs: the option, else $SWARM_HOME, else runs."""
+    return (record or home_named(None).parent).absolute()
 
 
 def choose_server() -> str:

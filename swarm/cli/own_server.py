@@ -33,8 +33,10 @@ ANNOUNCEMENT = "stdout.log"
 
 
 @contextmanager
-def server_at(url: str | None, home: Path) -> Generator[str]:
+def server_at(url: str | None, home: Path, *, no_record: bool = True) -> Generator[str]:
     """Yield `url`, or without one the address of a new server that runs in `home` until the context ends.
+
+    With `no_record` the new server records its trainings nowhere but in its ledger.
 
     Raise EngineFailure if the new server does not start, LedgerInUse if another server runs in `home`.
     """
@@ -52,6 +54,7 @@ def server_at(url: str | None, home: Path) -> Generator[str]:
     except OSError as error:
         raise EngineFailure(f"the server of this run cannot use {home}: {error.strerror}") from error
     command = [sys.executable, "-m", "swarm.cli", "start", "--port", "0", "--home", str(home), "--json"]
+    command += ["--no-record"] if no_record else []
     child = Child(command, env=dict(os.environ), cwd=Path.cwd(), out=out, errors=errors)
     try:
         try:

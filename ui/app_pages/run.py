@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import streamlit as st
 
 from experiments_db import EpisodeSummary, Experiment, RecordNotFound, Run
-from ui import charts, differences, elements, formats, queries, study_files, token_view
+from ui import charts, differences, elements, episode_view, formats, queries, study_files
 from ui.contents import BASE, FINAL, TEST, StudyContents
 
 REFRESH = "3s"
@@ -134,16 +132,12 @@ def show_config(contents: StudyContents, run: Run, arm: Experiment) -> None:
     left, right = st.columns(2)
     with left:
         st.subheader("As given", anchor=False)
-        elements.show_text(show_json(arm.job), language="json")
+        elements.show_text(episode_view.show_json(arm.job), language="json")
     with right:
         st.subheader("As the server resolved it", anchor=False)
-        elements.show_text(show_json(run.job), language="json")
+        elements.show_text(episode_view.show_json(run.job), language="json")
     if run.environment:
         st.caption(formats.plain(formats.settings(run.environment)))
-
-
-def show_json(document: Any) -> str:
-    return formats.printable(json.dumps(document, indent=2, ensure_ascii=False))
 
 
 def show_code(contents: StudyContents, arm: Experiment) -> None:
@@ -250,19 +244,9 @@ def show_episodes(run: Run) -> None:
     with left:
         chosen = st.selectbox("Episode", list(episodes), format_func=lambda key: episode_title(episodes[key]))
     with right:
-        choices = list(token_view.Coloring)
-        coloring = st.segmented_control("Colour tokens by", choices, default=choices[0], required=True, key="coloring")
+        coloring = episode_view.choose_coloring()
     episode = queries.find_episode(elements.database(), run.id, chosen)
-    st.subheader("Conversation", anchor=False)
-    with st.container(border=True):
-        for message in episode.messages:
-            show_message(message)
-    for number, sample in enumerate(episode.samples, start=1):
-        count = formats.count(len(sample.get("token_ids", ())), "token")
-        st.subheader(f"Sample {number} of {len(episode.samples)}, {count}", anchor=False)
-        with st.container(border=True):
-            st.html(token_view.render(sample, token_view.Coloring(coloring)))
-    st.caption(f"{token_view.LEGENDS[token_view.Coloring(coloring)]} Hover over a token for what was recorded with it.")
+    episode_view.show_episode(episode.messages, episode.samples, coloring)
 
 
 def episode_title(item: EpisodeSummary) -> str:
@@ -270,15 +254,6 @@ def episode_title(item: EpisodeSummary) -> str:
     return (
         f"{formats.printable(item.task_id)} · {reward} · {item.kind} · version {formats.setting(item.weight_version)}"
     )
-
-
-def show_message(message: Any) -> None:
-    role, content = str(message.get("role", "?")), message.get("content")
-    st.markdown(f":gray-badge[{formats.plain(role)}]")
-    if content:
-        st.text(formats.printable(content if isinstance(content, str) else show_json(content)))
-    if calls := message.get("tool_calls"):
-        st.code(show_json(calls), language="json")
 
 
 def show_run(run_id: str) -> None:

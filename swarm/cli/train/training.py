@@ -27,7 +27,7 @@ from swarm.cli.held_out_score import (
     score_on_record,
     warning_of,
 )
-from swarm.cli.options import program_file, program_of, training_folder
+from swarm.cli.options import NoRecordOption, program_file, program_of, training_folder
 from swarm.cli.own_server import server_at
 from swarm.cli.scoring import evaluator_beside
 from swarm.cli.tokens import token_of
@@ -90,6 +90,7 @@ def train(
     eval_every: Annotated[
         int | None, typer.Option(min=1, help="Score every so many steps as well (default: before and after).")
     ] = None,
+    no_record: NoRecordOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
 ) -> None:
     """Train on an environment: the held-out score before, every step, and the held-out score after.
@@ -114,7 +115,7 @@ def train(
             other = free_name(directory, "-", first=2)
             beside = f"--name {other.name}" if home is None else f"--home {other}"
             wanted = new_record(train_job, env, environment, program_file(program, env))
-            training = _Training(env, environment, program, chosen, train_job, tasks, eval_every, workers)
+            training = _Training(env, environment, program, chosen, train_job, tasks, eval_every, workers, no_record)
             with open_folder(directory, beside, fresh=fresh) as folder:
                 figures = training.carry_out(folder, wanted, url, fresh=fresh)
         typer.echo(json.dumps(figures) if as_json else _in_one_line(figures))
@@ -136,6 +137,7 @@ class _Training:
     tasks: int
     eval_every: int | None
     workers: int
+    no_record: bool
 
     def carry_out(
         self, folder: TrainingFolder, wanted: TrainingRecord, url: str | None, *, fresh: bool
@@ -153,7 +155,7 @@ class _Training:
         record = take_up(folder, wanted, has_own_server=url is None)
         directory = folder.directory
         with (
-            server_at(url, directory) as address,
+            server_at(url, directory, no_record=self.no_record) as address,
             SwarmClient(address, token=token_of("commander"), client_id=own_name()) as client,
         ):
             status = start_run(client, folder, record, self.job, fresh=fresh)

@@ -1,0 +1,127 @@
+"""The records of trainings as servers record them, whether or not a study asked for them: frozen, one class per table.
+
+Place in the flow: the recorder of a server writes them through the store, and the explorer reads them. A run of a study
+is recorded here as well, by its server; `launch_key` is then the run's `idempotency_key`. All times are seconds since
+the epoch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from experiments_db.records import JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedTraining:
+    """A training on a server.
+
+    `key` names it wherever it is recorded. `status` is the state of the server's engine, or "REPLACED" once another
+    training has begun there. `step` is the last one trained. `changes` are the settings that changed while it ran, by
+    the first step that they applied to. `tags` and `note` are the user's.
+    """
+
+    id: str
+    key: str
+    project: str
+    experiment: str
+    model: str
+    engine: str
+    settings: JsonObject
+    changes: JsonObject
+    home: str
+    launch_key: str | None
+    status: str
+    reason: str | None
+    step: int
+    begun_at: float
+    updated_at: float
+    tags: tuple[str, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingScore:
+    """The held-out score of the weights after a step. `stderr` is the standard error between tasks."""
+
+    training_id: str
+    step: int
+    mean: float
+    stderr: float
+    episodes: int
+    successes: int
+    recorded_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedEpisodeSummary:
+    """A trained episode without its text and tokens. `chosen_as` is the reason why it was kept, such as "best"."""
+
+    training_id: str
+    episode_id: str
+    step: int
+    chosen_as: str
+    task_id: str
+    data_source: str
+    group_number: int
+    reward: float
+    is_success: bool | None
+    advantage: float | None
+    weight_version: int | None
+    recorded_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedEpisode:
+    """A trained episode with its conversation in OpenAI's shape and its samples, token by token."""
+
+    summary: TrainedEpisodeSummary
+    messages: tuple[JsonObject, ...]
+    samples: tuple[JsonObject, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerEvent:
+    """A noteworthy event of the server while it trained. `number` grows within a training."""
+
+    training_id: str
+    number: int
+    kind: str
+    detail: JsonObject
+    recorded_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingPoint:
+    """A metric of a step. `value` is None for a number that is not finite."""
+
+    training_id: str
+    name: str
+    step: int
+    value: float | None
+    recorded_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class SystemPoint:
+    """A reading of the server's machine."""
+
+    training_id: str
+    name: str
+    recorded_at: float
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingNews:
+    """What a recorder has read of a training since it last wrote, to be stored in one transaction.
+
+    `rewound_to`: everything after this step is deleted first, because its weights were undone.
+    """
+
+    rewound_to: int | None = None
+    points: tuple[TrainingPoint, ...] = ()
+    scores: tuple[TrainingScore, ...] = ()
+    episodes: tuple[TrainedEpisode, ...] = ()
+    events: tuple[ServerEvent, ...] = ()
+    system: tuple[SystemPoint, ...] = field(default=())

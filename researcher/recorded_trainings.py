@@ -1,0 +1,97 @@
+"""The experiments database as a sink: every training of every server, also outside of studies.
+
+Place in the flow: the recorder of a server finds it by its entry point and passes it updates. It knows how records are
+stored, not how a ledger is read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, fields
+from pathlib import Path
+
+from experiments_db import (
+    ExperimentStore,
+    ServerEvent,
+    SystemPoint,
+    TrainedEpisode,
+    TrainedEpisodeSummary,
+    TrainingNews,
+    TrainingPoint,
+    TrainingScore,
+    open_store,
+)
+from researcher.home import DATABASE
+from swarm.sinks import FinishedStep, HeldOutStep, TrainingUpdate
+
+
+class DatabaseSink:
+    """The sink of the experiments database in a directory of runs."""
+
+    def __init__(self, store: ExperimentStore) -> None:
+        self._store = store
+
+    def write(self, update: TrainingUpdate) -> None:
+        """Store an update. Raises what the store raises."""
+        described = {field.name: getattr(update.training, field.name) for field in fields(update.training)}
+        described["changes"] = {str(step): dict(settings) for step, settings in update.training.changes.items()}
+        training_id = self._store.record_training(**described).id
+        self._store.add_to_training(training_id, _news(training_id, update))
+
+    def close(self) -> None:
+        self._store.close()
+
+
+def open_database_sink(runs: str) -> DatabaseSink:
+    """Open the sink of the database in a directory of runs. Raises what `open_store` raises."""
+    directory = Path(runs)
+    directory.mkdir(parents=True, exist_ok=True)
+    return DatabaseSink(open_store(directory / DATABASE))
+
+
+def _news(training_id: str, update: TrainingUpdate) -> TrainingNews:
+    return TrainingNews(
+        rewound_to=update.rewound_to,
+        points=(*_points(training_id, update.steps), *_score_points(training_id, update.scores)),
+        scores=tuple(
+            TrainingScore(
+                training_id, score.step, score.mean, score.stderr, score.episodes, score.successes, score.at
+            )
+            for score in update.scores
+        ),
+        episodes=tuple(
+            TrainedEpisode(
+                TrainedEpisodeSummary(
+                    training_id, episode.episode_id, episode.step, episode.chosen_as, episode.task_id,
+                    episode.data_source, episode.group, episode.reward, episode.is_success, episode.advantage,
+                    episode.weight_version, episode.at,
+                ),
+                episode.messages,
+                episode.samples,
+            )
+            for episode in update.episodes
+        ),
+        events=tuple(ServerEvent(training_id, **_renamed(asdict(event))) for event in update.events),
+        system=tuple(
+            SystemPoint(training_id, name, reading.at, value)
+            for reading in update.system
+            for name, value in reading.values.items()
+        ),
+    )  # fmt: skip
+
+
+def _points(training_id: str, steps: Iterable[FinishedStep]) -> Iterable[TrainingPoint]:
+    for step in steps:
+        for name, value in step.metrics.items():
+            yield TrainingPoint(training_id, name, step.step, value if math.isfinite(value) else None, step.at)
+
+
+def _score_points(training_id: str, scores: Iterable[HeldOutStep]) -> Iterable[TrainingPoint]:
+    """Yield the scores as a curve beside those of the metrics."""
+    for score in scores:
+        yield TrainingPoint(training_id, "eval/mean", score.step, score.mean, score.at)
+
+
+def _renamed(event: dict[str, object]) -> dict[str, object]:
+    return {"recorded_at" if name == "at" else name: value for name, value in event.items()}

@@ -1,0 +1,157 @@
+"""What is new in a ledger since a position, as updates of trainings.
+
+Place in the flow: recording.py asks again and again and passes the updates to a sink. The ledger may be written to
+meanwhile. The module knows no sink.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from swarm.ledger import queries
+from swarm.ledger.database import open_for_reading, open_unchanged
+from swarm.recorder.episodes import EpisodeChooser
+from swarm.sinks import FinishedStep, HeldOutStep, TrainingDescription, TrainingEvent, TrainingUpdate
+
+STEPS_AT_ONCE = 200
+"""The most steps of one update, so that a long ledger is read in pieces."""
+EVENTS_AT_ONCE = 2000
+REWOUND, STARTED = "weights.rewound", "job.started"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far the trainings of a ledger were recorded: the job that was read last, its last step, score and event.
+
+    `scored_at` is the end of the last evaluation that was read, in seconds since the epoch. `closed` is the last job
+    that was read to its end after a later one had begun.
+    """
+
+    job_id: int = 0
+    closed: int = 0
+    step: int = 0
+    scored_at: float = 0.0
+    event: int = 0
+
+
+class LedgerReader:
+    """A reader of one ledger. It opens the file anew for each look, so that it keeps no file of a server open."""
+
+    def __init__(self, ledger: Path, chooser: EpisodeChooser) -> None:
+        self._path = ledger
+        self._chooser = chooser
+
+    def read(self, position: Position, *, is_served: bool = True) -> tuple[TrainingUpdate, Position] | None:
+        """Return the next update and the position after it, or None if nothing is new.
+
+        A ledger that is not served is read without leaving files beside it. Raise sqlite3.Error if it cannot be read
+        just now.
+        """
+        if not self._path.exists():
+            return None
+        with closing(open_for_reading(self._path) if is_served else open_unchanged(self._path)) as connection:
+            connection.row_factory = sqlite3.Row
+            connection.execute("BEGIN")
+            return self._next(connection, position)
+
+    def _next(self, connection: sqlite3.Connection, position: Position) -> tuple[TrainingUpdate, Position] | None:
+        job_ids = [row[0] for row in connection.execute("SELECT job_id FROM jobs ORDER BY job_id")]
+        for job_id in job_ids:
+            if job_id < position.job_id:
+                continue
+            is_last = job_id == job_ids[-1]
+            begun = Position(job_id, position.closed, event=position.event)
+            start = position if job_id == position.job_id else begun
+            update, after = self._update(connection, job_id, start, is_last=is_last)
+            if after == start and not is_last:
+                # All of it was read: its state goes to the sink once more, as it is replaced.
+                after = replace(after, closed=job_id)
+            if after != position:
+                return update, after
+        return None
+
+    def _update(
+        self, connection: sqlite3.Connection, job_id: int, start: Position, *, is_last: bool
+    ) -> tuple[TrainingUpdate, Position]:
+        events = list(_events(connection, job_id, start.event))
+        rewinds = [int(event.detail["step"]) for event in events if event.kind == REWOUND]
+        rewound_to = min(rewinds, default=None)
+        after = start.step if rewound_to is None else min(start.step, rewound_to)
+        steps = list(_steps(connection, job_id, after))
+        scores = list(_scores(connection, job_id, start.scored_at))
+        training = describe(connection, job_id, is_last=is_last)
+        episodes = tuple(
+            episode for step in steps for episode in self._chooser.choose(connection, training, job_id, step.step)
+        )
+        update = TrainingUpdate(training, rewound_to, tuple(steps), tuple(scores), episodes, tuple(events))
+        last_step = steps[-1].step if steps else after
+        scored_at = max((score.at for score in scores), default=start.scored_at)
+        last_event = events[-1].number if events else start.event
+        return update, Position(job_id, start.closed, last_step, scored_at, last_event)
+
+
+def describe(connection: sqlite3.Connection, job_id: int, *, is_last: bool) -> TrainingDescription:
+    """Return a training and its present state."""
+    job = queries.job(connection, job_id)
+    ledger_id = connection.execute("SELECT ledger_id FROM marks").fetchone()[0]
+    launch = connection.execute("SELECT key FROM launches WHERE job_id = ?", (job_id,)).fetchone()
+    states = queries.states(connection, 1)
+    resolved = job.resolved
+    home = Path(connection.execute("SELECT file FROM pragma_database_list WHERE name = 'main'").fetchone()[0]).parent
+    return TrainingDescription(
+        key=f"{ledger_id}-{job_id}",
+        project=str(resolved["project_name"]),
+        experiment=str(resolved["experiment_name"]),
+        model=str(resolved["model"]),
+        engine=str(resolved["engine"]),
+        settings=resolved,
+        changes={change.at_step: change.settings for change in queries.job_changes(connection, job_id)},
+        home=str(home),
+        launch_key=None if launch is None else launch[0],
+        begun_at=job.created_at,
+        step=queries.last_trained_step(connection, job_id),
+        status=(states[-1].state if states else "OFFLINE") if is_last else "REPLACED",
+        reason=states[-1].reason if states and is_last else None,
+    )
+
+
+def _steps(connection: sqlite3.Connection, job_id: int, after: int) -> Iterator[FinishedStep]:
+    rows = connection.execute(
+        "SELECT step, weight_version, finished_at, metrics FROM batches"
+        " WHERE job_id = ? AND state = 'trained' AND step > ? ORDER BY step LIMIT ?",
+        (job_id, after, STEPS_AT_ONCE),
+    )
+    for row in rows:
+        yield FinishedStep(row["step"], row["weight_version"], row["finished_at"], json.loads(row["metrics"]))
+
+
+def _scores(connection: sqlite3.Connection, job_id: int, after: float) -> Iterator[HeldOutStep]:
+    rows = connection.execute(
+        "SELECT step, ended_at, mean, stderr, scored, successes FROM evaluations WHERE job_id = ? AND state = 'done'"
+        " AND mean IS NOT NULL AND ended_at > ? ORDER BY ended_at",
+        (job_id, after),
+    )
+    for row in rows:
+        yield HeldOutStep(
+            row["step"], row["ended_at"], row["mean"], row["stderr"] or 0.0, row["scored"], row["successes"] or 0
+        )
+
+
+def _events(connection: sqlite3.Connection, job_id: int, after: int) -> Iterator[TrainingEvent]:
+    """Return the events from this job's start to the next job's, beyond a number."""
+    ends = [
+        (row["event_id"], json.loads(row["detail"]))
+        for row in connection.execute("SELECT event_id, detail FROM events WHERE kind = ?", (STARTED,))
+    ]
+    end = min((number for number, detail in ends if detail["job_id"] > job_id), default=None)
+    for row in queries.events(connection, after, EVENTS_AT_ONCE):
+        if end is not None and row.event_id >= end:
+            return
+        detail: dict[str, Any] = dict(row.detail)
+        yield TrainingEvent(row.event_id, row.kind, detail, row.at)

@@ -1,0 +1,35 @@
+"""The protocol by which a training leaves its server for a tracker, and the records that it carries.
+
+Place in the flow: the recorder (`swarm.recorder`) reads a server's ledger and writes to sinks. Sinks are found by the
+entry point group `swarm.sinks`: the experiments database is one, trackers such as Trackio or MLflow are others.
+"""
+
+from swarm.sinks.base import (
+    CHOSEN_AS,
+    ChosenEpisode,
+    FinishedStep,
+    HeldOutStep,
+    OpenSink,
+    Sink,
+    SystemReading,
+    TrainingDescription,
+    TrainingEvent,
+    TrainingUpdate,
+)
+from swarm.sinks.registry import ENTRY_POINTS, list_sinks, open_sink
+
+__all__ = [
+    "CHOSEN_AS",
+    "ENTRY_POINTS",
+    "ChosenEpisode",
+    "FinishedStep",
+    "HeldOutStep",
+    "OpenSink",
+    "Sink",
+    "SystemReading",
+    "TrainingDescription",
+    "TrainingEvent",
+    "TrainingUpdate",
+    "list_sinks",
+    "open_sink",
+]

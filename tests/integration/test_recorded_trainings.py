@@ -1,0 +1,136 @@
+"""Servers record their trainings: in a process beside them, across kills, and afterwards from the ledger."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from command_line import run_swarm
+from server_processes import ServerProcess, server_processes
+from tests_support import run_batch, wait_for_state, wait_for_step
+
+from experiments_db import ExperimentStore, RecordedTraining, StoreError, open_store
+from swarm import SwarmClient, TrainJob
+
+JOB = TrainJob(engine="fake", batch_size=2, num_repeat=4, drain_timeout_s=1, project_name="p", experiment_name="e")
+PATIENCE_S = 120.0
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServerProcess]:
+    """A server that records into `runs` of this test."""
+    with server_processes(tmp_path) as make:
+        process = make(is_running=False)
+        process.env = {"SWARM_NO_RECORD": "", "SWARM_RECORD": str(tmp_path / "runs")}
+        process.start()
+        yield process
+
+
+def train(server: ServerProcess, job: TrainJob = JOB, *, first: int = 1, last: int = 1, is_anew: bool = False) -> None:
+    """Train the steps from `first` to `last` of a job, which replaces the one before if it is another."""
+    with SwarmClient(server.url) as client:
+        client.auto_sync_train_config_and_start_engine(job, force_restart=is_anew)
+    with httpx.Client(base_url=server.url, timeout=60) as http:
+        for step in range(first, last + 1):
+            wait_for_state(http, "ROLLING")
+            run_batch(http, tasks=2, repeats=4, name=f"task-{step}")
+            wait_for_step(http, step)
+
+
+def recorded(tmp_path: Path, *, step: int, trainings: int = 1, status: str | None = None) -> RecordedTraining:
+    """Return the newest training once the database has it up to a step."""
+    deadline = time.monotonic() + PATIENCE_S
+    found: list[RecordedTraining] = []
+    while time.monotonic() < deadline:
+        try:
+            with open_store(tmp_path / "runs" / "research.db", read_only=True) as store:
+                found = store.list_trainings()
+        except StoreError:
+            # The recorder is just creating it.
+            found = []
+        if len(found) == trainings and found[0].step >= step and status in {None, found[0].status}:
+            return found[0]
+        time.sleep(0.2)
+    pytest.fail(f"the database has {found}")
+
+
+def rewards(store: ExperimentStore, training_id: str) -> list[tuple[int, float | None]]:
+    spans = store.sample_training_metrics([training_id], ["critic/score/mean"], most=100)
+    return [(span.first_step, span.mean) for span in spans]
+
+
+def test_a_training_of_no_study_is_recorded_with_curves_and_trained_episodes(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    train(server, last=2)
+    training = recorded(tmp_path, step=2)
+    assert (training.project, training.experiment, training.engine) == ("p", "e", "fake")
+    with open_store(tmp_path / "runs" / "research.db", read_only=True) as store:
+        assert rewards(store, training.id) == [(1, 0.5), (2, 0.5)]
+        episodes = store.list_trained_episodes(training.id)
+        assert {(item.step, item.chosen_as) for item in episodes} >= {(1, "best"), (1, "worst"), (2, "random")}
+        best = next(item for item in episodes if item.chosen_as == "best")
+        assert best.reward == 1.0 and best.advantage is not None and best.advantage > 0
+        whole = store.get_trained_episode(training.id, best.episode_id)
+        assert whole.messages[-1]["role"] == "assistant"
+        assert any(sample["loss_mask"] for sample in whole.samples)
+        assert len(whole.samples[0]["tokens"]) == len(whole.samples[0]["token_ids"])
+        assert "batch.trained" in {event.kind for event in store.list_server_events(training.id)}
+
+
+def test_a_killed_server_goes_on_being_recorded_as_the_same_training(server: ServerProcess, tmp_path: Path) -> None:
+    train(server)
+    server.kill()
+    recorded(tmp_path, step=1)
+    server.start()
+    train(server, first=2, last=2)
+    training = recorded(tmp_path, step=2)
+    with open_store(tmp_path / "runs" / "research.db", read_only=True) as store:
+        assert [step for step, _ in rewards(store, training.id)] == [1, 2]
+
+
+def test_the_next_job_of_a_server_is_another_training_and_the_first_one_is_said_to_be_replaced(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    train(server)
+    train(server, JOB.model_copy(update={"experiment_name": "other"}), is_anew=True)
+    assert recorded(tmp_path, step=1, trainings=2).experiment == "other"
+    deadline = time.monotonic() + PATIENCE_S
+    statuses: list[str] = []
+    while statuses != ["REPLACED"] and time.monotonic() < deadline:
+        with open_store(tmp_path / "runs" / "research.db", read_only=True) as store:
+            statuses = [item.status for item in store.list_trainings() if item.experiment == "e"]
+        time.sleep(0.2)
+    assert statuses == ["REPLACED"]
+
+
+def test_a_ledger_that_nobody_recorded_is_imported_once(tmp_path: Path) -> None:
+    with server_processes(tmp_path) as make:
+        process = make()
+        train(process, last=2)
+        home = process.home
+    assert not (tmp_path / "runs").exists()
+    done = run_swarm("import", str(home), SWARM_RECORD=str(tmp_path / "runs"))
+    assert done.exit_code == 0 and "2 new steps" in done.stderr, done.output
+    assert "0 new steps" in run_swarm("import", str(home), SWARM_RECORD=str(tmp_path / "runs")).stderr
+    training = recorded(tmp_path, step=2)
+    with open_store(tmp_path / "runs" / "research.db", read_only=True) as store:
+        assert [step for step, _ in rewards(store, training.id)] == [1, 2]
+
+
+def test_a_directory_without_a_ledger_is_refused_by_name(tmp_path: Path) -> None:
+    done = run_swarm("import", str(tmp_path))
+    assert done.exit_code == 3 and "ledger.db" in done.stderr
+
+
+def test_a_server_that_is_told_not_to_records_nothing(tmp_path: Path) -> None:
+    with server_processes(tmp_path) as make:
+        process = make(is_running=False)
+        process.env = {"SWARM_NO_RECORD": "1", "SWARM_RECORD": str(tmp_path / "runs")}
+        process.start()
+        train(process)
+        assert not (process.home / "recorder.log").exists()
+    assert not (tmp_path / "runs").exists()

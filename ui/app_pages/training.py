@@ -1,0 +1,202 @@
+"""One recorded training: curves, held-out scores, trained episodes, settings, the server's machine and events."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+import pandas as pd
+import streamlit as st
+
+from experiments_db import RecordedTraining, TrainedEpisodeSummary
+from ui import charts, elements, episode_view, formats, queries
+
+REFRESH = "3s"
+OVER = frozenset({"COMPLETE", "REPLACED", "FAILED", "OFFLINE"})
+FIRST_METRICS = ("critic/score/mean", "actor/entropy", "actor/grad_norm", "actor/ppo_kl")
+COLORS = {"COMPLETE": "green", "FAILED": "red", "OFFLINE": "gray", "REPLACED": "gray"}
+
+
+def choose_training() -> RecordedTraining | None:
+    """Return the training in the address, or else the newest; None if there is none."""
+    trainings = queries.list_trainings(elements.database())
+    asked = st.query_params.get("training")
+    if asked is None:
+        if not trainings:
+            st.info("No server has recorded a training here yet.", icon=":material/info:")
+            return None
+        st.query_params["training"] = asked = trainings[0].id
+    return queries.find_training(elements.database(), asked)
+
+
+def show_head(training: RecordedTraining) -> None:
+    st.title(formats.plain(f"{training.project}/{training.experiment}"), anchor=False)
+    facts = [f":{COLORS.get(training.status, 'blue')}-badge[{training.status.lower()}]"]
+    facts += [f":violet-badge[{formats.plain(tag)}]" for tag in training.tags]
+    if training.reason:
+        facts.append(formats.plain(formats.shortened(training.reason, 300)))
+    facts += [f"on {formats.plain(training.model)}", f"begun {formats.moment(training.begun_at)}"]
+    facts.append(formats.name(training.home))
+    elements.show_facts(*facts)
+    if training.note:
+        st.markdown(formats.plain(training.note))
+
+
+def show_figures(training: RecordedTraining) -> None:
+    names = ("critic/score/mean", "timing/step_s")
+    metrics = queries.latest_training_metrics(elements.database(), (training.id,), names).get(training.id, {})
+    scores = queries.training_scores(elements.database(), (training.id,))
+    best = max(scores, key=lambda score: score.mean, default=None)
+    with st.grid(5, min_column_width=150):
+        elements.show_metric("Step", f"{training.step} / {training.settings.get('total_steps') or '∞'}")
+        elements.show_metric("Reward", formats.score(metrics.get("critic/score/mean")))
+        elements.show_metric("Held-out score", formats.score(scores[-1].mean if scores else None))
+        at = "" if best is None else f"At step {best.step}."
+        elements.show_metric("Best held-out score", formats.score(None if best is None else best.mean), help=at or None)
+        until = training.updated_at if training.status in OVER else time.time()
+        elements.show_metric("Duration", formats.duration(until - training.begun_at))
+
+
+def show_curves(training: RecordedTraining) -> None:
+    names = queries.training_metric_names(elements.database(), (training.id,))
+    if not names:
+        st.caption("No step has been recorded yet.")
+        return
+    first = [name for name in FIRST_METRICS if name in names] or names[:4]
+    wide, narrow, last = st.columns([5, 2, 1], vertical_alignment="bottom")
+    with wide:
+        chosen = st.multiselect("Metrics", names, default=first, key="metrics", bind="query-params")
+    with narrow:
+        weight = st.slider("Smoothing", 0.0, 0.95, 0.5, 0.05, key="smoothing", bind="query-params")
+    with last:
+        log = st.toggle("Log scale", key="log", bind="query-params")
+    points = queries.training_curves(elements.database(), (training.id,), tuple(chosen)).assign(series=training.id)
+    with st.grid(2, min_column_width=420):
+        for name in chosen:
+            with st.container(border=True, height="stretch"):
+                curve = charts.only(points, "name", name)
+                chart = charts.curves(curve, title=formats.printable(name), weight=weight, order=[training.id], log=log)
+                st.altair_chart(chart, alt=f"{name} over steps")
+
+
+def show_scores(training: RecordedTraining) -> None:
+    scores = queries.training_scores(elements.database(), (training.id,))
+    if not scores:
+        st.caption("The weights were not scored on held-out tasks. The job's `eval_every` says how often they are.")
+        return
+    table = pd.DataFrame(
+        [
+            {
+                "Step": score.step,
+                "Mean": score.mean,
+                "Standard error": score.stderr,
+                "Successes": f"{score.successes} / {score.episodes}",
+                "Time": formats.moment(score.recorded_at),
+            }
+            for score in scores
+        ]
+    )
+    numbers = {name: st.column_config.NumberColumn(format="%.3f") for name in ("Mean", "Standard error")}
+    st.dataframe(table, hide_index=True, column_config=numbers, alt="Held-out scores")
+
+
+def show_episodes(training: RecordedTraining) -> None:
+    found = queries.trained_episodes(elements.database(), training.id)
+    if not found:
+        st.caption("No trained episode has been recorded yet.")
+        return
+    left, middle, right = st.columns([2, 4, 3], vertical_alignment="bottom")
+    with left:
+        reasons = list(dict.fromkeys(item.chosen_as for item in found))
+        kept = st.multiselect("Kept as", reasons, placeholder="any", key="kept", bind="query-params")
+    episodes = {item.episode_id: item for item in found if not kept or item.chosen_as in kept}
+    with middle:
+        chosen = st.selectbox("Episode", list(episodes), format_func=lambda key: episode_title(episodes[key]))
+    with right:
+        coloring = episode_view.choose_coloring()
+    if chosen is None:
+        return
+    item = episodes[chosen]
+    advantage = formats.MISSING if item.advantage is None else f"{item.advantage:+.3f}"
+    elements.show_facts(
+        f"step {item.step}", f"task {formats.name(item.task_id)}", f"reward {item.reward:g}",
+        f"advantage {advantage}", f"group {item.group_number}", f"kept as the {item.chosen_as} of its step",
+    )  # fmt: skip
+    episode = queries.find_trained_episode(elements.database(), training.id, chosen)
+    episode_view.show_episode(episode.messages, episode.samples, coloring)
+
+
+def episode_title(item: TrainedEpisodeSummary) -> str:
+    task = formats.shortened(formats.printable(item.task_id), 40)
+    return f"step {item.step} · {item.chosen_as} · reward {item.reward:g} · {task}"
+
+
+def show_settings(training: RecordedTraining) -> None:
+    if training.changes:
+        st.subheader("Changed while it ran", anchor=False)
+        for step, settings in sorted(training.changes.items(), key=lambda change: int(change[0])):
+            st.markdown(f"From step {formats.plain(step)} on: {formats.plain(formats.settings(settings))}")
+    elements.show_text(episode_view.show_json(training.settings), language="json")
+
+
+def show_machine(training: RecordedTraining) -> None:
+    points = queries.system_points(elements.database(), training.id)
+    if not points:
+        st.caption("The load of the machine has not been recorded yet. It is, every ten seconds.")
+        return
+    frame = pd.DataFrame(
+        {
+            "series": training.id,
+            "name": [point.name for point in points],
+            "step": [point.recorded_at - training.begun_at for point in points],
+            "value": [point.value for point in points],
+        }
+    )
+    with st.grid(2, min_column_width=420):
+        for name in dict.fromkeys(frame["name"]):
+            with st.container(border=True, height="stretch"):
+                curve = charts.only(frame, "name", name)
+                chart = charts.curves(curve, title=formats.printable(str(name)), weight=0.0, order=[training.id])
+                st.altair_chart(chart, alt=f"{name} over seconds")
+    st.caption("Over seconds since the training began.")
+
+
+def show_events(training: RecordedTraining) -> None:
+    events = queries.server_events(elements.database(), training.id)
+    table = pd.DataFrame(
+        [
+            {
+                "Time (UTC)": formats.clock(event.recorded_at),
+                "Event": formats.printable(event.kind),
+                "Detail": formats.printable(formats.settings(event.detail)),
+            }
+            for event in events
+        ]
+    )
+    st.dataframe(table, hide_index=True, height=elements.table_height(len(table)), alt="Events of the server")
+
+
+def show_training(training_id: str) -> None:
+    with elements.store_errors():
+        training = queries.find_training(elements.database(), training_id)
+        show_head(training)
+        show_figures(training)
+        sections = {
+            "Curves": partial(show_curves, training),
+            "Held-out scores": partial(show_scores, training),
+            "Trained episodes": partial(show_episodes, training),
+            "Settings": partial(show_settings, training),
+            "Machine": partial(show_machine, training),
+            "Events": partial(show_events, training),
+        }
+        tabs = st.tabs(list(sections), key="part", on_change="rerun", bind="query-params")
+        for tab, show in zip(tabs, sections.values(), strict=True):
+            if tab.open:
+                with tab:
+                    show()
+
+
+training = choose_training()
+if training is not None:
+    is_followed = training.status not in OVER
+    st.fragment(show_training, run_every=REFRESH if is_followed else None)(training.id)

@@ -1,0 +1,30 @@
+"""The process of one part: `python -m bench.gpu.child ORDER`, where schedule.py has written the order as JSON.
+
+Place in the flow: started once per part. It knows no part by name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from bench.gpu.measurement import Measurement
+from swarm.processes.cores import usable_cores
+
+
+def main(order: dict[str, Any]) -> None:
+    import torch
+
+    torch.set_num_threads(usable_cores())
+    seconds = order["deadline"] - time.time()
+    directory, figures = Path(order["directory"]), Path(order["figures"])
+    measurement = Measurement(order["device"], seconds, directory, figures, order["peaks"])
+    importlib.import_module(f"bench.gpu.{order['module']}").measure(measurement)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -91,6 +91,7 @@ if __name__ == "__main__":
     # Its parts share minutes instead of having seconds per case, so it is a command of its own.
     if sys.argv[1:2] == ["gpu"]:
         del sys.argv[1]
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         typer.run(importlib.import_module("bench.gpu.command").main)
     else:
         typer.run(main)

@@ -10,6 +10,7 @@ one means that a kernel is made anew for each length.
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -23,39 +24,57 @@ from swarm.backends.local.decoding.forward import RowTokens, SlotForward
 from swarm.backends.local.decoding.sampling import Draw, sample
 from swarm.types import SamplingParams
 
-ROWS = (1, 32, 256)
-CONTEXT = 200
-LENGTHS = 12
 PROFILED_STEPS = 3
 KERNELS_SHOWN = 6
 NAMES_OF_ATTENTION = ("attention", "flash", "fmha", "sdpa", "cudnn")
 
 
+@dataclass(frozen=True, slots=True)
+class StepSizes:
+    """The rows of each case, the tokens that they have at first, and the lengths at which they are measured."""
+
+    rows: tuple[int, ...]
+    context: int
+    lengths: int
+
+
 def measure(measurement: Measurement) -> None:
-    """Add times of decoding steps for several numbers of rows, and the kernels of the middle one."""
+    """Add times and kernels of decoding steps for several numbers of rows."""
     shape = shapes(measurement)[0]
+    sizes = StepSizes((1, 32, 256), 200, 12) if measurement.on_gpu else StepSizes((1, 32), 48, 4)
     model = build_model(shape, measurement.device, measurement.dtype)
-    for rows in ROWS:
+    for rows in sizes.rows:
         case = f"{shape.name} {measurement.dtype_name}, {rows} rows"
         with measurement.case(case), torch.inference_mode():
-            _Steps(measurement, case, model, shape.vocabulary, rows).report()
+            _Steps(measurement, case, sizes, model, shape.vocabulary, rows).report()
 
 
 class _Steps:
     """Decoding steps of rows that have the same length."""
 
-    def __init__(self, measurement: Measurement, case: str, model: torch.nn.Module, vocabulary: int, rows: int) -> None:
-        self._measurement, self._case, self._rows = measurement, case, rows
-        self._forward = SlotForward(model, CONTEXT + 4 * LENGTHS)
+    def __init__(
+        self,
+        measurement: Measurement,
+        case: str,
+        sizes: StepSizes,
+        model: torch.nn.Module,
+        vocabulary: int,
+        rows: int,
+    ) -> None:
+        self._measurement, self._case, self._sizes, self._rows = measurement, case, sizes, rows
+        self._forward = SlotForward(model, sizes.context + 4 * sizes.lengths)
         random = np.random.default_rng(0)
-        self._forward.fill(0, [RowTokens(0, random.integers(0, vocabulary, CONTEXT).tolist()) for _ in range(rows)])
+        self._forward.fill(
+            0, [RowTokens(0, random.integers(0, vocabulary, sizes.context).tolist()) for _ in range(rows)]
+        )
         self._draws = [Draw(SamplingParams(max_tokens=1), uniform) for uniform in random.random(rows)]
 
     def report(self) -> None:
-        for length in range(4):
-            self._decode(CONTEXT + length)
+        begin = self._sizes.context
+        for length in range(begin, begin + 4):
+            self._decode(length)
         first, again, host, sampled = [], [], [], []
-        for length in range(CONTEXT + 4, CONTEXT + 4 + LENGTHS):
+        for length in range(begin + 4, begin + 4 + self._sizes.lengths):
             first.append(self._decode(length)[1])
             host_s, whole_s, logits = self._decode(length)
             host.append(host_s)
@@ -83,7 +102,7 @@ class _Steps:
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._measurement.on_gpu else [])]
         with profile(activities=activities) as found:
             for _ in range(PROFILED_STEPS):
-                self._decode(CONTEXT + 4 + LENGTHS)
+                self._decode(self._sizes.context + 4)
         spent = sorted(
             ((event.key, self._self_s(event), event.count) for event in found.key_averages()),
             key=lambda each: -each[1],

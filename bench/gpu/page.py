@@ -14,6 +14,8 @@ from bench.gpu.measurement import Figure
 from bench.gpu.schedule import PartReport
 from bench.results import Conditions
 
+SMALL = "On a CPU models and batches are hundreds of times smaller: the figures say nothing about a GPU."
+
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
@@ -51,7 +53,7 @@ def to_page(report: RunReport) -> str:
         ", ".join(f"{name} {version}" for name, version in report.versions.items()),
     ]
     if report.device == "cpu":
-        lines.append("On a CPU models and batches are hundreds of times smaller: the figures say nothing about a GPU.")
+        lines.append(SMALL)
     for part in report.parts:
         lines += ["", f"{part.title} ({part.took_s:.0f} s of {part.box_s:.0f} s)"]
         lines += [f"  FAILED: {part.failure}"] if part.failure else []

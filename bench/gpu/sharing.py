@@ -30,9 +30,9 @@ def measure(measurement: Measurement) -> None:
         with measurement.case(case):
             deadline = time.monotonic() + measurement.left_s / (len(WAYS) - number)
             learner = build_learner(measurement, shape, {**settings, "share_prefixes": way})
-            metrics = learner.step(batch).metrics
             measurement.reset_peak()
-            measurement.add(case, "step", median(timed_steps(measurement, learner, batch, deadline)), "s")
+            durations_s, metrics = timed_steps(measurement, learner, batch, deadline)
+            measurement.add(case, "step", median(durations_s), "s")
             measurement.add(case, "peak_memory", measurement.peak_gib(), "GiB")
             norms[way] = metrics["actor/grad_norm"]
             for metric, unit in (("tokens", "tokens"), ("tokens_unshared", "tokens"), ("fallbacks", "")):

@@ -67,7 +67,7 @@ def _measure_mode(
     settings = {"share_prefixes": "off", "ppo_max_token_len": size.pass_tokens, **settings}
     learner = build_learner(measurement, shape, settings)
     measurement.reset_peak()
-    durations_s = timed_steps(measurement, learner, batch, deadline)
+    durations_s, _ = timed_steps(measurement, learner, batch, deadline)
     step_s, case = median(durations_s), f"{shape.name} {measurement.dtype_name}, {mode}"
     products = products_of_step(shape, size, is_adapter="lora_rank" in settings)
     measurement.add(case, "step", step_s, "s")
@@ -87,17 +87,19 @@ def build_learner(measurement: Measurement, shape: ModelShape, settings: dict[st
     return Learner(model, job)
 
 
-def timed_steps(measurement: Measurement, learner: Learner, batch: TrainBatch, deadline: float) -> list[float]:
-    """Return the seconds of steps until the deadline, at least one; a first step is not counted."""
+def timed_steps(
+    measurement: Measurement, learner: Learner, batch: TrainBatch, deadline: float
+) -> tuple[list[float], dict[str, float]]:
+    """Return the seconds of steps until the deadline, at least one, and the metrics of a first one that is not timed."""
     durations_s: list[float] = []
-    learner.step(batch)
+    metrics = learner.step(batch).metrics
     while not durations_s or (len(durations_s) < MOST_STEPS and time.monotonic() + durations_s[-1] < deadline):
         measurement.wait()
         began = time.perf_counter()
         learner.step(batch)
         measurement.wait()
         durations_s.append(time.perf_counter() - began)
-    return durations_s
+    return durations_s, metrics
 
 
 def products_of_step(shape: ModelShape, size: BatchSize, *, is_adapter: bool) -> float:

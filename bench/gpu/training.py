@@ -90,7 +90,7 @@ def build_learner(measurement: Measurement, shape: ModelShape, settings: dict[st
 def timed_steps(
     measurement: Measurement, learner: Learner, batch: TrainBatch, deadline: float
 ) -> tuple[list[float], dict[str, float]]:
-    """Return the seconds of steps until the deadline, at least one, and the metrics of a first one that is not timed."""
+    """Return the seconds of steps until the deadline, at least one, and the metrics of an untimed first one."""
     durations_s: list[float] = []
     metrics = learner.step(batch).metrics
     while not durations_s or (len(durations_s) < MOST_STEPS and time.monotonic() + durations_s[-1] < deadline):

@@ -39,6 +39,5 @@ if [ "$size" -gt "$most" ]; then
   exit 1
 fi
 echo "$(ls "$folder" | wc -l) wheels, $((size / 1024)) MiB, are in $folder. On the machine, in a checkout of this repository:"
-echo "    python3 -m venv --system-site-packages .venv"
-echo "    .venv/bin/python -m pip install --no-index --no-deps --find-links $folder $folder/*.whl"
-echo "    .venv/bin/python -m bench gpu"
+echo "    python3 -m pip install --no-index --no-deps --no-compile --upgrade --target build/site $folder/*.whl"
+echo '    PYTHONPATH=$PWD/build/site python3 -m bench gpu'

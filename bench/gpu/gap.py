@@ -7,15 +7,15 @@ a wrong mask or position would show in tenths.
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 from bench.gpu.measurement import Measurement
 from bench.gpu.models import shapes, to_sample, write_model
-from bench.gpu.sampling import local_engine, random_prompts
+from bench.gpu.sampling import local_engine, new_worker, random_prompts
 from swarm.backends.local.sampler import LocalSampler
 from swarm.types import FinishedEpisode, Group, SamplingParams, TrainBatch
 
 TASKS, REPEATS, COMPLETION_TOKENS = 4, 4, 64
+METRICS = ("rollout_logprob_gap_mean", "rollout_logprob_gap_max", "rollout_probs_diff_max")
 BUNDLED = "nano"
 BUNDLED_VOCABULARY = 256
 """Ids below this are tokens of the bundled model."""
@@ -23,22 +23,23 @@ BUNDLED_VOCABULARY = 256
 
 def measure(measurement: Measurement) -> None:
     """Add the gap of the bundled model and of a random one, for each number format of the device."""
-    shape = shapes(measurement)[0]
-    formats = ("float32", "bfloat16") if measurement.on_gpu else ("float32",)
-    for name, model, vocabulary in (
-        (BUNDLED, Path(BUNDLED), BUNDLED_VOCABULARY),
-        (shape.name, write_model(shape, measurement), shape.vocabulary),
-    ):
-        for dtype in formats:
-            with measurement.case(f"{name} {dtype}"):
-                asyncio.run(_measure(measurement, f"{name} {dtype}", model, vocabulary, dtype))
+    asyncio.run(_measure(measurement))
 
 
-async def _measure(measurement: Measurement, case: str, model: Path, vocabulary: int, dtype: str) -> None:
-    async with local_engine(measurement, model, dtype=dtype, lr=1e-6) as (sampler, trainer):
-        report = await trainer.train(await sampled_batch(sampler, vocabulary))
-    for metric in ("rollout_logprob_gap_mean", "rollout_logprob_gap_max", "rollout_probs_diff_max"):
-        measurement.add(case, metric, report.metrics[f"training/{metric}"], "")
+async def _measure(measurement: Measurement) -> None:
+    shape, worker = shapes(measurement)[0], new_worker(measurement)
+    models = [(BUNDLED, BUNDLED, BUNDLED_VOCABULARY), (shape.name, write_model(shape, measurement), shape.vocabulary)]
+    try:
+        for name, model, vocabulary in models:
+            for dtype in ("float32", "bfloat16") if measurement.on_gpu else ("float32",):
+                case = f"{name} {dtype}"
+                with measurement.case(case):
+                    async with local_engine(measurement, worker, model, dtype=dtype, lr=1e-6) as (sampler, trainer):
+                        report = await trainer.train(await sampled_batch(sampler, vocabulary))
+                    for metric in METRICS:
+                        measurement.add(case, metric, report.metrics[f"training/{metric}"], "")
+    finally:
+        await worker.stop()
 
 
 async def sampled_batch(sampler: LocalSampler, vocabulary: int) -> TrainBatch:

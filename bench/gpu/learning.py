@@ -18,8 +18,9 @@ from tokenizers import Tokenizer
 
 from bench.gpu.measurement import Measurement
 from bench.gpu.models import to_sample
-from bench.gpu.sampling import local_engine
+from bench.gpu.sampling import local_engine, new_worker
 from swarm.backends.local.sampler import LocalSampler
+from swarm.backends.process.worker_process import WorkerProcess
 from swarm.model_path import BUNDLED_DIRECTORY, read_tokenizer
 from swarm.tasks import task_family
 from swarm.types import FinishedEpisode, Group, SamplingParams, Task, TrainBatch
@@ -52,21 +53,31 @@ def ways(measurement: Measurement) -> list[Way]:
 
 def measure(measurement: Measurement) -> None:
     """Add the score of each way and seed, and whether the ways differ from the first."""
-    tokenizer = read_tokenizer(BUNDLED_DIRECTORY)
-    compared, scores = ways(measurement), {way.name: list[float]() for way in ways(measurement)}
-    for number in range(MOST_SEEDS):
-        began = time.monotonic()
-        for way in compared:
-            with measurement.case(f"{way.name}, seed {way.first_seed + number}"):
-                scores[way.name].append(asyncio.run(_train(measurement, way, way.first_seed + number, tokenizer)))
-        if measurement.left_s < RESERVE * (time.monotonic() - began):
-            break
+    compared = ways(measurement)
+    scores = asyncio.run(_train_all(measurement, compared))
     for way in compared:
         if scores[way.name]:
             measurement.add(way.name, "solved_in_the_end", 100 * mean(scores[way.name]), "%")
             measurement.add(way.name, "seeds", float(len(scores[way.name])), "")
     for way in compared[1:]:
         measurement.add(way.name, "beside the CPU", compare(scores[compared[0].name], scores[way.name]))
+
+
+async def _train_all(measurement: Measurement, compared: Sequence[Way]) -> dict[str, list[float]]:
+    tokenizer, worker = read_tokenizer(BUNDLED_DIRECTORY), new_worker(measurement)
+    scores: dict[str, list[float]] = {way.name: [] for way in compared}
+    try:
+        for number in range(MOST_SEEDS):
+            began = time.monotonic()
+            for way in compared:
+                seed = way.first_seed + number
+                with measurement.case(f"{way.name}, seed {seed}"):
+                    scores[way.name].append(await _train(measurement, worker, way, seed, tokenizer))
+            if measurement.left_s < RESERVE * (time.monotonic() - began):
+                break
+    finally:
+        await worker.stop()
+    return scores
 
 
 def compare(first: Sequence[float], second: Sequence[float]) -> str:
@@ -80,10 +91,10 @@ def compare(first: Sequence[float], second: Sequence[float]) -> str:
     return f"{outcome}: {100 * difference:+.1f} points, standard error {100 * error:.1f}"
 
 
-async def _train(measurement: Measurement, way: Way, seed: int, tokenizer: Tokenizer) -> float:
+async def _train(measurement: Measurement, worker: WorkerProcess, way: Way, seed: int, tokenizer: Tokenizer) -> float:
     solved: list[float] = []
     tasks = task_family(FAMILY).tasks("train", TASKS * STEPS, seed=seed)
-    async with local_engine(measurement, "nano", seed=seed, **way.settings) as (sampler, trainer):
+    async with local_engine(measurement, worker, "nano", seed=seed, **way.settings) as (sampler, trainer):
         for step in range(1, STEPS + 1):
             batch = await _play_step(sampler, tokenizer, step, tasks[TASKS * (step - 1) : TASKS * step])
             solved.append(mean(episode.reward for episode in batch.episodes))

@@ -19,12 +19,15 @@ from bench.gpu.measurement import Measurement
 from bench.gpu.models import ModelShape, shapes, write_model
 from swarm.backends.local.sampler import LocalSampler
 from swarm.backends.local.trainer import LocalTrainer, build_local, build_worker
+from swarm.backends.process.worker_process import WorkerProcess
 from swarm.config import ServerConfig
 from swarm.job import TrainJob
 
 CONCURRENCY = (1, 8, 32, 128, 512)
 PROMPT_TOKENS, COMPLETION_TOKENS = 64, 128
 WARM_UP = 0.3
+BOOT_LIMIT_S = 600.0
+"""More than any start takes: the time box of the part is what bounds it."""
 
 
 def measure(measurement: Measurement) -> None:
@@ -32,37 +35,47 @@ def measure(measurement: Measurement) -> None:
     asyncio.run(_measure(measurement))
 
 
+def new_worker(measurement: Measurement) -> WorkerProcess:
+    """Return a worker, not yet started: a part uses one for all of its jobs, because a start takes seconds."""
+    return build_worker(ServerConfig(), measurement.directory / "worker.log")
+
+
 @asynccontextmanager
 async def local_engine(
-    measurement: Measurement, model: Path | str, **settings: Any
+    measurement: Measurement, worker: WorkerProcess, model: Path | str, **settings: Any
 ) -> AsyncGenerator[tuple[LocalSampler, LocalTrainer]]:
-    """Start sampler and trainer in a worker of their own, which ends with the block."""
-    job = TrainJob.model_validate(
-        {"model": str(model), "n_gpu": int(measurement.on_gpu), "sampler": "local", **settings}
-    )
-    config = ServerConfig(max_running_requests=max(CONCURRENCY))
-    worker = build_worker(config, measurement.directory / "worker.log")
-    sampler, trainer = build_local(job, config, worker)
+    """Start sampler and trainer of one job. After a failure the worker ends too, and starts anew with the next job."""
+    given = {"model": str(model), "n_gpu": int(measurement.on_gpu), "sampler": "local", **settings}
+    config = ServerConfig(max_running_requests=max(CONCURRENCY), boot_timeout_s=BOOT_LIMIT_S)
+    sampler, trainer = build_local(TrainJob.model_validate(given), config, worker)
     try:
         await sampler.start()
         yield sampler, trainer
-    finally:
+        await sampler.stop()
+    except Exception:
         await worker.stop()
+        raise
 
 
 async def _measure(measurement: Measurement) -> None:
     shape = shapes(measurement)[0]
-    model = write_model(shape, measurement)
-    async with local_engine(measurement, model, dtype=measurement.dtype_name) as (sampler, _):
-        prompts = random_prompts(shape.vocabulary)
-        seconds = measurement.left_s / len(CONCURRENCY)
-        for count in CONCURRENCY:
-            case = f"{shape.name} {measurement.dtype_name}, {count} at a time"
-            with measurement.case(case):
-                await drive(sampler, count, WARM_UP * seconds, prompts, COMPLETION_TOKENS)
-                measured_s = (1 - WARM_UP) * seconds
-                output = await drive(sampler, count, measured_s, prompts, COMPLETION_TOKENS)
-                _report(measurement, case, shape, count, output.tokens / measured_s)
+    model, worker = write_model(shape, measurement), new_worker(measurement)
+    try:
+        async with local_engine(measurement, worker, model, dtype=measurement.dtype_name) as (sampler, _):
+            await _sample(measurement, sampler, shape)
+    finally:
+        await worker.stop()
+
+
+async def _sample(measurement: Measurement, sampler: LocalSampler, shape: ModelShape) -> None:
+    prompts, seconds = random_prompts(shape.vocabulary), measurement.left_s / len(CONCURRENCY)
+    for count in CONCURRENCY:
+        case = f"{shape.name} {measurement.dtype_name}, {count} at a time"
+        with measurement.case(case):
+            await drive(sampler, count, WARM_UP * seconds, prompts, COMPLETION_TOKENS)
+            measured_s = (1 - WARM_UP) * seconds
+            output = await drive(sampler, count, measured_s, prompts, COMPLETION_TOKENS)
+            _report(measurement, case, shape, count, output.tokens / measured_s)
 
 
 def _report(measurement: Measurement, case: str, shape: ModelShape, count: int, rate: float) -> None:

@@ -35,7 +35,7 @@ RESERVE = 1.3
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class TrainingWay:
     """One way to train: the settings of its job, and its first seed."""
 
     name: str
@@ -43,12 +43,12 @@ class Way:
     first_seed: int
 
 
-def ways(measurement: Measurement) -> list[Way]:
+def ways(measurement: Measurement) -> list[TrainingWay]:
     """Return the CPU in float32 first, and then the ways that are compared with it."""
-    cpu = Way("cpu float32", {"n_gpu": 0, "dtype": "float32"}, 0)
+    cpu = TrainingWay("cpu float32", {"n_gpu": 0, "dtype": "float32"}, 0)
     if not measurement.on_gpu:
-        return [cpu, Way("cpu float32, other seeds", cpu.settings, 100)]
-    return [cpu, *(Way(f"gpu {dtype}", {"n_gpu": 1, "dtype": dtype}, 0) for dtype in ("float32", "bfloat16"))]
+        return [cpu, TrainingWay("cpu float32, other seeds", cpu.settings, 100)]
+    return [cpu, *(TrainingWay(f"gpu {dtype}", {"n_gpu": 1, "dtype": dtype}, 0) for dtype in ("float32", "bfloat16"))]
 
 
 def measure(measurement: Measurement) -> None:
@@ -63,7 +63,7 @@ def measure(measurement: Measurement) -> None:
         measurement.add(way.name, "beside the CPU", compare(scores[compared[0].name], scores[way.name]))
 
 
-async def _train_all(measurement: Measurement, compared: Sequence[Way]) -> dict[str, list[float]]:
+async def _train_all(measurement: Measurement, compared: Sequence[TrainingWay]) -> dict[str, list[float]]:
     tokenizer, worker = read_tokenizer(BUNDLED_DIRECTORY), new_worker(measurement)
     scores: dict[str, list[float]] = {way.name: [] for way in compared}
     try:
@@ -91,7 +91,9 @@ def compare(first: Sequence[float], second: Sequence[float]) -> str:
     return f"{outcome}: {100 * difference:+.1f} points, standard error {100 * error:.1f}"
 
 
-async def _train(measurement: Measurement, worker: WorkerProcess, way: Way, seed: int, tokenizer: Tokenizer) -> float:
+async def _train(
+    measurement: Measurement, worker: WorkerProcess, way: TrainingWay, seed: int, tokenizer: Tokenizer
+) -> float:
     solved: list[float] = []
     tasks = task_family(FAMILY).tasks("train", TASKS * STEPS, seed=seed)
     async with local_engine(measurement, worker, "nano", seed=seed, **way.settings) as (sampler, trainer):

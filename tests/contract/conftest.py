@@ -60,8 +60,10 @@ async def local(
     model = without_stop_tokens(directory / "model")
     # The tests compare logprobs to five digits, which bfloat16, the default on a GPU, does not have.
     job = TrainJob(model=str(model), lr=1e-3, n_gpu=n_gpu, dtype="float32")
-    worker = build_worker(ServerConfig(), directory / "worker.log")
-    sampler, trainer = build_local(job, ServerConfig(), worker)
+    # A guard against hanging alone: on a busy machine the imports of a worker take minutes.
+    config = ServerConfig(boot_timeout_s=600)
+    worker = build_worker(config, directory / "worker.log")
+    sampler, trainer = build_local(job, config, worker)
     await sampler.start()
     yield Backend(sampler, sampler, trainer)
     await sampler.stop()

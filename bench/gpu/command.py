@@ -34,7 +34,7 @@ class Device(StrEnum):
 
 def main(
     device: Annotated[Device, typer.Option(help="Where to measure.")] = Device.CUDA,
-    minutes: Annotated[float, typer.Option(min=0.5, max=60, help="How long all parts may take together.")] = 8.0,
+    minutes: Annotated[float, typer.Option(min=2, max=60, help="How long all parts may take together.")] = 8.0,
     out: Annotated[Path, typer.Option(help="Folder for the page and the JSON.")] = Path("build/bench-gpu"),
 ) -> None:
     """Test and measure the local engine on a GPU, or the same on a CPU in small."""

@@ -26,6 +26,7 @@ from swarm.job import TrainJob
 CONCURRENCY = (1, 8, 32, 128, 512)
 PROMPT_TOKENS, COMPLETION_TOKENS = 64, 128
 WARM_UP = 0.3
+SHORTEST_CASE_S = 1.0
 BOOT_LIMIT_S = 600.0
 """More than any start takes: the time box of the part is what bounds it."""
 
@@ -68,7 +69,8 @@ async def _measure(measurement: Measurement) -> None:
 
 
 async def _sample(measurement: Measurement, sampler: LocalSampler, shape: ModelShape) -> None:
-    prompts, seconds = random_prompts(shape.vocabulary), measurement.left_s / len(CONCURRENCY)
+    prompts = random_prompts(shape.vocabulary)
+    seconds = max(SHORTEST_CASE_S, measurement.left_s / len(CONCURRENCY))
     for count in CONCURRENCY:
         case = f"{shape.name} {measurement.dtype_name}, {count} at a time"
         with measurement.case(case):

@@ -35,7 +35,7 @@ class Part:
 
 
 PARTS: Final = (
-    Part("peaks", "What the machine does at best", 4),
+    Part("peaks", "What the machine does at best", 6),
     Part("contract", "Contract tests of the local engine", 14),
     Part("sampling", "Sampler: tokens per second beside the limit of the memory", 22),
     Part("decoding", "One decoding step: kernels, attention, host", 8),

@@ -1,4 +1,4 @@
-"""`python -m bench NAME ...`: runs benchmarks and prints their figures.
+"""`python -m bench NAME ...`: runs benchmarks and prints their figures. `python -m bench gpu` has options of its own.
 
 Place in the flow: top of the package. Figures go to stdout, messages to stderr. What has been measured is printed
 before the next benchmark begins.
@@ -39,7 +39,7 @@ class Benchmark(StrEnum):
 
 
 def main(
-    names: Annotated[list[Benchmark], typer.Argument(help="Which to run.")],
+    names: Annotated[list[Benchmark], typer.Argument(help="Which to run. `gpu --help` shows one more.")],
     seconds: Annotated[float, typer.Option(min=0.2, max=900, help="How long each case is measured.")] = 3.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines on stdout instead of a table.")] = False,
 ) -> None:
@@ -88,4 +88,10 @@ def _show(rows: list[dict[str, Any]], conditions: Conditions) -> None:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    # Its parts share minutes instead of having seconds per case, so it is a command of its own.
+    if sys.argv[1:2] == ["gpu"]:
+        del sys.argv[1]
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+        typer.run(importlib.import_module("bench.gpu.command").main)
+    else:
+        typer.run(main)

@@ -75,14 +75,20 @@ async def bare_sampler() -> AsyncGenerator[LocalSampler]:
             await worker.stop()
 
 
-async def drive(sampler: LocalSampler, concurrency: int, seconds: float) -> CaseOutput:
+async def drive(
+    sampler: LocalSampler,
+    concurrency: int,
+    seconds: float,
+    prompts: Iterator[list[int]] | None = None,
+    completion_tokens: int = COMPLETION_TOKENS,
+) -> CaseOutput:
     """Keep `concurrency` requests going for `seconds`; those under way at the end are aborted, their tokens count."""
-    tally, prompts = CaseOutput(), _prompts()
+    tally, prompts = CaseOutput(), prompts or _prompts()
     deadline = time.perf_counter() + seconds
     try:
         async with asyncio.TaskGroup() as group:
             for _ in range(concurrency):
-                group.create_task(_keep_sampling(sampler, prompts, deadline, tally))
+                group.create_task(_keep_sampling(sampler, prompts, completion_tokens, deadline, tally))
     except ExceptionGroup as failures:
         # A worker that dies fails every request with the same reason.
         raise failures.exceptions[0] from failures
@@ -90,9 +96,9 @@ async def drive(sampler: LocalSampler, concurrency: int, seconds: float) -> Case
 
 
 async def _keep_sampling(
-    sampler: LocalSampler, prompts: Iterator[list[int]], deadline: float, tally: CaseOutput
+    sampler: LocalSampler, prompts: Iterator[list[int]], completion_tokens: int, deadline: float, tally: CaseOutput
 ) -> None:
-    params = SamplingParams(max_tokens=COMPLETION_TOKENS, ignore_eos=True)
+    params = SamplingParams(max_tokens=completion_tokens, ignore_eos=True)
     while (began := time.perf_counter()) < deadline:
         is_first = True
         async with aclosing(sampler.generate("bench", next(prompts), params)) as deltas:

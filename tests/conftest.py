@@ -40,6 +40,10 @@ MEMORY_DISK = Path("/dev/shm")
 MEMORY_DISK_BYTES = 4 * 2**30
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--device", choices=["cpu", "cuda"], default="cpu", help="where the local engine's contract runs")
+
+
 def pytest_configure() -> None:
     # Ctrl-C is tested: a suite that a shell runs in the background inherits that it is ignored, and so do all that it
     # starts.

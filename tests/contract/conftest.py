@@ -51,12 +51,19 @@ async def fake(anyio_backend: str) -> AsyncIterator[Backend]:
 
 
 @pytest.fixture(scope="package")
-async def local(anyio_backend: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Backend]:
+async def local(
+    anyio_backend: str, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> AsyncIterator[Backend]:
     """One worker for the files of this folder: its start takes longer than what they ask of it."""
     directory = tmp_path_factory.mktemp("local")
-    job = TrainJob(model=str(without_stop_tokens(directory / "model")), lr=1e-3)
-    worker = build_worker(ServerConfig(), directory / "worker.log")
-    sampler, trainer = build_local(job, ServerConfig(), worker)
+    n_gpu = int(request.config.getoption("--device") == "cuda")
+    model = without_stop_tokens(directory / "model")
+    # The tests compare logprobs to five digits, which bfloat16, the default on a GPU, does not have.
+    job = TrainJob(model=str(model), lr=1e-3, n_gpu=n_gpu, dtype="float32")
+    # A guard against hanging alone: on a busy machine the imports of a worker take minutes.
+    config = ServerConfig(boot_timeout_s=600)
+    worker = build_worker(config, directory / "worker.log")
+    sampler, trainer = build_local(job, config, worker)
     await sampler.start()
     yield Backend(sampler, sampler, trainer)
     await sampler.stop()

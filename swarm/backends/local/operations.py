@@ -125,22 +125,27 @@ class Worker:
             return None
 
     def _carry_out(self, message: Message) -> None:
-        call_id: int = message["id"]
-        if message["op"] not in GENERATION:
+        has_answer = message["op"] not in GENERATION
+        if has_answer:
             # The operation may take long, or change the weights.
             self._delivery.flush()
+        answer = self._attempt(message)
+        if has_answer:
+            # Before the answer, at which a sampler on the same GPU wakes up: torch keeps what the operation has freed.
+            torch.cuda.empty_cache()
+        if has_answer or "error" in answer:
+            self._send({"id": message["id"], **answer})
+
+    def _attempt(self, message: Message) -> Message:
         try:
-            result = self._operations[message["op"]](call_id, message["args"])
+            return {"result": self._operations[message["op"]](message["id"], message["args"])}
         except SwarmError as error:
-            self._send({"id": call_id, "error": pack_error(error)})
+            return {"error": pack_error(error)}
         except Exception as error:
             # The boundary of the process: the parent learns the reason, the log keeps the traceback.
             logger.exception("operation %s failed", message["op"])
             failure = EngineFailure(f"{message['op']} failed: {type(error).__name__}: {error}")
-            self._send({"id": call_id, "error": pack_error(failure)})
-        else:
-            if message["op"] not in GENERATION:
-                self._send({"id": call_id, "result": result})
+            return {"error": pack_error(failure)}
 
     def _sample(self, sampler: BatchSampler) -> None:
         is_waiting = self._gathering.wait_s(sampler.waiting) > 0

@@ -30,9 +30,9 @@ def gather(
     for name, weight in weights:
         # Gathering a tensor takes every rank, so every rank asks for all of them.
         if is_kept:
-            kept = weight.detach().to("cpu", dtype if weight.is_floating_point() else weight.dtype)
-            # This copies: tied weights share memory, which the file format refuses.
-            tensors[name] = kept.clone(memory_format=torch.contiguous_format)
+            kept_dtype = dtype if weight.is_floating_point() else weight.dtype
+            # Always a copy: tied weights share memory, which the file format refuses.
+            tensors[name] = weight.detach().to("cpu", kept_dtype, copy=True, memory_format=torch.contiguous_format)
     return tensors
 
 

@@ -25,7 +25,7 @@ def filled_cache(tokens: Sequence[int]) -> SlotCache:
     """A cache whose only row holds the tokens themselves in the place of keys and values."""
     cache = SlotCache()
     positions = torch.arange(len(tokens))[None]
-    cache.point_at(Window(0, positions, len(tokens), fresh=True, decoding=False))
+    cache.point_at(Window(0, torch.arange(1), positions, len(tokens), fresh=True, decoding=False))
     values = torch.tensor(tokens, dtype=torch.float32)[None, None, :, None]
     cache.update(values, values, 0)
     return cache

@@ -16,7 +16,7 @@ def filled_cache(rows: int, length: int) -> SlotCache:
     cache = SlotCache()
     positions = torch.arange(length).expand(rows, length)
     for layer in range(2):
-        cache.point_at(Window(0, positions, length, fresh=True, decoding=False))
+        cache.point_at(Window(0, torch.arange(len(positions)), positions, length, fresh=True, decoding=False))
         columns = torch.randn(rows, HEADS, length, DIM, generator=torch.Generator().manual_seed(layer))
         cache.update(columns, -columns, layer)
     return cache

@@ -23,6 +23,7 @@ from torch import Tensor
 from swarm.backends.local.decoding.attention import GROUPED_ATTENTION, attend
 from swarm.backends.local.decoding.packed_linear import PackedLinears
 from swarm.backends.local.model.attention_choice import PLAIN_ATTENTION, attention_by, attention_configs
+from swarm.backends.local.transfer import to_device
 from swarm.errors import EngineFailure
 
 ROW_STEP = 16
@@ -35,10 +36,11 @@ class Window:
     """Place in the cache of one forward pass: rows first..first+b-1, token j of row i at column `positions[i, j]`.
 
     Columns 0..length-1 are read back; the mask must hide the columns that a row has not written. `fresh` means that
-    every row starts at column 0, `decoding` that every row brings one token.
+    every row starts at column 0, `decoding` that every row brings one token. `rows` are the numbers of the rows.
     """
 
     first: int
+    rows: Tensor
     positions: Tensor
     length: int
     fresh: bool
@@ -75,11 +77,10 @@ class SlotCache:
             values[window.first : last, :, :columns] = value
             return key, value
         if window.decoding:
-            rows = torch.arange(window.first, last, device=key.device)
-            keys[rows, :, window.positions[:, 0]] = key[:, :, 0]
-            values[rows, :, window.positions[:, 0]] = value[:, :, 0]
+            keys[window.rows, :, window.positions[:, 0]] = key[:, :, 0]
+            values[window.rows, :, window.positions[:, 0]] = value[:, :, 0]
         else:
-            rows = torch.arange(window.first, last, device=key.device)[:, None]
+            rows = window.rows[:, None]
             keys[rows, :, window.positions] = key.transpose(1, 2)
             values[rows, :, window.positions] = value.transpose(1, 2)
         return keys[window.first : last, :, : window.length], values[window.first : last, :, : window.length]
@@ -265,22 +266,23 @@ class SlotForward:
     def fill(self, first_row: int, pieces: Sequence[RowTokens]) -> None:
         """Compute keys and values of pieces, one per row from `first_row` on, padded to one width."""
         width = max(len(piece.token_ids) for piece in pieces)
-        ids = torch.zeros((len(pieces), width), dtype=torch.long)
+        ids = np.zeros((len(pieces), width), dtype=np.int64)
         for row, piece in enumerate(pieces):
-            ids[row, : len(piece.token_ids)] = torch.tensor(piece.token_ids)
-        starts = torch.tensor([piece.start for piece in pieces], device=self._device)
-        positions = starts[:, None] + torch.arange(width, device=self._device)
+            ids[row, : len(piece.token_ids)] = piece.token_ids
+        starts = np.array([piece.start for piece in pieces])
+        positions = to_device(starts[:, None] + np.arange(width), self._device)
         fresh = all(piece.start == 0 for piece in pieces)
         length = max(piece.start for piece in pieces) + width
-        self.cache.point_at(Window(first_row, positions, length, fresh=fresh, decoding=False))
-        self._run(self._module.base_model, ids.to(self._device), positions, length)
+        rows = torch.arange(first_row, first_row + len(pieces), device=self._device)
+        self.cache.point_at(Window(first_row, rows, positions, length, fresh=fresh, decoding=False))
+        self._run(self._module.base_model, to_device(ids, self._device), positions, length)
 
     def decode(self, token_ids: Sequence[int], positions: Sequence[int]) -> Tensor:
         """Return the next-token logits (n, vocabulary) after one token for each of rows 0..n-1 at its position."""
-        places = torch.tensor(positions, device=self._device)[:, None]
+        ids, places = to_device(np.array([token_ids, positions]), self._device)[:, :, None]
         length = max(positions) + 1
-        self.cache.point_at(Window(0, places, length, fresh=False, decoding=True))
-        ids = torch.tensor(token_ids, device=self._device)[:, None]
+        rows = torch.arange(len(token_ids), device=self._device)
+        self.cache.point_at(Window(0, rows, places, length, fresh=False, decoding=True))
         with attention_by(self._plain, GROUPED_ATTENTION, attend):
             return self._run(self._module, ids, places, length).logits[:, -1]
 

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from swarm.backends.local.transfer import to_device
 from swarm.types import SamplingParams, TokenLogprobs
 
 FIRST_CAPACITY = 64
@@ -92,10 +93,10 @@ def apply_edits(logits: Tensor, rows: Sequence[int], edits: Sequence[LogitEdits]
     """Change `logits` (n, vocabulary) in place: `edits[i]` belongs to row `rows[i]`."""
     device = logits.device
     tables = [each.table for each in edits]
-    owners = torch.from_numpy(np.repeat(np.arange(len(edits)), [len(table) for table in tables])).to(device)
-    table = torch.from_numpy(np.concatenate(tables)).to(device)
-    penalties = torch.tensor([each.penalties for each in edits], dtype=torch.float64, device=device)[owners]
-    places = torch.tensor(rows, device=device)[owners], table[:, TOKEN].long()
+    owners = np.repeat(np.arange(len(edits)), [len(table) for table in tables])
+    table = to_device(np.concatenate(tables), device)
+    penalties = to_device(np.array([each.penalties for each in edits])[owners], device)
+    places = to_device(np.array(rows)[owners], device), table[:, TOKEN].long()
     values = logits[places].double() + table[:, BIAS]
     repetition = torch.where(table[:, SEEN] > 0, penalties[:, 0], 1.0)
     values = torch.where(values > 0, values / repetition, values * repetition)
@@ -133,16 +134,18 @@ def sample(logits: Tensor, draws: Sequence[Draw]) -> SampledTokens:
     likely token is taken. Its log-probability is then that at temperature 1 with no tokens dropped, because a point
     mass would carry no information. The log-probability is not finite if the logits are not.
     """
-    logits = _change(logits.float(), draws)
-    temperatures = torch.tensor([draw.params.temperature or 1.0 for draw in draws], device=logits.device)
-    logprobs = torch.log_softmax(logits / temperatures[:, None], -1)
+    logits, device = _change(logits.float(), draws), logits.device
+    temperatures = np.array([draw.params.temperature or 1.0 for draw in draws], dtype=np.float32)
+    logprobs = torch.log_softmax(logits / to_device(temperatures, device)[:, None], -1)
     cut = [row for row, draw in enumerate(draws) if _is_cut(draw.params)]
     if cut:
-        logprobs[cut] = _cut_tail(logprobs[cut], [draws[row].params for row in cut])
+        rows = to_device(np.array(cut), device)
+        logprobs[rows] = _cut_tail(logprobs[rows], [draws[row].params for row in cut])
     token_ids = _invert_cdf(logprobs, [draw.uniform for draw in draws])
     greedy = [row for row, draw in enumerate(draws) if draw.params.temperature == 0]
     if greedy:
-        token_ids[greedy] = logits[greedy].argmax(-1)
+        rows = to_device(np.array(greedy), device)
+        token_ids[rows] = logits[rows].argmax(-1)
     chosen = logprobs.gather(1, token_ids[:, None])[:, 0]
     return SampledTokens(token_ids.tolist(), chosen.tolist(), _likeliest(logprobs, draws))
 
@@ -156,7 +159,8 @@ def _change(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
     if masked:
         words = np.stack([allowed for draw in draws if (allowed := draw.allowed) is not None])
         bits = np.unpackbits(words.view(np.uint8), axis=1, count=logits.shape[1], bitorder="little")
-        logits[masked] = logits[masked].masked_fill(torch.from_numpy(bits == 0).to(logits.device), -torch.inf)
+        rows = to_device(np.array(masked), logits.device)
+        logits[rows] = logits[rows].masked_fill(to_device(bits == 0, logits.device), -torch.inf)
     if edited:
         apply_edits(logits, edited, [edits for draw in draws if (edits := draw.edits) is not None])
     return logits
@@ -187,13 +191,13 @@ def _cut_tail(logprobs: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     min_p keeps the tokens that are at least min_p times as likely as the likeliest. top_k keeps the likeliest of these.
     top_p keeps the fewest of these that together have probability top_p.
     """
-    vocabulary = logprobs.shape[1]
-    top_k = torch.tensor([each.top_k or vocabulary for each in params], device=logprobs.device)[:, None]
-    top_p = torch.tensor([each.top_p for each in params], dtype=torch.float64, device=logprobs.device)[:, None]
+    vocabulary, device = logprobs.shape[1], logprobs.device
+    top_k = to_device(np.array([each.top_k or vocabulary for each in params]), device)[:, None]
+    top_p = to_device(np.array([each.top_p for each in params], dtype=np.float64), device)[:, None]
     ordered, order = logprobs.sort(stable=True, dim=-1, descending=True)
-    outside = torch.arange(vocabulary, device=logprobs.device) >= top_k
+    outside = torch.arange(vocabulary, device=device) >= top_k
     if any(each.min_p for each in params):
-        min_p = torch.tensor([each.min_p for each in params], device=logprobs.device)[:, None]
+        min_p = to_device(np.array([each.min_p for each in params], dtype=np.float32), device)[:, None]
         outside |= ordered < ordered[:, :1] + min_p.log()
     kept = torch.softmax(ordered.double().masked_fill(outside, -torch.inf), -1)
     outside |= kept.cumsum(-1) - kept >= top_p
@@ -210,5 +214,5 @@ def _invert_cdf(logprobs: Tensor, uniforms: Sequence[float]) -> Tensor:
     below the total.
     """
     cumulative = logprobs.double().exp().cumsum(-1)
-    thresholds = torch.tensor(uniforms, dtype=torch.float64, device=logprobs.device)[:, None] * cumulative[:, -1:]
+    thresholds = to_device(np.array(uniforms, dtype=np.float64), logprobs.device)[:, None] * cumulative[:, -1:]
     return (cumulative <= thresholds).sum(-1).clamp(max=logprobs.shape[1] - 1)

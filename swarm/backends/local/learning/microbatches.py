@@ -22,6 +22,7 @@ from swarm.backends.local.learning.constraints import TokenMasks
 from swarm.backends.local.learning.sharing.attention import lay_out_for
 from swarm.backends.local.learning.sharing.layout import TreeLayout
 from swarm.backends.local.learning.sharing.tree import build_tree
+from swarm.backends.local.transfer import to_device
 from swarm.trainer.token_rows import IntArray, Row, ScoredSample, TokenMask
 
 
@@ -100,15 +101,15 @@ def collate(
         logprobs_RL[line, : row.tokens] = row.rollout_logprobs_L
         versions_RL[line, : row.tokens] = row.weight_versions_L
     return MicroBatch(
-        input_ids_ST=torch.from_numpy(inputs.token_ids_ST).to(device),
-        sources_N=torch.from_numpy(inputs.sources_N).to(device),
-        targets_N=torch.from_numpy(targets_N).to(device),
-        temperatures_N=torch.from_numpy(temperatures_N).to(device),
-        cells_N=torch.from_numpy(cells_N).to(device),
-        mask_RL=torch.from_numpy(mask_RL).to(device),
-        rollout_logprobs_RL=torch.from_numpy(logprobs_RL).to(device),
-        weight_versions_RL=torch.from_numpy(versions_RL).to(device),
-        advantages_RL=advantages_EL[list(chosen), :columns].to(device),
+        input_ids_ST=to_device(inputs.token_ids_ST, device),
+        sources_N=to_device(inputs.sources_N, device),
+        targets_N=to_device(targets_N, device),
+        temperatures_N=to_device(temperatures_N, device),
+        cells_N=to_device(cells_N, device),
+        mask_RL=to_device(mask_RL, device),
+        rollout_logprobs_RL=to_device(logprobs_RL, device),
+        weight_versions_RL=to_device(versions_RL, device),
+        advantages_RL=to_device(advantages_EL[list(chosen), :columns].numpy(), device),
         masks=_collate_masks(samples, device),
         tree=inputs.tree,
     )

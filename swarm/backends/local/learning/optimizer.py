@@ -62,6 +62,7 @@ class PolicyOptimizer:
         """
         for weight, master in self._split_precision():
             master.grad = None if weight.grad is None else weight.grad.float()
+            weight.grad = None
         norm = torch.nn.utils.clip_grad_norm_(self._masters, self._grad_clip).item()
         if math.isfinite(norm):
             for group in self._adamw.param_groups:

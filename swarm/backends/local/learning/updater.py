@@ -73,13 +73,15 @@ class TokenScorer:
         recomputation = self._recomputation if torch.is_grad_enabled() else None
         again = nullcontext if micro.tree is None else partial(tree_attention, self._module)
         with nullcontext() if recomputation is None else recomputation.around_forward(again):
-            logits_NV = self._logits(micro).float() / micro.temperatures_N[:, None]
+            # In place: with a vocabulary of 150,000, these matrices are most of a step's memory.
+            logits_NV = self._logits(micro).float().div_(micro.temperatures_N[:, None])
         if micro.masks is not None:
             micro.masks.apply(logits_NV)
         logprobs_NV = torch.log_softmax(logits_NV, dim=-1)
         with torch.set_grad_enabled(torch.is_grad_enabled() and entropy_gradient):
             # Both give the probabilities. exp is faster, except where a mask makes it underflow.
             probs_NV = logprobs_NV.exp() if micro.masks is None else torch.softmax(logits_NV, dim=-1)
+            del logits_NV
             entropies_N = -(probs_NV * logprobs_NV).sum(-1)
         squared_N = probs_NV.detach().square().sum(-1) if with_squares else None
         return TokenScores(logprobs_NV.gather(1, micro.targets_N[:, None])[:, 0], entropies_N, squared_N)
@@ -238,11 +240,12 @@ class MiniBatchUpdater:
             if not torch.isfinite(loss.total):
                 self._optimizer.discard()
                 return None
-            loss.total.backward()
             measured.add(loss.sums)
-            measured.average(loss.means, weight=float(micro.mask_RL.sum()))
+            measured.average(loss.means, weight=float(sum(step.rows[number].tokens for number in numbers)))
             if on_policy:
                 _measure_gap(measured, micro, scores, step.weight_version)
+            # Last, because reading a number waits for the device: the next microbatch is collated during this pass.
+            loss.total.backward()
             step.pulse()
         return measured
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, fields
+from dataclasses import fields
 from pathlib import Path
 
 from experiments_db import (
@@ -72,7 +72,9 @@ def _news(training_id: str, update: TrainingUpdate) -> TrainingNews:
             )
             for episode in update.episodes
         ),
-        events=tuple(ServerEvent(training_id, **_renamed(asdict(event))) for event in update.events),
+        events=tuple(
+            ServerEvent(training_id, event.number, event.kind, event.detail, event.at) for event in update.events
+        ),
         system=tuple(
             SystemPoint(training_id, name, reading.at, value)
             for reading in update.system
@@ -91,7 +93,3 @@ def _score_points(training_id: str, scores: Iterable[HeldOutStep]) -> Iterable[T
     """Yield the scores as a curve beside those of the metrics."""
     for score in scores:
         yield TrainingPoint(training_id, "eval/mean", score.step, score.mean, score.at)
-
-
-def _renamed(event: dict[str, object]) -> dict[str, object]:
-    return {"recorded_at" if name == "at" else name: value for name, value in event.items()}

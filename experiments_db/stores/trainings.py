@@ -69,7 +69,7 @@ class TrainingStore(StoreBase):
             "status": status, "reason": reason, "step": step, "begun_at": begun_at, "updated_at": now,
         }  # fmt: skip
         with self._write() as session:
-            new = {"id": new_id("training", now), "tags": [], "note": ""}
+            new: dict[str, Any] = {"id": new_id("training", now), "tags": [], "note": ""}
             insert_rows(session, TrainingRow, [values | new], key=("key",), replace=tuple(values))
             return to_record(RecordedTraining, get_by(session, TrainingRow, key=key))
 

@@ -36,10 +36,11 @@ def score_run(
     """Train one environment with one seed, and return its scores by step."""
     began = time.monotonic()
     label = "-".join(f"{value}" for value in settings.values()) or "default"
-    job = TrainJob(
-        **{"engine": "local", "model": model, "seed": seed, "total_steps": STEPS, "project_name": "defaults",
-           "experiment_name": f"{name}-{label}-{seed}", **settings}
-    )  # fmt: skip
+    fields: dict[str, Any] = {
+        "engine": "local", "model": model, "seed": seed, "total_steps": STEPS, "project_name": "defaults",
+        "experiment_name": f"{name}-{label}-{seed}", **settings,
+    }  # fmt: skip
+    job = TrainJob(**fields)
     client.auto_sync_train_config_and_start_engine(job, force_restart=True)
     scores: dict[int, float] = {}
     with open_environment(source_of(name, folder / "tasks")) as environment:

@@ -60,7 +60,7 @@ def choose_server() -> str:
         raise BadRequest(f"several servers run on this machine: name one. {'; '.join(lines)}", param="url")
     for number, line in enumerate(lines, 1):
         typer.echo(f"{number}  {line}", err=True)
-    chosen = typer.prompt("which server?", type=click.IntRange(1, len(servers)), default=1, err=True)
+    chosen: int = typer.prompt("which server?", type=click.IntRange(1, len(servers)), default=1, err=True)
     return servers[chosen - 1].url
 
 

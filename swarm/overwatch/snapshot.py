@@ -85,7 +85,7 @@ class Watcher:
         self._rewards: dict[int, float] = {}
         self._ended_at: dict[int, float] = {}
         self._events: deque[EventView] = deque(maxlen=KEPT_EVENTS)
-        self._latest = ServerSnapshot(url=self._client.url, at=time.time())
+        self._latest: ServerSnapshot = ServerSnapshot(url=self._client.url, at=time.time())
 
     @property
     def url(self) -> str:

@@ -137,7 +137,7 @@ def _read_texts(model: str) -> TokenTexts:
     def texts(ids: Sequence[int]) -> list[str]:
         for token in ids:
             if token not in known:
-                known[token] = tokenizer.decode([token], skip_special_tokens=False)
+                known[token] = str(tokenizer.decode([token], skip_special_tokens=False))  # pyright: ignore[reportUnknownMemberType]
         return [known[token] for token in ids]
 
     return texts

@@ -68,7 +68,7 @@ def show_curves(chosen: list[RecordedTraining]) -> None:
         weight = st.slider("Smoothing", 0.0, 0.95, 0.5, 0.05, key="smoothing", bind="query-params")
     titles = {training.id: f"{name_of(training)} · {formats.moment(training.begun_at)}" for training in chosen}
     points = queries.training_curves(elements.database(), ids, tuple(shown))
-    points = points.assign(series=points["run_id"].map(titles))
+    points = points.assign(series=[titles[run_id] for run_id in points["run_id"]])
     with st.grid(2, min_column_width=420):
         for name in shown:
             with st.container(border=True, height="stretch"):

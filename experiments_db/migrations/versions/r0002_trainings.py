@@ -1,5 +1,7 @@
 """Trainings as servers record them, also outside of studies."""
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -87,7 +89,7 @@ def _create_episodes() -> None:
     )
 
 
-def _create_of_training(table: str, key: list[str], *columns: sa.Column, without_rowid: bool = False) -> None:
+def _create_of_training(table: str, key: list[str], *columns: sa.Column[Any], without_rowid: bool = False) -> None:
     """Create a table whose rows belong to a training, with a key of it and the columns `key`."""
     op.create_table(
         table,
@@ -99,17 +101,17 @@ def _create_of_training(table: str, key: list[str], *columns: sa.Column, without
     )
 
 
-def _name() -> sa.Column:
+def _name() -> sa.Column[Any]:
     return sa.Column("name", sa.Text(), nullable=False)
 
 
-def _step() -> sa.Column:
+def _step() -> sa.Column[Any]:
     return sa.Column("step", BIG_INTEGER, autoincrement=False, nullable=False)
 
 
-def _time() -> sa.Column:
+def _time() -> sa.Column[Any]:
     return sa.Column("recorded_at", sa.Float(precision=53), nullable=False)
 
 
-def _value(*, nullable: bool) -> sa.Column:
+def _value(*, nullable: bool) -> sa.Column[Any]:
     return sa.Column("value", sa.Float(precision=53), nullable=nullable)

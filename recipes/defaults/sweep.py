@@ -4,13 +4,12 @@ Each run trains for 60 steps. It is scored on held-out tasks before, at 30 steps
 `FOLDER/MODEL.jsonl`; those that are there are not made again. `report` prints the table of a file.
 
     swarm start --port 8000 --home /tmp/defaults
-    python -m recipes.defaults.sweep run http://127.0.0.1:8000 FOLDER nano --seeds 2 '{"lr": 0.001}' '{"lr": 0.003}'
+    python -m recipes.defaults.sweep run http://127.0.0.1:8000 FOLDER nano 2 '{"lr": 0.001}' '{"lr": 0.003}'
     python -m recipes.defaults.sweep report FOLDER/nano.jsonl
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
@@ -100,22 +99,15 @@ def report(path: Path) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(required=True)
-    run = commands.add_parser("run")
-    run.add_argument("url")
-    run.add_argument("folder", type=Path)
-    run.add_argument("model", choices=list(ENVIRONMENTS))
-    run.add_argument("settings", nargs="+", type=json.loads)
-    run.add_argument("--seeds", type=int, default=5)
-    run.set_defaults(act=lambda asked: run_sweep(asked.url, asked.folder, asked.model, asked.settings, asked.seeds))
-    table = commands.add_parser("report")
-    table.add_argument("path", type=Path)
-    table.set_defaults(act=lambda asked: sys.stdout.write(report(asked.path) + "\n"))
-    asked = parser.parse_args()
-    asked.act(asked)
+def main(arguments: list[str]) -> None:
+    match arguments:
+        case ["run", url, folder, model, seeds, *settings]:
+            run_sweep(url, Path(folder), model, [json.loads(each) for each in settings], int(seeds))
+        case ["report", path]:
+            sys.stdout.write(report(Path(path)) + "\n")
+        case _:
+            sys.exit(__doc__)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -10,7 +10,7 @@ import random
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from swarm.ledger import EpisodeRow, queries
 from swarm.model_path import read_tokenizer, resolve_model
@@ -137,7 +137,7 @@ def _read_texts(model: str) -> TokenTexts:
     def texts(ids: Sequence[int]) -> list[str]:
         for token in ids:
             if token not in known:
-                known[token] = str(tokenizer.decode([token], skip_special_tokens=False))  # pyright: ignore[reportUnknownMemberType]
+                known[token] = str(cast("Any", tokenizer).decode([token], skip_special_tokens=False))
         return [known[token] for token in ids]
 
     return texts

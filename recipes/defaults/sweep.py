@@ -89,7 +89,8 @@ def report(path: Path) -> str:
     lines = ["| settings | " + " | ".join(names) + " | mean | below base |", "|---" * (len(names) + 3) + "|"]
     for settings in dict.fromkeys(json.dumps(run["settings"]) for run in runs):
         of_these = [run for run in runs if json.dumps(run["settings"]) == settings]
-        cells, means = [], []
+        cells: list[str] = []
+        means: list[float] = []
         for name in names:
             finals = [run["scores"][str(STEPS)] for run in of_these if run["environment"] == name]
             cells.append(f"{fmean(finals):.3f} ({min(finals):.3f})" if finals else "")

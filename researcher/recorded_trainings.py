@@ -23,7 +23,7 @@ from experiments_db import (
     open_store,
 )
 from researcher.home import DATABASE
-from swarm.sinks import FinishedStep, HeldOutStep, TrainingUpdate
+from swarm.sinks import EvaluatedStep, FinishedStep, TrainingUpdate
 
 
 class DatabaseSink:
@@ -89,7 +89,7 @@ def _points(training_id: str, steps: Iterable[FinishedStep]) -> Iterable[Trainin
             yield TrainingPoint(training_id, name, step.step, value if math.isfinite(value) else None, step.at)
 
 
-def _score_points(training_id: str, scores: Iterable[HeldOutStep]) -> Iterable[TrainingPoint]:
+def _score_points(training_id: str, scores: Iterable[EvaluatedStep]) -> Iterable[TrainingPoint]:
     """Yield the scores as a curve beside those of the metrics."""
     for score in scores:
         yield TrainingPoint(training_id, "eval/mean", score.step, score.mean, score.at)

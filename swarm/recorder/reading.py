@@ -17,7 +17,7 @@ from typing import Any
 from swarm.ledger import queries
 from swarm.ledger.database import open_for_reading, open_unchanged
 from swarm.recorder.episodes import EpisodeChooser
-from swarm.sinks import FinishedStep, HeldOutStep, TrainingDescription, TrainingEvent, TrainingUpdate
+from swarm.sinks import EvaluatedStep, FinishedStep, TrainingDescription, TrainingEvent, TrainingUpdate
 
 STEPS_AT_ONCE = 200
 """The most steps of one update, so that a long ledger is read in pieces."""
@@ -131,14 +131,14 @@ def _steps(connection: sqlite3.Connection, job_id: int, after: int) -> Iterator[
         yield FinishedStep(row["step"], row["weight_version"], row["finished_at"], json.loads(row["metrics"]))
 
 
-def _scores(connection: sqlite3.Connection, job_id: int, after: float) -> Iterator[HeldOutStep]:
+def _scores(connection: sqlite3.Connection, job_id: int, after: float) -> Iterator[EvaluatedStep]:
     rows = connection.execute(
         "SELECT step, ended_at, mean, stderr, scored, successes FROM evaluations WHERE job_id = ? AND state = 'done'"
         " AND mean IS NOT NULL AND ended_at > ? ORDER BY ended_at",
         (job_id, after),
     )
     for row in rows:
-        yield HeldOutStep(
+        yield EvaluatedStep(
             row["step"], row["ended_at"], row["mean"], row["stderr"] or 0.0, row["scored"], row["successes"] or 0
         )
 

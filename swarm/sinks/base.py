@@ -51,7 +51,7 @@ class FinishedStep:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldOutStep:
+class EvaluatedStep:
     """The held-out score of the weights after a step. `stderr` is the standard error between tasks."""
 
     step: int
@@ -114,7 +114,7 @@ class TrainingUpdate:
     training: TrainingDescription
     rewound_to: int | None = None
     steps: tuple[FinishedStep, ...] = ()
-    scores: tuple[HeldOutStep, ...] = ()
+    scores: tuple[EvaluatedStep, ...] = ()
     episodes: tuple[ChosenEpisode, ...] = ()
     events: tuple[TrainingEvent, ...] = ()
     system: tuple[SystemReading, ...] = ()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -103,6 +103,7 @@ def describe(connection: sqlite3.Connection, job_id: int, *, is_last: bool) -> T
     launch = connection.execute("SELECT key FROM launches WHERE job_id = ?", (job_id,)).fetchone()
     states = queries.states(connection, 1)
     resolved = job.resolved
+    step = queries.last_trained_step(connection, job_id)
     home = Path(connection.execute("SELECT file FROM pragma_database_list WHERE name = 'main'").fetchone()[0]).parent
     return TrainingDescription(
         key=f"{ledger_id}-{job_id}",
@@ -115,10 +116,16 @@ def describe(connection: sqlite3.Connection, job_id: int, *, is_last: bool) -> T
         home=str(home),
         launch_key=None if launch is None else launch[0],
         begun_at=job.created_at,
-        step=queries.last_trained_step(connection, job_id),
-        status=(states[-1].state if states else "OFFLINE") if is_last else "REPLACED",
+        step=step,
+        status=(states[-1].state if states else "OFFLINE") if is_last else _final_state(step, resolved),
         reason=states[-1].reason if states and is_last else None,
     )
+
+
+def _final_state(step: int, resolved: Mapping[str, Any]) -> str:
+    """Return the state of a training after a later one has begun on its server."""
+    total = resolved["total_steps"]
+    return "COMPLETE" if total is not None and step >= total else "REPLACED"
 
 
 def _steps(connection: sqlite3.Connection, job_id: int, after: int) -> Iterator[FinishedStep]:

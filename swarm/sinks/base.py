@@ -20,9 +20,9 @@ class TrainingDescription:
     """A training and its state.
 
     `key` is the same whoever reads the training: the id of its ledger and the number of its job. `settings` is the job
-    with every default filled in. `launch_key` is the key that it was started under, if any. `step` is the last one
-    trained; `status` is the state of the server's engine, or `replaced` once a later job has begun. `changes` are the
-    settings that changed while it ran, by the first step that they applied to.
+    with every default filled in. `changes` are the settings that changed while it ran, by the first step that they
+    applied to. `launch_key` is the key that it was started under, if any. `step` is the last one trained. `status` is
+    the state of the server's engine; once a later job has begun, it is COMPLETE or REPLACED.
     """
 
     key: str

@@ -53,8 +53,15 @@ def show_figures(training: RecordedTraining) -> None:
         elements.show_metric("Held-out score", formats.score(scores[-1].mean if scores else None))
         at = "" if best is None else f"At step {best.step}."
         elements.show_metric("Best held-out score", formats.score(None if best is None else best.mean), help=at or None)
-        until = training.updated_at if training.status in OVER else time.time()
-        elements.show_metric("Duration", formats.duration(until - training.begun_at))
+        elements.show_metric("Duration", formats.duration(until(training) - training.begun_at))
+
+
+def until(training: RecordedTraining) -> float:
+    """Return the present for a training that goes on, else the time of the last thing that happened in it."""
+    if training.status not in OVER:
+        return time.time()
+    events = queries.server_events(elements.database(), training.id)
+    return events[0].recorded_at if events else training.updated_at
 
 
 def show_curves(training: RecordedTraining) -> None:
@@ -120,7 +127,7 @@ def show_episodes(training: RecordedTraining) -> None:
     advantage = formats.MISSING if item.advantage is None else f"{item.advantage:+.3f}"
     elements.show_facts(
         f"step {item.step}", f"task {formats.name(item.task_id)}", f"reward {item.reward:g}",
-        f"advantage {advantage}", f"group {item.group_number}", f"kept as the {item.chosen_as} of its step",
+        f"advantage {advantage}", f"group {item.group_number}", f"kept as: {item.chosen_as}",
     )  # fmt: skip
     episode = queries.find_trained_episode(elements.database(), training.id, chosen)
     episode_view.show_episode(episode.messages, episode.samples, coloring)

@@ -25,7 +25,7 @@ OpenPage = Callable[..., AppTest]
 SECTIONS = {
     "Curves": "Smoothing",
     "Held-out scores": "46 / 50",
-    "Trained episodes": "kept as the best of its step",
+    "Trained episodes": "kept as: best",
     "Settings": "batch_size",
     "Machine": "Over seconds since the training began",
     "Events": "batch.trained",

@@ -16,7 +16,6 @@ from pathlib import Path
 import psutil
 
 from swarm.config import LEDGER
-from swarm.errors import BadRequest
 from swarm.processes import is_dead
 from swarm.recorder.episodes import EpisodeChooser
 from swarm.recorder.reading import LedgerReader
@@ -37,7 +36,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--server", required=True, help="the server's process, as swarm.processes names it")
     parser.add_argument("--sink", action="append", required=True)
     asked = parser.parse_args(arguments)
-    logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
+    logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
     (asked.home / FOLDER).mkdir(parents=True, exist_ok=True)
     with (asked.home / FOLDER / "lock").open("w") as lock:
         # The recorder of a server that was killed ends its work before the next one begins.
@@ -75,8 +74,7 @@ def _open(name: str, runs: str) -> Sink | None:
         return open_sink(name, runs)
     except Exception as error:  # noqa: BLE001 - the boundary: a failure of a tracker is logged
         # A tracker's library may raise anything on opening; the other sinks go on.
-        level = logging.INFO if isinstance(error, BadRequest) else logging.ERROR
-        logging.getLogger(__name__).log(level, "sink %s is not used: %s", name, error)
+        logging.getLogger(__name__).error("sink %s is not used: %s", name, error)
         return None
 
 

@@ -117,15 +117,20 @@ def describe(connection: sqlite3.Connection, job_id: int, *, is_last: bool) -> T
         launch_key=None if launch is None else launch[0],
         begun_at=job.created_at,
         step=step,
-        status=(states[-1].state if states else "OFFLINE") if is_last else _final_state(step, resolved),
+        status=_status(states[-1].state if states and is_last else None, step, resolved),
         reason=states[-1].reason if states and is_last else None,
     )
 
 
-def _final_state(step: int, resolved: Mapping[str, Any]) -> str:
-    """Return the state of a training after a later one has begun on its server."""
+def _status(state: str | None, step: int, resolved: Mapping[str, Any]) -> str:
+    """Return the state of a training from that of its server, which is None once a later training has begun there.
+
+    A training that has done all its steps is complete, also after its server has ended.
+    """
     total = resolved["total_steps"]
-    return "COMPLETE" if total is not None and step >= total else "REPLACED"
+    if state in {None, "OFFLINE"} and total is not None and step >= total:
+        return "COMPLETE"
+    return state or "REPLACED"
 
 
 def _steps(connection: sqlite3.Connection, job_id: int, after: int) -> Iterator[FinishedStep]:

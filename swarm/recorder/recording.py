@@ -18,6 +18,8 @@ from swarm.sinks import Sink, SystemReading
 
 logger = logging.getLogger(__name__)
 
+MOST_READINGS = 360
+"""The newest readings that are kept for a sink that fails: an hour of them."""
 FOLDER = "recorded"
 """The folder in a server's home with one file per sink: the position up to which the sink has the ledger."""
 
@@ -34,6 +36,7 @@ class Recording:
         self._sink = sink
         self._file = home / FOLDER / f"{name}.json"
         self._position = _read_position(self._file)
+        self._readings: list[SystemReading] = []
         self.failure: str | None = None
         """The reason why the last call did not write everything."""
         self.steps = 0
@@ -42,9 +45,10 @@ class Recording:
     def catch_up(self, system: Iterable[SystemReading] = (), *, is_served: bool = True) -> bool:
         """Write everything that is new, and return whether all of it was written.
 
-        The readings go to the training that is read first.
+        Readings wait for the next update, to whose training they belong.
         """
-        readings = tuple(system)
+        self._readings += system
+        del self._readings[:-MOST_READINGS]
         while True:
             try:
                 found = self._reader.read(self._position, is_served=is_served)
@@ -55,12 +59,12 @@ class Recording:
                 return True
             update, after = found
             try:
-                self._sink.write(replace(update, system=readings))
+                self._sink.write(replace(update, system=tuple(self._readings)))
             except Exception as error:  # noqa: BLE001 - the boundary: a failure of a tracker is logged
                 # A tracker may raise anything; its failure must not end the recording into it.
                 self._note(f"{type(error).__name__}: {error}")
                 return False
-            readings = ()
+            self._readings.clear()
             self.failure = None
             self.steps += len(update.steps)
             self._position = after

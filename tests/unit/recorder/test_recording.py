@@ -14,7 +14,7 @@ from swarm.recorder.reading import Position
 from swarm.recorder.recording import Recording
 from swarm.recorder.system import SystemReader, parse_gpus
 from swarm.schemas import EpisodeState
-from swarm.sinks import FinishedStep, TrainingDescription, TrainingUpdate, list_sinks, open_sink
+from swarm.sinks import FinishedStep, SystemReading, TrainingDescription, TrainingUpdate, list_sinks, open_sink
 from swarm.types import EpisodeType
 
 TRAINING = TrainingDescription("k", "p", "e", "nano", "fake", {}, {}, "/home", None, 0.0, 2, "ROLLING", None)
@@ -35,6 +35,7 @@ class FailingSink:
 
     def __init__(self) -> None:
         self.steps: list[int] = []
+        self.readings: list[SystemReading] = []
         self.is_failing = True
 
     def write(self, update: TrainingUpdate) -> None:
@@ -42,6 +43,7 @@ class FailingSink:
             self.is_failing = False
             raise OSError("the disk is full")
         self.steps += [step.step for step in update.steps]
+        self.readings += update.system
 
     def close(self) -> None: ...
 
@@ -53,6 +55,14 @@ def test_what_a_sink_failed_to_store_is_written_at_the_next_call_and_nothing_twi
     assert recording.catch_up() and sink.steps == [1, 2, 3] and recording.failure is None
     assert Recording(Ledger(), "failing", sink, tmp_path).catch_up() and sink.steps == [1, 2, 3]
     assert Recording(Ledger(), "another", sink, tmp_path).catch_up() and sink.steps == [1, 2, 3, 1, 2, 3]
+
+
+def test_readings_wait_for_an_update_and_for_a_sink_that_fails(tmp_path: Path) -> None:
+    sink, readings = FailingSink(), [SystemReading(float(at), {"system/cpu_percent": 1.0}) for at in range(3)]
+    recording = Recording(Ledger(), "failing", sink, tmp_path)
+    assert not recording.catch_up(readings[:1]) and sink.readings == readings[:1]
+    assert recording.catch_up(readings[1:2]) and sink.readings == readings[:2]
+    assert recording.catch_up(readings[2:]) and sink.readings == readings[:2]
 
 
 def test_of_a_long_training_ever_fewer_steps_are_looked_at() -> None:

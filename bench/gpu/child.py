@@ -24,7 +24,7 @@ def main(order: dict[str, Any]) -> None:
     seconds = order["deadline"] - time.time()
     directory, figures = Path(order["directory"]), Path(order["figures"])
     measurement = Measurement(order["device"], seconds, directory, figures, order["peaks"])
-    importlib.import_module(f"bench.gpu.{order['module']}").measure(measurement)
+    importlib.import_module(f"bench.gpu.parts.{order['module']}").measure(measurement)
 
 
 if __name__ == "__main__":

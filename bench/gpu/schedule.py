@@ -27,7 +27,7 @@ PLANNED: Final = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part: module `bench.gpu.<module>` with a function `measure`. `weight` is its share of the time."""
+    """One part: module `bench.gpu.parts.<module>` with a function `measure`. `weight` is its share of the time."""
 
     module: str
     title: str

@@ -162,6 +162,8 @@ class _Steps:
 def _start_server() -> Iterator[tuple[str, psutil.Process]]:
     """Start a server without a job, and without what the caller has set for servers; it is ended with the block."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SWARM_")}
+    # The recorder is a process beside the server, which would count as its sampler.
+    environment["SWARM_NO_RECORD"] = "1"
     with tempfile.TemporaryDirectory(prefix="bench-versions-") as home:
         command = [sys.executable, "-m", "swarm.cli", "start", "--port", "0", "--json", "--home", home]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as server:

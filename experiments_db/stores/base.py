@@ -13,14 +13,14 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from functools import cache
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
-from sqlalchemy import Select, bindparam, select
+from sqlalchemy import Select, Table, bindparam, select
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from experiments_db.engine import Database
 from experiments_db.errors import InvalidRecord, RecordNotFound, StoreLeaseLost
-from experiments_db.inserts import dialect_of, insert_or_replace
 from experiments_db.models import Base, ResourceLeaseRow
 from experiments_db.records import Lease
 
@@ -158,3 +158,20 @@ def check_text(**values: str) -> None:
     for name, value in values.items():
         if not value.strip():
             raise InvalidRecord(f"{name} must not be empty")
+
+
+# Building such a statement takes as long as running it.
+@cache
+def insert_or_replace(
+    row: type[Base], dialect: str, key: tuple[str, ...], replaced: tuple[str, ...]
+) -> postgresql.Insert | sqlite.Insert:
+    """Return an INSERT that, if the columns `key` match a row, updates only its columns `replaced`."""
+    statement = (postgresql.insert if dialect == "postgresql" else sqlite.insert)(cast(Table, row.__table__))
+    if not replaced:
+        return statement.on_conflict_do_nothing(index_elements=key)
+    columns = {name: statement.excluded[name] for name in replaced}
+    return statement.on_conflict_do_update(index_elements=key, set_=columns)
+
+
+def dialect_of(session: Session) -> str:
+    return session.get_bind().dialect.name

@@ -14,10 +14,9 @@ from typing import Any
 from sqlalchemy import Select, String, Table, Text, collate, select
 from sqlalchemy.orm import Session
 
-from experiments_db.inserts import dialect_of
 from experiments_db.models import Base, ResourceLeaseRow, RunRow, StudyRow
 from experiments_db.records import BudgetKind, StudyDigest, TableDigest, canonical_json
-from experiments_db.stores.base import StoreBase, require
+from experiments_db.stores.base import StoreBase, dialect_of, require
 
 TABLES = tuple(table for table in Base.metadata.sorted_tables if table is not ResourceLeaseRow.__table__)
 """Every table but the leases, which belong to no study."""

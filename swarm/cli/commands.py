@@ -25,11 +25,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swarm import __version__
-from swarm.cli import backup, export, gc, job, scoring, skills
+from swarm.cli import export, job, scoring, skills
 from swarm.cli.env import environments
 from swarm.cli.failures import failures_in_one_line
 from swarm.cli.options import DEFAULT_URL, NoRecordOption, RecordOption, choose_server, home_named, runs_directory
-from swarm.cli.recording import import_ledger, start_recorder
+from swarm.cli.records import backup, gc
+from swarm.cli.records.recording import import_ledger, start_recorder
 from swarm.cli.tokens import token_of
 from swarm.cli.train import training
 from swarm.errors import (

@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import click
 import typer
 
 from swarm.errors import BadRequest, EngineNotReady
@@ -50,6 +49,9 @@ def choose_server() -> str:
     If none is known, return the default address, where a server of another user may listen. Raise BadRequest if there
     are several and nobody can be asked.
     """
+    from rich.console import Console
+    from rich.prompt import IntPrompt
+
     from swarm.processes.running_servers import list_running_servers
 
     servers = list_running_servers()
@@ -60,7 +62,8 @@ def choose_server() -> str:
         raise BadRequest(f"several servers run on this machine: name one. {'; '.join(lines)}", param="url")
     for number, line in enumerate(lines, 1):
         typer.echo(f"{number}  {line}", err=True)
-    chosen: int = typer.prompt("which server?", type=click.IntRange(1, len(servers)), default=1, err=True)
+    numbers = [str(number) for number in range(1, len(servers) + 1)]
+    chosen = IntPrompt.ask("which server?", choices=numbers, default=1, console=Console(stderr=True))
     return servers[chosen - 1].url
 
 

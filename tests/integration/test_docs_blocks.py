@@ -81,6 +81,8 @@ NOT_RUN = {
     'scale.md: pip install "swarm-researcher[server,verl]"          # train': "installs gigabytes of packages",
     "scale.md: .venv/bin/python -m bench NAME... [--seconds S] [--json]": "measures for minutes; "
     "tests/integration/test_bench.py runs one briefly",
+    "gpu.md: .venv/bin/python -m bench gpu [--device cuda|cpu] [--minutes": "measures for minutes; "
+    "tests/integration/test_bench_gpu.py runs it on the CPU",
     "scale.md: make bench [AGAINST=REF] [ROUNDS=8]": "measures for minutes; "
     "tests/integration/test_processor_time.py takes the steps",
 }

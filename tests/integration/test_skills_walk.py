@@ -33,6 +33,7 @@ CHANGES: dict[str, dict[str, str]] = {
     "operate-server/references/network.md": {},
     "plan-study/SKILL.md": PLANNED_STUDY,
     "plan-study/references/forms.md": {},
+    "plan-study/references/search.md": {},
     "run-study/SKILL.md": SHORT_STUDY,
     "run-study/references/topics.md": {},
     "run-study/references/planners.md": {},

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from experiments_db import Experiment, ExperimentStore
+from experiments_db import Author, Experiment, ExperimentStore
 from researcher.evaluator import AUTHORSHIP, FINAL
 from researcher.plan import Plan
 from researcher.study.log import DISQUALIFIED, plan_from_json
@@ -41,12 +41,18 @@ def find_excluded(store: ExperimentStore, study_id: str, until: int | None = Non
 
 
 def _find_solved_in_code(store: ExperimentStore, study_id: str, until: int | None) -> dict[str, str]:
-    """Return the arms a final score of which is one of their code and not of the model."""
-    names = {item.id: item.name for item in store.list_experiments(study_id)}
+    """Return the arms a final score of which is one of their code and not of the model.
+
+    Only programs of a language model are looked at.
+    """
+    arms = store.list_experiments(study_id)
+    names = {item.id: item.name for item in arms if item.author is Author.LANGUAGE_MODEL}
+    if not names:
+        return {}
     planned = _runs_until([plan_from_json(stored.document) for stored in store.list_plans(study_id)], until)
-    runs = {run.id: run for run in store.list_runs(study_id=study_id)}
+    runs = {run.id: run for run in store.list_runs(study_id=study_id) if run.experiment_id in names}
     found: dict[str, str] = {}
-    for score in store.list_evaluations(study_id=study_id, phase=FINAL):
+    for score in store.list_evaluations(run_ids=list(runs), phase=FINAL):
         run = runs[score.run_id]
         arm, problem = names[run.experiment_id], score.details.get(AUTHORSHIP, {}).get("problem")
         if problem and (arm, run.seed, run.rung) in planned:

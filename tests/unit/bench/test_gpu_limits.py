@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bench.gpu.learning import compare
 from bench.gpu.models import ModelShape, build_model, random_batch
-from bench.gpu.sampling import limit_of_memory
-from bench.gpu.training import BatchSize, products_of_step
+from bench.gpu.parts.learning import compare
+from bench.gpu.parts.sampling import limit_of_memory
+from bench.gpu.parts.training import BatchSize, products_of_step
 
 SHAPE = ModelShape(hidden=32, intermediate=64, layers=2, heads=4, key_heads=2, vocabulary=100)
 

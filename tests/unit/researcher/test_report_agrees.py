@@ -132,7 +132,7 @@ PLANTED: dict[str, Plant] = {
     "answer: p = 0": _said(r"p (?:&lt;|<) 0\.001 corrected", "p = 0.000 corrected"),
     "answer: better by nothing": _said(IT_IS, "It is better than a0: +0.000"),
     "answer: parts that are no whole": _said(r"and \+[\d.]+ by training", "and +0.100 by training"),
-    "answer: another share of failures": _said(r"runs: up to 31 % of|run: up to 31 % of", "run: up to 13 % of"),
+    "answer: another share of failures": _said(r"up to 31 % of its runs", "up to 13 % of its runs"),
     "answer: another number of calls": _said(r"at 8\.0 times the calls", "at 2.0 times the calls"),
     "answer: it spends no more": _said(r" Of a3: at 8\.0 times the calls.*? sampled tokens of the baseline\.", ""),
     "runs: another number begun": _said(r"32 runs begun", "31 runs begun"),

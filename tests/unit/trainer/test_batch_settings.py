@@ -88,7 +88,7 @@ def test_another_value_of_every_setting_that_training_reads_is_tried_here() -> N
     at_training = {name for name, setting in LIVE.items() if setting.reader is Reader.STEP}
     of_checkpoints = {"save_freq", "keep_last", "keep_best", "keep_best_metric"}
     of_evaluations = {"eval_every", "eval_episodes", "eval_timeout_s"}
-    assert OTHERS.keys() == at_training - {"total_steps"} - of_checkpoints - of_evaluations
+    assert OTHERS.keys() == at_training - {"total_steps", "guard"} - of_checkpoints - of_evaluations
 
 
 @pytest.mark.parametrize("name", OTHERS)

@@ -11,7 +11,7 @@ from statistics import median
 
 from bench.gpu.measurement import Measurement
 from bench.gpu.models import random_batch, shapes
-from bench.gpu.training import build_learner, timed_steps
+from bench.gpu.parts.training import build_learner, timed_steps
 
 WAYS = ("off", "auto")
 

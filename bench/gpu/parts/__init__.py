@@ -1,0 +1,1 @@
+"""The parts of `bench gpu`: each module measures one thing, in a process of its own."""

@@ -1,0 +1,1 @@
+"""The commands on what a server has recorded: backup, clean-up, and import into the experiments database."""

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from experiments_db import (
+    Author,
     BudgetKind,
     Experiment,
     ExperimentStatus,
@@ -177,6 +178,8 @@ class SearchedStudy:
             if counted is not None:
                 details[MANIPULATION] = {"passed": counted[0], "total": counted[1]}
             if name in by_code:
+                arm = trial.experiment
+                self.store.revise_experiment(arm.id, program_code=arm.program_code, author=Author.LANGUAGE_MODEL)
                 details[AUTHORSHIP] = Authorship(attempts=20, solved=12, told=9, by_code=8).to_json()
             self._end(run, means.get(name), details)
 

@@ -114,7 +114,7 @@ class SystemPoint:
 
 @dataclass(frozen=True, slots=True)
 class TrainingNews:
-    """What a recorder has read of a training since it last wrote, to be stored in one transaction.
+    """News of a training since the recorder last wrote, to be stored in one transaction.
 
     `rewound_to`: everything after this step is deleted first, because its weights were undone.
     """

@@ -32,6 +32,14 @@ class DatabaseSink:
     def __init__(self, store: ExperimentStore) -> None:
         self._store = store
 
+    @property
+    def place(self) -> str:
+        return self._store.location
+
+    def holds(self, key: str) -> bool:
+        """Return whether the database has a training. Raises what the store raises."""
+        return self._store.has_training(key)
+
     def write(self, update: TrainingUpdate) -> None:
         """Store an update. Raises what the store raises."""
         described = {field.name: getattr(update.training, field.name) for field in fields(update.training)}
@@ -47,7 +55,7 @@ def open_database_sink(runs: str) -> DatabaseSink:
     """Open the sink of the database in a directory of runs. Raises what `open_store` raises."""
     directory = Path(runs)
     directory.mkdir(parents=True, exist_ok=True)
-    return DatabaseSink(open_store(directory / DATABASE))
+    return DatabaseSink(open_store(directory.resolve() / DATABASE))
 
 
 def _news(training_id: str, update: TrainingUpdate) -> TrainingNews:

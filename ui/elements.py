@@ -7,14 +7,16 @@ decides for itself what it consists of.
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
+import numpy as np
+import pandas as pd
 import streamlit as st
 
 from experiments_db import Outcome, RecordNotFound, Run, RunStatus, SchemaMismatch, StoreError, StudyStatus, Verdict
-from ui import formats, queries
+from ui import charts, formats, queries
 from ui.contents import ArmScore, StudyContents, best_arm, rank_arms
 
 Color = Literal["red", "orange", "yellow", "blue", "green", "violet", "gray"]
@@ -44,6 +46,9 @@ VERDICT_COLORS: Mapping[Verdict | Outcome, Color] = {
     Outcome.REFUTED: "red",
     Outcome.UNDECIDED: "gray",
 }
+
+FIRST_METRICS = ("critic/score/mean", "actor/entropy", "actor/grad_norm", "actor/ppo_kl")
+"""The curves that are shown before the user chooses."""
 
 EXAMPLE = 'researcher start --topic "Which learning rate trains word reversal best, 1e-4, 1e-3 or 1e-2?"'
 
@@ -241,3 +246,38 @@ def run_name(arm: str, run: Run) -> str:
 
 def elapsed(contents: StudyContents) -> str:
     return formats.duration(contents.duration_s(time.time()))
+
+
+def show_curves(series: str, names: Sequence[str], read: Callable[[tuple[str, ...]], pd.DataFrame]) -> None:
+    """Show the curves that the user chooses of those with these `names`. `read` gives them as frames.curves_frame."""
+    if not names:
+        st.caption("No step has been recorded yet.")
+        return
+    first = [name for name in FIRST_METRICS if name in names] or names[:4]
+    wide, narrow, last = st.columns([5, 2, 1], vertical_alignment="bottom")
+    with wide:
+        chosen = st.multiselect("Metrics", names, default=first, key="metrics", bind="query-params")
+    with narrow:
+        weight = st.slider("Smoothing", 0.0, 0.95, 0.5, 0.05, key="smoothing", bind="query-params")
+    with last:
+        log = st.toggle("Log scale", key="log", bind="query-params")
+    points = read(tuple(chosen)).assign(series=series)
+    with st.grid(2, min_column_width=420):
+        for name in chosen:
+            with st.container(border=True, height="stretch"):
+                _show_curve(series, charts.only(points, "name", name), name, weight=weight, log=log)
+
+
+def _show_curve(series: str, curve: pd.DataFrame, name: str, *, weight: float, log: bool) -> None:
+    values = curve["value"].to_numpy(dtype=float)
+    missing, span = sum(curve["missing"].tolist()), max(curve["steps"].tolist(), default=1)
+    if not (values > (0 if log else -np.inf)).any():
+        st.markdown(f"**{formats.plain(name)}**")
+        st.caption("There is no value to draw.")
+    else:
+        chart = charts.curves(curve, title=formats.printable(name), weight=weight, order=[series], log=log)
+        st.altair_chart(chart, alt=f"{name} over steps")
+    if span > 1:
+        st.caption(f"Each point is the mean of up to {span} steps.")
+    if missing:
+        st.caption(f":red[{formats.count(missing, 'step')}] without a finite value")

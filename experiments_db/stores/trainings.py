@@ -99,6 +99,11 @@ class TrainingStore(StoreBase):
             session.flush()
             return to_record(RecordedTraining, row)
 
+    def has_training(self, key: str) -> bool:
+        """Return whether a training of this key is recorded."""
+        with self._read() as session:
+            return find_by(session, TrainingRow, key=key) is not None
+
     def list_trainings(self, *, limit: int | None = None, offset: int = 0) -> list[RecordedTraining]:
         """Return trainings, the newest first."""
         statement = select(TrainingRow).order_by(TrainingRow.begun_at.desc(), TrainingRow.id.desc())

@@ -46,7 +46,7 @@ SLOW_ATTEMPT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class _Tried:
-    """What a program is tried with: a job, whose base weights answer, and the reference of an environment."""
+    """The setting of a trial: a job, whose base weights answer, and the reference of an environment."""
 
     job: Mapping[str, Any]
     environment: str

@@ -217,7 +217,7 @@ class AttemptNotes:
 
 
 class AsyncAttemptNotes:
-    """The same interface for coroutines, without effect: the runner calls functions in threads only."""
+    """Notes of attempts for coroutines, without effect: the runner calls functions in threads only."""
 
     def begun(self, leases: Leases, episode_id: str, abort: object) -> None:
         return

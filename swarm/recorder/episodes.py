@@ -6,18 +6,21 @@ and one of a group without a signal. Of a long training only some steps are look
 
 from __future__ import annotations
 
+import logging
 import random
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, cast
 
+from swarm.errors import EngineFailure, LedgerError
 from swarm.ledger import EpisodeRow, queries
 from swarm.model_path import read_tokenizer, resolve_model
 from swarm.sinks import ChosenEpisode, TrainingDescription
 from swarm.sinks.base import ChosenAs
 from swarm.tracker.merge import merge
 from swarm.types import Sample
+
+logger = logging.getLogger(__name__)
 
 EVERY_STEP_UP_TO = 100
 """Steps of which each is looked at. Beyond, one of ten is, and beyond ten times as many, one of a hundred."""
@@ -50,8 +53,13 @@ class EpisodeChooser:
             " AND b.step = ? AND b.state = 'trained' AND e.reward IS NOT NULL ORDER BY e.number",
             (job_id, step),
         ).fetchall()
-        chosen = choose_by_rule([queries.to_episode(row) for row in rows], random.Random(f"{training.key} {step}"))
-        return [self._keep(connection, training, step, row, chosen_as) for chosen_as, row in chosen.items()]
+        try:
+            chosen = choose_by_rule([queries.to_episode(row) for row in rows], random.Random(f"{training.key} {step}"))
+            return [self._keep(connection, training, step, row, chosen_as) for chosen_as, row in chosen.items()]
+        except (LedgerError, ValueError) as error:
+            # A damaged row, or turns that were deleted: the curves are recorded all the same.
+            logger.warning("no episodes of step %d of %s are kept: %s", step, training.key, error)
+            return []
 
     def _keep(
         self,
@@ -126,10 +134,8 @@ def _columns(sample: Sample, texts: TokenTexts) -> Mapping[str, Any]:
 
 def _read_texts(model: str) -> TokenTexts:
     """Return a function that gives each token's text. Without the model's files the texts are empty."""
-    from swarm.errors import EngineFailure
-
     try:
-        tokenizer = read_tokenizer(resolve_model(str(Path(model)) if Path(model).exists() else model))
+        tokenizer = read_tokenizer(resolve_model(model))
     except EngineFailure:
         return lambda ids: [""] * len(ids)
     known: dict[int, str] = {}

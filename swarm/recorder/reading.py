@@ -27,10 +27,11 @@ REWOUND, STARTED = "weights.rewound", "job.started"
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far the trainings of a ledger were recorded: the job that was read last, its last step, score and event.
+    """The place in a ledger up to which it was recorded: the job that was read last, its last step, score and event.
 
-    `scored_at` is the end of the last evaluation that was read, in seconds since the epoch. `closed` is the last job
-    that was read to its end after a later one had begun.
+    `key` is the training that was read last, or empty before the first. `scored_at` is the end of the last evaluation
+    that was read, in seconds since the epoch. `closed` is the last job that was read to its end after a later one had
+    begun.
     """
 
     job_id: int = 0
@@ -38,6 +39,7 @@ class Position:
     step: int = 0
     scored_at: float = 0.0
     event: int = 0
+    key: str = ""
 
 
 class LedgerReader:
@@ -61,12 +63,14 @@ class LedgerReader:
             return self._next(connection, position)
 
     def _next(self, connection: sqlite3.Connection, position: Position) -> tuple[TrainingUpdate, Position] | None:
+        if not _is_of(connection, position):
+            position = Position()
         job_ids = [row[0] for row in connection.execute("SELECT job_id FROM jobs ORDER BY job_id")]
         for job_id in job_ids:
             if job_id < position.job_id:
                 continue
             is_last = job_id == job_ids[-1]
-            begun = Position(job_id, position.closed, event=position.event)
+            begun = Position(job_id, position.closed, event=position.event, key=position.key)
             start = position if job_id == position.job_id else begun
             update, after = self._update(connection, job_id, start, is_last=is_last)
             if after == start and not is_last:
@@ -84,7 +88,8 @@ class LedgerReader:
         rewound_to = min(rewinds, default=None)
         after = start.step if rewound_to is None else min(start.step, rewound_to)
         steps = list(_steps(connection, job_id, after))
-        scores = list(_scores(connection, job_id, start.scored_at))
+        # The sink deletes the scores beyond a rewind, also newer ones if the event is read late.
+        scores = list(_scores(connection, job_id, start.scored_at if rewound_to is None else 0.0))
         training = describe(connection, job_id, is_last=is_last)
         episodes = tuple(
             episode for step in steps for episode in self._chooser.choose(connection, training, job_id, step.step)
@@ -93,7 +98,14 @@ class LedgerReader:
         last_step = steps[-1].step if steps else after
         scored_at = max((score.at for score in scores), default=start.scored_at)
         last_event = events[-1].number if events else start.event
-        return update, Position(job_id, start.closed, last_step, scored_at, last_event)
+        return update, Position(job_id, start.closed, last_step, scored_at, last_event, training.key)
+
+
+def _is_of(connection: sqlite3.Connection, position: Position) -> bool:
+    """Return whether this ledger was read up to a position: it is not another one, nor an older copy of the same."""
+    ledger_id = connection.execute("SELECT ledger_id FROM marks").fetchone()[0]
+    newest = connection.execute("SELECT coalesce(max(event_id), 0) FROM events").fetchone()[0]
+    return position.key.startswith(f"{ledger_id}-") and newest >= position.event
 
 
 def describe(connection: sqlite3.Connection, job_id: int, *, is_last: bool) -> TrainingDescription:

@@ -6,6 +6,7 @@ recording that is killed repeats its last update and loses none.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import sqlite3
@@ -34,8 +35,10 @@ class Recording:
         self._reader = reader
         self._name = name
         self._sink = sink
-        self._file = home / FOLDER / f"{name}.json"
+        place = hashlib.sha256(sink.place.encode()).hexdigest()[:12]
+        self._file = home / FOLDER / f"{name}-{place}.json"
         self._position = _read_position(self._file)
+        self._is_checked = False
         self._readings: list[SystemReading] = []
         self.failure: str | None = None
         """The reason why the last call did not write everything."""
@@ -55,10 +58,13 @@ class Recording:
             except sqlite3.Error as error:
                 self._note(f"the ledger cannot be read just now: {error}")
                 return False
-            if found is None:
-                return True
-            update, after = found
             try:
+                if not self._is_checked and not self._holds_what_it_had():
+                    self._position = Position()
+                    continue
+                if found is None:
+                    return True
+                update, after = found
                 self._sink.write(replace(update, system=tuple(self._readings)))
             except Exception as error:  # noqa: BLE001 - the boundary: a failure of a tracker is logged
                 # A tracker may raise anything; its failure must not end the recording into it.
@@ -69,6 +75,11 @@ class Recording:
             self.steps += len(update.steps)
             self._position = after
             _write_position(self._file, after)
+
+    def _holds_what_it_had(self) -> bool:
+        """Return whether the sink still has the training that was written last. A sink that lost it is filled anew."""
+        self._is_checked = True
+        return not self._position.key or self._sink.holds(self._position.key)
 
     def _note(self, failure: str) -> None:
         if failure != self.failure:

@@ -31,7 +31,7 @@ ALL_STEPS = 2**31
 
 @dataclass(frozen=True, slots=True)
 class GuardHistory:
-    """What the guard of a run has done so far, as the events of the run tell it.
+    """The actions of the guard of a run so far, as the events of the run tell them.
 
     `answered_step` is the step of the newest fault with an answer. `end` is the step at which the guard ended the
     training, with the `reason`. `newest` is the newest event of the guard.
@@ -65,7 +65,7 @@ class GuardHistory:
 
 @dataclass(frozen=True, slots=True)
 class GuardAction:
-    """What follows from a fault: an event of the `kind` with the `detail`, and further changes of the job.
+    """The answer to a fault: an event of the `kind` with the `detail`, and further changes of the job.
 
     The training goes on, or ends, at the step `back_to`. It stays where it is if `back_to` is None.
     """

@@ -171,7 +171,7 @@ class DiskView(Body):
 
 
 class GuardView(Body):
-    """What the guard of the run found and did last.
+    """The last fault that the guard of the run found, and its answer.
 
     `fault` is the kind of the fault that showed at `step`. `good_step` is the newest step whose weights were good
     before it, or null if they never were. `back_to` is the step at which the training went on or ended, or null if it

@@ -123,6 +123,15 @@ class TrainingUpdate:
 class Sink(Protocol):
     """A place that trainings are recorded in. It is used by one thread. Its methods raise whatever its library does."""
 
+    @property
+    def place(self) -> str:
+        """The name of the place, such as the path of a file. How far it was recorded is kept for each place."""
+        ...
+
+    def holds(self, key: str) -> bool:
+        """Return whether a training is recorded there. If one is lost, the ledger is recorded anew."""
+        ...
+
     def write(self, update: TrainingUpdate) -> None:
         """Store an update, whole or not at all as far as the place can."""
         ...

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+import sqlite3
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -107,18 +110,59 @@ def test_the_next_job_of_a_server_is_another_training_and_the_first_one_is_said_
     assert statuses == ["REPLACED"]
 
 
-def test_a_ledger_that_nobody_recorded_is_imported_once(tmp_path: Path) -> None:
-    with server_processes(tmp_path) as make:
+@pytest.fixture(scope="module")
+def unrecorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The home of a server that recorded nothing and has ended, with a training of three steps."""
+    directory = tmp_path_factory.mktemp("unrecorded")
+    with server_processes(directory) as make:
         process = make()
-        train(process, last=2)
-        home = process.home
-    assert not (tmp_path / "runs").exists()
-    done = run_swarm("import", str(home), SWARM_RECORD=str(tmp_path / "runs"))
-    assert done.exit_code == 0 and "2 new steps" in done.stderr, done.output
-    assert "0 new steps" in run_swarm("import", str(home), SWARM_RECORD=str(tmp_path / "runs")).stderr
-    training = recorded(tmp_path, step=2)
+        train(process, last=3)
+        return process.home
+
+
+@pytest.fixture
+def home(unrecorded: Path, tmp_path: Path) -> Path:
+    """A copy of that home."""
+    return Path(shutil.copytree(unrecorded, tmp_path / "home"))
+
+
+def import_into(runs: Path, home: Path) -> str:
+    done = run_swarm("import", str(home), SWARM_RECORD=str(runs))
+    assert done.exit_code == 0, done.output
+    return done.stderr
+
+
+def steps_in(runs: Path) -> list[int]:
+    with open_store(runs / "research.db", read_only=True) as store:
+        [training] = store.list_trainings()
+        return [step for step, _ in rewards(store, training.id)]
+
+
+def test_a_ledger_is_imported_once_into_each_place_and_again_where_it_was_lost(home: Path, tmp_path: Path) -> None:
+    assert "3 new steps" in import_into(tmp_path / "a", home) and "0 new steps" in import_into(tmp_path / "a", home)
+    assert "3 new steps" in import_into(tmp_path / "b", home)
+    shutil.rmtree(tmp_path / "a")
+    assert "3 new steps" in import_into(tmp_path / "a", home)
+    assert steps_in(tmp_path / "a") == steps_in(tmp_path / "b") == [1, 2, 3]
+
+
+def test_another_ledger_in_the_same_home_is_recorded_from_its_start(home: Path, tmp_path: Path) -> None:
+    import_into(tmp_path / "runs", home)
+    with closing(sqlite3.connect(home / "ledger.db")) as ledger, ledger:
+        ledger.execute("UPDATE marks SET ledger_id = 'another'")
+    assert "3 new steps" in import_into(tmp_path / "runs", home)
     with open_store(tmp_path / "runs" / "research.db", read_only=True) as store:
-        assert [step for step, _ in rewards(store, training.id)] == [1, 2]
+        assert len(store.list_trainings()) == 2
+
+
+def test_a_damaged_episode_costs_its_step_the_episodes_and_nothing_else(home: Path, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(home / "ledger.db")) as ledger, ledger:
+        ledger.execute("UPDATE episodes SET reward = 0.3 WHERE number = 1")
+    import_into(tmp_path / "runs", home)
+    assert steps_in(tmp_path / "runs") == [1, 2, 3]
+    with open_store(tmp_path / "runs" / "research.db", read_only=True) as store:
+        [training] = store.list_trainings()
+        assert {item.step for item in store.list_trained_episodes(training.id)} == {2, 3}
 
 
 def test_a_directory_without_a_ledger_is_refused_by_name(tmp_path: Path) -> None:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 
-import numpy as np
 import pandas as pd
 import streamlit as st
 
 from experiments_db import EpisodeSummary, Experiment, RecordNotFound, Run
-from ui import charts, differences, elements, episode_view, formats, queries, study_files
+from ui import differences, elements, episode_view, formats, queries, study_files
 from ui.contents import BASE, FINAL, TEST, StudyContents
 
 REFRESH = "3s"
-FIRST_METRICS = ("critic/score/mean", "actor/entropy", "actor/grad_norm", "actor/ppo_kl")
 
 
 def choose_run() -> Run | None:
@@ -87,37 +85,7 @@ def show_figures(contents: StudyContents, run: Run) -> None:
 
 def show_curves(run: Run) -> None:
     names = queries.metric_names(elements.database(), (run.id,))
-    if not names:
-        st.caption("No step has been recorded yet.")
-        return
-    first = [name for name in FIRST_METRICS if name in names] or names[:4]
-    wide, narrow, last = st.columns([5, 2, 1], vertical_alignment="bottom")
-    with wide:
-        chosen = st.multiselect("Metrics", names, default=first, key="metrics", bind="query-params")
-    with narrow:
-        weight = st.slider("Smoothing", 0.0, 0.95, 0.5, 0.05, key="smoothing", bind="query-params")
-    with last:
-        log = st.toggle("Log scale", key="log", bind="query-params")
-    points = queries.curves(elements.database(), run.id, tuple(chosen)).assign(series=run.id)
-    with st.grid(2, min_column_width=420):
-        for name in chosen:
-            with st.container(border=True, height="stretch"):
-                show_curve(run, charts.only(points, "name", name), name, weight=weight, log=log)
-
-
-def show_curve(run: Run, curve: pd.DataFrame, name: str, *, weight: float, log: bool) -> None:
-    values = curve["value"].to_numpy(dtype=float)
-    missing, span = sum(curve["missing"].tolist()), max(curve["steps"].tolist(), default=1)
-    if not (values > (0 if log else -np.inf)).any():
-        st.markdown(f"**{formats.plain(name)}**")
-        st.caption("There is no value to draw.")
-    else:
-        chart = charts.curves(curve, title=formats.printable(name), weight=weight, order=[run.id], log=log)
-        st.altair_chart(chart, alt=f"{name} over steps")
-    if span > 1:
-        st.caption(f"Each point is the mean of up to {span} steps.")
-    if missing:
-        st.caption(f":red[{formats.count(missing, 'step')}] without a finite value")
+    elements.show_curves(run.id, names, partial(queries.curves, elements.database(), run.id))
 
 
 def show_config(contents: StudyContents, run: Run, arm: Experiment) -> None:

@@ -13,7 +13,6 @@ from ui import charts, elements, episode_view, formats, queries
 
 REFRESH = "3s"
 OVER = frozenset({"COMPLETE", "REPLACED", "FAILED", "OFFLINE"})
-FIRST_METRICS = ("critic/score/mean", "actor/entropy", "actor/grad_norm", "actor/ppo_kl")
 COLORS = {"COMPLETE": "green", "FAILED": "red", "OFFLINE": "gray", "REPLACED": "gray"}
 
 
@@ -66,24 +65,8 @@ def until(training: RecordedTraining) -> float:
 
 def show_curves(training: RecordedTraining) -> None:
     names = queries.training_metric_names(elements.database(), (training.id,))
-    if not names:
-        st.caption("No step has been recorded yet.")
-        return
-    first = [name for name in FIRST_METRICS if name in names] or names[:4]
-    wide, narrow, last = st.columns([5, 2, 1], vertical_alignment="bottom")
-    with wide:
-        chosen = st.multiselect("Metrics", names, default=first, key="metrics", bind="query-params")
-    with narrow:
-        weight = st.slider("Smoothing", 0.0, 0.95, 0.5, 0.05, key="smoothing", bind="query-params")
-    with last:
-        log = st.toggle("Log scale", key="log", bind="query-params")
-    points = queries.training_curves(elements.database(), (training.id,), tuple(chosen)).assign(series=training.id)
-    with st.grid(2, min_column_width=420):
-        for name in chosen:
-            with st.container(border=True, height="stretch"):
-                curve = charts.only(points, "name", name)
-                chart = charts.curves(curve, title=formats.printable(name), weight=weight, order=[training.id], log=log)
-                st.altair_chart(chart, alt=f"{name} over steps")
+    read = partial(queries.training_curves, elements.database(), (training.id,))
+    elements.show_curves(training.id, names, read)
 
 
 def show_scores(training: RecordedTraining) -> None:

@@ -16,7 +16,7 @@ import typer
 
 from swarm.cli.failures import failures_in_one_line
 from swarm.cli.options import RecordOption, runs_directory
-from swarm.errors import LedgerError, NotFound
+from swarm.errors import LedgerError, LedgerInUse, NotFound
 
 logger = logging.getLogger(__name__)
 
@@ -68,8 +68,19 @@ def import_ledger(
         sink = open_sink(SINK, str(runs))
         try:
             recording = Recording(LedgerReader(home / LEDGER, EpisodeChooser()), SINK, sink, home)
-            if not recording.catch_up(is_served=False):
+            if not recording.catch_up(is_served=_is_served(home / LEDGER)):
                 raise LedgerError(f"{home / LEDGER} was not recorded as a whole: {recording.failure}")
         finally:
             sink.close()
         typer.echo(f"{recording.steps} new steps of {home} are recorded in {runs}", err=True)
+
+
+def _is_served(ledger: Path) -> bool:
+    """Return whether a server writes to the ledger. Only a ledger at rest may be read without its log."""
+    from swarm.ledger.database import hold_lock
+
+    try:
+        hold_lock(ledger).close()
+    except LedgerInUse:
+        return True
+    return False

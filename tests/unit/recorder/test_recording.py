@@ -27,16 +27,21 @@ class Ledger:
         step = position.step + 1
         if step > 3:
             return None
-        return TrainingUpdate(TRAINING, steps=(FinishedStep(step, step, 0.0, {}),)), Position(1, step=step)
+        return TrainingUpdate(TRAINING, steps=(FinishedStep(step, step, 0.0, {}),)), Position(1, step=step, key="k-1")
 
 
 class FailingSink:
     """A sink that fails at its second write, once."""
 
+    place = "here"
+
     def __init__(self) -> None:
         self.steps: list[int] = []
         self.readings: list[SystemReading] = []
         self.is_failing = True
+
+    def holds(self, key: str) -> bool:
+        return bool(self.steps)
 
     def write(self, update: TrainingUpdate) -> None:
         if self.is_failing and len(self.steps) == 1:
@@ -55,6 +60,14 @@ def test_what_a_sink_failed_to_store_is_written_at_the_next_call_and_nothing_twi
     assert recording.catch_up() and sink.steps == [1, 2, 3] and recording.failure is None
     assert Recording(Ledger(), "failing", sink, tmp_path).catch_up() and sink.steps == [1, 2, 3]
     assert Recording(Ledger(), "another", sink, tmp_path).catch_up() and sink.steps == [1, 2, 3, 1, 2, 3]
+
+
+def test_a_sink_that_lost_its_trainings_is_filled_anew_and_each_place_from_the_start(tmp_path: Path) -> None:
+    first, emptied, elsewhere = FailingSink(), FailingSink(), FailingSink()
+    first.is_failing = emptied.is_failing = elsewhere.is_failing = False
+    elsewhere.place = "there"
+    for sink in (first, emptied, elsewhere):
+        assert Recording(Ledger(), "failing", sink, tmp_path).catch_up() and sink.steps == [1, 2, 3]
 
 
 def test_readings_wait_for_an_update_and_for_a_sink_that_fails(tmp_path: Path) -> None:

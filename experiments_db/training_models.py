@@ -35,8 +35,6 @@ class TrainingRow(Base):
     step: Mapped[int]
     begun_at: Mapped[float] = mapped_column(index=True)
     updated_at: Mapped[float]
-    tags: Mapped[list[Any]]
-    note: Mapped[str]
 
 
 class TrainingPointRow(Base):

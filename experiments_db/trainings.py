@@ -18,7 +18,7 @@ class RecordedTraining:
 
     `key` names it wherever it is recorded. `status` is the state of the server's engine, or "REPLACED" once another
     training has begun there. `step` is the last one trained. `changes` are the settings that changed while it ran, by
-    the first step that they applied to. `tags` and `note` are the user's.
+    the first step that they applied to.
     """
 
     id: str
@@ -36,8 +36,6 @@ class RecordedTraining:
     step: int
     begun_at: float
     updated_at: float
-    tags: tuple[str, ...] = ()
-    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ class TrainingStore(StoreBase):
         step: int,
         begun_at: float,
     ) -> RecordedTraining:
-        """Store a training, or its new state if the key is known. Tags and note stay."""
+        """Store a training, or its new state if the key is known."""
         now = self._clock()
         values: dict[str, Any] = {
             "key": key, "project": project, "experiment": experiment, "model": model, "engine": engine,
@@ -69,7 +69,7 @@ class TrainingStore(StoreBase):
             "status": status, "reason": reason, "step": step, "begun_at": begun_at, "updated_at": now,
         }  # fmt: skip
         with self._write() as session:
-            new: dict[str, Any] = {"id": new_id("training", now), "tags": [], "note": ""}
+            new = {"id": new_id("training", now)}
             insert_rows(session, TrainingRow, [values | new], key=("key",), replace=tuple(values))
             return to_record(RecordedTraining, get_by(session, TrainingRow, key=key))
 
@@ -89,16 +89,6 @@ class TrainingStore(StoreBase):
             ]
             insert_rows(session, TrainedEpisodeRow, rows, key=("training_id", "episode_id"))
 
-    def describe_training(self, training_id: str, *, tags: Sequence[str], note: str) -> RecordedTraining:
-        """Replace the tags and the note of a training. Raises RecordNotFound, InvalidRecord for a blank tag."""
-        if any(not tag.strip() for tag in tags):
-            raise InvalidRecord("a tag must not be empty")
-        with self._write() as session:
-            row = require(session, TrainingRow, training_id, "training", lock=True)
-            row.tags, row.note = list(dict.fromkeys(tags)), note
-            session.flush()
-            return to_record(RecordedTraining, row)
-
     def has_training(self, key: str) -> bool:
         """Return whether a training of this key is recorded."""
         with self._read() as session:
@@ -113,12 +103,6 @@ class TrainingStore(StoreBase):
         """Return a training. Raises RecordNotFound."""
         with self._read() as session:
             return to_record(RecordedTraining, require(session, TrainingRow, training_id, "training"))
-
-    def find_training(self, launch_key: str) -> RecordedTraining | None:
-        """Return the training that was started under a key, such as that of a study's run."""
-        with self._read() as session:
-            row = find_by(session, TrainingRow, launch_key=launch_key)
-            return None if row is None else to_record(RecordedTraining, row)
 
     def training_metric_names(self, training_ids: Collection[str]) -> list[str]:
         """Return the names of the curves that any of these trainings has, sorted."""

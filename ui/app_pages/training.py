@@ -31,14 +31,11 @@ def choose_training() -> RecordedTraining | None:
 def show_head(training: RecordedTraining) -> None:
     st.title(formats.plain(f"{training.project}/{training.experiment}"), anchor=False)
     facts = [f":{COLORS.get(training.status, 'blue')}-badge[{training.status.lower()}]"]
-    facts += [f":violet-badge[{formats.plain(tag)}]" for tag in training.tags]
     if training.reason:
         facts.append(formats.plain(formats.shortened(training.reason, 300)))
     facts += [f"on {formats.plain(training.model)}", f"begun {formats.moment(training.begun_at)}"]
     facts.append(formats.name(training.home))
     elements.show_facts(*facts)
-    if training.note:
-        st.markdown(formats.plain(training.note))
 
 
 def show_figures(training: RecordedTraining) -> None:

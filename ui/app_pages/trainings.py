@@ -31,8 +31,6 @@ def table_of(trainings: list[RecordedTraining]) -> pd.DataFrame:
                 "Reward": metrics.get(training.id, {}).get(REWARD),
                 "Held-out score": metrics.get(training.id, {}).get(HELD_OUT),
                 "Model": formats.printable(training.model),
-                "Tags": list(training.tags),
-                "Note": formats.printable(training.note),
                 "Begun (UTC)": formats.moment(training.begun_at),
                 "Home": formats.printable(training.home),
             }
@@ -42,16 +40,17 @@ def table_of(trainings: list[RecordedTraining]) -> pd.DataFrame:
 
 
 def filter_trainings(trainings: list[RecordedTraining]) -> list[RecordedTraining]:
-    """Return the trainings with the text that the user types in their name, model, status, tags or settings."""
-    text = st.text_input("Filter", placeholder="name, model, tag or setting=value", key="filter", bind="query-params")
+    """Return the trainings with the text that the user types in their name, model, status or settings."""
+    text = st.text_input(
+        "Filter", placeholder="name, model, status or setting=value", key="filter", bind="query-params"
+    )
     words = text.lower().split()
     return [training for training in trainings if all(word in _text_of(training) for word in words)]
 
 
 def _text_of(training: RecordedTraining) -> str:
     settings = " ".join(f"{name}={formats.setting(value)}" for name, value in training.settings.items())
-    tags = " ".join(training.tags)
-    return f"{name_of(training)} {training.model} {training.status} {tags} {training.note} {settings}".lower()
+    return f"{name_of(training)} {training.model} {training.status} {settings}".lower()
 
 
 def show_curves(chosen: list[RecordedTraining]) -> None:

@@ -98,16 +98,11 @@ def test_without_a_recorded_training_the_pages_say_so(open_page: OpenPage, tmp_p
     assert not shown.exception and "recorded a training" in words(shown)
 
 
-def test_a_note_and_tags_stay_when_the_training_goes_on(trainings) -> None:
+def test_a_rewind_deletes_what_came_after_its_step(trainings) -> None:
     path, ids = trainings
     with open_store(path) as store:
-        store.describe_training(ids["full"], tags=["paper", "paper"], note="the good one")
-        known = store.get_training(ids["full"])
-        store.record_training(
-            known.key, project="p", experiment="full", model="nano", engine="local", settings={}, changes={},
-            home="/", launch_key=None, status="COMPLETE", reason=None, step=40, begun_at=1.0,
-        )  # fmt: skip
-        again = store.get_training(ids["full"])
-        assert (again.tags, again.note, again.status) == (("paper",), "the good one", "COMPLETE")
         store.add_to_training(ids["full"], TrainingNews(rewound_to=1))
         assert store.list_trained_episodes(ids["full"]) == [] and store.list_training_scores([ids["full"]]) == []
+        assert [span.last_step for span in store.sample_training_metrics([ids["full"]], ["actor/entropy"], most=9)] == [
+            1
+        ]

@@ -41,9 +41,7 @@ def table_of(trainings: list[RecordedTraining]) -> pd.DataFrame:
 
 def filter_trainings(trainings: list[RecordedTraining]) -> list[RecordedTraining]:
     """Return the trainings with the text that the user types in their name, model, status or settings."""
-    text = st.text_input(
-        "Filter", placeholder="name, status or setting=value", key="filter", bind="query-params"
-    )
+    text = st.text_input("Filter", placeholder="name, status or setting=value", key="filter", bind="query-params")
     words = text.lower().split()
     return [training for training in trainings if all(word in _text_of(training) for word in words)]
 

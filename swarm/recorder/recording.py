@@ -37,7 +37,7 @@ class Recording:
         self._sink = sink
         place = hashlib.sha256(sink.place.encode()).hexdigest()[:12]
         self._file = home / FOLDER / f"{name}-{place}.json"
-        self._position = _read_position(self._file)
+        self._position: Position = _read_position(self._file)
         self._is_checked = False
         self._readings: list[SystemReading] = []
         self.failure: str | None = None

@@ -80,6 +80,8 @@ class TrainLoop:
     _interrupted: asyncio.Event = field(default_factory=asyncio.Event)
     _look_again: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when there may be new steps to do."""
+    _guarded_step: int | None = None
+    """The step whose weights the guard has looked at."""
     _failures: int = 0
     _unsaved_s: float = 0.0
     _save_s: float = 0.0
@@ -95,11 +97,12 @@ class TrainLoop:
         """
         self._interrupted.clear()
         # The server may have died between a step and what follows from its fault.
+        self._guarded_step = None
         self._look_again.set()
         while not self._interrupted.is_set():
             await self._until_due()
             async with self.turn:
-                if self.lifecycle.state in RESTING:
+                if self.lifecycle.state in RESTING and self.lifecycle.weights.step != self._guarded_step:
                     await self._follow_guard(go_back)
                 await self._rest_anew_if_changed()
                 if self._may_take_batch and not self._interrupted.is_set():
@@ -253,6 +256,7 @@ class TrainLoop:
         """Return whether the loop will go back to weights that can be sampled from, as the guard decides."""
         is_repaired = self.guard.takes_up(error, self.lifecycle.weights.step)
         if is_repaired:
+            self._guarded_step = None
             self._look_again.set()
         return is_repaired
 
@@ -369,7 +373,8 @@ class TrainLoop:
 
     async def _follow_guard(self, go_back: GoBack) -> bool:
         """Do what follows from a fault at the present step, if there is one. Return whether the weights changed."""
-        answer = await self.guard.answer(self.lifecycle.weights.step)
+        self._guarded_step = self.lifecycle.weights.step
+        answer = await self.guard.answer(self._guarded_step)
         if answer is None:
             return False
 

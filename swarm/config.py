@@ -23,6 +23,8 @@ from swarm.job import first_line, first_location
 
 LEDGER = "ledger.db"
 """The name of the ledger in a server's home."""
+WORKER_LOG = "worker.log"
+"""The name of the local worker's log in a server's home."""
 
 BOOT_TIMEOUT_S = {"local": 120.0, "fake": 120.0, "verl": 1800.0}
 """The longest time that each engine may take to boot. With verl, many processes on many hosts may read a large model

@@ -134,6 +134,10 @@ class Backends:
             param="n_gpu",
         )
 
+    async def warm_up(self) -> None:
+        """Start the local worker before a job needs it, and return at once."""
+        await self._worker.start()
+
     async def close(self) -> None:
         await self._worker.stop()
 

@@ -38,6 +38,7 @@ from swarm.errors import (
 )
 
 if TYPE_CHECKING:
+    from swarm.config import ServerConfig
     from swarm.job import TrainJob
 
 app = typer.Typer(help="Reinforcement learning for LLM agents as a service.", no_args_is_help=True)
@@ -109,6 +110,9 @@ def start(
     ] = None,
     record: RecordOption = None,
     no_record: NoRecordOption = False,
+    warm_up: Annotated[
+        bool, typer.Option("--warm-up", help="Load the libraries of the local engine now, before a job comes.")
+    ] = False,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
@@ -132,33 +136,58 @@ def start(
         _configure_logging(verbose)
         import uvloop
 
-        from swarm.processes.imports import collect_rarely, keep_torch_out, plain_httpx
+        from swarm.processes.imports import collect_rarely, keep_torch_out
 
         keep_torch_out()
         collect_rarely()
-        with plain_httpx():
-            from swarm.server.http import serve
-
         recorded_in = None if no_record else runs_directory(record)
+        is_local = train_job is not None and train_job.chosen_engine == "local"
         with ExitStack() as listed, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             announcement = _Announcement(
                 config.home, listed, recorded_in, as_json=as_json, has_job=train_job is not None
             )
             ended_by = runner.run(
-                serve(
-                    config,
-                    train_job,
-                    announcement.make,
-                    resume=not no_resume,
-                    on_resume=announcement.note_resumed,
-                    new_ledger=new_ledger,
-                )
+                _serve(config, train_job, announcement, not no_resume, new_ledger, warm_up or is_local)
             )
         if ended_by is not None:
             # Everything is closed, so the process now dies by the signal, as its sender expects. uvloop has left its
             # own handlers in place, so the default handler is set first.
             signal.signal(ended_by, signal.SIG_DFL if ended_by is signal.SIGTERM else signal.default_int_handler)
             signal.raise_signal(ended_by)
+
+
+async def _serve(
+    config: ServerConfig,
+    job: TrainJob | None,
+    announcement: _Announcement,
+    resume: bool,
+    new_ledger: bool,
+    warm_up: bool,
+) -> signal.Signals | None:
+    """Serve until a stop. The local worker imports its libraries while this process imports those of the server."""
+    from swarm.config import WORKER_LOG
+    from swarm.processes.imports import plain_httpx
+
+    with plain_httpx():
+        from swarm.backends.base import Backends
+
+        backends = Backends(config, config.home / WORKER_LOG)
+        if warm_up:
+            await backends.warm_up()
+        try:
+            from swarm.server.http import serve
+
+            return await serve(
+                config,
+                job,
+                announcement.make,
+                resume=resume,
+                on_resume=announcement.note_resumed,
+                new_ledger=new_ledger,
+                build_backends=lambda _config, _log_path: backends,
+            )
+        finally:
+            await backends.close()
 
 
 class _Announcement:

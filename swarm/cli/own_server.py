@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from swarm.errors import EngineFailure
 
 if TYPE_CHECKING:
+    from swarm.job import TrainJob
     from swarm.processes.child import Child
 
 START_TIMEOUT_S = 120.0
@@ -33,10 +34,11 @@ ANNOUNCEMENT = "stdout.log"
 
 
 @contextmanager
-def server_at(url: str | None, home: Path, *, no_record: bool = True) -> Generator[str]:
+def server_at(url: str | None, home: Path, job: TrainJob | None = None, *, no_record: bool = True) -> Generator[str]:
     """Yield `url`, or without one the address of a new server that runs in `home` until the context ends.
 
-    With `no_record` the new server records its trainings nowhere but in its ledger.
+    The new server prepares for the engine of `job`, which it is about to get. With `no_record` it records its trainings
+    nowhere but in its ledger.
 
     Raise EngineFailure if the new server does not start, LedgerInUse if another server runs in `home`.
     """
@@ -55,6 +57,7 @@ def server_at(url: str | None, home: Path, *, no_record: bool = True) -> Generat
         raise EngineFailure(f"the server of this run cannot use {home}: {error.strerror}") from error
     command = [sys.executable, "-m", "swarm.cli", "start", "--port", "0", "--home", str(home), "--json"]
     command += ["--no-record"] if no_record else []
+    command += ["--warm-up"] if job is not None and job.chosen_engine == "local" else []
     child = Child(command, env=dict(os.environ), cwd=Path.cwd(), out=out, errors=errors)
     try:
         try:

@@ -1,7 +1,9 @@
 """The rules that tell from the metrics of a training's steps that it is not worth going on."""
 
 from swarm.guard.limits import MetricLimits as MetricLimits
+from swarm.guard.metrics import AGREEMENT as AGREEMENT
 from swarm.guard.metrics import ENTROPY as ENTROPY
+from swarm.guard.metrics import GRADED_GROUPS as GRADED_GROUPS
 from swarm.guard.metrics import GROUPS as GROUPS
 from swarm.guard.metrics import KL as KL
 from swarm.guard.metrics import REWARD as REWARD

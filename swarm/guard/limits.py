@@ -34,6 +34,8 @@ class MetricLimits:
     gap_*: from the first to the last `window` steps the training reward rose by at least `rise` standard
     deviations of an episode's reward, while the success rate fell by at least `fall`. The program's reward is then
     learned at the cost of the task.
+    contrary_*: in the newest `steps` or more, with at least `groups` graded groups, the correlation of reward and
+    success is at most `correlation`. The reward then teaches to fail.
     """
 
     windows: tuple[int, ...] = (3, 5, 10, 20)
@@ -51,6 +53,9 @@ class MetricLimits:
     entropy_fraction: float = 0.01
     gap_rise: float = 1.0
     gap_fall: float = 0.1
+    contrary_steps: int = 3
+    contrary_groups: int = 12
+    contrary_correlation: float = -0.5
 
     def learned_from(self, healthy: Iterable[Sequence[StepMetrics]]) -> Self:
         """Return limits that are wider where healthy runs came close to these; each run is given as its steps in order.

@@ -12,6 +12,8 @@ from statistics import fmean
 REWARD, SPREAD = "critic/score/mean", "critic/score/std"
 SUCCESS = "batch/success_rate"
 """Share of the batch's episodes that the environment counts as solved, whatever their reward in training."""
+AGREEMENT, GRADED_GROUPS = "batch/reward_success_correlation", "batch/graded_groups"
+"""The correlation of return and success within groups, and the number of groups in which both differ."""
 ENTROPY, KL = "actor/entropy", "actor/ppo_kl"
 GROUPS, SILENT_GROUPS = "rollout/groups", "rollout/groups_zero_advantage"
 """The number of groups in a batch, and of those whose advantages are all zero, which teach nothing."""
@@ -19,7 +21,7 @@ BATCH_GROUPS = "batch/groups"
 """The number of groups as the server counts them, whatever the engine reports."""
 UPDATES, SKIPPED_UPDATES = "actor/updates", "actor/updates_not_finite"
 """The number of a step's optimizer updates, and of those that were skipped because a gradient was not finite."""
-WATCHED = (REWARD, SPREAD, SUCCESS, ENTROPY, KL, GROUPS, SILENT_GROUPS, BATCH_GROUPS)
+WATCHED = (REWARD, SPREAD, SUCCESS, AGREEMENT, GRADED_GROUPS, ENTROPY, KL, GROUPS, SILENT_GROUPS, BATCH_GROUPS)
 
 StepMetrics = Mapping[str, float | None]
 

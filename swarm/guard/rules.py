@@ -14,7 +14,9 @@ from statistics import fmean, pvariance
 
 from swarm.guard.limits import MetricLimits
 from swarm.guard.metrics import (
+    AGREEMENT,
     ENTROPY,
+    GRADED_GROUPS,
     KL,
     REWARD,
     SKIPPED_UPDATES,
@@ -61,7 +63,7 @@ def find_fault(rows: Sequence[StepRow], limits: MetricLimits) -> TrainingFault |
     """Return the first fault that the rules find at the last of these rows, which are in the order of their steps."""
     if not rows:
         return None
-    rules = (_not_finite, _reward_gap, _collapsed, _dead, _diverged, _silent, _settled)
+    rules = (_not_finite, _contrary, _reward_gap, _collapsed, _dead, _diverged, _silent, _settled)
     return next((found for rule in rules if (found := rule(rows, limits)) is not None), None)
 
 
@@ -217,6 +219,29 @@ def _reward_gap(rows: Sequence[StepRow], limits: MetricLimits) -> TrainingFault 
     )
     rates = [row.metrics.get(SUCCESS) or 0.0 for row in rows]
     return TrainingFault("reward_gap", sentence, rows[-1].step, _as_good(rows, rates, window))
+
+
+def _contrary(rows: Sequence[StepRow], limits: MetricLimits) -> TrainingFault | None:
+    newest: list[tuple[float, float]] = []
+    for row in reversed(rows):
+        agreement, groups = row.metrics.get(AGREEMENT), row.metrics.get(GRADED_GROUPS)
+        if agreement is None or not groups:
+            continue
+        newest.append((agreement, groups))
+        count = sum(groups for _, groups in newest)
+        if len(newest) >= limits.contrary_steps and count >= limits.contrary_groups:
+            break
+    else:
+        return None
+    found = sum(agreement * groups for agreement, groups in newest) / count
+    if found > limits.contrary_correlation:
+        return None
+    sentence = (
+        f"Within groups the training reward has a correlation of {found:.2f} with success up to step {rows[-1].step}: "
+        "it teaches to fail."
+    )
+    good = _before(rows, lambda step: (step.get(AGREEMENT) or 0.0) <= limits.contrary_correlation)
+    return TrainingFault("contrary_reward", sentence, rows[-1].step, good)
 
 
 def _enough(rows: Sequence[StepRow], steps: int, limits: MetricLimits) -> int:

@@ -51,6 +51,9 @@ class Model:
         self.max_tokens = max_tokens
         self._http = http
         self._by_role: Mapping[str, Model] = {} if by_role is None else by_role
+        # Made once, because a conversation repeats them with every call.
+        self._url = httpx.URL(f"{base_url.rstrip('/')}/chat/completions")
+        self._headers = httpx.Headers({"Authorization": f"Bearer {api_key}"})
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -71,12 +74,17 @@ class Model:
         body: dict[str, Any] = {"model": self.name, "messages": list(messages), "max_tokens": self.max_tokens}
         if tools:
             body["tools"] = list(tools)
-        url = f"{self.base_url.rstrip('/')}/chat/completions"
-        headers = {"Authorization": f"Bearer {self.api_key}"}
+        request = httpx.Request(
+            "POST",
+            self._url,
+            headers=self._headers,
+            json={**body, **options},
+            extensions={"timeout": self._http.timeout.as_dict()},
+        )
         try:
-            response = self._http.post(url, json={**body, **options}, headers=headers)
+            response = self._http.send(request)
         except httpx.TransportError as error:
-            raise no_answer(url, error) from error
+            raise no_answer(str(self._url), error) from error
         return assistant_message(response)
 
 

@@ -21,7 +21,7 @@ import uvicorn
 
 import swarm
 from swarm.backends.base import Backends
-from swarm.config import ServerConfig
+from swarm.config import WORKER_LOG, ServerConfig
 from swarm.errors import EngineFailure, SwarmError
 from swarm.gateway.app import RouteDependencies, create_app
 from swarm.gateway.control.event_routes import EventStreams
@@ -121,7 +121,7 @@ async def serve(
         contextlib.closing(bind(config.host, config.port)) as listener,
         contextlib.closing(open_home(config.home, is_new_wanted=new_ledger)) as ledger,
     ):
-        backends = (build_backends or Backends)(config, config.home / "worker.log")
+        backends = (build_backends or Backends)(config, config.home / WORKER_LOG)
         return await _serve(config, job, announce, listener, ledger, backends, resume, on_resume)
 
 

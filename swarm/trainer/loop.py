@@ -11,12 +11,13 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from swarm.batch import ClosedBatch
+from swarm.batch.metrics import batch_metrics
 from swarm.errors import (
     CheckpointError,
     EngineFailure,
@@ -36,7 +37,7 @@ from swarm.sampler import EngineLost
 from swarm.schemas import EngineState
 from swarm.trainer.base import BatchSource, Trainer
 from swarm.trainer.checkpoints import Retention, RunCheckpoints
-from swarm.types import FinishedEpisode, StepReport, TrainBatch
+from swarm.types import StepReport, TrainBatch
 
 logger = logging.getLogger(__name__)
 
@@ -80,8 +81,8 @@ class TrainLoop:
     _interrupted: asyncio.Event = field(default_factory=asyncio.Event)
     _look_again: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when there may be new steps to do."""
-    _guarded_step: int | None = None
-    """The step whose weights the guard has looked at."""
+    _guarded_step: int = -1
+    """The step whose weights the guard has looked at, or -1."""
     _failures: int = 0
     _unsaved_s: float = 0.0
     _save_s: float = 0.0
@@ -97,7 +98,7 @@ class TrainLoop:
         """
         self._interrupted.clear()
         # The server may have died between a step and what follows from its fault.
-        self._guarded_step = None
+        self._guarded_step = -1
         self._look_again.set()
         while not self._interrupted.is_set():
             await self._until_due()
@@ -256,7 +257,7 @@ class TrainLoop:
         """Return whether the loop will go back to weights that can be sampled from, as the guard decides."""
         is_repaired = self.guard.takes_up(error, self.lifecycle.weights.step)
         if is_repaired:
-            self._guarded_step = None
+            self._guarded_step = -1
             self._look_again.set()
         return is_repaired
 
@@ -348,18 +349,7 @@ class TrainLoop:
         self.source.take_back(batch.members)
 
     async def _publish(self, closed: ClosedBatch, report: StepReport, drain_s: float) -> None:
-        lost = sum(drop.trained_tokens for drop in closed.dropped)
-        metrics = {
-            **report.metrics,
-            "batch/episodes": float(len(closed.batch.members)),
-            "batch/groups": float(len(closed.batch.groups)),
-            "batch/short_groups": float(closed.short_groups),
-            "batch/missing_groups": float(closed.missing_groups),
-            "batch/dropped_episodes": float(len(closed.dropped)),
-            "batch/dropped_tokens": float(lost),
-            **_success_rate(closed.batch.episodes),
-            "timing/drain_s": drain_s,
-        }
+        metrics = {**report.metrics, **batch_metrics(closed, drain_s)}
         await self._persist(lambda: self.ledger.finish_batch(replace(report, metrics=metrics)))
         self.last_metrics = metrics
         self.lifecycle.publish(report.weight_version)
@@ -429,12 +419,6 @@ class TrainLoop:
         except CheckpointError as error:
             # Training does not depend on it: the step itself is already durable in the ledger.
             logger.error("checkpoint of step %d failed: %s", step, error.message)
-
-
-def _success_rate(episodes: Sequence[FinishedEpisode]) -> dict[str, float]:
-    """Return the share of successes among the episodes whose clients report success or failure, if there are any."""
-    successes = [episode.is_success for episode in episodes if episode.is_success is not None]
-    return {"batch/success_rate": sum(successes) / len(successes)} if successes else {}
 
 
 def _headline(metrics: dict[str, float]) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 import yaml
 from command_line import run_swarm
@@ -123,6 +124,15 @@ def test_start_goes_on_with_the_interrupted_job_and_says_which(interrupted_home:
         process.terminate()
         _, messages = process.communicate(timeout=60)
         assert "shop/third-try" in messages
+
+
+def test_a_server_that_is_told_to_warm_up_has_its_worker_before_a_job_comes(tmp_path: Path) -> None:
+    with server_process(tmp_path / "warm", "--warm-up") as (_, announced):
+        children = psutil.Process(announced["pid"]).children()
+        [worker] = [child for child in children if "swarm.backends.local.worker" in child.cmdline()]
+        status = httpx.get(f"{announced['url']}/v1/swarm/status", timeout=60).json()
+        assert status["state"] == "OFFLINE"
+    worker.wait(timeout=60)
 
 
 @pytest.mark.slow

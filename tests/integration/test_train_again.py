@@ -131,6 +131,7 @@ def test_the_ways_on_that_a_refusal_names_work_when_they_are_copied(again: Path)
 def test_a_killed_training_goes_on_with_the_base_score_that_it_had(again: Path) -> None:
     job = JOB.replace("total_steps: 2", "total_steps: 100000")
     Path("job.yaml").write_text(job)
+    shutil.rmtree("runs/train/base-scores")
     command = f"{TRAIN} --name killed"
     with subprocess.Popen(
         [sys.executable, "-m", "swarm.cli", *shlex.split(command)], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL,
@@ -155,6 +156,33 @@ def test_a_killed_training_goes_on_with_the_base_score_that_it_had(again: Path) 
     assert lines[0].startswith("going on with runs/train/killed at step ")
     assert lines[1].strip() == f"{base.strip()}, on record"
     assert int(lines[2].split()[1]) > 1
+
+
+@pytest.mark.timeout(400)
+def test_the_base_score_of_another_training_is_remembered_and_said_to_be_so(again: Path) -> None:
+    [stored] = Path("runs/train/base-scores").glob("*.json")
+    first = json.loads((FOLDER / "training.json").read_text())["base_score"]
+    Path("other.yaml").write_text(f"{JOB}lr: 0.01\n")
+    command = f"{TRAIN} --name other --job other.yaml"
+    done = swarm(command)
+    assert done.exit_code == 0, done.output
+    shown = json.loads(done.stdout)
+    assert shown["before"] == first and shown["evaluations"][0] == {"step": 0, **first}
+    assert shown["before_remembered_from"] == json.loads(stored.read_text())["measured_at"].replace("Z", "+00:00")
+    assert re.search(r"before: .*, remembered, measured .* UTC by an earlier training\n", done.stderr)
+    gone_on = swarm(command)
+    assert re.search(r"before: .*, on record, measured .* UTC by an earlier training\n", gone_on.stderr)
+    assert json.loads(gone_on.stdout)["before_remembered_from"] == shown["before_remembered_from"]
+    stored.write_text("{")
+    anew = swarm(f"{TRAIN} --name third --job other.yaml")
+    assert anew.exit_code == 0 and "the score is measured anew" in anew.stderr
+    assert json.loads(anew.stdout)["before_remembered_from"] is None
+    assert json.loads(stored.read_text())["score"] == json.loads(anew.stdout)["before"]
+
+
+def test_a_base_score_on_a_server_of_others_is_measured(again: Path, start_server: Any) -> None:
+    shown = figures(f"{TRAIN} --name there --url {start_server().url}")
+    assert shown["before_remembered_from"] is None
 
 
 def test_a_base_score_that_was_never_measured_is_said_to_be_unknown(again: Path) -> None:

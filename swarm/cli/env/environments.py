@@ -136,12 +136,13 @@ def _model(url: str | None, train_model: str | None) -> Generator[SwarmClient]:
     from swarm.job import TrainJob
 
     roles = ("rollout", "commander") if train_model is None else ("commander",)
+    job = None if train_model is None else TrainJob(model=train_model, experiment_name="check")
     with (
         TemporaryDirectory(prefix="swarm-check-") as home,
-        server_at(url, Path(home)) as address,
+        server_at(url, Path(home), job) as address,
         SwarmClient(address, token=token_of(*roles), client_id="swarm-check") as client,
     ):
-        if train_model is not None:
-            client.auto_sync_train_config_and_start_engine(TrainJob(model=train_model, experiment_name="check"))
+        if job is not None:
+            client.auto_sync_train_config_and_start_engine(job)
         require_model(client)
         yield client

@@ -35,6 +35,8 @@ from swarm.cli.train.best_step import HeldOutStep, best_of, end_at
 from swarm.errors import BadRequest
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from swarm.cli.train.training_folder import TrainingFolder
     from swarm.cli.train.training_record import TrainingRecord
     from swarm.client import Evaluation, SwarmClient
@@ -99,10 +101,13 @@ def train(
     further. Anything else is another training, which --name or --fresh begins.
     """
     with failures_in_one_line():
-        from swarm.cli.train.training_folder import free_name, open_folder
-        from swarm.cli.train.training_record import new_record
-        from swarm.environments.server import open_environment
-        from swarm.program.roles import refuse_roles
+        from swarm.processes.imports import plain_httpx
+
+        with plain_httpx():
+            from swarm.cli.train.training_folder import free_name, open_folder
+            from swarm.cli.train.training_record import new_record
+            from swarm.environments.server import open_environment
+            from swarm.program.roles import refuse_roles
 
         chosen = program_of(program, env)
         refuse_roles(
@@ -155,7 +160,7 @@ class _Training:
         record = take_up(folder, wanted, has_own_server=url is None)
         directory = folder.directory
         with (
-            server_at(url, directory, no_record=self.no_record) as address,
+            server_at(url, directory, self.job, no_record=self.no_record) as address,
             SwarmClient(address, token=token_of("commander"), client_id=own_name()) as client,
         ):
             status = start_run(client, folder, record, self.job, fresh=fresh)
@@ -163,7 +168,7 @@ class _Training:
                 typer.echo(f"swarm: {warning}", err=True)
             self._report_progress(directory, status)
             scores = _Scores(client, self)
-            before = scores.base(folder, record, status.step)
+            before, remembered_from = scores.base(folder, record, status.step, is_own_server=url is None)
             gate = None if self.eval_every is None else scores.gate(self.eval_every)
             with (
                 evaluator_beside(self.job, self.env, self.file, address, directory),
@@ -181,9 +186,10 @@ class _Training:
         return {
             "env": self.environment.name, "digest": self.environment.digest, "program": self.program.name,
             "steps": done.steps, "failed_episodes": done.failures,
-            "before": None if before is None else before.figures(), "after": ended.score.figures(),
-            "ended_at": ended.step, "evaluations": evaluations, "guard": faults, "changes": changes,
-            "home": None if url else str(directory),
+            "before": None if before is None else before.figures(),
+            "before_remembered_from": None if remembered_from is None else remembered_from.isoformat(),
+            "after": ended.score.figures(), "ended_at": ended.step, "evaluations": evaluations, "guard": faults,
+            "changes": changes, "home": None if url else str(directory),
         }  # fmt: skip
 
     def _end_at_best(self, client: SwarmClient, scores: list[HeldOutStep], last: HeldOutStep) -> HeldOutStep:
@@ -218,24 +224,46 @@ class _Scores:
         self.lasting: list[HeldOutStep] = []
         """The scores of mid-training whose weights the run still has."""
 
-    def base(self, folder: TrainingFolder, record: TrainingRecord, step: int) -> HeldOutScore | None:
+    def base(
+        self, folder: TrainingFolder, record: TrainingRecord, step: int, *, is_own_server: bool
+    ) -> tuple[HeldOutScore | None, datetime | None]:
         """Return the score before the first step. Measure and record it if the record has none.
 
-        Return None if steps were trained before it was measured. Raise EngineFailure if no episode was scored.
+        The time is that of its measurement, if an earlier training measured it. Both are None if steps were trained
+        before it was measured. Raise EngineFailure if no episode was scored.
         """
         if record.base_score is not None:
-            _show_score("before", f"{record.base_score.text}, on record")
-            self._kept.append((0, record.base_score))
-            return record.base_score
+            return self._known(record, "on record")
         if step:
             _show_score("before", f"not known: {step} steps were trained before it was measured")
-            return None
+            return None, None
+        from swarm.cli.train.base_scores import remembered_score
+
+        # Another server may have other files of the model, and be another version.
+        remembered = remembered_score(folder.directory.parent, record, self._training.tasks) if is_own_server else None
+        if remembered is not None and (stored := remembered.find()) is not None:
+            found = record.model_copy(
+                update={"base_score": stored.score, "base_score_remembered_from": stored.measured_at}
+            )
+            folder.write(found)
+            return self._known(found, "remembered")
         step_of_score, score = self.measure("before")
         if step_of_score != 0:
             _show_score("before", "not known: others trained while it was measured")
-            return None
+            return None, None
         folder.write(record.model_copy(update={"base_score": score}))
-        return score
+        if remembered is not None:
+            remembered.keep(score)
+        return score, None
+
+    def _known(self, record: TrainingRecord, how: str) -> tuple[HeldOutScore | None, datetime | None]:
+        """Show the score of the record and how it is known, and keep it for the figures."""
+        score, measured_at = record.base_score, record.base_score_remembered_from
+        assert score is not None
+        since = "" if measured_at is None else f", measured {measured_at:%Y-%m-%d %H:%M} UTC by an earlier training"
+        _show_score("before", f"{score.text}, {how}{since}")
+        self._kept.append((0, score))
+        return score, measured_at
 
     def measure(self, when: str) -> tuple[int | None, HeldOutScore]:
         """Return the step and the score of the present weights. Raise EngineFailure if no episode was scored.

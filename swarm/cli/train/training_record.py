@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -54,6 +55,7 @@ class TrainingRecord(_Part):
 
     `key` is the launch key of its run on the server. `model_files` is the digest of a model directory. It is None for a
     bundled model or a model on another machine. `base_score` is measured before the first step, and None until then.
+    `base_score_remembered_from` is when an earlier training measured it, and None if this one did.
     """
 
     key: str
@@ -62,6 +64,7 @@ class TrainingRecord(_Part):
     program: ProgramOnRecord
     model_files: str | None = None
     base_score: HeldOutScore | None = None
+    base_score_remembered_from: datetime | None = None
 
 
 def new_record(job: TrainJob, name: str, environment: Environment, program: Path | None) -> TrainingRecord:

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from swarm.guard import (
+    AGREEMENT,
     ENTROPY,
+    GRADED_GROUPS,
     GROUPS,
     KL,
     REWARD,
@@ -27,7 +29,7 @@ from swarm.guard import (
 
 NAMES = {
     "reward": REWARD, "spread": SPREAD, "success": SUCCESS, "entropy": ENTROPY, "kl": KL, "groups": GROUPS,
-    "silent": SILENT_GROUPS,
+    "silent": SILENT_GROUPS, "agreement": AGREEMENT, "graded": GRADED_GROUPS,
 }  # fmt: skip
 LIMITS = MetricLimits()
 EPISODES = 128
@@ -173,3 +175,27 @@ def test_a_few_groups_a_step_need_more_steps_before_rewards_of_zero_say_anything
     assert (found := first(scored([0.0] * 12))) is not None and found.kind == "dead_reward"
     assert first(scored([0.0] * 49, groups=2)) is None
     assert (found := first(scored([0.0] * 50, groups=2))) is not None and found.good_step is None
+
+
+def test_a_reward_that_is_turned_around_is_noticed_in_its_third_batch() -> None:
+    rows = scored([0.6] * 5, agreement=1.0, graded=8)
+    turned = [StepRow(6 + place, {**rows[-1].metrics, AGREEMENT: -0.9}) for place in range(3)]
+    assert first([*rows, *turned[:2]]) is None
+    found = first([*rows, *turned])
+    assert found is not None and (found.kind, found.step, found.good_step) == ("contrary_reward", 8, 4)
+
+
+def test_a_reward_that_was_contrary_from_the_first_step_leaves_no_good_weights() -> None:
+    found = first(scored([0.5] * 3, agreement=-1.0, graded=8))
+    assert found is not None and (found.kind, found.good_step) == ("contrary_reward", None)
+
+
+@pytest.mark.parametrize("agreement", [-0.4, 0.0, 1.0])
+def test_a_reward_with_little_to_do_with_success_is_not_contrary(agreement: float) -> None:
+    assert first(scored([0.5] * 30, agreement=agreement, graded=8)) is None
+
+
+def test_a_few_contrary_groups_are_chance() -> None:
+    rows = scored([0.5] * 11, agreement=-1.0, graded=1)
+    assert first(rows) is None
+    assert first([*rows, StepRow(12, rows[0].metrics)]) is not None

@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 VERSIONS := constraints.txt
 VLLM := .venv-vllm
 VERIFIERS := .venv-verifiers
-EXTRAS := server,verl,environments,researcher,ui,postgres,dev
+EXTRAS := server,verl,environments,researcher,ui,postgres,mlflow,trackio,dev
 AI_SDK := tests/integration/clients/ai_sdk
 AGENTS := tests/agents
 # Tests wait for processes of their own as much as they compute.

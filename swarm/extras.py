@@ -18,7 +18,7 @@ MODULES: Mapping[str, frozenset[str]] = MappingProxyType(
             {
                 "fastapi", "starlette", "uvicorn", "httptools", "uvloop", "typer", "rich", "msgspec", "textual",
                 "prometheus_client", "numpy", "packaging", "torch", "transformers", "tokenizers", "safetensors", "peft",
-                "llguidance", "jinja2", "psutil", "verl", "tensordict", "omegaconf", "hydra",
+                "llguidance", "jinja2", "psutil", "verl", "tensordict", "omegaconf", "hydra", "wandb", "tensorboard",
             }
         ),
         "verl": frozenset({"ray", "transfer_queue", "vllm"}),
@@ -31,6 +31,8 @@ MODULES: Mapping[str, frozenset[str]] = MappingProxyType(
         ),
         "ui": frozenset({*_DATABASE, "streamlit", "altair"}),
         "postgres": frozenset({"psycopg"}),
+        "mlflow": frozenset({"mlflow", "pandas"}),
+        "trackio": frozenset({"trackio"}),
     }
 )  # fmt: skip
 """The modules that each extra installs, as far as the code imports them."""
@@ -42,7 +44,7 @@ def missing_extra(error: ModuleNotFoundError, first: str) -> str | None:
     `first` is the extra of the command itself. It is named if it installs the module, even if other extras do too.
     """
     module = (error.name or "").partition(".")[0]
-    extra = next((name for name in (first, *MODULES) if module in MODULES[name]), None)
+    extra = next((name for name in (first, *MODULES) if module in MODULES.get(name, ())), None)
     return None if extra is None else f"{module} is not installed: run pip install '{DISTRIBUTION}[{extra}]'"
 
 

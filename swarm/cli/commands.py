@@ -28,7 +28,16 @@ from swarm import __version__
 from swarm.cli import export, job, scoring, skills
 from swarm.cli.env import environments
 from swarm.cli.failures import failures_in_one_line
-from swarm.cli.options import DEFAULT_URL, NoRecordOption, RecordOption, choose_server, home_named, runs_directory
+from swarm.cli.options import (
+    DEFAULT_URL,
+    LogOption,
+    NoRecordOption,
+    RecordOption,
+    choose_server,
+    chosen_sinks,
+    home_named,
+    runs_directory,
+)
 from swarm.cli.records import backup, gc
 from swarm.cli.records.recording import import_ledger, start_recorder
 from swarm.cli.tokens import token_of
@@ -110,6 +119,7 @@ def start(
     ] = None,
     record: RecordOption = None,
     no_record: NoRecordOption = False,
+    log: LogOption = None,
     warm_up: Annotated[
         bool, typer.Option("--warm-up", help="Load the libraries of the local engine now, before a job comes.")
     ] = False,
@@ -140,7 +150,8 @@ def start(
 
         keep_torch_out()
         collect_rarely()
-        recorded_in = None if no_record else runs_directory(record)
+        sinks = chosen_sinks(no_record, log)
+        recorded_in = (runs_directory(record), sinks) if sinks else None
         is_local = train_job is not None and train_job.chosen_engine == "local"
         with ExitStack() as listed, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             announcement = _Announcement(
@@ -194,11 +205,11 @@ class _Announcement:
     """The output of `swarm start` once the server answers requests. It names the job that the server resumes.
 
     From then on the server is on the list of running servers, until `listed` is closed, and is recorded in the
-    directory `recorded_in`, if there is one.
+    directory and the sinks of `recorded_in`, if there are any.
     """
 
     def __init__(
-        self, home: Path, listed: ExitStack, recorded_in: Path | None, *, as_json: bool, has_job: bool
+        self, home: Path, listed: ExitStack, recorded_in: tuple[Path, list[str]] | None, *, as_json: bool, has_job: bool
     ) -> None:
         self._home = home
         self._listed = listed
@@ -215,7 +226,7 @@ class _Announcement:
 
         self._listed.enter_context(announced_server(url, self._home))
         if self._recorded_in is not None:
-            start_recorder(self._home, self._recorded_in)
+            start_recorder(self._home, *self._recorded_in)
         if self._as_json:
             resumes = None if self._resumed is None else _name_of(self._resumed[0])
             shown = {"url": url, "pid": os.getpid(), "home": str(self._home.resolve()), "resumes": resumes}

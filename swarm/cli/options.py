@@ -34,8 +34,26 @@ RecordOption = Annotated[
     ),
 ]
 NoRecordOption = Annotated[
-    bool, typer.Option("--no-record", envvar="SWARM_NO_RECORD", help="Record trainings nowhere but in the ledger.")
+    bool, typer.Option("--no-record", envvar="SWARM_NO_RECORD", help="Do not record trainings in that database.")
 ]
+LogOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--log",
+        help="Also record trainings in this tracker: mlflow, tensorboard, trackio, wandb; repeatable.",
+    ),
+]
+DATABASE_SINK = "database"
+"""The sink that every server records into."""
+
+
+def chosen_sinks(no_record: bool, log: list[str] | None) -> list[str]:
+    """Return the names of the sinks that these options ask for. Raise BadRequest for a tracker that cannot be used."""
+    from swarm.sinks import check_sinks
+
+    trackers = [name for name in dict.fromkeys(log or ()) if name != DATABASE_SINK]
+    check_sinks(trackers)
+    return trackers if no_record else [DATABASE_SINK, *trackers]
 
 
 def runs_directory(record: Path | None) -> Path:

@@ -12,11 +12,12 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from swarm.cli.options import DATABASE_SINK
 from swarm.errors import EngineFailure
 
 if TYPE_CHECKING:
@@ -34,11 +35,13 @@ ANNOUNCEMENT = "stdout.log"
 
 
 @contextmanager
-def server_at(url: str | None, home: Path, job: TrainJob | None = None, *, no_record: bool = True) -> Generator[str]:
+def server_at(
+    url: str | None, home: Path, job: TrainJob | None = None, *, sinks: Collection[str] = ()
+) -> Generator[str]:
     """Yield `url`, or without one the address of a new server that runs in `home` until the context ends.
 
-    The new server prepares for the engine of `job`, which it is about to get. With `no_record` it records its trainings
-    nowhere but in its ledger.
+    The new server prepares for the engine of `job`, which it is about to get. It records its trainings in `sinks`.
+
 
     Raise EngineFailure if the new server does not start, LedgerInUse if another server runs in `home`.
     """
@@ -56,7 +59,8 @@ def server_at(url: str | None, home: Path, job: TrainJob | None = None, *, no_re
     except OSError as error:
         raise EngineFailure(f"the server of this run cannot use {home}: {error.strerror}") from error
     command = [sys.executable, "-m", "swarm.cli", "start", "--port", "0", "--home", str(home), "--json"]
-    command += ["--no-record"] if no_record else []
+    command += [] if DATABASE_SINK in sinks else ["--no-record"]
+    command += [word for name in sinks if name != DATABASE_SINK for word in ("--log", name)]
     command += ["--warm-up"] if job is not None and job.chosen_engine == "local" else []
     child = Child(command, env=dict(os.environ), cwd=Path.cwd(), out=out, errors=errors)
     try:

@@ -16,7 +16,7 @@ from swarm.sinks.base import (
     TrainingEvent,
     TrainingUpdate,
 )
-from swarm.sinks.registry import ENTRY_POINTS, list_sinks, open_sink
+from swarm.sinks.registry import ENTRY_POINTS, check_sinks, list_sinks, open_sink
 
 __all__ = [
     "CHOSEN_AS",
@@ -30,6 +30,7 @@ __all__ = [
     "TrainingDescription",
     "TrainingEvent",
     "TrainingUpdate",
+    "check_sinks",
     "list_sinks",
     "open_sink",
 ]

@@ -9,30 +9,30 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from swarm.cli.failures import failures_in_one_line
-from swarm.cli.options import RecordOption, runs_directory
+from swarm.cli.options import DATABASE_SINK, LogOption, NoRecordOption, RecordOption, chosen_sinks, runs_directory
 from swarm.errors import LedgerError, LedgerInUse, NotFound
 
 logger = logging.getLogger(__name__)
 
 LOG = "recorder.log"
-SINK = "database"
-"""The sink that every server records into."""
 
 
-def start_recorder(home: Path, runs: Path) -> None:
-    """Begin to record the trainings of this process, which is a server at `home`.
+def start_recorder(home: Path, runs: Path, sinks: Iterable[str]) -> None:
+    """Begin to record the trainings of this process, which is a server at `home`, in the sinks of these names.
 
     A recorder that cannot begin is no reason not to serve; the log says so.
     """
     from swarm.processes import own_name
 
-    command = [sys.executable, "-m", "swarm.recorder", str(home.absolute()), "--runs", str(runs), "--sink", SINK]
+    command = [sys.executable, "-m", "swarm.recorder", str(home.absolute()), "--runs", str(runs)]
+    command += [word for name in sinks for word in ("--sink", name)]
     try:
         with (home / LOG).open("ab") as log:
             subprocess.Popen(
@@ -50,8 +50,10 @@ def start_recorder(home: Path, runs: Path) -> None:
 def import_ledger(
     home: Annotated[Path, typer.Argument(help="Directory of a server, with its ledger.", metavar="HOME")],
     record: RecordOption = None,
+    no_record: NoRecordOption = False,
+    log: LogOption = None,
 ) -> None:
-    """Record the trainings in a server's ledger in the database that `researcher ui` shows.
+    """Record the trainings in a server's ledger in the database that `researcher ui` shows, and in trackers.
 
     What is recorded already is not recorded twice. The server may run meanwhile.
     """
@@ -65,14 +67,16 @@ def import_ledger(
         if not (home / LEDGER).exists():
             raise NotFound(f"{home} holds no {LEDGER}: name the directory of a server", param="home")
         runs = runs_directory(record)
-        sink = open_sink(SINK, str(runs))
-        try:
-            recording = Recording(LedgerReader(home / LEDGER, EpisodeChooser()), SINK, sink, home)
-            if not recording.catch_up(is_served=_is_served(home / LEDGER)):
-                raise LedgerError(f"{home / LEDGER} was not recorded as a whole: {recording.failure}")
-        finally:
-            sink.close()
-        typer.echo(f"{recording.steps} new steps of {home} are recorded in {runs}", err=True)
+        for name in chosen_sinks(no_record, log):
+            sink = open_sink(name, str(runs))
+            try:
+                recording = Recording(LedgerReader(home / LEDGER, EpisodeChooser()), name, sink, home)
+                if not recording.catch_up(is_served=_is_served(home / LEDGER)):
+                    raise LedgerError(f"{home / LEDGER} was not recorded as a whole in {name}: {recording.failure}")
+            finally:
+                sink.close()
+            where = str(runs) if name == DATABASE_SINK else name
+            typer.echo(f"{recording.steps} new steps of {home} are recorded in {where}", err=True)
 
 
 def _is_served(ledger: Path) -> bool:

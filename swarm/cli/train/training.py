@@ -27,7 +27,7 @@ from swarm.cli.held_out_score import (
     score_on_record,
     warning_of,
 )
-from swarm.cli.options import NoRecordOption, program_file, program_of, training_folder
+from swarm.cli.options import LogOption, NoRecordOption, chosen_sinks, program_file, program_of, training_folder
 from swarm.cli.own_server import server_at
 from swarm.cli.scoring import evaluator_beside
 from swarm.cli.tokens import token_of
@@ -93,6 +93,7 @@ def train(
         int | None, typer.Option(min=1, help="Score every so many steps as well (default: before and after).")
     ] = None,
     no_record: NoRecordOption = False,
+    log: LogOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
 ) -> None:
     """Train on an environment: the held-out score before, every step, and the held-out score after.
@@ -109,6 +110,8 @@ def train(
             from swarm.environments.server import open_environment
             from swarm.program.roles import refuse_roles
 
+        if url is not None and log:
+            raise BadRequest("the server of --url records its trainings itself: give it --log", param="log")
         chosen = program_of(program, env)
         refuse_roles(
             "--url", url, f"python -m swarm.program {program or 'PROGRAM'} --server ROLE=URL --job ROLE=FILE ..."
@@ -120,7 +123,8 @@ def train(
             other = free_name(directory, "-", first=2)
             beside = f"--name {other.name}" if home is None else f"--home {other}"
             wanted = new_record(train_job, env, environment, program_file(program, env))
-            training = _Training(env, environment, program, chosen, train_job, tasks, eval_every, workers, no_record)
+            sinks = chosen_sinks(no_record, log)
+            training = _Training(env, environment, program, chosen, train_job, tasks, eval_every, workers, sinks)
             with open_folder(directory, beside, fresh=fresh) as folder:
                 figures = training.carry_out(folder, wanted, url, fresh=fresh)
         typer.echo(json.dumps(figures) if as_json else _in_one_line(figures))
@@ -131,7 +135,8 @@ class _Training:
     """The parsed arguments of the command.
 
     `env` and `file` are the environment and the program as the user named them. `tasks` is the number of held-out tasks
-    of each score. `workers` is the number of concurrent episodes.
+    of each score. `workers` is the number of concurrent episodes. A new server records the training
+    in `sinks`.
     """
 
     env: str
@@ -142,7 +147,7 @@ class _Training:
     tasks: int
     eval_every: int | None
     workers: int
-    no_record: bool
+    sinks: list[str]
 
     def carry_out(
         self, folder: TrainingFolder, wanted: TrainingRecord, url: str | None, *, fresh: bool
@@ -160,7 +165,7 @@ class _Training:
         record = take_up(folder, wanted, has_own_server=url is None)
         directory = folder.directory
         with (
-            server_at(url, directory, self.job, no_record=self.no_record) as address,
+            server_at(url, directory, self.job, sinks=self.sinks) as address,
             SwarmClient(address, token=token_of("commander"), client_id=own_name()) as client,
         ):
             status = start_run(client, folder, record, self.job, fresh=fresh)

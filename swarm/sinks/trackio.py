@@ -1,0 +1,93 @@
+"""Trackio as a sink: a run for each training, in the project of its job. Chosen episodes are Trackio's traces.
+
+Place in the flow: the recorder finds it by its entry point. Trackio writes to TRACKIO_DIR, or to its folder in the
+cache of Hugging Face. It deletes no values, so undone steps stay in its curves beside those that took their place.
+"""
+
+# pyright: reportUnknownMemberType=false, reportPrivateImportUsage=false
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from swarm.sinks.base import ChosenEpisode, TrainingUpdate
+from swarm.sinks.rows import list_rows, run_name, settings_of
+
+if TYPE_CHECKING:
+    from trackio import Run
+
+LIBRARY = "trackio"
+
+
+class TrackioSink:
+    """The sink of Trackio's projects on this machine. One run is open at a time."""
+
+    def __init__(self) -> None:
+        self._key: str | None = None
+        self._run: Run | None = None
+
+    @property
+    def place(self) -> str:
+        from trackio import TRACKIO_DIR
+
+        return str(TRACKIO_DIR)
+
+    def holds(self, key: str) -> bool:
+        from trackio import Api
+        from trackio.sqlite_storage import SQLiteStorage
+
+        projects = SQLiteStorage.get_projects()
+        return any(run.name.endswith(f"-{key}") for project in projects for run in Api().runs(project))
+
+    def write(self, update: TrainingUpdate) -> None:
+        """Store an update. Raises what Trackio raises."""
+        from trackio import Trace
+
+        run = self._run_of(update)
+        for step, _, values in list_rows(update):
+            run.log(dict(values), step=step)
+        for episode in update.episodes:
+            run.log({f"episodes/{episode.chosen_as}": Trace(_messages(episode), _metadata(episode))}, step=episode.step)
+        for reading in update.system:
+            run.log_system(dict(reading.values))
+
+    def close(self) -> None:
+        if self._run is not None:
+            self._run.finish()
+        self._key = self._run = None
+
+    def _run_of(self, update: TrainingUpdate) -> Run:
+        import trackio
+
+        training = update.training
+        if self._run is None or self._key != training.key:
+            self.close()
+            self._run = trackio.init(
+                training.project or "default",
+                run_name(training),
+                config=settings_of(training),
+                resume="allow",
+                embed=False,
+                # The machine is that of the recorder; its readings come with the updates.
+                auto_log_gpu=False,
+                auto_log_cpu=False,
+            )
+            self._key = training.key
+        return self._run
+
+
+def _messages(episode: ChosenEpisode) -> list[dict[str, Any]]:
+    return [dict(message) for message in episode.messages]
+
+
+def _metadata(episode: ChosenEpisode) -> dict[str, Any]:
+    return {
+        "episode_id": episode.episode_id, "chosen_as": episode.chosen_as, "task_id": episode.task_id,
+        "group": episode.group, "reward": episode.reward, "advantage": episode.advantage,
+        "is_success": episode.is_success, "weight_version": episode.weight_version,
+    }  # fmt: skip
+
+
+def open_trackio(runs: str) -> TrackioSink:
+    """Open the sink of Trackio's folder on this machine."""
+    return TrackioSink()

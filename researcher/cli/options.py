@@ -207,6 +207,12 @@ ReviewerOption = Annotated[
         "(default: rules with --kind optimize, else none)."
     ),
 ]
+LogOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Record the runs of own servers in this tracker as well: mlflow, tensorboard, trackio, wandb; repeatable."
+    ),
+]
 WebhookOption = Annotated[
     str | None,
     typer.Option(

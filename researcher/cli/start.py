@@ -74,6 +74,7 @@ def start(
     keep_checkpoints: options.KeepCheckpointsOption = "best",
     min_free_gb: options.MinFreeGbOption = 1.0,
     webhook: options.WebhookOption = None,
+    log: options.LogOption = None,
     notes: options.NotesOption = None,
     afresh: options.AfreshOption = False,
     reviewer: options.ReviewerOption = None,
@@ -119,6 +120,7 @@ def _read_flags(given: Mapping[str, Any]) -> StudySettings:
             "job": {} if job is None else read_job(job),
             "servers": [url.strip() for entry in given["servers"] or [] for url in entry.split(",") if url.strip()],
             "llm_price": None if price is None else price.split(","),
+            "log": given["log"] or (),
             "notes": None if notes is None else str(notes.resolve()),
             **{name: given[name] and given[name].split(",") for name in ("rungs", "split")},
         }

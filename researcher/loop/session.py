@@ -227,6 +227,7 @@ class _Worker:
             holder=LeaseHolder(self.study.id, name_database(store.location)),
             own_token=self._own_token(),
             max_out_s=None if self.settings.max_outage_hours is None else self.settings.max_outage_hours * 3600,
+            start_options=self._trackers(),
             on_change=self.background.wake,
         )
         self.ledger = BudgetLedger(store, self.study.id, self.settings.budget())
@@ -280,6 +281,11 @@ class _Worker:
             self._take_down(deps)
         if not is_cut_short(store, self.study.id):
             prune_finished(deps)
+
+    def _trackers(self) -> list[str]:
+        """Return the options of `swarm start` by which own servers record their runs in the study's trackers."""
+        words = [word for name in self.settings.log for word in ("--log", name)]
+        return ["--record", str(self.home.resolve()), *words] if words else []
 
     def _own_token(self) -> str | None:
         """Write and return a token for the own servers; None if no foreign program runs.

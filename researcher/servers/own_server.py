@@ -7,6 +7,7 @@ process resumes an interrupted job by itself. This module knows nothing of studi
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -20,23 +21,30 @@ _PORT_TAKEN = "cannot listen on"
 
 
 def start_own_server(
-    folder: Path, before: str | None, token: str | None, max_threads: int | None = None
+    folder: Path,
+    before: str | None,
+    token: str | None,
+    options: Sequence[str] = (),
+    max_threads: int | None = None,
 ) -> tuple[Child, str]:
     """Start a server and return its process and its address, which is `before` if that port is still free.
 
-    With a `token`, the server refuses requests without it. A large model uses at most `max_threads`. Raises
-    ServerProblem if the server does not start.
+    With a `token`, the server refuses requests without it. `options` are more options of `swarm start`. The study
+    records its runs, so the server does not record them in the database. A large model uses at most `max_threads`.
+    Raises ServerProblem if the server does not start.
     """
     port = urlsplit(before).port if before else None
     try:
-        return _start(folder, port or 0, token, max_threads)
+        return _start(folder, port or 0, token, options, max_threads)
     except ServerProblem as error:
         if not port or _PORT_TAKEN not in str(error):
             raise
-        return _start(folder, 0, token, max_threads)
+        return _start(folder, 0, token, options, max_threads)
 
 
-def _start(folder: Path, port: int, token: str | None, max_threads: int | None) -> tuple[Child, str]:
+def _start(
+    folder: Path, port: int, token: str | None, options: Sequence[str], max_threads: int | None
+) -> tuple[Child, str]:
     folder.mkdir(parents=True, exist_ok=True)
     out, errors = folder / "stdout.log", folder / "stderr.log"
     out.unlink(missing_ok=True)
@@ -51,6 +59,7 @@ def _start(folder: Path, port: int, token: str | None, max_threads: int | None) 
         str(folder),
         "--json",
         "--no-record",
+        *options,
     ]
     # The environment may hold a token meant for other servers, which would lock us out of our own.
     environment = server_environment()

@@ -8,11 +8,13 @@ knows nothing of scores, arms or the database of studies.
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import lzma
 import re
 import shutil
 import sqlite3
+import time
 from collections.abc import Iterator, Set
 from contextlib import closing
 from dataclasses import dataclass
@@ -27,6 +29,9 @@ OPTIMIZER_STATE = "trainer_state.pt"
 """The part of a checkpoint that is needed to resume training but not to serve; two thirds of its size."""
 
 PACKED = f"{LEDGER}.xz"
+RECORDER_LOCK = "recorded/lock"
+"""The file in a server's home that the recorder of the server locks while it works."""
+RECORDER_PATIENCE_S = 60.0
 _RUN = re.compile(r"run-(\d+)")
 _CHECKPOINT = re.compile(r"step-\d+")
 
@@ -67,10 +72,14 @@ def remove_optimizer_state(checkpoint: Path) -> int:
 def pack_ledgers(servers: Path) -> int:
     """Compress the ledgers of stopped servers and return the bytes freed.
 
-    `unpack_ledgers` and `xz --decompress` undo it.
+    A ledger that a tracker still gets its last steps from is left as it is. `unpack_ledgers` and `xz --decompress` undo
+    it.
     """
     freed = 0
     for ledger in sorted(servers.glob(f"*/{LEDGER}")):
+        if not _is_recorded(ledger.parent):
+            logger.warning("%s is left as it is: it is still being recorded in a tracker", ledger)
+            continue
         try:
             with closing(sqlite3.connect(ledger)) as database:
                 (is_busy, *_) = database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
@@ -87,6 +96,25 @@ def pack_ledgers(servers: Path) -> int:
             ledger.with_name(f"{LEDGER}{suffix}").unlink(missing_ok=True)
         freed += before - _size(ledger.with_name(PACKED))
     return freed
+
+
+def _is_recorded(server: Path) -> bool:
+    """Wait for the recorder of a stopped server, if it has one, and return whether it is done."""
+    try:
+        lock = (server / RECORDER_LOCK).open("rb")
+    except FileNotFoundError:
+        return True
+    give_up_at = time.monotonic() + RECORDER_PATIENCE_S
+    with lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > give_up_at:
+                    return False
+                time.sleep(0.2)
+            else:
+                return True
 
 
 def unpack_ledgers(servers: Path) -> None:

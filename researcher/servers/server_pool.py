@@ -155,17 +155,20 @@ class ServerPool:
         holder: LeaseHolder,
         own_token: str | None = None,
         max_out_s: float | None = None,
+        start_options: Sequence[str] = (),
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
         """Build slots for the named servers at `urls`, or for `local` own servers with their files under `home`.
 
-        With `own_token`, own servers refuse requests without it. `on_change` is called from another thread whenever a
+        With `own_token`, own servers refuse requests without it. They get the `start_options` of `swarm start`, which
+        say what they record. `on_change` is called from another thread whenever a
         server goes away or comes back.
         """
         self._home = home
         self._holder = holder
         self._own_token = own_token
         self._max_out_s = max_out_s
+        self._start_options = start_options
         self._on_change = on_change
         self._ended = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -351,7 +354,11 @@ class ServerPool:
             self._fail(slot, f"it ended with code {code}")
         try:
             slot.child, slot.url = start_own_server(
-                self._home / str(slot.index), slot.url, self._own_token, max_threads=self._max_threads()
+                self._home / str(slot.index),
+                slot.url,
+                self._own_token,
+                self._start_options,
+                max_threads=self._max_threads(),
             )
         except ServerProblem:
             slot.failed_boots += 1

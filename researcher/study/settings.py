@@ -113,7 +113,7 @@ class StudySettings(BaseModel):
     Memory and review: with `afresh`, a question that was asked before is studied anew. `replicates` is the finding that
     the study repeats. `reviewer` is `rules`, `none`, or the name of a language model.
 
-    News: `webhook` is a URL that gets the news of the study.
+    News: `webhook` is a URL that gets the news of the study. `log` are trackers that own servers record their runs in.
 
     Notes: `notes` is the absolute path of a folder of Markdown and text files, in which the planner may search.
     """
@@ -171,6 +171,7 @@ class StudySettings(BaseModel):
     keep_checkpoints: KeptCheckpoints = KeptCheckpoints.BEST
     min_free_gb: float = Field(default=1.0, ge=0, allow_inf_nan=False)
     webhook: str | None = None
+    log: tuple[str, ...] = ()
     notes: str | None = None
     afresh: bool = False
     reviewer: str | None = Field(default=None, min_length=1)

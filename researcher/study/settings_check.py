@@ -24,6 +24,7 @@ from swarm.config import cluster_from_environment
 from swarm.doctor import Health, check_sampler, check_trainer
 from swarm.errors import JobInvalid, SwarmError
 from swarm.job import build_job
+from swarm.sinks import check_sinks
 from swarm.tasks import TASK_FAMILIES
 
 VLLM_LIMIT_S = 120.0
@@ -42,6 +43,7 @@ def check_study(topic: str, settings: StudySettings) -> tuple[str, ...]:
         raise TopicInvalid(f"unknown environment {settings.family!r}; choose one of: {', '.join(TASK_FAMILIES)}")
     _check_scores(settings)
     _check_notes(settings)
+    _check_trackers(settings)
     _check_answers(settings)
     try:
         build_job({"engine": "local", **settings.base_job()})
@@ -80,6 +82,16 @@ def _check_notes(settings: StudySettings) -> None:
         raise TopicInvalid("--notes is for a planner that reads: give --planner llm, or leave it out")
     if not Path(settings.notes).is_dir():
         raise TopicInvalid(f"--notes: {settings.notes} is no folder: give one with Markdown or text files")
+
+
+def _check_trackers(settings: StudySettings) -> None:
+    """Check that the trackers are there, and that servers of the study's own write to them. Raises TopicInvalid."""
+    if settings.log and settings.servers:
+        raise TopicInvalid("--log is for servers that the study starts: give --log to `swarm start` for others")
+    try:
+        check_sinks(settings.log)
+    except SwarmError as error:
+        raise TopicInvalid(f"--log: {error.message}") from error
 
 
 def _check_scores(settings: StudySettings) -> None:

@@ -1,7 +1,8 @@
 """MLflow as a sink: a run for each training, in the experiment that is named like its project.
 
 Place in the flow: the recorder finds it by its entry point. It writes where MLFLOW_TRACKING_URI says, or else to
-`mlflow.db` in the directory of runs. MLflow deletes no values, so undone steps stay in its curves beside those that took their place.
+`mlflow.db` in the directory of runs. MLflow deletes no values, so undone steps stay in its curves beside those that
+took their place.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from swarm.sinks.base import TrainingDescription, TrainingUpdate
-from swarm.sinks.rows import EPISODE_COLUMNS, episode_rows, list_rows, run_name, settings_of
+from swarm.sinks.rows import EPISODE_COLUMNS, episode_rows, has_content, list_rows, run_name, settings_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -51,7 +52,9 @@ class MlflowSink:
 
     def write(self, update: TrainingUpdate) -> None:
         """Store an update. Raises what MLflow raises."""
-        run_id = self._run_of(update.training)
+        run_id = self._run_of(update)
+        if run_id is None:
+            return
         self._log_metrics(run_id, update)
         for step in sorted({episode.step for episode in update.episodes}):
             rows = episode_rows(each for each in update.episodes if each.step == step)
@@ -64,11 +67,16 @@ class MlflowSink:
     def close(self) -> None:
         """There is nothing to close: each call was sent at once."""
 
-    def _run_of(self, training: TrainingDescription) -> str:
+    def _run_of(self, update: TrainingUpdate) -> str | None:
+        """Return the run of a training. Create it with the first update that has something to store."""
+        training = update.training
         if training.key not in self._run_ids:
             found = self._client.get_experiment_by_name(training.project or "default")
             experiment = found.experiment_id if found else self._client.create_experiment(training.project or "default")
-            self._run_ids[training.key] = self._find(experiment, training.key) or self._create(experiment, training)
+            run_id = self._find(experiment, training.key)
+            if run_id is None and not has_content(update):
+                return None
+            self._run_ids[training.key] = run_id or self._create(experiment, training)
         return self._run_ids[training.key]
 
     def _find(self, experiment: str, key: str) -> str | None:

@@ -33,6 +33,11 @@ def episode_rows(episodes: Iterable[ChosenEpisode]) -> list[list[Any]]:
     ]  # fmt: skip
 
 
+def has_content(update: TrainingUpdate) -> bool:
+    """Return whether an update is worth a new run in a tracker. A job that only scores a model trains nothing."""
+    return bool(update.steps or update.scores or update.episodes)
+
+
 def run_name(training: TrainingDescription) -> str:
     """Return a name that no other training of the project has."""
     return f"{training.experiment}-{training.key}"

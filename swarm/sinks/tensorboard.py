@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from swarm.sinks.base import TrainingDescription, TrainingUpdate
-from swarm.sinks.rows import episode_rows, list_rows, run_name, settings_of
+from swarm.sinks.rows import episode_rows, has_content, list_rows, run_name, settings_of
 
 LIBRARY = "tensorboard"
 FOLDER = "tensorboard"
@@ -32,12 +32,14 @@ class TensorboardSink:
         return str(self._folder)
 
     def holds(self, key: str) -> bool:
-        return any(self._folder.glob(f"*/*-{key}/events.*"))
+        return any(self._folder.glob(f"**/*-{key}/events.*"))
 
     def write(self, update: TrainingUpdate) -> None:
         """Write an update and flush it. Raise OSError if the folder cannot be written."""
         training = update.training
         if training.key not in self._writers:
+            if not has_content(update):
+                return
             directory = self._folder / (training.project or "default") / run_name(training)
             self._close_all()
             self._writers[training.key] = _TrainingFiles(directory, training)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from swarm.sinks.base import ChosenEpisode, TrainingUpdate
-from swarm.sinks.rows import list_rows, run_name, settings_of
+from swarm.sinks.rows import has_content, list_rows, run_name, settings_of
 
 if TYPE_CHECKING:
     from trackio import Run
@@ -43,6 +43,8 @@ class TrackioSink:
         """Store an update. Raises what Trackio raises."""
         from trackio import Trace
 
+        if self._key != update.training.key and not has_content(update):
+            return
         run = self._run_of(update)
         for step, _, values in list_rows(update):
             run.log(dict(values), step=step)

@@ -1,7 +1,8 @@
 """Weights & Biases as a sink: a run for each training, in the project of its job. Chosen episodes are a table.
 
 Place in the flow: the recorder finds it by its entry point. Where it writes, WANDB_MODE, WANDB_ENTITY and `wandb login`
-decide. Its files are in WANDB_DIR, or else in the directory of runs. W&B deletes no values, so undone steps stay in its curves beside those that took their place.
+decide. Its files are in WANDB_DIR, or else in the directory of runs. W&B deletes no values, so undone steps stay in its
+curves beside those that took their place.
 """
 
 # pyright: reportUnknownMemberType=false, reportArgumentType=false
@@ -13,7 +14,7 @@ import re
 from typing import TYPE_CHECKING
 
 from swarm.sinks.base import TrainingDescription, TrainingUpdate
-from swarm.sinks.rows import EPISODE_COLUMNS, episode_rows, list_rows, run_name, settings_of
+from swarm.sinks.rows import EPISODE_COLUMNS, episode_rows, has_content, list_rows, run_name, settings_of
 
 if TYPE_CHECKING:
     from wandb.sdk.wandb_run import Run
@@ -44,6 +45,8 @@ class WandbSink:
         """Store an update. Raises what W&B raises."""
         from wandb import Table
 
+        if self._key != update.training.key and not has_content(update):
+            return
         run = self._run_of(update.training)
         for step, _, values in list_rows(update):
             run.log({STEP: step, **values})

@@ -410,6 +410,16 @@ class AsyncSwarmClient:
         plan = calls.end_evaluation(self._server, self.client_id, step, episode_uuids, failures, reason)
         return await self._run(plan)
 
+    async def record_evaluation(self, step: int, episode_uuids: Sequence[str], *, failures: int = 0) -> EvaluationView:
+        """Record a score of the served weights, those of `step`, that was not due: the rewards of these eval episodes.
+
+        The score counts once, however often the call is repeated. `failures` counts attempts without a score.
+
+        Raises BadRequest for an episode that was sampled with other weights. Raises Conflict if other weights are
+        served by now, or if these have an evaluation.
+        """
+        return await self._run(calls.record_evaluation(self._server, self.client_id, step, episode_uuids, failures))
+
     async def episode(self, episode_uuid: str) -> EpisodeDetail:
         """Return the full record of one episode, with its tokens. Raises NotFound."""
         return await self._run(episode_calls.episode(self._server, episode_uuid))

@@ -409,6 +409,16 @@ class SwarmClient:
         plan = calls.end_evaluation(self._server, self.client_id, step, episode_uuids, failures, reason)
         return self._run(plan)
 
+    def record_evaluation(self, step: int, episode_uuids: Sequence[str], *, failures: int = 0) -> EvaluationView:
+        """Record a score of the served weights, those of `step`, that was not due: the rewards of these eval episodes.
+
+        The score counts once, however often the call is repeated. `failures` counts attempts without a score.
+
+        Raises BadRequest for an episode that was sampled with other weights. Raises Conflict if other weights are
+        served by now, or if these have an evaluation.
+        """
+        return self._run(calls.record_evaluation(self._server, self.client_id, step, episode_uuids, failures))
+
     def episode(self, episode_uuid: str) -> EpisodeDetail:
         """Return the full record of one episode, with its tokens. Raises NotFound."""
         return self._run(episode_calls.episode(self._server, episode_uuid))

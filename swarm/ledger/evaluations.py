@@ -134,6 +134,30 @@ def abandon_evaluation(connection: sqlite3.Connection, at: float, step: int, rea
     return evaluation_of(connection, step)
 
 
+def record_evaluation(
+    connection: sqlite3.Connection, at: float, step: int, weight_version: int, report: EvaluationReport
+) -> EvaluationRow:
+    """Record a score of the present weights that was not asked for, exactly once.
+
+    The same report again gives the same answer. Raise Conflict if the weights have an evaluation, or BadRequest for an
+    episode that cannot score them.
+    """
+    row = _find(connection, step)
+    if row is None:
+        begun_at = connection.execute(
+            "SELECT coalesce(min(begun_at), ?) FROM episodes WHERE episode_id IN (SELECT value FROM json_each(?))",
+            (at, to_json(list(report.episode_ids))),
+        ).fetchone()[0]
+        connection.execute(
+            "INSERT INTO evaluations (job_id, step, weight_version, state, episodes, due_at, evaluator, claimed_at)"
+            " SELECT job_id, ?, ?, 'running', ?, ?, ?, ? FROM jobs ORDER BY job_id DESC LIMIT 1",
+            (step, weight_version, len(report.episode_ids), begun_at, report.evaluator, begun_at),
+        )
+    elif row["payload_digest"] != report.digest():
+        raise Conflict(f"the weights of step {step} have an evaluation already: it is {row['state']}")
+    return end_evaluation(connection, at, step, report)
+
+
 def end_evaluation(connection: sqlite3.Connection, at: float, step: int, report: EvaluationReport) -> EvaluationRow:
     """Score the weights of a step, exactly once. The same report again gives the same answer.
 

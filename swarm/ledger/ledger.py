@@ -133,6 +133,7 @@ class Ledger:
     return_evaluation = _write_at(evaluations.return_evaluation)
     abandon_evaluation = _write_at(evaluations.abandon_evaluation)
     end_evaluation = _write_at(evaluations.end_evaluation)
+    record_evaluation = _write_at(evaluations.record_evaluation)
 
     job = _read(queries.job)
     latest_job = _read(queries.latest_job)

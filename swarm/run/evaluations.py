@@ -171,6 +171,22 @@ class Evaluations:
                 self._close(row)
             return row
 
+    async def record(self, step: int, report: EvaluationReport) -> EvaluationRow:
+        """Record a score of the present weights that was not due, durable on return.
+
+        Raise Conflict if other weights are served, and the errors of `Ledger.record_evaluation`.
+        """
+        async with self._changing:
+            weights = self.lifecycle.weights
+            if weights.step != step:
+                raise Conflict(f"the weights of step {step} are not served any more: those of step {weights.step} are")
+            row = await self.ledger.record_evaluation(step, weights.version, report)
+            if self.last_done is None or self.last_done.evaluation_id != row.evaluation_id:
+                self.last_done = row
+                for listener in self._listeners:
+                    listener(row)
+            return row
+
     async def expire_forever(self) -> None:
         """Expire evaluations whose lease or timeout is over, until cancelled."""
         while True:

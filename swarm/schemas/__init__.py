@@ -59,6 +59,7 @@ from swarm.schemas.evaluation_bodies import ClaimEvaluationRequest as ClaimEvalu
 from swarm.schemas.evaluation_bodies import EndEvaluationRequest as EndEvaluationRequest
 from swarm.schemas.evaluation_bodies import EvaluationPage as EvaluationPage
 from swarm.schemas.evaluation_bodies import EvaluationView as EvaluationView
+from swarm.schemas.evaluation_bodies import RecordEvaluationRequest as RecordEvaluationRequest
 from swarm.schemas.evaluation_bodies import RenewEvaluationRequest as RenewEvaluationRequest
 from swarm.schemas.server_bodies import Acknowledged as Acknowledged
 from swarm.schemas.server_bodies import AuditPage as AuditPage

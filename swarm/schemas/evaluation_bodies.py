@@ -47,6 +47,18 @@ class EndEvaluationRequest(Body):
     reason: str | None = Field(default=None, min_length=1, max_length=1000)
 
 
+class RecordEvaluationRequest(Body):
+    """The request of POST evaluations/record: eval episodes that score the weights of a step, which were not due.
+
+    The server reads the rewards of the episodes from its ledger. `failures` counts attempts that got no score.
+    """
+
+    client_id: Identifier
+    step: Step
+    episode_ids: list[Identifier] = Field(min_length=1, max_length=MAX_EVALUATION_EPISODES)
+    failures: int = Field(default=0, ge=0, le=MAX_EVALUATION_EPISODES)
+
+
 class EvaluationView(Body):
     """The evaluation of the weights after `step` steps on held-out tasks.
 

@@ -406,3 +406,38 @@ def test_the_command_says_where_a_job_asks_for_no_scores(start_server: Any) -> N
         assert evaluator.returncode == 2
         assert errors.startswith("swarm: the job asks for no scores: give it eval_every")
         assert errors.count("\n") == 1
+
+
+def test_a_score_that_was_not_due_is_recorded_once_and_computed_by_the_server(start_server: Any) -> None:
+    with rolling(start_server, eval_every=0) as (http, client):
+        train_step(http, 1)
+        ids = [scored(http, reward, f"held-{reward}") for reward in (0.0, 1.0)]
+        done = client.record_evaluation(1, ids, failures=1)
+        assert (done.step, done.state, done.mean, done.scored, done.evaluator) == (1, "done", 0.5, 2, "one")
+        assert client.record_evaluation(1, ids, failures=1) == done
+        assert client.evaluations() == [done] and client.status().last_evaluation == done
+        assert client.metrics()[0].metrics["eval/mean"] == 0.5
+        with pytest.raises(Conflict, match="have an evaluation already"):
+            client.record_evaluation(1, ids[:1])
+
+
+def test_a_score_of_other_weights_or_of_a_train_episode_is_refused(start_server: Any) -> None:
+    with rolling(start_server, eval_every=0) as (http, client):
+        of_base = scored(http)
+        train_step(http, 1)
+        with pytest.raises(Conflict, match="not served any more"):
+            client.record_evaluation(0, [of_base])
+        with pytest.raises(BadRequest, match="is no score of the weights of step 1"):
+            client.record_evaluation(1, [of_base])
+        episode = begin(http)
+        end(http, episode, task_id="t", reward=1.0, call=True)
+        with pytest.raises(BadRequest, match="is no score"):
+            client.record_evaluation(1, [episode["episode_id"]])
+        assert client.evaluations() == []
+
+
+def test_a_due_evaluation_is_not_taken_over_by_a_score_of_ones_own(start_server: Any) -> None:
+    with rolling(start_server) as (http, client):
+        with pytest.raises(Conflict, match="have an evaluation already: it is due"):
+            client.record_evaluation(0, [scored(http)])
+        assert score(http, client).state == "done"

@@ -80,6 +80,10 @@ def test_swarm_train_records_in_the_tracker_and_the_database(tmp_path: Path, mon
     while list(curves(tmp_path / "runs" / "tensorboard").values()) != [[1, 2, 3]]:
         assert time.monotonic() < deadline, curves(tmp_path / "runs" / "tensorboard")
         time.sleep(0.5)
+    with open_store(tmp_path / "runs" / "research.db", read_only=True) as store:
+        [training] = store.list_trainings()
+        # The command's own scores, before and after, are on the server's record.
+        assert [(score.step, score.episodes) for score in store.list_training_scores([training.id])] == [(0, 4), (3, 4)]
 
 
 def test_an_unknown_tracker_is_refused_before_anything_starts(tmp_path: Path) -> None:

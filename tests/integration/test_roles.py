@@ -29,6 +29,7 @@ ROLLOUT_ROUTES = {
     ("POST", "/v1/swarm/evaluations/claim"),
     ("POST", "/v1/swarm/evaluations/heartbeat"),
     ("POST", "/v1/swarm/evaluations/end"),
+    ("POST", "/v1/swarm/evaluations/record"),
     ("POST", "/v1/swarm/episodes/begin"),
     ("POST", "/v1/swarm/episodes/begin_many"),
     ("POST", "/v1/swarm/episodes/{episode_id}/end"),

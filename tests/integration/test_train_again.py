@@ -185,11 +185,22 @@ def test_a_base_score_on_a_server_of_others_is_measured(again: Path, start_serve
     assert shown["before_remembered_from"] is None
 
 
-def test_a_base_score_that_was_never_measured_is_said_to_be_unknown(again: Path) -> None:
+def test_a_base_score_that_is_lost_is_taken_from_the_servers_record(again: Path) -> None:
     record = json.loads((FOLDER / "training.json").read_text())
     (FOLDER / "training.json").write_text(json.dumps({**record, "base_score": None}))
     done = swarm(TRAIN)
-    assert done.exit_code == 0 and "not known: 2 steps were trained before it was measured" in done.stderr
+    assert done.exit_code == 0 and "on the server's record" in done.stderr
+    before = json.loads(done.stdout)["before"]
+    assert (before["n"], before["mean"]) == (record["base_score"]["n"], record["base_score"]["mean"])
+    assert json.loads((FOLDER / "training.json").read_text())["base_score"] is not None
+
+
+def test_a_base_score_that_was_never_measured_on_these_tasks_is_said_to_be_unknown(again: Path) -> None:
+    record = json.loads((FOLDER / "training.json").read_text())
+    (FOLDER / "training.json").write_text(json.dumps({**record, "base_score": None}))
+    done = swarm(TRAIN.replace("--eval-episodes 30", "--eval-episodes 29"))
+    assert done.exit_code == 0, done.stderr
+    assert "not known: 2 steps were trained before it was measured" in done.stderr
     shown = json.loads(done.stdout)
     assert shown["before"] is None and [each["step"] for each in shown["evaluations"]] == [2]
     # What was trained is not thrown away for another training either.

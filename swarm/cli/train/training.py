@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,8 +23,6 @@ from swarm.cli.held_out_score import (
     TOO_FEW_TASKS,
     HeldOutScore,
     count_tasks,
-    mean_of,
-    score_of,
     score_on_record,
     warning_of,
 )
@@ -32,18 +31,16 @@ from swarm.cli.own_server import server_at
 from swarm.cli.scoring import evaluator_beside
 from swarm.cli.tokens import token_of
 from swarm.cli.train.best_step import HeldOutStep, best_of, end_at
+from swarm.cli.train.measured_scores import MeasuredScores
 from swarm.errors import BadRequest
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from swarm.cli.train.training_folder import TrainingFolder
     from swarm.cli.train.training_record import TrainingRecord
     from swarm.client import Evaluation, SwarmClient
     from swarm.environments import Environment
     from swarm.job import GuardMode, TrainJob
     from swarm.program import Program
-    from swarm.program.evaluation import StepScore
     from swarm.schemas import EvaluationView, GuardView, Status
 
 STEPS = 60
@@ -172,12 +169,12 @@ class _Training:
             if warning := warning_of(self.tasks):
                 typer.echo(f"swarm: {warning}", err=True)
             self._report_progress(directory, status)
-            scores = _Scores(client, self)
+            scores = MeasuredScores(client, self._evaluate(client), self.tasks, self.job.batch_size)
             before, remembered_from = scores.base(folder, record, status.step, is_own_server=url is None)
             gate = None if self.eval_every is None else scores.gate(self.eval_every)
             with (
                 evaluator_beside(self.job, self.env, self.file, address, directory),
-                watch_steps(client, _show_step, scores.follow_guard),
+                watch_steps(client, _show_step, _show_fault),
             ):
                 done = train_program(
                     client, self.environment, self.job, self.program, max_workers=self.workers, gate=gate
@@ -185,7 +182,7 @@ class _Training:
             last = HeldOutStep(*scores.measure("after"))
             recorded = client.evaluations()
             evaluations, changes, faults = _merged(scores.figures(), recorded), _changes(client), _faults(client)
-            ended = self._end_at_best(client, [*scores.lasting, *_on_record(recorded)], last)
+            ended = self._end_at_best(client, _on_record(recorded), last)
             if url is None:
                 client.save_checkpoint()
         return {
@@ -196,6 +193,12 @@ class _Training:
             "after": ended.score.figures(), "ended_at": ended.step, "evaluations": evaluations, "guard": faults,
             "changes": changes, "home": None if url else str(directory),
         }  # fmt: skip
+
+    def _evaluate(self, client: SwarmClient) -> Callable[[], Evaluation]:
+        """Return a function that measures the served weights on the held-out tasks."""
+        from swarm.program import measure
+
+        return partial(measure, client, self.environment, self.program, episodes=self.tasks, max_workers=self.workers)
 
     def _end_at_best(self, client: SwarmClient, scores: list[HeldOutStep], last: HeldOutStep) -> HeldOutStep:
         """End the run at the step with the best score, if it is not the last one. Return the score where it ends."""
@@ -220,104 +223,6 @@ class _Training:
             typer.echo(f"going on with {directory} at step {step} of {total}", err=True)
 
 
-class _Scores:
-    """The held-out scores of a run. Each is printed to stderr at once and kept with its step for the figures."""
-
-    def __init__(self, client: SwarmClient, training: _Training) -> None:
-        self._client, self._training = client, training
-        self._kept: list[tuple[int | None, HeldOutScore]] = []
-        self.lasting: list[HeldOutStep] = []
-        """The scores of mid-training whose weights the run still has."""
-
-    def base(
-        self, folder: TrainingFolder, record: TrainingRecord, step: int, *, is_own_server: bool
-    ) -> tuple[HeldOutScore | None, datetime | None]:
-        """Return the score before the first step. Measure and record it if the record has none.
-
-        The time is that of its measurement, if an earlier training measured it. Both are None if steps were trained
-        before it was measured. Raise EngineFailure if no episode was scored.
-        """
-        if record.base_score is not None:
-            return self._known(record, "on record")
-        if step:
-            _show_score("before", f"not known: {step} steps were trained before it was measured")
-            return None, None
-        from swarm.cli.train.base_scores import remembered_score
-
-        # Another server may have other files of the model, and be another version.
-        remembered = remembered_score(folder.directory.parent, record, self._training.tasks) if is_own_server else None
-        if remembered is not None and (stored := remembered.find()) is not None:
-            found = record.model_copy(
-                update={"base_score": stored.score, "base_score_remembered_from": stored.measured_at}
-            )
-            folder.write(found)
-            return self._known(found, "remembered")
-        step_of_score, score = self.measure("before")
-        if step_of_score != 0:
-            _show_score("before", "not known: others trained while it was measured")
-            return None, None
-        folder.write(record.model_copy(update={"base_score": score}))
-        if remembered is not None:
-            remembered.keep(score)
-        return score, None
-
-    def _known(self, record: TrainingRecord, how: str) -> tuple[HeldOutScore | None, datetime | None]:
-        """Show the score of the record and how it is known, and keep it for the figures."""
-        score, measured_at = record.base_score, record.base_score_remembered_from
-        assert score is not None
-        since = "" if measured_at is None else f", measured {measured_at:%Y-%m-%d %H:%M} UTC by an earlier training"
-        _show_score("before", f"{score.text}, {how}{since}")
-        self._kept.append((0, score))
-        return score, measured_at
-
-    def measure(self, when: str) -> tuple[int | None, HeldOutScore]:
-        """Return the step and the score of the present weights. Raise EngineFailure if no episode was scored.
-
-        The step is None if the weights changed during the measurement.
-        """
-        from swarm.program.evaluation import score_at_rest
-
-        found = score_at_rest(self._client, self._evaluate)
-        mean_of(found.evaluation)
-        score = score_of(found.evaluation)
-        self._kept.append((found.step, score))
-        _show_score(when, score.text)
-        return found.step, score
-
-    def gate(self, every: int) -> Callable[[int], int]:
-        """Return a gate for `train`, which calls it before each chunk of tasks. It scores every `every` steps."""
-        from swarm.program.evaluation import PeriodicEvaluation
-
-        batch_size = self._training.job.batch_size
-        return PeriodicEvaluation(
-            self._client, self._evaluate, every=every, batch_size=batch_size, on_score=self._keep
-        ).gate
-
-    def follow_guard(self, found: GuardView) -> None:
-        """Print a fault that the guard of the server found, and forget the scores of weights that it has undone."""
-        typer.echo(f"guard: {found.sentence} {found.advice}", err=True)
-        if (step := found.back_to) is not None:
-            self.lasting = [each for each in self.lasting if (each.step or 0) <= step]
-
-    def figures(self) -> list[dict[str, Any]]:
-        return [{"step": step, **score.figures()} for step, score in self._kept]
-
-    def _keep(self, found: StepScore) -> None:
-        score = score_of(found.evaluation)
-        self._kept.append((found.step, score))
-        self.lasting.append(HeldOutStep(found.step, score))
-        step = "while others train" if found.step is None else f"at step {found.step}"
-        # A failed score is no reason to stop the training.
-        reason = f"none: {found.evaluation.failures[0].error}" if score.mean is None else score.text
-        typer.echo(f"held-out score {step}: {reason}", err=True)
-
-    def _evaluate(self) -> Evaluation:
-        from swarm.program import measure
-
-        asked = self._training
-        return measure(self._client, asked.environment, asked.program, episodes=asked.tasks, max_workers=asked.workers)
-
-
 def _changes(client: SwarmClient) -> list[dict[str, Any]]:
     """Return the settings that changed while the job ran, and print them to stderr.
 
@@ -339,7 +244,7 @@ def _faults(client: SwarmClient) -> list[dict[str, Any]]:
 
 
 def _on_record(recorded: list[EvaluationView]) -> list[HeldOutStep]:
-    """Return the scores that an evaluator reported to the server."""
+    """Return the scores on the server's record of weights that the run still has: those of this command and others."""
     return [HeldOutStep(each.step, score_on_record(each)) for each in recorded if each.state == "done"]
 
 
@@ -421,8 +326,8 @@ def _in_one_line(figures: Mapping[str, Any]) -> str:
     return f"{figures['env']}: {HeldOutScore(**figures['before']).text} -> {after} in {where}"
 
 
-def _show_score(when: str, what: str) -> None:
-    typer.echo(f"held-out score {when + ':':8}{what}", err=True)
+def _show_fault(found: GuardView) -> None:
+    typer.echo(f"guard: {found.sentence} {found.advice}", err=True)
 
 
 def _show_step(step: int, reward: float) -> None:

@@ -53,6 +53,7 @@ from swarm.schemas import (
     LoadRequest,
     MetricPointView,
     MetricsHistory,
+    RecordEvaluationRequest,
     RenewEvaluationRequest,
     StartEngineRequest,
     Status,
@@ -139,6 +140,17 @@ def end_evaluation(
         )
     )
     return exchange(server, Call("POST", f"{API_PREFIX}/evaluations/end", body), EvaluationView)
+
+
+def record_evaluation(
+    server: Server, client_id: str, step: int, episode_ids: Sequence[str], failures: int
+) -> Plan[EvaluationView]:
+    body = checked(
+        lambda: RecordEvaluationRequest(
+            client_id=client_id, step=step, episode_ids=list(episode_ids), failures=failures
+        )
+    )
+    return exchange(server, Call("POST", f"{API_PREFIX}/evaluations/record", body), EvaluationView)
 
 
 def evaluations(server: Server, after_step: int) -> Plan[list[EvaluationView]]:

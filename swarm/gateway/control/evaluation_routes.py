@@ -22,6 +22,7 @@ from swarm.schemas import (
     EndEvaluationRequest,
     EvaluationPage,
     EvaluationView,
+    RecordEvaluationRequest,
     RenewEvaluationRequest,
 )
 
@@ -58,6 +59,16 @@ def add_evaluation_routes(router: APIRouter, control: Control) -> None:
         """
         report = EvaluationReport(body.client_id, tuple(body.episode_ids), body.failures, body.reason)
         return view_evaluation(await control.evaluations().end(body.step, report))
+
+    @router.post("/evaluations/record", summary="Record a score that was not due", responses=errors(409, 503, 507))
+    async def record(body: RecordEvaluationRequest) -> EvaluationView:
+        """Record a score of the served weights that a client measured on its own, exactly once.
+
+        The server computes it from the rewards on record, and refuses episodes that other weights sampled. The answer
+        is 409 if other weights are served by now, or if the weights have an evaluation.
+        """
+        report = EvaluationReport(body.client_id, tuple(body.episode_ids), body.failures, None)
+        return view_evaluation(await control.evaluations().record(body.step, report))
 
 
 def add_score_route(router: APIRouter, ledger: Ledger) -> None:

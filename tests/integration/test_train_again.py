@@ -202,7 +202,7 @@ def test_a_base_score_that_was_never_measured_on_these_tasks_is_said_to_be_unkno
     assert done.exit_code == 0, done.stderr
     assert "not known: 2 steps were trained before it was measured" in done.stderr
     shown = json.loads(done.stdout)
-    assert shown["before"] is None and [each["step"] for each in shown["evaluations"]] == [2]
+    assert shown["before"] is None and [each["n"] for each in shown["evaluations"]] == [30, 29]
     # What was trained is not thrown away for another training either.
     refused = swarm(f"{TRAIN} --seed 1")
     assert refused.exit_code == 1 and refused.stdout == "" and "2 steps" in refused.stderr

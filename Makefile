@@ -19,7 +19,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 SUITE := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
-.PHONY: help setup upgrade system ai-sdk agents study test test-busy test-slow test-verl test-verifiers test-agents test-postgres coverage faults check bench ui clean
+.PHONY: help setup upgrade system ai-sdk agents study test test-busy test-slow test-verl test-verifiers test-agents test-postgres coverage faults check bench docs ui clean
 
 setup: $(STAMP) ## Create .venv and install everything
 
@@ -108,6 +108,11 @@ check: setup ## Style, types and architecture
 	$(BIN)/python scripts/check_import_cycles.py
 	$(BIN)/python scripts/generate_sync_client.py --check
 	$(BIN)/python scripts/check_names.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+# Without a network: search, pictures and fonts come from the folder itself.
+docs: setup ## The documentation site, in build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 # The last tag before this commit, or the commit before it.
 AGAINST ?= $(shell git describe --tags --abbrev=0 HEAD~1 2>/dev/null || echo HEAD~1)

@@ -47,7 +47,7 @@ VERDICT_COLORS: Mapping[Verdict | Outcome, Color] = {
     Outcome.UNDECIDED: "gray",
 }
 
-FIRST_METRICS = ("critic/score/mean", "actor/entropy", "actor/grad_norm", "actor/ppo_kl")
+FIRST_METRICS = ("critic/score/mean", "eval/mean", "actor/entropy", "actor/grad_norm")
 """The curves that are shown before the user chooses."""
 
 EXAMPLE = 'researcher start --topic "Which learning rate trains word reversal best, 1e-4, 1e-3 or 1e-2?"'
@@ -265,7 +265,9 @@ def show_curves(series: str, names: Sequence[str], read: Callable[[tuple[str, ..
     with st.grid(2, min_column_width=420):
         for name in chosen:
             with st.container(border=True, height="stretch"):
-                _show_curve(series, charts.only(points, "name", name), name, weight=weight, log=log)
+                # Held-out scores are few, and each is a mean of many episodes: smoothed, they would lag behind.
+                smoothing = 0.0 if name.startswith("eval/") else weight
+                _show_curve(series, charts.only(points, "name", name), name, weight=smoothing, log=log)
 
 
 def _show_curve(series: str, curve: pd.DataFrame, name: str, *, weight: float, log: bool) -> None:

@@ -99,15 +99,24 @@ def study_of(researcher: ResearcherCommands) -> str:
 
 
 def await_mid_rung(
-    researcher: ResearcherCommands, process: subprocess.Popen[str], least: int, but: Sequence[str]
+    researcher: ResearcherCommands,
+    process: subprocess.Popen[str],
+    least: int,
+    but: Sequence[str] = (),
+    *,
+    is_any_step: bool = False,
 ) -> str:
-    """Wait until a run other than `but` is within a rung of at least `least` steps. Return its id."""
+    """Wait until a run other than `but` is within a rung of at least `least` steps. Return its id.
+
+    The run has a step, or with `is_any_step` may be before its first one: steps of a short rung pass between two looks.
+    """
     found: list[Run] = []
 
     def is_within(store: ExperimentStore, study_id: str) -> bool:
         for run in store.list_runs(study_id=study_id, statuses=[RunStatus.RUNNING]):
             done = [point.step for point in store.list_metrics([run.id], names=[EPISODES])]
-            if run.rung >= least and run.id not in but and done and max(done) < run.rung:
+            is_begun = bool(done) or is_any_step
+            if run.rung >= least and run.id not in but and is_begun and max(done, default=0) < run.rung:
                 found.append(run)
         return bool(found)
 
@@ -167,7 +176,7 @@ def test_search_that_is_killed_within_a_rung_trains_that_rung_once(
     researcher: ResearcherCommands, tmp_path: Path
 ) -> None:
     process = researcher.start(*search(tmp_path / "given", programs=1, rungs="0.25,1", full_runs=2))
-    killed = await_mid_rung(researcher, process, STEPS, ())
+    killed = await_mid_rung(researcher, process, STEPS)
     researcher.end(process)
     researcher.finish("resume", study_of(researcher))
 
@@ -188,7 +197,7 @@ def test_search_under_kills_of_researcher_and_server_has_the_tree_of_one_without
 
     process, seen = researcher.start(*words), list[str]()
     for victim in ("researcher", "server", "researcher", "researcher"):
-        seen.append(await_mid_rung(researcher, process, 1, seen))
+        seen.append(await_mid_rung(researcher, process, 1, seen, is_any_step=True))
         time.sleep(chance.uniform(0, 0.5))
         if victim == "server":
             kill_server(process)

@@ -79,6 +79,8 @@ from experiments_db.records import (
 )
 from experiments_db.study_work import StudyWork, find_work, judge_work, lease_name
 from experiments_db.trainings import (
+    LONGEST_NOTE,
+    MOST_TAGS,
     RecordedTraining,
     ServerEvent,
     SystemPoint,
@@ -93,6 +95,8 @@ if TYPE_CHECKING:
     from experiments_db.store import ExperimentStore, open_store
 
 __all__ = [
+    "LONGEST_NOTE",
+    "MOST_TAGS",
     "RUN_MOVES",
     "ArmFailure",
     "Artifact",

@@ -33,6 +33,8 @@ class TrainingRow(Base):
     status: Mapped[str]
     reason: Mapped[str | None]
     step: Mapped[int]
+    tags: Mapped[list[Any]]
+    note: Mapped[str]
     begun_at: Mapped[float] = mapped_column(index=True)
     updated_at: Mapped[float]
 

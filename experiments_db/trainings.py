@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 
 from experiments_db.records import JsonObject
 
+MOST_TAGS, LONGEST_TAG, LONGEST_NOTE = 20, 50, 10_000
+"""The most tags of a training, and the most characters of a tag and of a note."""
+
 
 @dataclass(frozen=True, slots=True)
 class RecordedTraining:
@@ -18,7 +21,7 @@ class RecordedTraining:
 
     `key` names it wherever it is recorded. `status` is the state of the server's engine, or "REPLACED" once another
     training has begun there. `step` is the last one trained. `changes` are the settings that changed while it ran, by
-    the first step that they applied to.
+    the first step that they applied to. `tags` and `note` were given by people.
     """
 
     id: str
@@ -34,6 +37,8 @@ class RecordedTraining:
     status: str
     reason: str | None
     step: int
+    tags: tuple[str, ...]
+    note: str
     begun_at: float
     updated_at: float
 

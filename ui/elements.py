@@ -248,6 +248,11 @@ def elapsed(contents: StudyContents) -> str:
     return formats.duration(contents.duration_s(time.time()))
 
 
+def smoothing_of(name: str, weight: float) -> float:
+    """Return the smoothing of a metric. Held-out scores are few means of many episodes: smoothed, they would lag."""
+    return 0.0 if name.startswith("eval/") else weight
+
+
 def show_curves(series: str, names: Sequence[str], read: Callable[[tuple[str, ...]], pd.DataFrame]) -> None:
     """Show the curves that the user chooses of those with these `names`. `read` gives them as frames.curves_frame."""
     if not names:
@@ -265,9 +270,8 @@ def show_curves(series: str, names: Sequence[str], read: Callable[[tuple[str, ..
     with st.grid(2, min_column_width=420):
         for name in chosen:
             with st.container(border=True, height="stretch"):
-                # Held-out scores are few, and each is a mean of many episodes: smoothed, they would lag behind.
-                smoothing = 0.0 if name.startswith("eval/") else weight
-                _show_curve(series, charts.only(points, "name", name), name, weight=smoothing, log=log)
+                curve = charts.only(points, "name", name)
+                _show_curve(series, curve, name, weight=smoothing_of(name, weight), log=log)
 
 
 def _show_curve(series: str, curve: pd.DataFrame, name: str, *, weight: float, log: bool) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -112,6 +112,14 @@ def _identity(location: str) -> tuple[int, int] | None:
 @st.cache_resource(max_entries=8, show_spinner=False, on_release=ExperimentStore.close)
 def _open(location: str, identity: tuple[int, int] | None) -> ExperimentStore:
     return open_store(location, read_only=True)
+
+
+def label_training(location: str, training_id: str, tags: Sequence[str], note: str) -> None:
+    """Store the tags and the note of a training. This is all that the explorer ever writes. Raises StoreError."""
+    with open_store(location) as store:
+        store.label_training(training_id, tags=tags, note=note)
+    list_trainings.clear()
+    find_training.clear()
 
 
 @st.cache_data(ttl=TTL_S, max_entries=8, show_spinner=False)

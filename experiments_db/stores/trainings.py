@@ -26,6 +26,9 @@ from experiments_db.training_models import (
     TrainingScoreRow,
 )
 from experiments_db.trainings import (
+    LONGEST_NOTE,
+    LONGEST_TAG,
+    MOST_TAGS,
     RecordedTraining,
     ServerEvent,
     SystemPoint,
@@ -69,9 +72,25 @@ class TrainingStore(StoreBase):
             "status": status, "reason": reason, "step": step, "begun_at": begun_at, "updated_at": now,
         }  # fmt: skip
         with self._write() as session:
-            new = {"id": new_id("training", now)}
+            new: dict[str, Any] = {"id": new_id("training", now), "tags": [], "note": ""}
             insert_rows(session, TrainingRow, [values | new], key=("key",), replace=tuple(values))
             return to_record(RecordedTraining, get_by(session, TrainingRow, key=key))
+
+    def label_training(self, training_id: str, *, tags: Sequence[str], note: str) -> RecordedTraining:
+        """Give a training these tags and this note, in place of those that it has.
+
+        Raises RecordNotFound, or InvalidRecord for a tag that is empty, too long or one of too many.
+        """
+        chosen = list(dict.fromkeys(tag.strip() for tag in tags))
+        if len(chosen) > MOST_TAGS or any(not 0 < len(tag) <= LONGEST_TAG for tag in chosen):
+            raise InvalidRecord(f"a training has at most {MOST_TAGS} tags, each of 1 to {LONGEST_TAG} characters")
+        if len(note) > LONGEST_NOTE:
+            raise InvalidRecord(f"a note has at most {LONGEST_NOTE:,} characters")
+        with self._write() as session:
+            row = require(session, TrainingRow, training_id, "training", lock=True)
+            row.tags, row.note = chosen, note
+            session.flush()
+            return to_record(RecordedTraining, row)
 
     def add_to_training(self, training_id: str, news: TrainingNews) -> None:
         """Store what is new of a training, all or none. What is stored already is replaced. Raises RecordNotFound."""

@@ -8,7 +8,7 @@ from functools import partial
 import pandas as pd
 import streamlit as st
 
-from experiments_db import RecordedTraining, TrainedEpisodeSummary
+from experiments_db import LONGEST_NOTE, MOST_TAGS, RecordedTraining, TrainedEpisodeSummary
 from ui import charts, elements, episode_view, formats, queries
 
 REFRESH = "3s"
@@ -36,6 +36,22 @@ def show_head(training: RecordedTraining) -> None:
     facts += [f"on {formats.plain(training.model)}", f"begun {formats.moment(training.begun_at)}"]
     facts.append(formats.name(training.home))
     elements.show_facts(*facts)
+
+
+def show_labels(training: RecordedTraining) -> None:
+    """Show the tags and the note, and let the user change both."""
+    if training.tags or training.note:
+        tags = " ".join(f":gray-badge[{formats.plain(tag)}]" for tag in training.tags)
+        elements.show_facts(*filter(None, [tags, formats.plain(formats.shortened(training.note, 300))]))
+    known = sorted({tag for each in queries.list_trainings(elements.database()) for tag in each.tags})
+    with st.popover("Tags and note", icon=":material/label:"):
+        tags = st.multiselect(
+            "Tags", known, default=training.tags, accept_new_options=True, max_selections=MOST_TAGS, key="tags"
+        )
+        note = st.text_area("Note", training.note, max_chars=LONGEST_NOTE, key="note")
+        if st.button("Save", disabled=(tuple(tags), note) == (training.tags, training.note), key="save labels"):
+            queries.label_training(elements.database(), training.id, tags, note)
+            st.rerun()
 
 
 def show_figures(training: RecordedTraining) -> None:
@@ -167,6 +183,7 @@ def show_training(training_id: str) -> None:
     with elements.store_errors():
         training = queries.find_training(elements.database(), training_id)
         show_head(training)
+        show_labels(training)
         show_figures(training)
         sections = {
             "Curves": partial(show_curves, training),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pandas as pd
 import streamlit as st
 
@@ -9,6 +12,8 @@ from experiments_db import RecordedTraining
 from ui import charts, elements, formats, queries
 
 REFRESH = "3s"
+# The beginning of a column's name that is a setting, not a metric.
+SETTING = "job: "
 REWARD, HELD_OUT = "critic/score/mean", "eval/mean"
 FIRST_METRICS = (REWARD, HELD_OUT, "actor/entropy", "actor/ppo_kl")
 EXAMPLE = "swarm train --env reverse"
@@ -18,10 +23,21 @@ def name_of(training: RecordedTraining) -> str:
     return f"{training.project}/{training.experiment}"
 
 
-def table_of(trainings: list[RecordedTraining]) -> pd.DataFrame:
-    """Return one row per training, with its state and the last values of its metrics."""
+def choose_columns(trainings: list[RecordedTraining]) -> list[str]:
+    """Return the settings and metrics that the user wants as columns."""
+    settings = {f"{SETTING}{name}" for training in trainings for name in training.settings}
     ids = tuple(training.id for training in trainings)
-    metrics = queries.latest_training_metrics(elements.database(), ids, (REWARD, HELD_OUT))
+    metrics = queries.training_metric_names(elements.database(), ids)
+    return st.multiselect(
+        "Columns", [*sorted(settings), *metrics], key="columns", bind="query-params", placeholder="settings and metrics"
+    )
+
+
+def table_of(trainings: list[RecordedTraining], columns: list[str]) -> pd.DataFrame:
+    """Return one row per training: its state, the last values of its metrics, and the columns that were chosen."""
+    ids = tuple(training.id for training in trainings)
+    names = [name for name in columns if not name.startswith(SETTING)]
+    metrics = queries.latest_training_metrics(elements.database(), ids, (REWARD, HELD_OUT, *names))
     return pd.DataFrame(
         [
             {
@@ -30,6 +46,8 @@ def table_of(trainings: list[RecordedTraining]) -> pd.DataFrame:
                 "Step": f"{training.step}/{training.settings.get('total_steps') or '∞'}",
                 "Reward": metrics.get(training.id, {}).get(REWARD),
                 "Held-out score": metrics.get(training.id, {}).get(HELD_OUT),
+                **{name: _cell(training, metrics.get(training.id, {}), name) for name in columns},
+                "Tags": [formats.printable(tag) for tag in training.tags],
                 "Model": formats.printable(training.model),
                 "Begun (UTC)": formats.moment(training.begun_at),
                 "Home": formats.printable(training.home),
@@ -39,16 +57,25 @@ def table_of(trainings: list[RecordedTraining]) -> pd.DataFrame:
     )
 
 
+def _cell(training: RecordedTraining, metrics: Mapping[str, float | None], name: str) -> Any:
+    if not name.startswith(SETTING):
+        return metrics.get(name)
+    value = training.settings.get(name.removeprefix(SETTING))
+    # A column has one type: numbers sort as numbers, all else is text.
+    return value if isinstance(value, int | float) or value is None else formats.printable(formats.setting(value))
+
+
 def filter_trainings(trainings: list[RecordedTraining]) -> list[RecordedTraining]:
-    """Return the trainings with the text that the user types in their name, model, status or settings."""
-    text = st.text_input("Filter", placeholder="name, status or setting=value", key="filter", bind="query-params")
+    """Return the trainings with the words that the user types in name, model, status, settings, tags or note."""
+    text = st.text_input("Filter", placeholder="name, status, tag or setting=value", key="filter", bind="query-params")
     words = text.lower().split()
     return [training for training in trainings if all(word in _text_of(training) for word in words)]
 
 
 def _text_of(training: RecordedTraining) -> str:
     settings = " ".join(f"{name}={formats.setting(value)}" for name, value in training.settings.items())
-    return f"{name_of(training)} {training.model} {training.status} {settings}".lower()
+    labels = " ".join([*training.tags, training.note])
+    return f"{name_of(training)} {training.model} {training.status} {settings} {labels}".lower()
 
 
 def show_curves(chosen: list[RecordedTraining]) -> None:
@@ -70,7 +97,12 @@ def show_curves(chosen: list[RecordedTraining]) -> None:
         for name in shown:
             with st.container(border=True, height="stretch"):
                 curve = charts.only(points, "name", name)
-                chart = charts.curves(curve, title=formats.printable(name), weight=weight, order=list(titles.values()))
+                chart = charts.curves(
+                    curve,
+                    title=formats.printable(name),
+                    weight=elements.smoothing_of(name, weight),
+                    order=list(titles.values()),
+                )
                 st.altair_chart(chart, alt=f"{name} over steps")
 
 
@@ -81,7 +113,7 @@ def show_trainings() -> None:
         if not trainings:
             return
         event = st.dataframe(
-            table_of(trainings),
+            table_of(trainings, choose_columns(trainings)),
             hide_index=True,
             height=elements.table_height(len(trainings)),
             placeholder=formats.MISSING,

@@ -58,6 +58,8 @@ def _create_trainings() -> None:
         sa.Column("status", sa.Text(), nullable=False),
         sa.Column("reason", sa.Text(), nullable=True),
         sa.Column("step", BIG_INTEGER, nullable=False),
+        sa.Column("tags", sa.JSON(), nullable=False),
+        sa.Column("note", sa.Text(), nullable=False),
         sa.Column("begun_at", sa.Float(precision=53), nullable=False),
         sa.Column("updated_at", sa.Float(precision=53), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_trainings")),

@@ -11,7 +11,10 @@ from explorer_words import words
 from streamlit.testing.v1 import AppTest
 
 from experiments_db import (
+    InvalidRecord,
+    RecordNotFound,
     ServerEvent,
+    StoreUnavailable,
     SystemPoint,
     TrainedEpisode,
     TrainedEpisodeSummary,
@@ -106,3 +109,59 @@ def test_a_rewind_deletes_what_came_after_its_step(trainings) -> None:
         assert [span.last_step for span in store.sample_training_metrics([ids["full"]], ["actor/entropy"], most=9)] == [
             1
         ]
+
+
+def test_a_training_gets_tags_and_a_note_which_the_recorder_leaves_as_they_are(open_page: OpenPage, trainings) -> None:
+    path, ids = trainings
+    page = open_page("training", path, training=ids["full"])
+    page.multiselect(key="tags").set_value([HOSTILE, "paper"]).run()
+    page.text_area(key="note").set_value("The curve of figure 2.").run()
+    page.button(key="save labels").click().run()
+    assert not page.exception and not page.error
+    with open_store(path) as store:
+        found = store.get_training(ids["full"])
+        assert (found.tags, found.note) == ((HOSTILE, "paper"), "The curve of figure 2.")
+        store.record_training(
+            found.key, project="p", experiment="full", model="nano", engine="local", settings={}, changes={}, home="h",
+            launch_key=None, status="COMPLETE", reason=None, step=3, begun_at=1.0,
+        )  # fmt: skip
+        assert store.get_training(ids["full"]).tags == (HOSTILE, "paper")
+    shown = open_page("trainings", path, filter="paper figure")
+    assert not shown.exception
+    table = shown.dataframe[0].value
+    assert list(table["Training"]) == ["p/full"] and "paper" in next(iter(table["Tags"]))
+
+
+@pytest.mark.parametrize(
+    ("tags", "note"), [([""], ""), (["a" * 51], ""), ([str(number) for number in range(21)], ""), ([], "a" * 10_001)]
+)
+def test_labels_that_are_empty_or_too_long_are_refused(trainings, tags: list[str], note: str) -> None:
+    path, ids = trainings
+    with open_store(path) as store:
+        with pytest.raises(InvalidRecord):
+            store.label_training(ids["full"], tags=tags, note=note)
+        with pytest.raises(RecordNotFound):
+            store.label_training("tr-unknown", tags=["a"], note="")
+
+
+def test_settings_and_metrics_become_columns(open_page: OpenPage, trainings) -> None:
+    path, _ = trainings
+    page = open_page("trainings", path)
+    page.multiselect(key="columns").set_value(["job: batch_size", "actor/entropy"]).run()
+    assert not page.exception
+    table = page.dataframe[0].value
+    assert set(table["job: batch_size"]) == {8} and set(table["actor/entropy"].dropna()) == {0.5}
+
+
+def test_a_database_that_cannot_be_written_costs_the_labels_and_not_the_page(
+    open_page: OpenPage, trainings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise StoreUnavailable("the database cannot be written")
+
+    path, ids = trainings
+    page = open_page("training", path, training=ids["full"])
+    page.text_area(key="note").set_value("a").run()
+    monkeypatch.setattr("experiments_db.ExperimentStore.label_training", refuse)
+    page.button(key="save labels").click().run()
+    assert not page.exception and "cannot be written" in words(page)

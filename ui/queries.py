@@ -1,4 +1,4 @@
-"""Cached, read-only calls to the store, and the location of the store.
+"""Cached calls that read the store, the one that writes tags and notes, and the location of the store.
 
 Place in the flow: pages read through this module only. Answers are cached for a moment: the elements of one page share
 them, and a page that refreshes itself still shows new rows. Raises what the store raises (StoreError).

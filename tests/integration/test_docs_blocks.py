@@ -156,6 +156,7 @@ USAGE: dict[str, Callable[[Block], None]] = {
     "README.md: make study    # set up, then: which learning rate trains wor": targets_exist,
     QUESTIONS: commands_exist,
     "quickstart.md: make setup": commands_exist,
+    "own-agent.md: .venv/bin/swarm start --home runs/own-agent": commands_exist,
     "quickstart.md: .venv/bin/researcher ui": commands_exist,
     "operations.md: swarm start [--host H] [--port P] [--home DIR] [--job job.ya": commands_exist,
     "operations.md: swarm backup /backups/tuesday --home runs/swarm": commands_exist,
@@ -179,7 +180,14 @@ SNIPPET = "README.md: import random"
 START = "README.md: .venv/bin/swarm start"
 SQL = "research.md: select x.name, avg(v.mean), count(*)"
 TEAM = "training.md: from swarm import SwarmClient, SwarmTeam, Task, WorkflowOutp"
-RUN_BELOW = {SNIPPET, START, SQL, TEAM}
+LOOP = "own-agent.md: from my_agent import my_agent"
+AGENTS = [
+    "own-agent.md: from openai import OpenAI",
+    "own-agent.md: from langchain_openai import ChatOpenAI",
+    "own-agent.md: from pydantic_ai import Agent",
+    "own-agent.md: import httpx",
+]
+RUN_BELOW = {SNIPPET, START, SQL, TEAM, LOOP, *AGENTS}
 
 
 def test_every_block_is_run_or_listed_with_a_reason() -> None:
@@ -235,6 +243,25 @@ def test_the_program_of_the_readme_trains(start_server: Any, tmp_path: Path) -> 
     assert len(run_snippet(url, tmp_path, *sizes, ("range(1000)", "range(200)"))) == 2
     with SwarmClient(url) as client:
         assert (client.status().state, client.status().weight_version) == ("COMPLETE", 2)
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_each_agent_of_the_page_on_own_agents_trains(start_server: Any, tmp_path: Path, agent: str) -> None:
+    url = start_server().url
+    (tmp_path / "my_agent.py").write_text(blocks()[agent].text)
+    loop = blocks()[LOOP].text
+    for old, new in (
+        ("http://127.0.0.1:10086", url),
+        ("batch_size=8, num_repeat=8, total_steps=20", "batch_size=2, num_repeat=2, total_steps=2"),
+    ):
+        assert old in loop
+        loop = loop.replace(old, new)
+    (tmp_path / "loop.py").write_text(loop)
+    done = subprocess.run(
+        [sys.executable, "loop.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    assert len(done.stdout.split()) == 2
 
 
 @pytest.mark.slow

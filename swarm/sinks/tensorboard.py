@@ -71,7 +71,8 @@ class _TrainingFiles:
         for step, at, values in list_rows(update):
             self._scalars(values, step, at)
         for reading in update.system:
-            self._scalars(reading.values, int(reading.at - update.training.begun_at), reading.at)
+            # At seconds instead of steps, a later step would purge readings that have nothing to do with it.
+            self._scalars(reading.values, update.training.step, reading.at)
         for episode, row in zip(update.episodes, episode_rows(update.episodes), strict=True):
             told = f"reward {episode.reward:g}, advantage {episode.advantage}\n\n~~~\n{row[-1]}\n~~~"
             self._text(f"episodes/{episode.chosen_as}", told, episode.step, episode.at)

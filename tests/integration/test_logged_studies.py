@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from server_processes import server_processes
 from simulated_study import reports_without_images
 from typer.testing import CliRunner
 
-from experiments_db import open_store
+from experiments_db import StoreError, TrainingScore, open_store
 from researcher.cli import app
 
 pytest.importorskip("tensorboard")
@@ -70,20 +71,24 @@ def test_a_study_refuses_a_tracker_that_nothing_would_write_to(tmp_path: Path, w
 
 def test_swarm_train_records_in_the_tracker_and_the_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("SWARM_NO_RECORD")
     (tmp_path / "job.yaml").write_text("engine: fake\nmodel: nano\nbatch_size: 2\nnum_repeat: 2\ntotal_steps: 3\n")
     words = ["--env", "reverse", "--job", "job.yaml", "--eval-episodes", "4", "--few-tasks", "--log", "tensorboard"]
-    done = run_swarm("train", *words)
+    done = run_swarm("train", *words, SWARM_NO_RECORD="")
     assert done.exit_code == 0, done.output
     deadline = time.monotonic() + PATIENCE_S
-    # The recorder outlives the training until everything is written.
-    while list(curves(tmp_path / "runs" / "tensorboard").values()) != [[1, 2, 3]]:
-        assert time.monotonic() < deadline, curves(tmp_path / "runs" / "tensorboard")
+    # The recorder outlives the training until everything is written. Two scores are the command's own.
+    while (found := recorded(tmp_path / "runs")) != ([[1, 2, 3]], [(0, 4), (3, 4)]):
+        assert time.monotonic() < deadline, found
         time.sleep(0.5)
-    with open_store(tmp_path / "runs" / "research.db", read_only=True) as store:
-        [training] = store.list_trainings()
-        # The command's own scores, before and after, are on the server's record.
-        assert [(score.step, score.episodes) for score in store.list_training_scores([training.id])] == [(0, 4), (3, 4)]
+
+
+def recorded(runs: Path) -> tuple[list[list[int]], list[tuple[int, int]]]:
+    """The steps that TensorBoard has of each training, and the steps and sizes of the scores in the database."""
+    scores: list[TrainingScore] = []
+    # The recorder may just be creating the database.
+    with suppress(StoreError), open_store(runs / "research.db", read_only=True) as store:
+        scores = store.list_training_scores([training.id for training in store.list_trainings()])
+    return list(curves(runs / "tensorboard").values()), [(score.step, score.episodes) for score in scores]
 
 
 def test_an_unknown_tracker_is_refused_before_anything_starts(tmp_path: Path) -> None:
@@ -107,3 +112,5 @@ def test_a_ledger_is_recorded_in_a_tracker_afterwards(tmp_path: Path, monkeypatc
     assert imported.exit_code == 0, imported.output
     assert list(curves(tmp_path / "runs" / "tensorboard").values()) == [[1, 2]]
     assert not (tmp_path / "runs" / "research.db").exists()
+    nowhere = run_swarm("import", "home", "--no-record")
+    assert nowhere.exit_code == 2 and "nothing to record in" in nowhere.output

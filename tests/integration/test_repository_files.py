@@ -131,7 +131,7 @@ def test_the_templates_of_issues_ask_for_what_is_needed() -> None:
 
 
 PACKAGES = ("swarm", "researcher", "experiments_db", "ui", "bench", "scripts")
-FILES_OF_USERS = {"client.py", "program.py", "tasks.py", "grade.py", "agent.py"}
+FILES_OF_USERS = {"client.py", "program.py", "tasks.py", "grade.py", "agent.py", "my_agent.py"}
 """What a study writes for its arms, and what a user writes for an environment."""
 
 

@@ -16,8 +16,8 @@ from typing import Annotated
 import typer
 
 from swarm.cli.failures import failures_in_one_line
-from swarm.cli.options import DATABASE_SINK, LogOption, NoRecordOption, RecordOption, chosen_sinks, runs_directory
-from swarm.errors import LedgerError, LedgerInUse, NotFound
+from swarm.cli.options import DATABASE_SINK, LogOption, RecordOption, chosen_sinks, runs_directory
+from swarm.errors import BadRequest, LedgerError, LedgerInUse, NotFound
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ def start_recorder(home: Path, runs: Path, sinks: Iterable[str]) -> None:
 def import_ledger(
     home: Annotated[Path, typer.Argument(help="Directory of a server, with its ledger.", metavar="HOME")],
     record: RecordOption = None,
-    no_record: NoRecordOption = False,
+    no_record: Annotated[bool, typer.Option("--no-record", help="Record in the trackers of --log alone.")] = False,
     log: LogOption = None,
 ) -> None:
     """Record the trainings in a server's ledger in the database that `researcher ui` shows, and in trackers.
@@ -66,8 +66,10 @@ def import_ledger(
 
         if not (home / LEDGER).exists():
             raise NotFound(f"{home} holds no {LEDGER}: name the directory of a server", param="home")
-        runs = runs_directory(record)
-        for name in chosen_sinks(no_record, log):
+        runs, sinks = runs_directory(record), chosen_sinks(no_record, log)
+        if not sinks:
+            raise BadRequest("--no-record leaves nothing to record in: give --log as well", param="no_record")
+        for name in sinks:
             sink = open_sink(name, str(runs))
             try:
                 recording = Recording(LedgerReader(home / LEDGER, EpisodeChooser()), name, sink, home)

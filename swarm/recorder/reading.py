@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 
 from swarm.ledger import queries
 from swarm.ledger.database import open_for_reading, open_unchanged
+from swarm.live_settings import JobChange
 from swarm.recorder.episodes import EpisodeChooser
 from swarm.sinks import EvaluatedStep, FinishedStep, TrainingDescription, TrainingEvent, TrainingUpdate
 
@@ -113,9 +114,10 @@ def describe(connection: sqlite3.Connection, job_id: int, *, is_last: bool) -> T
     job = queries.job(connection, job_id)
     ledger_id = connection.execute("SELECT ledger_id FROM marks").fetchone()[0]
     launch = connection.execute("SELECT key FROM launches WHERE job_id = ?", (job_id,)).fetchone()
-    states = queries.states(connection, 1)
-    resolved = job.resolved
+    newest = next(iter(queries.states(connection, 1)), None) if is_last else None
+    resolved, changes = job.resolved, queries.job_changes(connection, job_id)
     step = queries.last_trained_step(connection, job_id)
+    status = _status(None if newest is None else newest.state, step, _total_steps(resolved, changes, step))
     home = Path(connection.execute("SELECT file FROM pragma_database_list WHERE name = 'main'").fetchone()[0]).parent
     return TrainingDescription(
         key=f"{ledger_id}-{job_id}",
@@ -124,22 +126,28 @@ def describe(connection: sqlite3.Connection, job_id: int, *, is_last: bool) -> T
         model=str(resolved["model"]),
         engine=str(resolved["engine"]),
         settings=resolved,
-        changes={change.at_step: change.settings for change in queries.job_changes(connection, job_id)},
+        changes={change.at_step: change.settings for change in changes},
         home=str(home),
         launch_key=None if launch is None else launch[0],
         begun_at=job.created_at,
         step=step,
-        status=_status(states[-1].state if states and is_last else None, step, resolved),
-        reason=states[-1].reason if states and is_last else None,
+        status=status,
+        # The reason is that of the server's state, which has ended since the training was complete.
+        reason=newest.reason if newest is not None and newest.state == status else None,
     )
 
 
-def _status(state: str | None, step: int, resolved: Mapping[str, Any]) -> str:
+def _total_steps(resolved: Mapping[str, Any], changes: Sequence[JobChange], step: int) -> int | None:
+    """Return the steps that the job wants in all, after the changes that apply to the next step."""
+    wanted = [resolved, *(change.settings for change in changes if change.at_step <= step + 1)]
+    return next(settings["total_steps"] for settings in reversed(wanted) if "total_steps" in settings)
+
+
+def _status(state: str | None, step: int, total: int | None) -> str:
     """Return the state of a training from that of its server, which is None once a later training has begun there.
 
     A training that has done all its steps is complete, also after its server has ended.
     """
-    total = resolved["total_steps"]
     if state in {None, "OFFLINE"} and total is not None and step >= total:
         return "COMPLETE"
     return state or "REPLACED"

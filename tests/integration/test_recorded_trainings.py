@@ -178,3 +178,22 @@ def test_a_server_that_is_told_not_to_records_nothing(tmp_path: Path) -> None:
         train(process)
         assert not (process.home / "recorder.log").exists()
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_training_that_was_ended_early_is_complete_after_its_server_is_gone(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    train(server, JOB.model_copy(update={"total_steps": 5}), last=2)
+    with SwarmClient(server.url) as client:
+        client.change_job({"total_steps": 2})
+    recorded(tmp_path, step=2, status="COMPLETE")
+    assert server.process is not None
+    server.process.terminate()
+    server.wait()
+    training = recorded(tmp_path, step=2, status="COMPLETE")
+    deadline = time.monotonic() + PATIENCE_S
+    while training.reason is not None:
+        # The reason of the running server, "all 2 steps are done", is gone with it.
+        assert time.monotonic() < deadline, training.reason
+        time.sleep(0.2)
+        training = recorded(tmp_path, step=2, status="COMPLETE")

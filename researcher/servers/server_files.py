@@ -77,7 +77,7 @@ def pack_ledgers(servers: Path) -> int:
     """
     freed = 0
     for ledger in sorted(servers.glob(f"*/{LEDGER}")):
-        if not _is_recorded(ledger.parent):
+        if not _recorder_is_done(ledger.parent):
             logger.warning("%s is left as it is: it is still being recorded in a tracker", ledger)
             continue
         try:
@@ -98,7 +98,7 @@ def pack_ledgers(servers: Path) -> int:
     return freed
 
 
-def _is_recorded(server: Path) -> bool:
+def _recorder_is_done(server: Path) -> bool:
     """Wait for the recorder of a stopped server, if it has one, and return whether it is done."""
     try:
         lock = (server / RECORDER_LOCK).open("rb")

@@ -161,8 +161,7 @@ class ServerPool:
         """Build slots for the named servers at `urls`, or for `local` own servers with their files under `home`.
 
         With `own_token`, own servers refuse requests without it. They get the `start_options` of `swarm start`, which
-        say what they record. `on_change` is called from another thread whenever a
-        server goes away or comes back.
+        say what they record. `on_change` is called from another thread whenever a server goes away or comes back.
         """
         self._home = home
         self._holder = holder

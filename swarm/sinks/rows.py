@@ -17,8 +17,20 @@ EPISODE_COLUMNS = (
 
 def list_rows(update: TrainingUpdate) -> list[tuple[int, float, dict[str, float]]]:
     """Return each new step or held-out score as (step, seconds since the epoch, values by name), in order of steps."""
-    rows = [(step.step, step.at, {**step.metrics, "weight_version": step.weight_version}) for step in update.steps]
-    rows += [(score.step, score.at, {"eval/mean": score.mean, "eval/stderr": score.stderr}) for score in update.scores]
+    # A score may be among the metrics of its step already; it is told once.
+    rows: list[tuple[int, float, dict[str, float]]] = [
+        (
+            step.step,
+            step.at,
+            {name: value for name, value in step.metrics.items() if not name.startswith("eval/")}
+            | {"weight_version": step.weight_version},
+        )
+        for step in update.steps
+    ]
+    rows += [
+        (score.step, score.at, {"eval/mean": score.mean, "eval/stderr": score.stderr, "eval/episodes": score.episodes})
+        for score in update.scores
+    ]
     return sorted(rows, key=lambda row: row[0])
 
 

@@ -132,8 +132,8 @@ class _Training:
     """The parsed arguments of the command.
 
     `env` and `file` are the environment and the program as the user named them. `tasks` is the number of held-out tasks
-    of each score. `workers` is the number of concurrent episodes. A new server records the training
-    in `sinks`.
+    of each score. `workers` is the number of concurrent episodes. A new server records the training in
+    `sinks`.
     """
 
     env: str

@@ -54,7 +54,9 @@ EPISODE = ChosenEpisode(
 )  # fmt: skip
 FIRST = TrainingUpdate(
     TRAINING,
-    steps=tuple(FinishedStep(step, step, BEGAN + step, {"critic/score/mean": step / 10}) for step in (1, 2)),
+    steps=tuple(
+        FinishedStep(step, step, BEGAN + step, {"critic/score/mean": step / 10, "eval/mean": 0.5}) for step in (1, 2)
+    ),
     scores=(EvaluatedStep(2, BEGAN + 2.5, 0.5, 0.05, 100, 50),),
     episodes=(EPISODE,),
     system=(SystemReading(BEGAN + 1, {"system/cpu_percent": 40.0}),),

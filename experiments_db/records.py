@@ -317,7 +317,7 @@ class MetricSpan:
     """A stretch of one curve, from `first_step` to `last_step`.
 
     It has the mean, the lowest and the highest of its finite values, or None if there are none. `missing` counts the
-    values that were not finite.
+    values that were not finite. `recorded_at` is the time at which its last point was recorded.
     """
 
     run_id: str
@@ -328,6 +328,7 @@ class MetricSpan:
     low: float | None
     high: float | None
     missing: int
+    recorded_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,6 +375,32 @@ class EpisodeSummary:
     advantage: float | None
     weight_version: int | None
     created_at: float
+
+
+class EpisodeOrder(StrEnum):
+    """The order of the episodes that a search finds."""
+
+    NEWEST = "newest step"
+    OLDEST = "oldest step"
+    HIGHEST = "highest reward"
+    LOWEST = "lowest reward"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeFilter:
+    """The conditions of a search for episodes. None, or an empty text, is no condition; both ends of a range belong to it.
+
+    `text` is a part of the conversation as it is stored, which is JSON, so it also finds names of roles and tools. Upper
+    and lower case of ASCII letters are the same.
+    """
+
+    kind: str | None = None
+    reward_from: float | None = None
+    reward_to: float | None = None
+    step_from: int | None = None
+    step_to: int | None = None
+    text: str = ""
+    order: EpisodeOrder = EpisodeOrder.NEWEST
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from experiments_db.records import (
     MetricSpan,
 )
 from experiments_db.stores.base import StoreBase, check_finite, check_text, get_by, insert_rows, require, to_record
-from experiments_db.stores.curves import read_curves, select_curves
+from experiments_db.stores.curves import Steps, read_curves, read_spans, select_curves
 from experiments_db.stores.revisions import renumber
 
 _POINT = (
@@ -83,40 +83,13 @@ class MeasurementStore(StoreBase):
             rows = session.execute(statement.limit(limit).offset(offset).with_only_columns(*_POINT))
             return [MetricPoint(*row) for row in rows]
 
-    def sample_metrics(self, run_ids: Collection[str], names: Collection[str], *, most: int) -> list[MetricSpan]:
-        """Return each of these curves in at most `most` spans of equal length in steps, by run, name and step."""
-        if most < 1:
-            raise InvalidRecord(f"a curve has at least one span, not {most}")
-        ends = (
-            select(
-                MetricPointRow.run_id,
-                MetricPointRow.name,
-                func.min(MetricPointRow.step).label("first"),
-                func.max(MetricPointRow.step).label("last"),
-            )
-            .where(MetricPointRow.run_id.in_(run_ids), MetricPointRow.name.in_(names))
-            .group_by(MetricPointRow.run_id, MetricPointRow.name)
-            .subquery()
-        )
-        length = (ends.c.last - ends.c.first) // most + 1
-        span = (MetricPointRow.step - ends.c.first) // length
-        statement = (
-            select(
-                MetricPointRow.run_id,
-                MetricPointRow.name,
-                func.min(MetricPointRow.step),
-                func.max(MetricPointRow.step),
-                func.avg(MetricPointRow.value),
-                func.min(MetricPointRow.value),
-                func.max(MetricPointRow.value),
-                func.count() - func.count(MetricPointRow.value),
-            )
-            .join(ends, (MetricPointRow.run_id == ends.c.run_id) & (MetricPointRow.name == ends.c.name))
-            .group_by(MetricPointRow.run_id, MetricPointRow.name, span)
-            .order_by(MetricPointRow.run_id, MetricPointRow.name, func.min(MetricPointRow.step))
-        )
+    def sample_metrics(
+        self, run_ids: Collection[str], names: Collection[str], *, most: int, steps: Steps | None = None
+    ) -> list[MetricSpan]:
+        """Return these curves in spans, as `read_spans` does: all steps, or from the first to the last of `steps`."""
+        point = MetricPointRow
         with self._read() as session:
-            return [MetricSpan(*row) for row in session.execute(statement)]
+            return read_spans(session, point, point.run_id, run_ids, names, most=most, steps=steps)
 
     def metric_names(self, run_ids: Collection[str]) -> list[str]:
         """Return the names of the curves that any of these runs has, sorted."""

@@ -17,6 +17,7 @@ from experiments_db.errors import InvalidRecord
 from experiments_db.models import Base
 from experiments_db.records import JsonObject, MetricSpan
 from experiments_db.stores.base import StoreBase, find_by, get_by, insert_rows, new_id, require, to_record
+from experiments_db.stores.curves import Steps, read_spans
 from experiments_db.training_models import (
     ServerEventRow,
     SystemPointRow,
@@ -130,33 +131,12 @@ class TrainingStore(StoreBase):
             return sorted(session.scalars(statement))
 
     def sample_training_metrics(
-        self, training_ids: Collection[str], names: Collection[str], *, most: int
+        self, training_ids: Collection[str], names: Collection[str], *, most: int, steps: Steps | None = None
     ) -> list[MetricSpan]:
-        """Return each of these curves in at most `most` spans of equal length in steps, by training, name and step."""
-        if most < 1:
-            raise InvalidRecord(f"a curve has at least one span, not {most}")
+        """Return these curves in spans, as `read_spans` does: all steps, or from the first to the last of `steps`."""
         point = TrainingPointRow
-        chosen = point.training_id.in_(training_ids), point.name.in_(names)
-        ends = (
-            select(
-                point.training_id, point.name, func.min(point.step).label("first"), func.max(point.step).label("last")
-            )
-            .where(*chosen)
-            .group_by(point.training_id, point.name)
-            .subquery()
-        )
-        span = (point.step - ends.c.first) // ((ends.c.last - ends.c.first) // most + 1)
-        statement = (
-            select(
-                point.training_id, point.name, func.min(point.step), func.max(point.step), func.avg(point.value),
-                func.min(point.value), func.max(point.value), func.count() - func.count(point.value),
-            )
-            .join(ends, (point.training_id == ends.c.training_id) & (point.name == ends.c.name))
-            .group_by(point.training_id, point.name, span)
-            .order_by(point.training_id, point.name, func.min(point.step))
-        )  # fmt: skip
         with self._read() as session:
-            return [MetricSpan(*row) for row in session.execute(statement)]
+            return read_spans(session, point, point.training_id, training_ids, names, most=most, steps=steps)
 
     def latest_training_metrics(
         self, training_ids: Collection[str], names: Collection[str]

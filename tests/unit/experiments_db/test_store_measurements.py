@@ -198,6 +198,13 @@ def test_short_curve_is_sampled_as_it_is(store: ExperimentStore, run: Run) -> No
     ]
 
 
+def test_part_of_a_long_curve_is_sampled_in_finer_spans(store: ExperimentStore, run: Run) -> None:
+    store.record_metrics(run.id, {step: {"reward": float(step)} for step in range(1, 101)})
+    spans = store.sample_metrics([run.id], ["reward"], most=10, steps=(31, 50))
+    assert [(span.first_step, span.last_step) for span in spans] == [(step, step + 1) for step in range(31, 51, 2)]
+    assert store.sample_metrics([run.id], ["reward"], most=10, steps=(200, 300)) == []
+
+
 def test_last_point_of_a_curve_is_found_for_many_runs(store: ExperimentStore, experiment: Experiment, run: Run) -> None:
     other = store.claim_run(experiment.id, 2, "key-2")
     silent = store.claim_run(experiment.id, 3, "key-3")

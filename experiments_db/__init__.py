@@ -77,6 +77,7 @@ from experiments_db.records import (
     Verdict,
     hash_json,
 )
+from experiments_db.searches.records import EpisodeFilter, EpisodeOrder, RecordedServer
 from experiments_db.study_work import StudyWork, find_work, judge_work, lease_name
 from experiments_db.trainings import (
     LONGEST_NOTE,
@@ -106,6 +107,8 @@ __all__ = [
     "Changes",
     "CheckCount",
     "DetailedEvaluation",
+    "EpisodeFilter",
+    "EpisodeOrder",
     "EpisodeSample",
     "EpisodeSummary",
     "EvaluationSummary",
@@ -136,6 +139,7 @@ __all__ = [
     "QuestionStatus",
     "ReadOnlyStore",
     "RecordNotFound",
+    "RecordedServer",
     "RecordedTraining",
     "Review",
     "Run",

@@ -377,32 +377,6 @@ class EpisodeSummary:
     created_at: float
 
 
-class EpisodeOrder(StrEnum):
-    """The order of the episodes that a search finds."""
-
-    NEWEST = "newest step"
-    OLDEST = "oldest step"
-    HIGHEST = "highest reward"
-    LOWEST = "lowest reward"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpisodeFilter:
-    """The conditions of a search for episodes. None, or an empty text, is no condition; both ends of a range belong to it.
-
-    `text` is a part of the conversation as it is stored, which is JSON, so it also finds names of roles and tools. Upper
-    and lower case of ASCII letters are the same.
-    """
-
-    kind: str | None = None
-    reward_from: float | None = None
-    reward_to: float | None = None
-    step_from: int | None = None
-    step_to: int | None = None
-    text: str = ""
-    order: EpisodeOrder = EpisodeOrder.NEWEST
-
-
 @dataclass(frozen=True, slots=True)
 class EpisodeSample:
     """An episode with its conversation and its training samples, token by token.

@@ -13,6 +13,7 @@ is put together from parts, by what they keep:
     revisions.py     what was written since somebody last looked
     digests.py       which rows a study ended with
     trainings.py     what servers record, also outside of studies
+    ../searches/     episodes by their contents, and the servers of all these
 
 Frozen records go in and out, never ORM objects. `get_*` raises RecordNotFound, `find_*` gives None; writes that a
 crashed process may repeat are keyed, as their docstrings say. A store may be used from several threads. After a fork,
@@ -29,6 +30,8 @@ from typing import Self
 
 from experiments_db.engine import connect
 from experiments_db.schema import prepare
+from experiments_db.searches.episodes import EpisodeSearch
+from experiments_db.searches.servers import ServerStore
 from experiments_db.stores.digests import DigestStore
 from experiments_db.stores.findings import FindingStore
 from experiments_db.stores.history import HistoryStore
@@ -52,6 +55,8 @@ class ExperimentStore(
     RevisionStore,
     DigestStore,
     TrainingStore,
+    EpisodeSearch,
+    ServerStore,
 ):
     """The store, with all parts on one database. `open_store` makes it; close it, or use it as a context manager."""
 

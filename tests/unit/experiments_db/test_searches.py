@@ -1,0 +1,142 @@
+"""The search for episodes and servers, on both databases."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from experiments_db import (
+    EpisodeFilter,
+    EpisodeOrder,
+    EpisodeSample,
+    EpisodeSummary,
+    ExperimentStore,
+    Run,
+    RunStatus,
+    TrainedEpisode,
+    TrainedEpisodeSummary,
+    TrainingNews,
+)
+
+REWARDS = (0.5, None, 1.0, -2.0)
+SEARCHES = {
+    "all": (EpisodeFilter(), ["e3", "e2", "e1", "e0"]),
+    "oldest": (EpisodeFilter(order=EpisodeOrder.OLDEST), ["e0", "e1", "e2", "e3"]),
+    "highest": (EpisodeFilter(order=EpisodeOrder.HIGHEST), ["e2", "e0", "e3", "e1"]),
+    "lowest": (EpisodeFilter(order=EpisodeOrder.LOWEST), ["e3", "e0", "e2", "e1"]),
+    "rewards": (EpisodeFilter(reward_from=0.5, reward_to=1.0), ["e2", "e0"]),
+    "steps": (EpisodeFilter(step_from=1, step_to=2), ["e2", "e1"]),
+    "kind": (EpisodeFilter(kind="eval"), ["e3", "e1"]),
+    "text": (EpisodeFilter(text="ANSWER 2"), ["e2"]),
+    "text as JSON writes it": (EpisodeFilter(text='say "é"\n'), ["e3", "e2", "e1", "e0"]),
+    "wildcards are text": (EpisodeFilter(text="100 %_"), ["e0"]),
+    "nothing": (EpisodeFilter(text="%%%"), []),
+}
+
+
+def messages_of(number: int) -> tuple[dict[str, str], ...]:
+    asked = {"role": "user", "content": 'say "é"\n'}
+    return asked, {"role": "assistant", "content": "100 %_ sure" if number == 0 else f"Answer {number}"}
+
+
+def ids(episodes: Sequence[EpisodeSummary | TrainedEpisodeSummary]) -> list[str]:
+    return [episode.episode_id for episode in episodes]
+
+
+@pytest.fixture
+def kept(store: ExperimentStore, run: Run) -> Run:
+    """A run with four episodes: every second one is held out, and one has no reward."""
+    store.record_episodes(
+        run.id,
+        [
+            EpisodeSample(
+                EpisodeSummary(
+                    run.id, f"e{number}", "eval" if number % 2 else "train", "train", number, f"task {number // 2}",
+                    reward, None, None, number, 1.0,
+                ),
+                messages_of(number),
+                (),
+            )
+            for number, reward in enumerate(REWARDS)
+        ],
+    )  # fmt: skip
+    return run
+
+
+def record_training(
+    store: ExperimentStore, key: str, *, home: str, launch_key: str | None = None, **values: object
+) -> str:
+    described = {
+        "project": "p", "experiment": key, "model": "nano", "engine": "local", "settings": {}, "changes": {},
+        "home": home, "launch_key": launch_key, "status": "ROLLING", "reason": None, "step": 2, "begun_at": 1.0,
+    }  # fmt: skip
+    return store.record_training(key, **(described | values)).id  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_episodes_of_runs_are_found_by_what_they_are_and_say(store: ExperimentStore, kept: Run, search: str) -> None:
+    wanted, expected = SEARCHES[search]
+    found, total = store.search_episodes(wanted, run_id=kept.id)
+    assert ids(found) == expected and total == len(expected)
+    assert ids(store.search_episodes(wanted, study_id=kept.study_id)[0]) == expected
+
+
+def test_a_page_of_episodes_says_how_many_there_are(store: ExperimentStore, kept: Run) -> None:
+    found, total = store.search_episodes(EpisodeFilter(), run_id=kept.id, limit=2, offset=1)
+    assert (ids(found), total) == (["e2", "e1"], 4)
+    assert store.search_episodes(EpisodeFilter(), study_id="st-other") == ([], 0)
+
+
+def test_trained_episodes_are_found_with_their_group(store: ExperimentStore) -> None:
+    training_id = record_training(store, "a", home="/a")
+    # Two groups in one step, and one of the same number in the next.
+    groups = {"e0": (1, 0), "e1": (1, 0), "e2": (1, 1), "e3": (2, 0)}
+    store.add_to_training(
+        training_id,
+        TrainingNews(
+            episodes=tuple(
+                TrainedEpisode(
+                    TrainedEpisodeSummary(
+                        training_id, name, step, "best", "task", "words", group, float(name[1]), None, 0.5, 1, 5.0
+                    ),
+                    messages_of(int(name[1])),
+                    (),
+                )
+                for name, (step, group) in groups.items()
+            )
+        ),
+    )
+    found, total = store.search_trained_episodes(training_id, EpisodeFilter(text="answer", step_to=1))
+    assert (ids(found), total) == (["e1", "e2"], 2)
+    assert store.search_trained_episodes(training_id, EpisodeFilter(kind="eval")) == ([], 0)
+    assert ids(store.list_trained_group(training_id, "e0")) == ["e1", "e0"]
+    assert ids(store.list_trained_group(training_id, "e3")) == ["e3"]
+    assert store.list_trained_group(training_id, "unknown") == []
+
+
+def test_the_group_of_a_kept_episode_is_its_task_in_that_step(store: ExperimentStore, kept: Run) -> None:
+    summary = EpisodeSummary(
+        kept.id, "again", "train", "train", 2, "task 1", 0.25, None, None, 2, 1.0
+    )  # fmt: skip
+    store.record_episodes(kept.id, [EpisodeSample(summary, (), ())])
+    assert ids(store.list_episode_group(kept.id, "again")) == ["e2", "again"]
+    assert store.list_episode_group(kept.id, "unknown") == []
+
+
+def test_servers_are_known_by_their_home_or_by_the_study_that_used_them(store: ExperimentStore, run: Run) -> None:
+    assert store.list_servers() == []
+    own = store.claim_run(run.experiment_id, 2, "key-2", job={"model": "micro", "project_name": "research"})
+    for each, url in ((run, "http://a:1"), (own, "http://127.0.0.1:9")):
+        store.update_run(each.id, status=RunStatus.LAUNCHING, server_url=url)
+    record_training(store, "first", home="/a", status="COMPLETE", step=5)
+    launched = record_training(store, "second", home="/a", launch_key=run.idempotency_key, begun_at=2.0)
+    record_training(store, "third", home="/b")
+    by_place = {server.home or server.study_id: server for server in store.list_servers()}
+    assert set(by_place) == {"/a", "/b", run.study_id}
+    shared, alone, of_study = by_place["/a"], by_place["/b"], by_place[run.study_id]
+    assert (shared.url, shared.experiment, shared.trainings, shared.steps) == ("http://a:1", "second", 2, 7)
+    assert (alone.url, alone.status) == (None, "ROLLING")
+    assert (of_study.url, of_study.model, of_study.project) == ("http://127.0.0.1:9", "micro", "research")
+    assert (of_study.trainings, of_study.status) == (1, "launching")
+    found = store.find_launched_training(run.idempotency_key)
+    assert found is not None and found.id == launched
+    assert store.find_launched_training("unknown") is None

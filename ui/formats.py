@@ -17,6 +17,8 @@ from experiments_db import number_as_text
 MISSING = "–"
 _MARKUP = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|$~:^&\"'=])")
 _CONTROLS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
+# Halves of surrogate pairs cannot be sent to a browser, and these marks turn the direction of the text around them.
+_UNSHOWABLE = re.compile("[\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
 _BACKTICKS = re.compile(r"`+")
 
 
@@ -105,8 +107,15 @@ def name(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Return the text without control characters and terminal colours; line breaks and tabs stay."""
-    return _CONTROLS.sub("", text.replace("\r\n", "\n"))
+    """Return the text without control characters and terminal colours; line breaks and tabs stay.
+
+    A character that cannot be sent to a browser, or that turns the direction of text, becomes its number.
+    """
+    return _UNSHOWABLE.sub(_number, _CONTROLS.sub("", text.replace("\r\n", "\n")))
+
+
+def _number(character: re.Match[str]) -> str:
+    return f"<U+{ord(character[0]):04X}>"
 
 
 def shortened(text: str, length: int) -> str:

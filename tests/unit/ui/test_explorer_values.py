@@ -55,6 +55,9 @@ def test_foreign_names_are_one_code_span(text: str) -> None:
 
 def test_terminal_colours_and_control_characters_are_dropped() -> None:
     assert formats.printable("\x1b[31mred\x1b[0m\x00 a\r\nb\tc") == "red a\nb\tc"
+    # These cannot be sent to a browser, or would turn the text behind them.
+    assert formats.printable("a\ud800b\u202ec\u2066") == "a<U+D800>b<U+202E>c<U+2066>"
+    formats.plain("\udfff").encode()
 
 
 class _Text(HTMLParser):
@@ -90,6 +93,23 @@ def test_tokens_are_escaped_in_every_colouring(coloring: token_view.Coloring, to
 
 def test_a_sample_without_texts_shows_its_ids() -> None:
     assert "[7]" in token_view.render({"token_ids": [7]}, token_view.Coloring.MASK)
+
+
+def test_tokens_that_are_no_text_are_visible() -> None:
+    tokens = ["\x00", "\x1b", "\n", "\u202e", "\ud800", "a" * 100_000]
+    shown = token_view.render({"tokens": tokens}, token_view.Coloring.MASK)
+    assert all(mark in shown for mark in ("␀", "␛", "⏎", "&lt;U+202E&gt;", "&lt;U+D800&gt;", "aaa…"))
+    assert len(shown) < 3000
+
+
+def test_only_trained_tokens_have_the_colour_of_the_advantage() -> None:
+    sample = {"tokens": ["a", "b"], "loss_mask": [False, True]}
+    colors = {
+        value: token_view.render(sample, token_view.Coloring.ADVANTAGE, advantage=value)
+        for value in (1.5, -1.5, 0.1, None)
+    }
+    assert len(set(colors.values())) == 4 and "advantage 1.5" in colors[1.5]
+    assert all(shown.count(token_view.CONTEXT) == (2 if value is None else 1) for value, shown in colors.items())
 
 
 def test_files_are_found_in_the_study_folder_wherever_it_was_moved(tmp_path: Path) -> None:

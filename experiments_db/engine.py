@@ -17,10 +17,11 @@ import sqlite3
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from filelock import FileLock, Timeout
-from sqlalchemy import URL, Engine, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, SQLAlchemyError, StatementError
 from sqlalchemy.orm import Session
 
@@ -58,6 +59,8 @@ class Database:
         self.path = path
         self.read_only = read_only
         self._lock = None if path is None or read_only else FileLock(f"{path}.lock")
+        self._observer: Connection | None = None
+        self._observing = Lock()
 
     @property
     def is_sqlite(self) -> bool:
@@ -90,6 +93,22 @@ class Database:
                 session.connection(execution_options={"begin_immediate": True})
             yield session
 
+    def read_version(self) -> str:
+        """Return a text that differs from the one before if another connection has committed a change in between.
+
+        It costs no look into a table. PostgreSQL's text differs also for changes of other databases of the server.
+        """
+        with self._translated(), self._observing:
+            if self._observer is None:
+                # SQLite counts the changes by others for each connection, so that it is always the same one.
+                self._observer = self.engine.connect()
+            try:
+                question = "PRAGMA data_version" if self.is_sqlite else "SELECT pg_current_snapshot()"
+                return str(self._observer.exec_driver_sql(question).scalar_one())
+            finally:
+                # A transaction left open would go on seeing the same state.
+                self._observer.rollback()
+
     def enable_wal(self) -> None:
         """Set the journal mode, which stays with a SQLite file. It is not part of any transaction."""
         if not self.is_sqlite:
@@ -101,7 +120,10 @@ class Database:
 
     def close(self) -> None:
         # The last connection of a SQLite file writes the WAL back: one writer at a time there, too.
-        with self._translated(), self._writer():
+        with self._translated(), self._writer(), self._observing:
+            if self._observer is not None:
+                self._observer.close()
+                self._observer = None
             self.engine.dispose()
 
     def _writer(self) -> AbstractContextManager[Any]:

@@ -9,8 +9,9 @@ knows nothing of Streamlit.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
@@ -21,6 +22,7 @@ from experiments_db import (
     Experiment,
     Finding,
     JsonObject,
+    Lease,
     LLMUsage,
     PlannerQuestion,
     Run,
@@ -32,6 +34,7 @@ from experiments_db import (
     Study,
     StudyStatus,
     StudyWork,
+    judge_work,
 )
 
 BASE, FINAL, TEST = "base", "final", "test"
@@ -81,9 +84,9 @@ class StudyContents:
     """The records of one study at one moment.
 
     `analysis` is the researcher's last analysis of a plan that makes claims, as it stored it; empty before the first.
-    `work` says whether a process works on the study. `search_arms` are the arms as the search sees them; empty for a
-    study that neither searches nor checks its transcripts. `confirmed` is the arm that the newest confirmation is
-    about, and `questions` are those to an external planner.
+    `search_arms` are the arms as the search sees them; empty for a study that neither searches nor checks its
+    transcripts. `confirmed` is the arm that the newest confirmation is about, and `questions` are those to an external
+    planner. `version` differs once anything of the study was written; `lease` is that of the process at work on it.
     """
 
     study: Study
@@ -97,10 +100,16 @@ class StudyContents:
     analysis: JsonObject
     used: Mapping[BudgetKind, float]
     usage: LLMUsage
-    work: StudyWork = field(default_factory=lambda: StudyWork(is_at_work=True))
+    version: tuple[Any, ...] = ()
+    lease: Lease | None = None
     search_arms: tuple[SearchArm, ...] = ()
     confirmed: str = ""
     questions: tuple[PlannerQuestion, ...] = ()
+
+    @property
+    def work(self) -> StudyWork:
+        """Whether a process works on the study, by now."""
+        return judge_work(self.study, self.lease, time.time())
 
     @property
     def document(self) -> JsonObject:

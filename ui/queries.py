@@ -1,15 +1,17 @@
-"""Cached calls that read the store, the one that writes tags and notes, and the location of the store.
+"""Calls that read the store, the one that writes tags and notes, and the location of the store.
 
-Place in the flow: pages read through this module only. Answers are cached for a moment: the elements of one page share
-them, and a page that refreshes itself still shows new rows. Raises what the store raises (StoreError).
+Place in the flow: pages read through this module only. Pages call a function with the location of the database in place
+of the store. Its answer is kept until the database changes. Raises what the store raises (StoreError).
 """
 
 from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, wraps
 from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
 
 import pandas as pd
 import streamlit as st
@@ -44,14 +46,14 @@ from experiments_db.frames import (
     training_curves_frame,
 )
 from ui.contents import StudyContents
-from ui.study_reader import StudyReader
+from ui.reading.answers import Answers
+from ui.reading.study_reader import StudyReader
 
-TTL_S = 2.0
-"""Below the refresh of a live page, so that each refresh sees the present state."""
+P = ParamSpec("P")
+T = TypeVar("T")
 
-MAX_ENTRIES = 128
-MAX_READERS = 8
-"""So many readers are kept; each holds the arms and runs of one study."""
+MAX_READERS = 32
+"""So many readers are kept; each holds the arms and the scores of one study."""
 
 MOST_POINTS = 1000
 """Of one curve: more than a screen has columns for it."""
@@ -92,7 +94,7 @@ def resume_command(location: str, study_id: str) -> str:
 
 def open_database(location: str) -> ExperimentStore:
     """Return the store at `location`. Raises RecordNotFound, SchemaMismatch, InvalidRecord or StoreUnavailable."""
-    return _open(location, _identity(location))
+    return _open(location, _identity(location)).store
 
 
 def _identity(location: str) -> tuple[int, int] | None:
@@ -109,49 +111,65 @@ def _identity(location: str) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-@st.cache_resource(max_entries=8, show_spinner=False, on_release=ExperimentStore.close)
-def _open(location: str, identity: tuple[int, int] | None) -> ExperimentStore:
-    return open_store(location, read_only=True)
+@st.cache_resource(max_entries=8, show_spinner=False, on_release=Answers.close)
+def _open(location: str, identity: tuple[int, int] | None) -> Answers:
+    return Answers(open_store(location, read_only=True))
+
+
+def _kept(read: Callable[Concatenate[ExperimentStore, P], T]) -> Callable[Concatenate[str, P], T]:
+    """Turn a function of a store into one of its location, which reads only what has not been read already."""
+
+    @wraps(read)
+    def ask(location: str, *args: P.args, **kwargs: P.kwargs) -> T:
+        answers = _open(location, _identity(location))
+        question = (read.__name__, args, tuple(sorted(kwargs.items())))
+        return answers.ask(question, partial(read, answers.store, *args, **kwargs))
+
+    return ask
 
 
 def label_training(location: str, training_id: str, tags: Sequence[str], note: str) -> None:
     """Store the tags and the note of a training. This is all that the explorer ever writes. Raises StoreError."""
     with open_store(location) as store:
         store.label_training(training_id, tags=tags, note=note)
-    list_trainings.clear()
-    find_training.clear()
 
 
-@st.cache_data(ttl=TTL_S, max_entries=8, show_spinner=False)
-def list_studies(location: str) -> list[Study]:
+@_kept
+def list_studies(store: ExperimentStore) -> list[Study]:
     """Return the studies, newest first."""
-    return open_database(location).list_studies(limit=None)
+    return store.list_studies(limit=None)
 
 
-@st.cache_data(ttl=TTL_S, max_entries=8, show_spinner=False)
-def tally_runs(location: str) -> dict[str, dict[RunStatus, int]]:
-    return open_database(location).tally_runs()
+@_kept
+def tally_runs(store: ExperimentStore) -> dict[str, dict[RunStatus, int]]:
+    return store.tally_runs()
 
 
-# Records are frozen, so they are shared as a resource; `cache_data` would copy them for every reader.
-@st.cache_resource(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
 def load_study(location: str, study_id: str) -> StudyContents:
-    return _reader(location, _identity(location), study_id).read()
+    """Return a study as it stands. Raises RecordNotFound."""
+    identity = _identity(location)
+    return _open(location, identity).ask(("load_study", study_id), _reader(location, identity, study_id).read)
+
+
+def study_token(location: str, study_id: str) -> object:
+    """Return what differs once anything of a study was written, or a process began or ceased to work on it."""
+    contents = load_study(location, study_id)
+    return contents.version, contents.work.is_at_work
 
 
 @st.cache_resource(max_entries=MAX_READERS, show_spinner=False)
 def _reader(location: str, identity: tuple[int, int] | None, study_id: str) -> StudyReader:
-    return StudyReader(_open(location, identity), study_id)
+    return StudyReader(_open(location, identity).store, study_id)
 
 
-@st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
-def find_run(location: str, run_id: str) -> Run:
-    return open_database(location).get_run(run_id)
+@_kept
+def find_run(store: ExperimentStore, run_id: str) -> Run:
+    return store.get_run(run_id)
 
 
-@st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
+@_kept
 def list_events(
-    location: str,
+    store: ExperimentStore,
     study_id: str,
     *,
     run_id: str | None = None,
@@ -159,126 +177,123 @@ def list_events(
     limit: int = PAGE,
 ) -> list[Event]:
     """Return the events, newest first."""
-    return open_database(location).list_events(
-        study_id, run_id=run_id, min_severity=min_severity, newest_first=True, limit=limit
-    )
+    return store.list_events(study_id, run_id=run_id, min_severity=min_severity, newest_first=True, limit=limit)
 
 
-@st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
-def list_notes(location: str, study_id: str) -> list[NotebookEntry]:
+@_kept
+def list_notes(store: ExperimentStore, study_id: str) -> list[NotebookEntry]:
     """Return the entries of the notebook, oldest first."""
-    return open_database(location).list_notes(study_id)
+    return store.list_notes(study_id)
 
 
-@st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
-def list_reviews(location: str, study_id: str) -> list[Review]:
-    return open_database(location).list_reviews(study_id)
+@_kept
+def list_reviews(store: ExperimentStore, study_id: str) -> list[Review]:
+    return store.list_reviews(study_id)
 
 
-@st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
-def list_program_trials(location: str, study_id: str) -> list[ProgramTrial]:
+@_kept
+def list_program_trials(store: ExperimentStore, study_id: str) -> list[ProgramTrial]:
     """Return the trials of programs, those of drafts included, oldest first."""
-    return open_database(location).list_program_trials(study_id)
+    return store.list_program_trials(study_id)
 
 
-@st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
-def llm_calls(location: str, study_id: str) -> pd.DataFrame:
+@_kept
+def llm_calls(store: ExperimentStore, study_id: str) -> pd.DataFrame:
     """Return one row per call of a language model, oldest first, without its texts."""
-    return llm_calls_frame(open_database(location), study_id).drop(columns=["prompt", "response"])
+    return llm_calls_frame(store, study_id).drop(columns=["prompt", "response"])
 
 
-@st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
-def list_artifacts(location: str, study_id: str, run_id: str | None = None) -> list[Artifact]:
-    return open_database(location).list_artifacts(study_id, run_id=run_id)
+@_kept
+def list_artifacts(store: ExperimentStore, study_id: str, run_id: str | None = None) -> list[Artifact]:
+    return store.list_artifacts(study_id, run_id=run_id)
 
 
-@st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
-def metric_names(location: str, run_ids: tuple[str, ...]) -> list[str]:
-    return open_database(location).metric_names(run_ids)
+@_kept
+def metric_names(store: ExperimentStore, run_ids: tuple[str, ...]) -> list[str]:
+    return store.metric_names(run_ids)
 
 
-@st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
-def curves(location: str, run_id: str, names: tuple[str, ...]) -> pd.DataFrame:
+@_kept
+def curves(store: ExperimentStore, run_id: str, names: tuple[str, ...]) -> pd.DataFrame:
     """Return curves with one row per step, or per span of steps if there are more than `MOST_POINTS` steps."""
-    return curves_frame(open_database(location), [run_id], names, most=MOST_POINTS)
+    return curves_frame(store, [run_id], names, most=MOST_POINTS)
 
 
-@st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
-def metrics(location: str, run_ids: tuple[str, ...], names: tuple[str, ...]) -> pd.DataFrame:
+@_kept
+def metrics(store: ExperimentStore, run_ids: tuple[str, ...], names: tuple[str, ...]) -> pd.DataFrame:
     """Return one row per point: run_id, name, step, value, recorded_at."""
-    return metrics_frame(open_database(location), run_ids, names)
+    return metrics_frame(store, run_ids, names)
 
 
-@st.cache_data(ttl=TTL_S, max_entries=16, show_spinner=False)
-def runs(location: str, study_ids: tuple[str, ...]) -> pd.DataFrame:
+@_kept
+def runs(store: ExperimentStore, study_ids: tuple[str, ...]) -> pd.DataFrame:
     """Return one row per run of these studies, as `frames.runs_frame` gives it, with the study's id."""
-    store = open_database(location)
     frames = [runs_frame(store, study_id).assign(study_id=study_id) for study_id in study_ids]
     filled = [frame for frame in frames if not frame.empty]
     return pd.concat(filled, ignore_index=True) if filled else pd.DataFrame()
 
 
-@st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
-def list_episodes(location: str, run_id: str) -> list[EpisodeSummary]:
-    return open_database(location).list_episodes(run_id, limit=PAGE)
+@_kept
+def list_episodes(store: ExperimentStore, run_id: str) -> list[EpisodeSummary]:
+    return store.list_episodes(run_id, limit=PAGE)
 
 
-@st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
-def find_episode(location: str, run_id: str, episode_id: str) -> EpisodeSample:
-    return open_database(location).get_episode(run_id, episode_id)
+@_kept
+def find_episode(store: ExperimentStore, run_id: str, episode_id: str) -> EpisodeSample:
+    return store.get_episode(run_id, episode_id)
 
 
-@st.cache_data(ttl=TTL_S, max_entries=8, show_spinner=False)
-def list_trainings(location: str) -> list[RecordedTraining]:
+@_kept
+def list_trainings(store: ExperimentStore) -> list[RecordedTraining]:
     """Return the newest trainings that servers recorded, the newest first."""
-    return open_database(location).list_trainings(limit=MOST_TRAININGS)
+    return store.list_trainings(limit=MOST_TRAININGS)
 
 
-@st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
-def find_training(location: str, training_id: str) -> RecordedTraining:
-    return open_database(location).get_training(training_id)
+@_kept
+def find_training(store: ExperimentStore, training_id: str) -> RecordedTraining:
+    return store.get_training(training_id)
 
 
-@st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
+@_kept
 def latest_training_metrics(
-    location: str, training_ids: tuple[str, ...], names: tuple[str, ...]
+    store: ExperimentStore, training_ids: tuple[str, ...], names: tuple[str, ...]
 ) -> dict[str, dict[str, float | None]]:
     """Return the last value of each metric, by training and name."""
-    found = open_database(location).latest_training_metrics(training_ids, names)
+    found = store.latest_training_metrics(training_ids, names)
     return {training_id: dict(values) for training_id, values in found.items()}
 
 
-@st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
-def training_metric_names(location: str, training_ids: tuple[str, ...]) -> list[str]:
-    return open_database(location).training_metric_names(training_ids)
+@_kept
+def training_metric_names(store: ExperimentStore, training_ids: tuple[str, ...]) -> list[str]:
+    return store.training_metric_names(training_ids)
 
 
-@st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
-def training_curves(location: str, training_ids: tuple[str, ...], names: tuple[str, ...]) -> pd.DataFrame:
+@_kept
+def training_curves(store: ExperimentStore, training_ids: tuple[str, ...], names: tuple[str, ...]) -> pd.DataFrame:
     """Return curves with one row per step, or per span of steps if there are more than `MOST_POINTS` steps."""
-    return training_curves_frame(open_database(location), training_ids, names, most=MOST_POINTS)
+    return training_curves_frame(store, training_ids, names, most=MOST_POINTS)
 
 
-@st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
-def training_scores(location: str, training_ids: tuple[str, ...]) -> list[TrainingScore]:
-    return open_database(location).list_training_scores(training_ids)
+@_kept
+def training_scores(store: ExperimentStore, training_ids: tuple[str, ...]) -> list[TrainingScore]:
+    return store.list_training_scores(training_ids)
 
 
-@st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
-def trained_episodes(location: str, training_id: str) -> list[TrainedEpisodeSummary]:
-    return open_database(location).list_trained_episodes(training_id, limit=PAGE)
+@_kept
+def trained_episodes(store: ExperimentStore, training_id: str) -> list[TrainedEpisodeSummary]:
+    return store.list_trained_episodes(training_id, limit=PAGE)
 
 
-@st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
-def find_trained_episode(location: str, training_id: str, episode_id: str) -> TrainedEpisode:
-    return open_database(location).get_trained_episode(training_id, episode_id)
+@_kept
+def find_trained_episode(store: ExperimentStore, training_id: str, episode_id: str) -> TrainedEpisode:
+    return store.get_trained_episode(training_id, episode_id)
 
 
-@st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
-def server_events(location: str, training_id: str) -> list[ServerEvent]:
-    return open_database(location).list_server_events(training_id, limit=PAGE)
+@_kept
+def server_events(store: ExperimentStore, training_id: str) -> list[ServerEvent]:
+    return store.list_server_events(training_id, limit=PAGE)
 
 
-@st.cache_data(ttl=TTL_S, max_entries=MAX_ENTRIES, show_spinner=False)
-def system_points(location: str, training_id: str) -> list[SystemPoint]:
-    return open_database(location).list_system_points(training_id)
+@_kept
+def system_points(store: ExperimentStore, training_id: str) -> list[SystemPoint]:
+    return store.list_system_points(training_id)

@@ -47,6 +47,14 @@ def tail(path: Path, limit: int = TAIL_BYTES) -> tuple[str, bool]:
     return text.partition("\n")[2] or text, True
 
 
+def written_at(path: Path) -> int:
+    """Return when a file was last written, in nanoseconds since the epoch; 0 if it is gone."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
 def content(path: Path) -> bytes | None:
     """Return the whole file; None if it is unreadable or too large for a browser."""
     try:

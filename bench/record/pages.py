@@ -30,7 +30,7 @@ from researcher.report.write import build_report
 from researcher.study.overview import SnapshotReader
 from swarm.guard import REWARD
 from swarm.job import build_job
-from ui.study_reader import StudyReader
+from ui.reading.study_reader import StudyReader
 
 ARMS = 20
 STEPS = 50

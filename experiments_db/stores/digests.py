@@ -14,12 +14,16 @@ from typing import Any
 from sqlalchemy import Select, String, Table, Text, collate, select
 from sqlalchemy.orm import Session
 
-from experiments_db.models import Base, ResourceLeaseRow, RunRow, StudyRow
+from experiments_db.models import Base, RunRow, StudyRow
 from experiments_db.records import BudgetKind, StudyDigest, TableDigest, canonical_json
 from experiments_db.stores.base import StoreBase, dialect_of, require
 
-TABLES = tuple(table for table in Base.metadata.sorted_tables if table is not ResourceLeaseRow.__table__)
-"""Every table but the leases, which belong to no study."""
+TABLES = tuple(
+    table
+    for table in Base.metadata.sorted_tables
+    if table is StudyRow.__table__ or not {"study_id", "run_id"}.isdisjoint(table.c.keys())
+)
+"""Every table with rows of a study. Leases and recorded trainings belong to none."""
 
 LEFT_OUT = {
     "studies": {"status", "status_reason", "digest", "revision", "updated_at", "finished_at"},

@@ -10,12 +10,33 @@ in order, on a server too. A reader that has seen one revision never meets an ol
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
-from sqlalchemy import Select, bindparam, select, update
+from sqlalchemy import BigInteger, Select, String, Text, bindparam, cast, func, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from experiments_db.models import Base, ExperimentRow, PlanRow, RunRow, StudyRow
+from experiments_db.errors import RecordNotFound
+from experiments_db.models import (
+    AnalysisRow,
+    ArtifactRow,
+    Base,
+    BudgetEntryRow,
+    CharterRow,
+    DecisionRow,
+    ExperimentRow,
+    FindingRow,
+    HypothesisRow,
+    LLMCallRow,
+    NotebookRow,
+    PlannerQuestionRow,
+    PlanRow,
+    ProgramTrialRow,
+    ReviewRow,
+    RunRow,
+    StudyEventRow,
+    StudyRow,
+)
 from experiments_db.records import Changes, Experiment, IterationDocument, Run
 from experiments_db.stores.base import StoreBase, to_record
 
@@ -30,6 +51,25 @@ _COUNT = (
 
 
 class RevisionStore(StoreBase):
+    def read_version(self) -> str:
+        """Return a text that differs from the one before if another process or store has changed anything since.
+
+        Nothing of any table is read, so a reader may ask again and again.
+        """
+        return self._database.read_version()
+
+    def read_study_version(self, study_id: str) -> tuple[Any, ...]:
+        """Return values that differ from the ones before if anything of the study was written since.
+
+        Episodes of its runs are not looked at, nor its lease, nor charges of less than a minute in all. Raises
+        RecordNotFound.
+        """
+        with self._read() as session:
+            found = session.execute(_study_version(), {"study_id": study_id}).one_or_none()
+        if found is None:
+            raise RecordNotFound(f"there is no study {study_id!r}")
+        return tuple(found)
+
     def find_revision(self, study_id: str) -> int:
         """Return the revision of the last write of the study's arms, plans, runs, curves and scores; 0 before any."""
         with self._read() as session:
@@ -55,6 +95,41 @@ class RevisionStore(StoreBase):
                 tuple(to_record(IterationDocument, row) for row in session.scalars(plans)),
                 tuple(to_record(Run, row) for row in session.scalars(runs)),
             )
+
+
+@cache
+def _study_version() -> Select[*tuple[Any, ...]]:
+    """Return the statement that reads what grows or changes with each write of a study, most of it from indexes.
+
+    It is cached, because building it takes longer than running it.
+    """
+    values = (
+        *(func.max(row.id) for row in (StudyEventRow, LLMCallRow, NotebookRow, ProgramTrialRow)),
+        *(func.max(row.created_at) for row in (AnalysisRow, ArtifactRow, DecisionRow)),
+        *(
+            func.count(row.created_at)
+            for row in (ArtifactRow, FindingRow, HypothesisRow, PlannerQuestionRow, ReviewRow)
+        ),
+        CharterRow.created_at,
+        CharterRow.test_opened_at,
+        func.sum(FindingRow.p_adjusted),
+        func.count(FindingRow.retracted_at),
+        _joined(HypothesisRow.verdict),
+        _joined(HypothesisRow.verdict_reason),
+        _joined(PlannerQuestionRow.status),
+        _joined(PlannerQuestionRow.answer),
+        _joined(ReviewRow.response),
+        # Times are charged with every heartbeat.
+        cast(func.sum(BudgetEntryRow.amount) / 60, BigInteger),
+    )
+    of_study = bindparam("study_id", type_=String)
+    parts = [select(value).filter_by(study_id=of_study).scalar_subquery() for value in values]
+    own = (StudyRow.revision, StudyRow.updated_at, StudyRow.status)
+    return select(*own, *parts).where(StudyRow.id == of_study)
+
+
+def _joined(column: InstrumentedAttribute[Any]) -> Any:
+    return func.aggregate_strings(cast(column, Text), " ")
 
 
 def renumber(session: Session, row: ExperimentRow | PlanRow | RunRow) -> None:

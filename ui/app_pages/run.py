@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 import pandas as pd
 import streamlit as st
 
 from experiments_db import EpisodeSummary, Experiment, RecordNotFound, Run
-from ui import differences, elements, episode_view, formats, queries, study_files
+from ui import differences, elements, episode_view, formats, live, queries, study_files
 from ui.contents import BASE, FINAL, TEST, StudyContents
-
-REFRESH = "3s"
 
 
 def choose_run() -> Run | None:
@@ -129,12 +128,7 @@ def show_code(contents: StudyContents, arm: Experiment) -> None:
 
 
 def show_log(run: Run) -> None:
-    home = queries.home_of(elements.database())
-    artifacts = queries.list_artifacts(elements.database(), run.study_id, run.id)
-    stored = [item.path for item in artifacts if item.kind == "log"]
-    if run.log_path:
-        stored.append(run.log_path)
-    paths = [path for item in stored if home and (path := study_files.locate(home, run.study_id, item))]
+    paths = find_logs(run)
     if not paths:
         st.caption("There is no log in the study's folder.")
         return
@@ -224,6 +218,26 @@ def episode_title(item: EpisodeSummary) -> str:
     )
 
 
+def token_of(run: Run) -> object:
+    """Return what differs once the page would show something else."""
+    is_log_shown = st.session_state.get("part") == "Log"
+    return (
+        queries.study_token(elements.database(), run.study_id),
+        queries.list_episodes(elements.database(), run.id),
+        [study_files.written_at(path) for path in find_logs(run)] if is_log_shown else (),
+    )
+
+
+def find_logs(run: Run) -> list[Path]:
+    """Return the logs of a run that are in the study's folder."""
+    home = queries.home_of(elements.database())
+    artifacts = queries.list_artifacts(elements.database(), run.study_id, run.id)
+    stored = [item.path for item in artifacts if item.kind == "log"]
+    if run.log_path:
+        stored.append(run.log_path)
+    return [path for item in stored if home and (path := study_files.locate(home, run.study_id, item))]
+
+
 def show_run(run_id: str) -> None:
     with elements.store_errors():
         run = queries.find_run(elements.database(), run_id)
@@ -253,5 +267,5 @@ if run is not None:
     if run.experiment_id not in study.arms_by_id:
         raise RecordNotFound(f"run {run.id} belongs to no arm of its study")
     show_switch(study, run)
-    is_followed = not run.status.is_over and st.toggle("Live", value=True, help=f"Refresh every {REFRESH}", key="live")
-    st.fragment(show_run, run_every=REFRESH if is_followed else None)(run.id)
+    is_followed = not run.status.is_over and st.toggle("Live", value=True, help="Show what is new", key="live")
+    live.follow(show_run, run.id, token=partial(token_of, run), is_on=is_followed)

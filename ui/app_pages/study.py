@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -17,11 +18,10 @@ from experiments_db import (
     Severity,
     StudyStatus,
 )
-from ui import charts, elements, formats, queries, study_files
+from ui import charts, elements, formats, live, queries, study_files
 from ui.contents import AUTOMATIC, ArmScore, StudyContents, best_arm, rank_arms
 from ui.study_parts import notebook_view, plan_view, search_view
 
-REFRESH = "3s"
 EVENT_LIMITS = (200, 1000, 5000)
 REPORTS = {"report.html": "Report (HTML)", "report.markdown": "Report (Markdown)"}
 LIMITS = {
@@ -340,10 +340,6 @@ def show_events(contents: StudyContents) -> None:
 def show_study(study_id: str) -> None:
     with elements.store_errors():
         contents = queries.load_study(elements.database(), study_id)
-        if st.session_state.get("was_live") and not contents.is_live:
-            st.session_state["was_live"] = False
-            st.rerun()
-        st.session_state["was_live"] = contents.is_live
         show_head(contents)
         show_links(contents)
         show_figures(contents)
@@ -369,5 +365,7 @@ def show_study(study_id: str) -> None:
 
 contents = elements.choose_study()
 if contents is not None:
-    is_followed = contents.is_live and st.toggle("Live", value=True, help=f"Refresh every {REFRESH}", key="live")
-    st.fragment(show_study, run_every=REFRESH if is_followed else None)(contents.study.id)
+    study_id = contents.study.id
+    is_followed = contents.is_live and st.toggle("Live", value=True, help="Show what is new", key="live")
+    token = partial(queries.study_token, elements.database(), study_id)
+    live.follow(show_study, study_id, token=token, is_on=is_followed)

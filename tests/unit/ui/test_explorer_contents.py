@@ -11,7 +11,7 @@ from explorer_study import add_study, create_database
 from experiments_db import RunStatus, StoredCharter, open_store
 from ui import queries
 from ui.contents import StudyContents, best_arm, rank_arms
-from ui.study_reader import StudyReader
+from ui.reading.study_reader import StudyReader
 
 
 @pytest.fixture(scope="module")

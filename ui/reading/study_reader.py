@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from threading import Lock
 
-from experiments_db import EvaluationSummary, Experiment, ExperimentStore, Run, find_work, read_search_arms
+from experiments_db import EvaluationSummary, Experiment, ExperimentStore, Run, lease_name, read_search_arms
 from ui.contents import StudyContents
 
 CHUNK = 500
@@ -22,6 +22,7 @@ class StudyReader:
         self._store = store
         self._study_id = study_id
         self._lock = Lock()
+        self._contents: StudyContents | None = None
         self._revision = 0
         self._arms: dict[str, Experiment] = {}
         self._runs: dict[str, Run] = {}
@@ -30,6 +31,12 @@ class StudyReader:
     def read(self) -> StudyContents:
         """Return the study as it stands. Raises RecordNotFound for an unknown study, and other StoreErrors."""
         store, study_id = self._store, self._study_id
+        # The version comes first: what is written meanwhile is then read again, never missed.
+        version, lease = store.read_study_version(study_id), store.find_lease(lease_name(study_id))
+        with self._lock:
+            known = self._contents
+        if known is not None and (known.version, known.lease) == (version, lease):
+            return known
         study = store.get_study(study_id)
         with self._lock:
             self._take_in()
@@ -42,7 +49,7 @@ class StudyReader:
         is_search = charter is not None and charter.document.get("search") is not None
         confirmed = [plan.document["primary"][0] for plan in plans if plan.document.get("primary")]
         is_checked = any(arm.manipulation is not None for arm in experiments)
-        return StudyContents(
+        contents = StudyContents(
             study=study,
             charter=charter,
             hypotheses=tuple(store.list_hypotheses(study_id)),
@@ -54,11 +61,15 @@ class StudyReader:
             analysis=analyses[-1].document if analyses else {},
             used=store.sum_budget(study_id),
             usage=store.sum_llm_usage(study_id),
-            work=find_work(store, study),
+            version=version,
+            lease=lease,
             search_arms=read_search_arms(store, study_id) if is_search or is_checked else (),
             confirmed=confirmed[-1] if confirmed else "",
             questions=tuple(store.list_questions(study_id)),
         )
+        with self._lock:
+            self._contents = contents
+        return contents
 
     def _take_in(self) -> None:
         changes = self._store.list_changes(self._study_id, after=self._revision)

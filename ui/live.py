@@ -1,0 +1,47 @@
+"""Parts of pages that follow the database: drawn anew when it changes, and left alone while it does not.
+
+Place in the flow: pages that show something unfinished end with `follow`. Every three seconds a tiny fragment asks for
+a token; only another token makes Streamlit run the page again. This module knows nothing of what is shown.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import streamlit as st
+
+from experiments_db import StoreError
+
+REFRESH = "3s"
+CLOCK_S = 60.0
+"""A page is also drawn this often, because durations on it grow."""
+
+
+def follow(show: Callable[..., object], *ids: str, token: Callable[[], object], is_on: bool = True) -> None:
+    """Call `show` with these ids in a fragment, and run the page again when `token` gives another value.
+
+    `token` is asked every three seconds by each browser tab, so it must cost next to nothing. What queries.py reads is
+    kept while the database does not change, and makes a good token: a record, or a tuple of several. The token must
+    change with everything that `show` draws. With `is_on` False nothing is followed.
+    """
+    # The token comes first: a change while `show` reads then counts as one that is not drawn yet.
+    drawn = _ask(token) if is_on else None
+    st.fragment(show)(*ids)
+    if is_on:
+        st.fragment(_look, run_every=REFRESH)(token, drawn)
+
+
+def _look(token: Callable[[], object], drawn: object) -> None:
+    try:
+        present = _ask(token)
+    except StoreError:
+        # Another process may have locked the database for a moment; the page goes on showing what it was.
+        return
+    if present != drawn:
+        st.rerun()
+
+
+def _ask(token: Callable[[], object]) -> tuple[Any, int]:
+    return token(), int(time.time() // CLOCK_S)

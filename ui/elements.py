@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -287,3 +287,41 @@ def _show_curve(series: str, curve: pd.DataFrame, name: str, *, weight: float, l
         st.caption(f"Each point is the mean of up to {span} steps.")
     if missing:
         st.caption(f":red[{formats.count(missing, 'step')}] without a finite value")
+
+
+def choose_row(
+    table: pd.DataFrame,
+    ids: Sequence[str],
+    *,
+    param: str,
+    alt: str,
+    column_config: Mapping[str, Any] | None = None,
+    height: int | None = None,
+) -> str | None:
+    """Show a table and return the id of the row that is selected, which the address has as `param`.
+
+    The id in the address need not be one of `ids`, so a choice outlives another page or filter of the table.
+    """
+    # A table of other rows is another table. Its selection begins anew, at the row that the address names.
+    key = f"{alt} {hash(tuple(ids))}"
+    asked = st.query_params.get(param)
+    rows = [ids.index(asked)] if asked in ids else []
+
+    def follow_choice() -> None:
+        chosen = st.session_state[key].selection.rows
+        if chosen:
+            st.query_params[param] = ids[chosen[0]]
+
+    st.dataframe(
+        table,
+        hide_index=True,
+        height=height or table_height(len(table)),
+        placeholder=formats.MISSING,
+        column_config=column_config,
+        on_select=follow_choice,
+        selection_mode="single-row",
+        selection_default={"selection": {"rows": rows}},
+        key=key,
+        alt=alt,
+    )
+    return asked

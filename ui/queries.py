@@ -18,13 +18,16 @@ import streamlit as st
 
 from experiments_db import (
     Artifact,
+    EpisodeFilter,
     EpisodeSample,
     EpisodeSummary,
     Event,
     ExperimentStore,
     InvalidRecord,
+    LLMCall,
     NotebookEntry,
     ProgramTrial,
+    RecordedServer,
     RecordedTraining,
     Review,
     Run,
@@ -297,3 +300,51 @@ def server_events(store: ExperimentStore, training_id: str) -> list[ServerEvent]
 @_kept
 def system_points(store: ExperimentStore, training_id: str) -> list[SystemPoint]:
     return store.list_system_points(training_id)
+
+
+@_kept
+def find_llm_call(store: ExperimentStore, study_id: str, number: int) -> LLMCall:
+    """Return the call at this place of `llm_calls`, counted from 0, with its texts. Raises IndexError."""
+    return store.list_llm_calls(study_id, limit=1, offset=number)[0]
+
+
+@_kept
+def search_episodes(
+    store: ExperimentStore,
+    wanted: EpisodeFilter,
+    *,
+    run_id: str | None = None,
+    study_id: str | None = None,
+    limit: int,
+    offset: int,
+) -> tuple[list[EpisodeSummary], int]:
+    """Return a page of the episodes of a run or a study, and how many match in all."""
+    return store.search_episodes(wanted, run_id=run_id, study_id=study_id, limit=limit, offset=offset)
+
+
+@_kept
+def search_trained_episodes(
+    store: ExperimentStore, wanted: EpisodeFilter, *, training_id: str, limit: int, offset: int
+) -> tuple[list[TrainedEpisodeSummary], int]:
+    """Return a page of the kept episodes of a training, and how many match in all."""
+    return store.search_trained_episodes(training_id, wanted, limit=limit, offset=offset)
+
+
+@_kept
+def list_episode_group(store: ExperimentStore, run_id: str, episode_id: str) -> list[EpisodeSummary]:
+    return store.list_episode_group(run_id, episode_id)
+
+
+@_kept
+def list_trained_group(store: ExperimentStore, training_id: str, episode_id: str) -> list[TrainedEpisodeSummary]:
+    return store.list_trained_group(training_id, episode_id)
+
+
+@_kept
+def find_launched_training(store: ExperimentStore, launch_key: str) -> RecordedTraining | None:
+    return store.find_launched_training(launch_key)
+
+
+@_kept
+def list_servers(store: ExperimentStore) -> list[RecordedServer]:
+    return store.list_servers()

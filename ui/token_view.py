@@ -19,7 +19,7 @@ from ui import formats
 MAX_TOKENS = 4000
 # The text of a token, at most: a vocabulary has none that is longer.
 MAX_CHARACTERS = 400
-VISIBLE = {"\n": "⏎\n", "\t": "⇥\t"} | {chr(code): chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"}
+VISIBLE = {"\n": "⏎\n", "\t": "⇥\t"} | {chr(code): f"<0x{code:02X}>" for code in range(32) if chr(code) not in "\n\t"}
 
 # Translucent, so that the same colours serve on light and dark backgrounds.
 TRAINED, CONTEXT = "rgba(54,126,235,0.30)", "rgba(128,140,160,0.10)"

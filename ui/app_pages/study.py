@@ -20,7 +20,7 @@ from experiments_db import (
 )
 from ui import charts, elements, formats, live, queries, study_files
 from ui.contents import AUTOMATIC, ArmScore, StudyContents, best_arm, rank_arms
-from ui.study_parts import notebook_view, plan_view, search_view
+from ui.study_parts import calls_view, notebook_view, plan_view, search_view
 
 EVENT_LIMITS = (200, 1000, 5000)
 REPORTS = {"report.html": "Report (HTML)", "report.markdown": "Report (Markdown)"}
@@ -350,6 +350,7 @@ def show_study(study_id: str) -> None:
             "Plan": plan_view.show_plan,
             "Decisions": show_decisions,
             "Notebook": notebook_view.show_notebook,
+            "Model calls": calls_view.show_calls,
             "Budget": show_budget,
             "Events": show_events,
         }

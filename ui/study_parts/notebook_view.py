@@ -1,6 +1,6 @@
-"""The planner's side of a study: its notebook, reviews, questions to an external planner, and calls of a model.
+"""The planner's side of a study: its notebook, reviews, and questions to an external planner.
 
-Place in the flow: a section of the study page. Everything here is words of planners and reviewers, or what they cost.
+Place in the flow: a section of the study page. Everything here is words of planners and reviewers.
 This module judges nothing.
 """
 
@@ -33,7 +33,6 @@ def show_notebook(contents: StudyContents) -> None:
         st.subheader("Questions to the external planner", anchor=False)
         for question in closed:
             _show_question(question, is_open=False)
-    _show_calls(contents)
 
 
 def _show_notes(contents: StudyContents) -> None:
@@ -103,28 +102,3 @@ def _show_question(question: PlannerQuestion, *, is_open: bool) -> None:
         if question.answer:
             st.caption("The answer")
             elements.show_text(formats.printable(question.answer), language=None)
-
-
-def _show_calls(contents: StudyContents) -> None:
-    calls = queries.llm_calls(elements.database(), contents.study.id)
-    if calls.empty:
-        return
-    st.subheader("Calls of the language model", anchor=False)
-    kinds = calls.assign(
-        template=[formats.MISSING if pd.isna(each) else str(each)[:12] for each in calls["prompt_hash"]],
-        failed=calls["error"].notna(),
-        call=1,
-    )
-    numbers = ["call", "failed", "input_tokens", "output_tokens", "cost_usd", "latency_s"]
-    sums = pd.DataFrame(kinds.groupby(["node", "model", "template"], as_index=False)[numbers].sum())
-    titles = {
-        "node": "Question", "model": "Model", "template": "Template", "call": "Calls", "failed": "Failed",
-        "input_tokens": "Tokens in", "output_tokens": "Tokens out", "cost_usd": "US$", "latency_s": "Seconds",
-    }  # fmt: skip
-    st.dataframe(
-        sums.rename(columns=titles),
-        hide_index=True,
-        height=elements.table_height(len(sums)),
-        column_config={"US$": st.column_config.NumberColumn(format="%.4f")},
-        alt="Calls of the language model by kind of question",
-    )

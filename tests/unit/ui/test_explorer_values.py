@@ -98,7 +98,9 @@ def test_a_sample_without_texts_shows_its_ids() -> None:
 def test_tokens_that_are_no_text_are_visible() -> None:
     tokens = ["\x00", "\x1b", "\n", "\u202e", "\ud800", "a" * 100_000]
     shown = token_view.render({"tokens": tokens}, token_view.Coloring.MASK)
-    assert all(mark in shown for mark in ("␀", "␛", "⏎", "&lt;U+202E&gt;", "&lt;U+D800&gt;", "aaa…"))
+    assert all(
+        mark in shown for mark in ("&lt;0x00&gt;", "&lt;0x1B&gt;", "⏎", "&lt;U+202E&gt;", "&lt;U+D800&gt;", "aaa…")
+    )
     assert len(shown) < 3000
 
 

@@ -62,6 +62,12 @@ page = st.navigation(
             help="One training: curves, held-out scores, trained episodes, settings, machine and events.",
         ),
         st.Page(
+            "app_pages/episodes.py",
+            title="Episodes",
+            icon=":material/forum:",
+            help="Trained and held-out episodes: search, conversation, tokens and group.",
+        ),
+        st.Page(
             "app_pages/compare.py",
             title="Compare",
             icon=":material/compare_arrows:",

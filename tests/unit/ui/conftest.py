@@ -40,7 +40,7 @@ def open_page(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenPage]:
     # which takes longer than the pages. The explorer uses none.
     monkeypatch.setattr("streamlit.components.v2.manifest_scanner.scan_component_manifests", list)
 
-    def visit(page: str, database: Path, **params: str) -> AppTest:
+    def visit(page: str, database: Path, /, **params: str) -> AppTest:
         monkeypatch.setenv("SWARM_RESEARCH_DB", str(database))
         app = AppTest.from_file(str(APP), default_timeout=TIMEOUT_S)
         for name, value in params.items():

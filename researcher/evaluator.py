@@ -181,7 +181,8 @@ class Evaluator:
         if known is None and FROM_RUNG in run.external_ids:
             raise RunBroken("it goes on from a checkpoint, and the base weights were never scored")
         if known is None:
-            self._score(client, run, BASE, split, url=url, version=version, details={KEY: key})
+            sampled = self._score(client, run, BASE, split, url=url, version=version, details={KEY: key})
+            self._keep_episodes(client, run, sampled, version)
             return
         self.store.record_evaluation(
             run.id,

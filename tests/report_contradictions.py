@@ -159,7 +159,9 @@ class Report:
 
     @property
     def prose(self) -> str:
-        return " ".join([*self[""].lines, self["Abstract"].text, self["Recommendation"].text, self["Limitations"].text])
+        return " ".join(
+            [*self[""].lines, self["What was done"].text, self["Recommendation"].text, self["Limitations"].text]
+        )
 
 
 def find_contradictions(texts: Texts) -> list[str]:
@@ -181,7 +183,7 @@ def _between(page: Page, markdown: Page, texts: Texts) -> Iterator[str]:
         one, other = page.sections.get(heading, Section()), markdown.sections.get(heading, Section())
         if one.tables != other.tables:
             yield f"the tables of {heading!r} differ"
-    for heading in ("Abstract", "Recommendation", "Limitations"):
+    for heading in ("What was done", "Recommendation", "Limitations"):
         if page.sections[heading].lines != markdown.sections[heading].lines:
             yield f"{heading} differs"
     for each in (page, markdown):
@@ -191,8 +193,7 @@ def _between(page: Page, markdown: Page, texts: Texts) -> Iterator[str]:
 def _against_terminal(each: Page, texts: Texts) -> Iterator[str]:
     places = {
         "the headline answers otherwise than the terminal": texts.answer in each.sections[""].lines,
-        "the abstract answers otherwise than the terminal": texts.answer in each.sections["Abstract"].text,
-        "the abstract counts otherwise than the terminal": texts.runs in each.sections["Abstract"].text,
+        "the work is counted otherwise than on the terminal": texts.runs in each.sections["What was done"].text,
         "the terminal recommends otherwise": list(texts.recommendation) == each.sections["Recommendation"].lines,
     }
     yield from (what for what, is_same in places.items() if not is_same)
@@ -458,10 +459,10 @@ def _check_test(report: Report) -> Iterator[str]:
         yield f"the test split has {names}"
     if out := [name for name in names if report.arms[name].verdict == "disqualified"]:
         yield f"the test split has {out}"
-    said = re.search(r"took no part in any choice: (.*?)\.(?: |$)", report["Abstract"].text)
+    said = re.search(r"took no part in any choice: (.*?)\.(?: |$)", report["What was done"].text)
     means = {tuple(each.split(" ")) for each in said[1].split(", ")} if said else set()
     if means != {(row["arm"], row["mean"]) for row in rows}:
-        yield f"the abstract has {means}, the test split {rows}"
+        yield f"what was done has {means}, the test split {rows}"
     contradicted = re.findall(r"(\S+) against \S+ on it: .*?contradicts an improvement", report["Test split"].text)
     if bool(contradicted) != ("No improvement is shown" in report.answer):
         yield f"the test split contradicts {contradicted}, the answer says {report.answer!r}"

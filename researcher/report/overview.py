@@ -1,4 +1,4 @@
-"""The summary of a report for a reader in a hurry: abstract, recommendation and limitations.
+"""The summary of a report for a reader in a hurry: what was done, the recommendation and the limitations.
 
 Place in the flow: render.py puts these sentences at the beginning and the end of a report, and the terminal shows some.
 All of them follow from the facts by rules. No planner influences them, and nothing is counted or computed here.
@@ -42,25 +42,34 @@ FAILED_SCORES = {
 }
 
 
-def abstract(facts: StudyFacts, answer: str) -> list[str]:
-    """Return the question, the method and the result, sentence by sentence."""
+def describe_work(facts: StudyFacts) -> list[str]:
+    """Return what was trained and measured, sentence by sentence; the answer stands before it."""
     charter = facts.charter
     arms = count(len(facts.arms) - len(facts.rejected_arms), "arm")
     if facts.exploration is not None:
         arms = f"{count(len(facts.exploration.explored), 'arm')} explored and {arms} compared"
     sentences = [
-        f"This study asks: {charter.topic}",
         f"{arms} on {title_of_environment(charter.environment_name)},"
         f" over {count(facts.counts.seeds, 'seed')}. "
         f"{describe_runs(facts)}",
-        f"A score is the mean of {charter.eval_episodes} held-out episodes.",
-        answer,
+        f"A score is the mean reward of {charter.eval_episodes} held-out episodes.{_unit(facts)}",
     ]
     tested = [arm for arm in facts.arms if arm.test is not None]
     if tested:
         means = ", ".join(f"{arm.name} {format_score(arm.test.mean)}" for arm in tested if arm.test is not None)
         sentences.append(f"On the {charter.test_split} split, which took no part in any choice: {means}.")
     return sentences
+
+
+def _unit(facts: StudyFacts) -> str:
+    """Return how a score is read as a share, if each reward is 1 for a solved task and 0 for any other."""
+    best = next((arm.final_mean for arm in facts.ranked if is_known(arm.final_mean)), None)
+    if best is None or not facts.is_solving:
+        return ""
+    return (
+        " Every reward is 1 for a solved task and 0 for any other, so a score is the share of solved tasks:"
+        f" {format_score(best)} is {100 * best:.3g} %."
+    )
 
 
 def describe_runs(facts: StudyFacts) -> str:
@@ -215,7 +224,7 @@ def _of_precision(facts: StudyFacts) -> Iterator[str]:
             f"counts, {charter.rule.min_effect:g}."
         )
     if charter.eval_episodes < USUAL_EPISODES:
-        yield f"A score has {charter.eval_episodes} episodes: one of them is {1 / charter.eval_episodes:.3f} of it."
+        yield f"A score has {charter.eval_episodes} episodes: one of them is {100 / charter.eval_episodes:.3g} % of it."
 
 
 def _of_runs(facts: StudyFacts) -> Iterator[str]:

@@ -17,7 +17,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 import swarm
 from experiments_db import BudgetKind, Event
@@ -25,6 +25,7 @@ from researcher.execution.failure_reason import in_one_line
 from researcher.judge.sample_size import describe_target
 from researcher.question.wording import describe_question
 from researcher.report.claims import CheckedClaim, check_claims
+from researcher.report.conversation import Conversation
 from researcher.report.formats import (
     count,
     count_kinds,
@@ -41,7 +42,7 @@ from researcher.report.formats import (
 from researcher.report.headline import answer, not_studied
 from researcher.report.numbers.facts import ArmFacts, StudyFacts
 from researcher.report.numbers.learning_speed import compare_speed
-from researcher.report.overview import FAILED_SCORES, abstract, limitations, recommendation
+from researcher.report.overview import FAILED_SCORES, describe_work, limitations, recommendation
 from researcher.report.sections.search_page import search_page
 from researcher.study.budget import present_budget
 from researcher.study.log import AUTOMATIC, claim_from_json
@@ -53,6 +54,10 @@ SEARCH_TREE = "search-tree"
 """The name of the picture that stands with the search."""
 WRITER = f"Written by swarm-researcher {swarm.__version__}."
 """The line that names the version whose wording and layout a report has."""
+
+_PATH = re.compile(r"(?<![\w:/.])/(?:[\w.@+-]+/)+([\w.@+-]+)")
+"""An absolute path; what follows the host in an address is none."""
+_NUMBER = re.compile(r"\S{0,15}\d\S{0,15}")
 
 BUDGET_LINES: tuple[tuple[BudgetKind, str, str], ...] = (
     (BudgetKind.RUNS, "runs", "max_runs"),
@@ -86,12 +91,40 @@ def render_html(facts: StudyFacts, pictures: Sequence[Picture]) -> str:
     return page.render(_page(facts), **_pictures(pictures), style=Markup(style))
 
 
-def _pictures(pictures: Sequence[Picture]) -> dict[str, list[Picture]]:
-    """Return the tree of experiments apart from the other pictures: it stands with the search."""
+def _pictures(pictures: Sequence[Picture]) -> dict[str, Any]:
+    """Return the main picture, the tree of experiments, which stands with the search, and the other pictures."""
+    others = [item for item in pictures if not item.is_main]
     return {
-        "pictures": [item for item in pictures if item.name != SEARCH_TREE],
-        "tree_pictures": [item for item in pictures if item.name == SEARCH_TREE],
+        "main_picture": next((item for item in pictures if item.is_main), None),
+        "pictures": [item for item in others if item.name != SEARCH_TREE],
+        "tree_pictures": [item for item in others if item.name == SEARCH_TREE],
     }
+
+
+def lead_of(answer: str) -> str:
+    """Return the beginning of an answer, which the page shows in bold: up to the first colon or full stop."""
+    found = re.match(r".*?[.:](?= |$)", answer)
+    return found[0] if found else answer
+
+
+def without_paths(text: str) -> str:
+    """Return a text with the names of files in place of their paths, which lead nowhere on another machine."""
+    return _PATH.sub(r"\1", text)
+
+
+def _example(shown: Conversation | None) -> str:
+    """Return how the kept tasks changed, and by which rule one of them was chosen."""
+    if shown is None:
+        return ""
+    kept = shown.rose + shown.fell + shown.same
+    changed = f"rose on {shown.rose}, fell on {shown.fell} and is the same on {shown.same}"
+    before, after = shown.before.score or 0.0, shown.after.score or 0.0
+    which = "of those on which it is the same" if before == after else (
+        f"of those on which it {'rose' if after > before else 'fell'}"
+    )  # fmt: skip
+    if kept == 1:
+        return "The attempts at one task are kept."
+    return f"Of the {kept} tasks whose attempts are kept, the score {changed}; this is the first {which}."
 
 
 _METHOD = "The runs of an arm and of the baseline are independent samples with variances of their own (Welch's t)"
@@ -135,7 +168,10 @@ def _page(facts: StudyFacts) -> dict[str, Any]:
         "not_studied": not_studied(facts),
         "compared_at": charter.compared_at,
         "answer": found,
-        "abstract": abstract(facts, found),
+        "lead": lead_of(found),
+        "work": describe_work(facts),
+        "shown": facts.conversation,
+        "example": _example(facts.conversation),
         "recommendation": recommendation(facts),
         "limitations": limitations(facts),
         "base_scores": _base_scores(facts),
@@ -235,6 +271,19 @@ def _common_job(arms: Sequence[ArmFacts]) -> dict[str, Any]:
     return {key: value for key, value in jobs[0].items() if all(key in job and job[key] == value for job in jobs)}
 
 
+def _reason(text: str) -> str:
+    return without_paths(in_one_line(text))
+
+
+def _unbroken(text: str) -> Markup:
+    """Return a text in which no line ends within a word with a digit, such as 1e-5."""
+    words = (
+        Markup('<span class="nowrap">{}</span>').format(word) if _NUMBER.fullmatch(word) else escape(word)
+        for word in text.split(" ")
+    )
+    return Markup(" ").join(words)
+
+
 def _data_url(png: bytes) -> str:
     return f"data:image/png;base64,{base64.b64encode(png).decode()}"
 
@@ -253,9 +302,10 @@ def _environment(*, autoescape: bool) -> Environment:
         p=format_p,
         value=format_value,
         time=format_time,
-        reason=in_one_line,
+        reason=_reason,
         text=escape_markdown,
         data_url=_data_url,
+        unbroken=_unbroken,
     )
     environment.filters.update(percent=format_share, kinds=count_kinds)
     environment.globals["interval"] = format_interval  # pyright: ignore[reportArgumentType]

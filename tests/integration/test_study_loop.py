@@ -174,7 +174,7 @@ def test_all_scores_are_of_the_same_tasks_measured_in_the_same_way(done: Done) -
 def test_curves_episodes_and_files_of_each_run_are_in_the_database(done: Done) -> None:
     for run in done.store.list_runs(study_id=done.study.id):
         assert {point.step for point in done.store.list_metrics([run.id])} == {1, 2}
-        episodes = done.store.list_episodes(run.id, kind="eval")
+        episodes = done.store.list_episodes(run.id, kind="eval", step=2)
         kept = [done.store.get_episode(run.id, item.episode_id) for item in episodes]
         assert len(kept) == 6 and all(episode.messages for episode in kept)
         assert sum(bool(episode.samples) for episode in kept) == 4

@@ -6,15 +6,16 @@ state of matplotlib.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from researcher.charter import JudgedBy
 from researcher.report.drawing.pictures import DARK, LIGHT, Picture, Theme, draw_picture, shorten
 from researcher.report.drawing.search_figure import draw_search_tree
-from researcher.report.formats import is_known
+from researcher.report.formats import format_difference, format_score, is_known
 from researcher.report.numbers.facts import ArmFacts, Curve, StudyFacts
 from researcher.report.numbers.mean_curves import is_same_reward, mean_curve
 
@@ -27,10 +28,25 @@ VERDICT_COLORS = {
     "no better": "#E69F00",
     "inconclusive": "#8A8F98",
 }
+MAX_HEIGHT_IN = 5.8
+"""The height of a figure with many rows; it and the answer fit on one screen."""
+SCORES, CURVES, TREE = "final-scores", "held-out-curves", "search-tree"
+"""The names of the figures that may be the main one."""
+OF_CURVES = frozenset({JudgedBy.AREA, JudgedBy.STEPS_TO, JudgedBy.WORST})
+"""The numbers of a run that its curve shows better than its last score."""
 
 
 CurvesOf = Callable[[ArmFacts], Mapping[str, Curve]]
 """A function from an arm to its curves by run."""
+
+
+def find_main(facts: StudyFacts, names: Collection[str]) -> str:
+    """Return the name of the figure that shows the answer; empty if there is none.
+
+    It is the scores of the arms with their intervals, or the curves where arms are judged by their curves.
+    """
+    order = (CURVES, SCORES, TREE) if facts.charter.judged_by in OF_CURVES else (SCORES, TREE)
+    return next((name for name in order if name in names), "")
 
 
 def draw_all(facts: StudyFacts, *, has_images: bool = True) -> tuple[Picture, ...]:
@@ -41,23 +57,23 @@ def draw_all(facts: StudyFacts, *, has_images: bool = True) -> tuple[Picture, ..
     themes = (LIGHT, DARK) if has_images else ()
     measured = [arm for arm in facts.arms if arm.search.scores]
     compared = [arm for arm in facts.compared if arm.comparison and is_known(arm.comparison.difference)]
+    main = find_main(facts, _possible_names(facts, measured))
     pictures: list[Picture] = []
     if measured:
-        height = 1.1 + 0.42 * len(measured)
         pictures.append(
             draw_picture(
-                "final-scores",
+                SCORES,
                 "Held-out score of each arm",
                 f"Dots: one run per seed, scored by the evaluator on the {facts.charter.search_split} split. Bar: mean "
                 f"with {_confidence(facts)} interval over seeds. Circles: the same runs before training.",
                 themes,
-                height,
+                min(MAX_HEIGHT_IN, 1.0 + 0.5 * len(measured)),
                 lambda axes, theme: _draw_scores(axes, theme, facts, measured),
                 _list_scores(measured),
+                is_main=main == SCORES,
             )
         )
     if compared:
-        height = 1.1 + 0.42 * len(compared)
         pictures.append(
             draw_picture(
                 "differences",
@@ -66,13 +82,15 @@ def draw_all(facts: StudyFacts, *, has_images: bool = True) -> tuple[Picture, ..
                 f"{_confidence(facts)} interval. Dashed: the smallest effect that counts, "
                 f"{facts.charter.rule.min_effect:g}.",
                 themes,
-                height,
+                min(MAX_HEIGHT_IN, 1.1 + 0.42 * len(compared)),
                 lambda axes, theme: _draw_differences(axes, theme, facts, compared),
                 _list_differences(compared),
             )
         )
-    tree = () if facts.exploration is None else (draw_search_tree(facts, facts.exploration, themes),)
-    return (*tree, *pictures, *_draw_learning(facts, measured, themes))
+    pictures += _draw_learning(facts, measured, themes)
+    if facts.exploration is None:
+        return tuple(pictures)
+    return (draw_search_tree(facts, facts.exploration, themes, is_main=main == TREE), *pictures)
 
 
 def _draw_learning(facts: StudyFacts, measured: list[ArmFacts], themes: Sequence[Theme]) -> list[Picture]:
@@ -93,14 +111,13 @@ def _draw_learning(facts: StudyFacts, measured: list[ArmFacts], themes: Sequence
         figures.append(
             ("reward-curves", "Training reward", text, _training_rewards, "mean reward of the batch", "training_reward")
         )
-    if any(len(curve) > 2 for arm in measured for curve in arm.held_out.values()):
+    if CURVES in _possible_names(facts, measured):
         text = (
             f"Scored by the evaluator on the {facts.charter.search_split} split every {facts.charter.eval_every} "
             "steps. This is the true grade, whatever reward an arm trains on."
         )
-        figures.append(
-            ("held-out-curves", "Held-out score while training", text, _held_out_scores, "held-out score", "score")
-        )
+        figures.append((CURVES, "Held-out score while training", text, _held_out_scores, "held-out score", "score"))
+    main = find_main(facts, _possible_names(facts, measured))
     return [
         draw_picture(
             name,
@@ -108,12 +125,23 @@ def _draw_learning(facts: StudyFacts, measured: list[ArmFacts], themes: Sequence
             f"{text} Averaged over seeds; the band spans the seeds.{_describe_ends(measured, curves_of)}",
             themes,
             3.9,
-            lambda axes, theme, curves_of=curves_of, label=label: _draw_curves(axes, theme, measured, curves_of, label),
+            lambda axes, theme, curves_of=curves_of, label=label: _draw_curves(
+                axes, theme, measured, curves_of, label, is_share=curves_of is _success_rates
+            ),
             _list_curves(measured, curves_of, column),
+            is_main=name == main,
         )
         for name, title, text, curves_of, label, column in figures
         if any(curves_of(arm) for arm in measured)
     ]
+
+
+def _possible_names(facts: StudyFacts, measured: Sequence[ArmFacts]) -> list[str]:
+    """Return those of the figures that may be the main one for which the study has numbers."""
+    found = [SCORES] if measured else []
+    if any(len(curve) > 2 for arm in measured for curve in arm.held_out.values()):
+        found.append(CURVES)
+    return found if facts.exploration is None else [*found, TREE]
 
 
 def _describe_ends(arms: Sequence[ArmFacts], curves_of: CurvesOf) -> str:
@@ -177,7 +205,8 @@ def _draw_scores(axes: Axes, theme: Theme, facts: StudyFacts, arms: list[ArmFact
         axes.plot(list(arm.base.scores.values()), [row + o for o in _spread(len(arm.base.scores))], "o", ms=4.5,
                   mfc="none", mec=theme.text, mew=0.8, alpha=0.55)  # fmt: skip
         axes.plot(list(arm.search.scores.values()), [row + o for o in offsets], "o", ms=4.5, color=color, alpha=0.75)
-        _draw_interval(axes, row, arm.search.mean, arm.search.ci_low, arm.search.ci_high, color, theme)
+        _draw_interval(axes, row, arm.search.mean, arm.search.ci_low, arm.search.ci_high, color, theme,
+                       format_score(arm.search.mean))  # fmt: skip
     _label_rows(axes, [arm.name for arm in arms])
     axes.set_xlabel(facts.charter.judged)
 
@@ -195,12 +224,15 @@ def _draw_differences(axes: Axes, theme: Theme, facts: StudyFacts, arms: list[Ar
         own = [item.value for item in arm.runs if item.value is not None and item.run.id in found.run_ids]
         apart = [value - arm.compared_means[1] for value in own if is_known(arm.compared_means[1])]
         axes.plot(apart, [row + o for o in _spread(len(apart))], "o", ms=4.5, color=color, alpha=0.75)
-        _draw_interval(axes, row, found.difference, found.ci_low, found.ci_high, color, theme)
+        _draw_interval(axes, row, found.difference, found.ci_low, found.ci_high, color, theme,
+                       format_difference(found.difference))  # fmt: skip
     _label_rows(axes, [f"{shorten(arm.name)}\n{arm.verdict}" for arm in arms])
     axes.set_xlabel(f"difference in {facts.charter.judged}")
 
 
-def _draw_curves(axes: Axes, theme: Theme, arms: list[ArmFacts], curves_of: CurvesOf, label: str) -> None:
+def _draw_curves(
+    axes: Axes, theme: Theme, arms: list[ArmFacts], curves_of: CurvesOf, label: str, *, is_share: bool
+) -> None:
     """Draw a thick line while all seeds are trained, and a thin one after the first has ended."""
     for index, arm in enumerate(arms):
         early = _early(arm)
@@ -218,17 +250,21 @@ def _draw_curves(axes: Axes, theme: Theme, arms: list[ArmFacts], curves_of: Curv
             axes.plot([step], [value], "x", ms=6, color=color)
         axes.fill_between(found.steps, found.low, found.high, color=color, alpha=0.14, lw=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if is_share:
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=" %"))
     axes.set_xlabel("training step")
     axes.set_ylabel(label)
-    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), labelcolor=theme.text)
+    columns = min(3, max(1, 90 // (4 + max((len(shorten(arm.name)) for arm in arms), default=1))))
+    axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=columns, labelcolor=theme.text)
 
 
 def _draw_interval(
-    axes: Axes, row: int, mean: float, low: float | None, high: float | None, color: str, theme: Theme
+    axes: Axes, row: int, mean: float, low: float | None, high: float | None, color: str, theme: Theme, said: str
 ) -> None:
     if low is not None and high is not None:
         axes.plot([low, high], [row, row], "-", color=color, lw=2.4, solid_capstyle="round")
     axes.plot([mean], [row], "D", ms=6.5, color=color, mec=theme.paper, mew=1.2)
+    axes.annotate(said, (mean, row), (0, 6), textcoords="offset points", ha="center", fontsize=8.5)
 
 
 def _label_rows(axes: Axes, names: list[str]) -> None:

@@ -20,6 +20,8 @@ from matplotlib.transforms import Bbox
 
 DPI = 160
 WIDTH_IN = 7.6
+MAIN_WIDTH_IN = 5.6
+"""The width of the main figure, which stands beside the answer on a wide page."""
 MAX_LABEL = 34
 
 
@@ -39,7 +41,8 @@ DARK = Theme("dark", text="#e6e8eb", faint="#3a4048", paper="#16191d")
 class Picture:
     """One figure in both themes.
 
-    `caption` describes the figure for everyone. `csv` is the data that it shows.
+    `caption` describes the figure for everyone. `csv` is the data that it shows. The main figure
+    of a report shows its answer.
     """
 
     name: str
@@ -48,6 +51,7 @@ class Picture:
     light_png: bytes
     dark_png: bytes
     csv: str
+    is_main: bool = False
 
 
 def draw_picture(
@@ -58,12 +62,15 @@ def draw_picture(
     height: float,
     paint: Callable[[Axes, Theme], None],
     rows: list[list[Any]],
+    *,
+    is_main: bool = False,
 ) -> Picture:
     """Return a figure that `paint` draws, `height` inches high; without images if there are no themes."""
-    light, dark = _render(height, themes, paint) if themes else (b"", b"")
+    width = MAIN_WIDTH_IN if is_main else WIDTH_IN
+    light, dark = _render((width, height), themes, paint) if themes else (b"", b"")
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows(rows)
-    return Picture(name, title, caption, light_png=light, dark_png=dark, csv=out.getvalue())
+    return Picture(name, title, caption, light_png=light, dark_png=dark, csv=out.getvalue(), is_main=is_main)
 
 
 def shorten(name: str, most: int = MAX_LABEL) -> str:
@@ -71,13 +78,13 @@ def shorten(name: str, most: int = MAX_LABEL) -> str:
     return name if len(name) <= most else name[: most - 1] + "…"
 
 
-def _render(height: float, themes: Sequence[Theme], paint: Callable[[Axes, Theme], None]) -> list[bytes]:
+def _render(size: tuple[float, float], themes: Sequence[Theme], paint: Callable[[Axes, Theme], None]) -> list[bytes]:
     """Return one PNG for each theme; all themes use the position of the axes in the first one."""
     images: list[bytes] = []
     position: Bbox | None = None
     for theme in themes:
         with rc_context(_style(theme)):
-            figure = Figure(figsize=(WIDTH_IN, height), dpi=DPI, layout="constrained" if position is None else None)
+            figure = Figure(figsize=size, dpi=DPI, layout="constrained" if position is None else None)
             canvas = FigureCanvasAgg(figure)
             axes = figure.add_subplot()
             if position is not None:
@@ -97,5 +104,5 @@ def _style(theme: Theme) -> dict[Any, Any]:
         "xtick.color": theme.text, "ytick.color": theme.text, "xtick.major.size": 0, "ytick.major.size": 0,
         "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": theme.faint,
         "grid.linewidth": 0.6, "axes.axisbelow": True, "figure.facecolor": theme.paper, "axes.facecolor": theme.paper,
-        "legend.frameon": False, "text.parse_math": False,
+        "legend.frameon": False, "axes.unicode_minus": False, "text.parse_math": False,
     }  # fmt: skip

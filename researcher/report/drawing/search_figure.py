@@ -30,7 +30,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def draw_search_tree(facts: StudyFacts, exploration: Exploration, themes: Sequence[Theme]) -> Picture:
+def draw_search_tree(facts: StudyFacts, exploration: Exploration, themes: Sequence[Theme], *, is_main: bool) -> Picture:
     """Return the picture of the tree, with the exploring scores as data."""
     rows = 1 + max((arm.row for arm in exploration.tree), default=0.0)
     direction = "largest" if facts.charter.direction == "maximize" else "smallest"
@@ -45,6 +45,7 @@ def draw_search_tree(facts: StudyFacts, exploration: Exploration, themes: Sequen
         0.5 + ROW_IN * rows,
         partial(_paint, facts=facts, exploration=exploration),
         [list(COLUMNS), *(_row(arm, item) for arm in exploration.tree for item in (arm.scored or (None,)))],
+        is_main=is_main,
     )
 
 

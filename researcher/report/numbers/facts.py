@@ -31,6 +31,7 @@ from researcher.analysis import ArmSummary, Comparison, JudgedContrast
 from researcher.charter import Charter
 from researcher.judge.learning_curves import ScoredStep
 from researcher.plan import Relation, SampleSize
+from researcher.report.conversation import Conversation
 from researcher.report.numbers.amounts import Amounts
 from researcher.report.numbers.confirmation import ConfirmedSearch
 from researcher.report.numbers.counts import RunCounts
@@ -149,6 +150,9 @@ class StudyFacts:
     split with the baseline, and the two best with each other. `contradicted` names the best kept arm if the test
     split speaks against it.
 
+    `conversation` shows one held-out task before and after training; None if no attempts at it were kept. `is_solving`
+    means that every score is the share of the tasks that were solved.
+
     `is_of_exploration` means that the scores in these facts are exploring ones, as at the decision after a round.
 
     `at_decisions` maps each iteration to the facts at its decision, against which a planner's claims of that time are
@@ -179,6 +183,8 @@ class StudyFacts:
     confirmation: ConfirmedSearch | None = None
     planner: PlannerRecord = field(default_factory=PlannerRecord)
     is_of_exploration: bool = False
+    conversation: Conversation | None = None
+    is_solving: bool = False
     at_decisions: Mapping[int, StudyFacts] = field(default_factory=dict[int, "StudyFacts"])
 
     @property

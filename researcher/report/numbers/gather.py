@@ -31,6 +31,7 @@ from researcher.judge import Runs, summarize_arm
 from researcher.judge.contrasts import rule_out_contrast
 from researcher.judge.learning_curves import ScoredStep, curve_of
 from researcher.plan import Plan, Stage
+from researcher.report.conversation import Conversation, find_conversation
 from researcher.report.numbers.amounts import gather_amounts
 from researcher.report.numbers.confirmation import gather_confirmation
 from researcher.report.numbers.counts import RunCounts, list_outcomes
@@ -52,6 +53,7 @@ from researcher.study.results.scores import read_scores, read_test_scores
 from swarm.guard import REWARD, SUCCESS
 
 MAX_EVENTS = 10_000
+ROUNDING = 1e-6
 
 
 def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
@@ -116,8 +118,29 @@ def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
             facts.decisions,
             _last_trainings(runs),
         ),
+        conversation=_find_conversation(store, facts),
+        is_solving=_is_solving(store, study_id),
     )
     return replace(facts, at_decisions=_at_decisions(store, facts, everything, analyses, history.plans, search))
+
+
+def _find_conversation(store: ExperimentStore, facts: StudyFacts) -> Conversation | None:
+    """Return a conversation of the best arm, or else of the next one with kept attempts."""
+    best = [] if facts.winner is None else [facts.winner]
+    arms = dict.fromkeys(arm.name for arm in (*best, *facts.candidates))
+    runs = [
+        (arm.name, item.run)
+        for arm in sorted((arm for arm in facts.arms if arm.name in arms), key=lambda arm: list(arms).index(arm.name))
+        for item in sorted(arm.runs, key=lambda item: item.run.seed)
+        if item.counts
+    ]
+    return find_conversation(store, runs, facts.charter.search_split, sign=facts.charter.of_scores.sign)
+
+
+def _is_solving(store: ExperimentStore, study_id: str) -> bool:
+    """Return whether each score is the share of its tasks that were solved."""
+    scores = store.list_evaluation_summaries(study_id=study_id)
+    return bool(scores) and all(abs(item.mean * item.episodes - item.successes) < ROUNDING for item in scores)
 
 
 def _at_decisions(

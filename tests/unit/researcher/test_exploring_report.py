@@ -301,7 +301,7 @@ def test_a_long_notebook_keeps_lessons_and_says_what_it_leaves_out(tmp_path: Pat
 
 def test_the_picture_has_each_arm_and_its_scores_as_data(facts: StudyFacts) -> None:
     assert facts.exploration is not None
-    picture = draw_search_tree(facts, facts.exploration, (LIGHT, LIGHT))
+    picture = draw_search_tree(facts, facts.exploration, (LIGHT, LIGHT), is_main=False)
     rows = [line.split(",") for line in picture.csv.splitlines()[1:]]
     assert {row[0] for row in rows} == {arm.name for arm in facts.exploration.tree}
     assert sum(row[8] != "" for row in rows) == 15

@@ -6,7 +6,7 @@ import json
 import re
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -24,12 +24,15 @@ from experiments_db import (
     Verdict,
     open_store,
 )
-from researcher.charter import Budget, Charter, DecisionRule
+from researcher.charter import Budget, Charter, DecisionRule, JudgedBy
 from researcher.errors import StudyNotFound
 from researcher.judge import Family, judge
 from researcher.judge.samples import ScoredRun
 from researcher.planner.claims import Claim, ClaimKind
 from researcher.report import ReportPaths, build_report
+from researcher.report.drawing.figures import find_main
+from researcher.report.numbers.gather import gather
+from researcher.report.render import without_paths
 from researcher.study.log import StudyLog, to_json
 
 SCORES = {
@@ -282,15 +285,13 @@ def test_the_answer_begins_with_what_is_best_below_the_question_as_it_was_asked(
 
 
 def test_every_run_has_its_row_with_provenance(database, page, study_id):
-    runs = sql(
-        database, "select id, seed, attempt, status, server_url, log_path from runs where study_id = ?", study_id
-    )
-    rows = {row[0]: row for row in page.rows if len(row) == 14}
+    runs = sql(database, "select id, seed, attempt, status, server_url from runs where study_id = ?", study_id)
+    rows = {row[0]: row for row in page.rows if len(row) == 13}
     assert len(runs) == 10
-    for run_id, seed, attempt, status, server, log in runs:
+    for run_id, seed, attempt, status, server in runs:
         row = rows[run_id]
         assert row[2:5] == [str(seed), str(attempt), status]
-        assert row[11:13] == [server or "–", log or "–"]
+        assert row[11] == (server or "–")
 
 
 def test_every_link_leads_to_an_anchor(page, report):
@@ -320,7 +321,7 @@ def test_what_models_and_people_wrote_is_only_text(page, report):
     for line in markdown.splitlines():
         if line.startswith("|") and "alert" in line:
             # Rows of runs and rows of the answer by clause.
-            assert len(re.findall(r"(?<!\\)\|", line)) in (15, 7)
+            assert len(re.findall(r"(?<!\\)\|", line)) in (14, 7)
 
 
 def test_programs_are_shown_as_changes_of_the_baselines(page, report):
@@ -413,3 +414,37 @@ def test_a_study_that_was_never_framed_has_no_report(store, tmp_path):
     with pytest.raises(StudyNotFound, match="no charter"):
         build_report(store, study, tmp_path / "none")
     assert not (tmp_path / "none").exists()
+
+
+def test_the_answer_and_its_figure_stand_before_all_other_parts(report):
+    for text, image, heading in (
+        (report.html.read_text(), 'alt="Held-out score of each arm"', "<h2>"),
+        (report.markdown.read_text(), "](figures/final-scores.png)", "\n## "),
+    ):
+        answer = text.index(" has the best mean of 3 arms")
+        assert answer < text.index(image) < len(text)
+        assert text.count(image) == 1 and text.index(image) < text.index(heading)
+
+
+def test_no_path_of_a_log_is_in_the_report(page, report):
+    for text in (page.text, report.markdown.read_text()):
+        assert "client.log" not in text
+    assert without_paths("died: /home/me/runs/a/train.log says so, see http://127.0.0.1:1/v1/x") == (
+        "died: train.log says so, see http://127.0.0.1:1/v1/x"
+    )
+
+
+@pytest.mark.parametrize(
+    ("judged_by", "names", "main"),
+    [
+        (JudgedBy.FINAL, ["search-tree", "final-scores", "held-out-curves"], "final-scores"),
+        (JudgedBy.STEPS_TO, ["final-scores", "held-out-curves"], "held-out-curves"),
+        (JudgedBy.AREA, ["final-scores"], "final-scores"),
+        (JudgedBy.FINAL, ["search-tree"], "search-tree"),
+        (JudgedBy.FINAL, [], ""),
+    ],
+)
+def test_the_main_figure_is_the_one_that_shows_the_answer(store, study_id, judged_by, names, main):
+    facts = gather(store, study_id)
+    asked = replace(facts, charter=replace(facts.charter, judged_by=judged_by))
+    assert find_main(asked, names) == main

@@ -67,8 +67,11 @@ Plant = Callable[[Texts], Texts]
 def _said(pattern: str, put: str) -> Plant:
     """The same change of a sentence wherever it is quoted, so that what is found is not that two copies differ."""
 
+    # The page shows the beginning of the answer, up to a colon, in bold.
+    said = pattern.replace(": ", ":(?:</b>)? ")
+
     def change(text: str) -> str:
-        return re.sub(pattern, put, text)
+        return re.sub(said, put, text)
 
     def plant(texts: Texts) -> Texts:
         changed = replace(

@@ -46,7 +46,7 @@ def test_command_writes_a_pdf_with_pages_and_figures(study: SimulatedStudy) -> N
     objects = _objects(path)
     assert objects.startswith(b"%PDF-") and _pages(path) >= 3
     assert objects.count(b"/Subtype /Image") >= 3
-    # The table of runs, which has fourteen columns, lies on a page on its side.
+    # The table of runs, which has thirteen columns, lies on a page on its side.
     assert re.search(rb"/MediaBox \[0 0 841\.\d+ 595\.\d+\]", objects)
 
 

@@ -51,7 +51,8 @@ def episodes_tool(sources: ToolSources) -> PlannerTool:
             summary
             for run in sources.runs(arm)
             for summary in sources.store.list_episodes(run.id, limit=None)
-            if summary.split in splits
+            # Attempts of step 0 are those of the base weights, which an arm's program or settings did not train.
+            if summary.split in splits and summary.step
         ]
         fitting = [each for each in kept if _fits(each, arguments.which)]
         if not fitting:

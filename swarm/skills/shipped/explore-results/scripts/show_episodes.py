@@ -60,7 +60,10 @@ def episodes(options: argparse.Namespace) -> list[dict[str, Any]]:
         arms = {arm.id: arm.name for arm in store.list_experiments(study)}
         runs = [run for run in store.list_runs(study_id=study) if options.run in (None, run.id)]
         runs = [run for run in runs if options.arm is None or options.arm in arms[run.experiment_id]]
-        kept = [(run, each) for run in runs for each in store.list_episodes(run.id, kind="eval", limit=None)]
+        # Step 0 is the base weights, before any training.
+        kept = [
+            (run, each) for run in runs for each in store.list_episodes(run.id, kind="eval", limit=None) if each.step
+        ]
         kept.sort(key=lambda pair: pair[1].reward or 0.0, reverse=options.best)
         return [
             {

@@ -6,17 +6,19 @@ nothing of Streamlit or the store.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import ceil
+import math
+from collections.abc import Callable, Sequence
 
 import altair as alt
 import pandas as pd
 
 LABEL_WIDTH = 260
 ROW_HEIGHT = 44
-CURVE_HEIGHT = 260
-LEGEND_ROW_HEIGHT = 26
-LEGEND_COLUMNS = 2
+EFFECT_HEIGHT, PARALLEL_HEIGHT = 260, 380
+MOST_LEVELS = 8
+LOG_FACTOR = 9
+"""Numbers that span more than this are drawn on a logarithmic scale."""
+
 SCORE_FORMAT = ".3f"
 
 Chart = alt.LayerChart | alt.FacetChart
@@ -58,80 +60,6 @@ def ranking(arms: pd.DataFrame, seeds: pd.DataFrame, *, metric: str, order: Sequ
 _ARM_TIPS = (("mean", "Mean"), ("ci_low", "Interval from"), ("ci_high", "to"))
 
 
-def smooth(points: pd.DataFrame, weight: float) -> pd.DataFrame:
-    """Add the column `smoothed`: the exponential moving average of `value` along `step`, per `series`.
-
-    `weight` in [0, 1) is the weight of the past. The average is debiased, so it starts at the first value. A step
-    without a value has no average either.
-    """
-    ordered = points.sort_values(["series", "step"])
-    averaged = ordered.groupby("series")["value"].transform(lambda values: values.ewm(alpha=1 - weight).mean())
-    return ordered.assign(smoothed=averaged.where(ordered["value"].notna()))
-
-
-def curves(points: pd.DataFrame, *, title: str, weight: float, order: Sequence[str], log: bool = False) -> Chart:
-    """Draw curves over steps: raw faint, smoothed bold.
-
-    `points`: series, step, value. `order` fixes the colour of each series.
-    """
-    frame = smooth(points, weight)
-    if log:
-        frame = frame[frame["value"] > 0]
-    scale = alt.Scale(type="log") if log else alt.Scale(zero=False, nice=True)
-    base = alt.Chart(frame).encode(
-        x=_steps(),
-        color=_series_color(order),
-        tooltip=[
-            alt.Tooltip("series:N", title="Series"),
-            alt.Tooltip("step:Q", title="Step"),
-            alt.Tooltip("value:Q", title="Value", format=".4g"),
-            alt.Tooltip("smoothed:Q", title="Smoothed", format=".4g"),
-        ],
-    )
-    smoothed = alt.Y("smoothed:Q", scale=scale, title=None, axis=_VALUE_AXIS)
-    raw = alt.Y("value:Q", scale=scale, title=None, axis=_VALUE_AXIS)
-    layers = [base.mark_line(strokeWidth=2.2).encode(y=smoothed)]
-    if weight > 0:
-        layers.insert(0, base.mark_line(strokeWidth=1, opacity=0.3).encode(y=raw))
-    if len(frame) <= len(order):
-        # A line of one point is invisible.
-        layers.append(base.mark_point(filled=True).encode(y=smoothed))
-    return _framed(alt.layer(*layers), height=_height(order), title=title)
-
-
-def bands(points: pd.DataFrame, *, title: str, order: Sequence[str]) -> Chart:
-    """Draw mean curves with the range over seeds.
-
-    `points`: series, step, mean, low, high, seeds.
-    """
-    base = alt.Chart(points).encode(
-        x=_steps(),
-        color=_series_color(order),
-        tooltip=[
-            alt.Tooltip("series:N", title="Arm"),
-            alt.Tooltip("step:Q", title="Step"),
-            alt.Tooltip("mean:Q", title="Mean", format=".4g"),
-            alt.Tooltip("low:Q", title="Lowest seed", format=".4g"),
-            alt.Tooltip("high:Q", title="Highest seed", format=".4g"),
-            alt.Tooltip("seeds:Q", title="Seeds"),
-        ],
-    )
-    scale = alt.Scale(zero=False, nice=True)
-    area = base.mark_area(opacity=0.18).encode(y=alt.Y("low:Q", scale=scale, title=None, axis=_VALUE_AXIS), y2="high:Q")
-    line = base.mark_line(strokeWidth=2.2).encode(y=alt.Y("mean:Q", scale=scale, title=None, axis=_VALUE_AXIS))
-    return _framed(alt.layer(area, line), height=_height(order), title=title)
-
-
-def band_points(points: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean and range over runs at each step.
-
-    The columns series, run_id, step, value become series, step, mean, low, high, seeds.
-    """
-    grouped = points.dropna(subset=["value"]).groupby(["series", "step"], as_index=False)["value"]
-    ranges = grouped.agg(["mean", "min", "max", "count"])
-    return pd.DataFrame(ranges).rename(columns={"min": "low", "max": "high", "count": "seeds"})
-
-
 def only(frame: pd.DataFrame, column: str, *values: object) -> pd.DataFrame:
     """Return the rows whose `column` has one of these values."""
     return pd.DataFrame(frame[frame[column].isin(values)])
@@ -140,59 +68,116 @@ def only(frame: pd.DataFrame, column: str, *values: object) -> pd.DataFrame:
 def effects(frame: pd.DataFrame, *, factor: str, order: Sequence[str]) -> Chart:
     """Draw the score by the level of one factor: a dot per run, a line through the means.
 
-    `frame`: level, score, arm, seed.
+    `frame`: level, score, arm, seed, and number, the level as a number. Where all levels are numbers and there are
+    more than `MOST_LEVELS`, they are drawn to scale and without a line.
     """
-    levels = alt.X("level:N", sort=list(order), title=factor, axis=alt.Axis(labelAngle=0, labelLimit=140))
+    is_scaled = len(order) > MOST_LEVELS and bool(frame["number"].notna().all())
+    if is_scaled:
+        levels = alt.X("number:Q", title=factor, scale=_number_scale(frame["number"]))
+    else:
+        levels = alt.X("level:N", sort=list(order), title=factor, axis=alt.Axis(labelAngle=0, labelLimit=140))
     scale = alt.Scale(zero=False, nice=True, padding=12)
-    dots = (
-        alt.Chart(frame)
-        .mark_circle(size=55, opacity=0.5)
+    base = alt.Chart(frame).encode(x=levels)
+    tips = [
+        alt.Tooltip("arm:N", title="Arm"),
+        alt.Tooltip("seed:N", title="Seed"),
+        alt.Tooltip("level:N", title=factor),
+        alt.Tooltip("score:Q", title="Score", format=SCORE_FORMAT),
+    ]
+    dots = base.mark_circle(size=55, opacity=0.5).encode(y=alt.Y("score:Q", scale=scale, title=None), tooltip=tips)
+    if is_scaled:
+        return _framed(alt.layer(dots), height=EFFECT_HEIGHT)
+    line = base.mark_line(point=alt.OverlayMarkDef(size=90, filled=True), strokeWidth=2).encode(
+        y=alt.Y("mean(score):Q", scale=scale, title=None)
+    )
+    return _framed(alt.layer(dots, line), height=EFFECT_HEIGHT)
+
+
+def parallel(frame: pd.DataFrame, *, columns: Sequence[str], score: str) -> Chart:
+    """Draw parallel coordinates: a line for each row of `frame` through its values in `columns`, coloured by `score`.
+
+    `frame` has the column `item`, which names the row. A column of numbers is drawn to scale, logarithmic where its
+    values span more than a factor of `LOG_FACTOR`; any other has its levels at equal distances.
+    """
+    positions: list[dict[str, object]] = []
+    ticks: list[dict[str, object]] = []
+    for column in columns:
+        places, marks = _positions(frame[column], is_score=column == score)
+        ticks += [{"column": column, "position": place, "text": text} for place, text in marks]
+        for item, value, place, rank in zip(frame["item"], frame[column], places, frame[score], strict=True):
+            if place is not None:
+                positions.append(
+                    {"item": item, "column": column, "position": place, "value": _text(value), "score": rank}
+                )
+    x = alt.X("column:N", sort=list(columns), title=None, axis=alt.Axis(labelAngle=0, labelLimit=150, grid=True))
+    y = alt.Y("position:Q", axis=None, scale=alt.Scale(domain=[-0.05, 1.05]))
+    lines = (
+        alt.Chart(pd.DataFrame(positions))
+        .mark_line(strokeWidth=1.8, opacity=0.75, point=alt.OverlayMarkDef(size=28))
         .encode(
-            x=levels,
-            y=alt.Y("score:Q", scale=scale, title=None),
+            x=x,
+            y=y,
+            detail="item:N",
+            color=alt.Color(
+                "score:Q", scale=alt.Scale(scheme="viridis"), legend=alt.Legend(title=score, orient="right")
+            ),
             tooltip=[
-                alt.Tooltip("arm:N", title="Arm"),
-                alt.Tooltip("seed:N", title="Seed"),
-                alt.Tooltip("score:Q", title="Score", format=SCORE_FORMAT),
+                alt.Tooltip("item:N", title="Run"),
+                alt.Tooltip("column:N", title="Column"),
+                alt.Tooltip("value:N", title="Value"),
+                alt.Tooltip("score:Q", title=score, format=SCORE_FORMAT),
             ],
         )
     )
-    line = (
-        alt.Chart(frame)
-        .mark_line(point=alt.OverlayMarkDef(size=90, filled=True), strokeWidth=2)
-        .encode(x=levels, y=alt.Y("mean(score):Q", scale=scale, title=None))
+    labels = (
+        alt.Chart(pd.DataFrame(ticks))
+        .mark_text(align="left", dx=7, fontSize=12, fontWeight=600, color="#7b8599")
+        .encode(x=x, y=y, text="text:N")
     )
-    return _framed(alt.layer(dots, line), height=CURVE_HEIGHT)
+    return _framed(alt.layer(lines, labels), height=PARALLEL_HEIGHT)
 
 
-def _steps() -> alt.X:
-    return alt.X("step:Q", title="step", scale=alt.Scale(zero=False, nice=False), axis=_STEP_AXIS)
+def _positions(values: pd.Series, *, is_score: bool) -> tuple[list[float | None], list[tuple[float, str]]]:
+    """Return the place of each value on its axis, from 0 to 1, and the marks of the axis. A missing value has none."""
+    known = [value for value in values if not _is_missing(value)]
+    if known and all(isinstance(value, int | float) and not isinstance(value, bool) for value in known):
+        low, high = float(min(known)), float(max(known))
+        place = _scaling(low, high, is_log=_is_log(low, high) and not is_score)
+        levels = sorted(set(map(float, known)))
+        shown = levels if len(levels) <= MOST_LEVELS and not is_score else [low, high]
+        return [None if _is_missing(value) else place(float(value)) for value in values], [
+            (place(level), _text(level)) for level in shown
+        ]
+    names = sorted({_text(value) for value in known})
+    step = 1 / max(1, len(names) - 1)
+    place_of = {name: number * step if len(names) > 1 else 0.5 for number, name in enumerate(names)}
+    marks = [(place, name) for name, place in place_of.items()][: MOST_LEVELS * 2]
+    return [None if _is_missing(value) else place_of[_text(value)] for value in values], marks
 
 
-_VALUE_AXIS = alt.Axis(format=".4~g", tickCount=5)
-_STEP_AXIS = alt.Axis(tickMinStep=1, tickCount=8, format="d", grid=False)
+def _is_log(low: float, high: float) -> bool:
+    return low > 0 and high / low > LOG_FACTOR
 
 
-def _series_color(order: Sequence[str]) -> alt.Color:
-    legend = alt.Legend(
-        orient="bottom",
-        title=None,
-        labelLimit=LABEL_WIDTH,
-        columns=LEGEND_COLUMNS,
-        # Without these the legend is as faint as the band.
-        symbolOpacity=1,
-        symbolType="stroke",
-        symbolStrokeWidth=3,
-    )
-    return alt.Color("series:N", scale=alt.Scale(domain=list(order)), legend=legend if len(order) > 1 else None)
+def _scaling(low: float, high: float, *, is_log: bool) -> Callable[[float], float]:
+    if low == high:
+        return lambda value: 0.5
+    if is_log:
+        return lambda value: math.log(value / low) / math.log(high / low)
+    return lambda value: (value - low) / (high - low)
 
 
-def _height(order: Sequence[str]) -> int:
-    """Return the height of a chart, with extra height for its legend.
+def _number_scale(numbers: pd.Series) -> alt.Scale:
+    is_log = _is_log(float(numbers.min()), float(numbers.max()))
+    return alt.Scale(type="log") if is_log else alt.Scale(zero=False, nice=True)
 
-    The legend takes its rows from the chart's height.
-    """
-    return CURVE_HEIGHT + (LEGEND_ROW_HEIGHT * ceil(len(order) / LEGEND_COLUMNS) if len(order) > 1 else 0)
+
+def _is_missing(value: object) -> bool:
+    return value is None or (isinstance(value, float) and not math.isfinite(value))
+
+
+def _text(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _framed(chart: Chart, *, height: int, title: str = "") -> Chart:

@@ -7,17 +7,19 @@ decides for itself what it consists of.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
 import pandas as pd
 import streamlit as st
+from typing_extensions import TypeIs
 
 from experiments_db import Outcome, RecordNotFound, Run, RunStatus, SchemaMismatch, StoreError, StudyStatus, Verdict
 from ui import charts, formats, queries
 from ui.contents import ArmScore, StudyContents, best_arm, rank_arms
+from ui.curves.series import Member
 
 Color = Literal["red", "orange", "yellow", "blue", "green", "violet", "gray"]
 
@@ -46,9 +48,6 @@ VERDICT_COLORS: Mapping[Verdict | Outcome, Color] = {
     Outcome.REFUTED: "red",
     Outcome.UNDECIDED: "gray",
 }
-
-FIRST_METRICS = ("critic/score/mean", "eval/mean", "actor/entropy", "actor/grad_norm")
-"""The curves that are shown before the user chooses."""
 
 EXAMPLE = 'researcher start --topic "Which learning rate trains word reversal best, 1e-4, 1e-3 or 1e-2?"'
 
@@ -248,45 +247,53 @@ def elapsed(contents: StudyContents) -> str:
     return formats.duration(contents.duration_s(time.time()))
 
 
-def smoothing_of(name: str, weight: float) -> float:
-    """Return the smoothing of a metric. Held-out scores are few means of many episodes: smoothed, they would lag."""
-    return 0.0 if name.startswith("eval/") else weight
+def member_of(run: Run) -> Member:
+    """Return a run as a part of a series. One that failed or was stopped ended early."""
+    ended = run.status in (RunStatus.FAILED, RunStatus.STOPPED)
+    why = f"{run.status.value}: {run.exit_reason}" if run.exit_reason else run.status.value
+    began = run.started_at or run.created_at
+    return Member(run.id, began, formats.shortened(formats.printable(why), 120) if ended else "")
 
 
-def show_curves(series: str, names: Sequence[str], read: Callable[[tuple[str, ...]], pd.DataFrame]) -> None:
-    """Show the curves that the user chooses of those with these `names`. `read` gives them as frames.curves_frame."""
-    if not names:
-        st.caption("No step has been recorded yet.")
-        return
-    first = [name for name in FIRST_METRICS if name in names] or names[:4]
-    wide, narrow, last = st.columns([5, 2, 1], vertical_alignment="bottom")
-    with wide:
-        chosen = st.multiselect("Metrics", names, default=first, key="metrics", bind="query-params")
-    with narrow:
-        weight = st.slider("Smoothing", 0.0, 0.95, 0.5, 0.05, key="smoothing", bind="query-params")
-    with last:
-        log = st.toggle("Log scale", key="log", bind="query-params")
-    points = read(tuple(chosen)).assign(series=series)
-    with st.grid(2, min_column_width=420):
-        for name in chosen:
-            with st.container(border=True, height="stretch"):
-                curve = charts.only(points, "name", name)
-                _show_curve(series, curve, name, weight=smoothing_of(name, weight), log=log)
+@dataclass(frozen=True, slots=True)
+class EffectItem:
+    """The score of one run, and the level that a factor had in it."""
+
+    level: object
+    score: float
+    label: str
+    seed: object
 
 
-def _show_curve(series: str, curve: pd.DataFrame, name: str, *, weight: float, log: bool) -> None:
-    values = curve["value"].to_numpy(dtype=float)
-    missing, span = sum(curve["missing"].tolist()), max(curve["steps"].tolist(), default=1)
-    if not (values > (0 if log else -np.inf)).any():
-        st.markdown(f"**{formats.plain(name)}**")
-        st.caption("There is no value to draw.")
-    else:
-        chart = charts.curves(curve, title=formats.printable(name), weight=weight, order=[series], log=log)
-        st.altair_chart(chart, alt=f"{name} over steps")
-    if span > 1:
-        st.caption(f"Each point is the mean of up to {span} steps.")
-    if missing:
-        st.caption(f":red[{formats.count(missing, 'step')}] without a finite value")
+def show_effect(items: Sequence[EffectItem], factor: str) -> None:
+    """Show the score by the level of a factor."""
+    levels = sorted((item.level for item in items), key=_level_order)
+    frame = pd.DataFrame(
+        [
+            {
+                "level": _level_text(item.level),
+                "number": float(item.level) if _is_number(item.level) else None,
+                "score": item.score,
+                "arm": formats.printable(item.label),
+                "seed": item.seed,
+            }
+            for item in items
+        ]
+    )
+    order = list(dict.fromkeys(_level_text(level) for level in levels))
+    st.altair_chart(charts.effects(frame, factor=formats.printable(factor), order=order), alt=f"Score by {factor}")
+
+
+def _level_text(level: object) -> str:
+    return formats.printable(formats.setting(level))
+
+
+def _level_order(level: object) -> tuple[bool, float, str]:
+    return not _is_number(level), float(level) if _is_number(level) else 0.0, str(level)
+
+
+def _is_number(level: object) -> TypeIs[int | float]:
+    return isinstance(level, int | float) and not isinstance(level, bool)
 
 
 def choose_row(

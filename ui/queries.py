@@ -58,8 +58,11 @@ T = TypeVar("T")
 MAX_READERS = 32
 """So many readers are kept; each holds the arms and the scores of one study."""
 
-MOST_POINTS = 1000
-"""Of one curve: more than a screen has columns for it."""
+MOST_POINTS = 6000
+"""Of one metric in a chart, all curves together."""
+
+FEWEST_POINTS, FINEST_POINTS = 60, 800
+"""Of one curve; a screen has no more columns for it."""
 
 PAGE = 200
 MOST_TRAININGS = 500
@@ -98,6 +101,11 @@ def resume_command(location: str, study_id: str) -> str:
 def open_database(location: str) -> ExperimentStore:
     """Return the store at `location`. Raises RecordNotFound, SchemaMismatch, InvalidRecord or StoreUnavailable."""
     return _open(location, _identity(location)).store
+
+
+def _most_points(ids: Sequence[str]) -> int:
+    """Return how many points each of these curves may have."""
+    return min(FINEST_POINTS, max(FEWEST_POINTS, MOST_POINTS // max(1, len(ids))))
 
 
 def _identity(location: str) -> tuple[int, int] | None:
@@ -217,9 +225,11 @@ def metric_names(store: ExperimentStore, run_ids: tuple[str, ...]) -> list[str]:
 
 
 @_kept
-def curves(store: ExperimentStore, run_id: str, names: tuple[str, ...]) -> pd.DataFrame:
-    """Return curves with one row per step, or per span of steps if there are more than `MOST_POINTS` steps."""
-    return curves_frame(store, [run_id], names, most=MOST_POINTS)
+def curves(
+    store: ExperimentStore, run_ids: tuple[str, ...], names: tuple[str, ...], steps: tuple[int, int] | None = None
+) -> pd.DataFrame:
+    """Return curves with one row per step, or per span of steps where there are too many steps to draw."""
+    return curves_frame(store, run_ids, names, most=_most_points(run_ids), steps=steps)
 
 
 @_kept
@@ -272,9 +282,19 @@ def training_metric_names(store: ExperimentStore, training_ids: tuple[str, ...])
 
 
 @_kept
-def training_curves(store: ExperimentStore, training_ids: tuple[str, ...], names: tuple[str, ...]) -> pd.DataFrame:
-    """Return curves with one row per step, or per span of steps if there are more than `MOST_POINTS` steps."""
-    return training_curves_frame(store, training_ids, names, most=MOST_POINTS)
+def training_curves(
+    store: ExperimentStore, training_ids: tuple[str, ...], names: tuple[str, ...], steps: tuple[int, int] | None = None
+) -> pd.DataFrame:
+    """Return curves with one row per step, or per span of steps where there are too many steps to draw."""
+    return training_curves_frame(store, training_ids, names, most=_most_points(training_ids), steps=steps)
+
+
+@_kept
+def small_training_curves(
+    store: ExperimentStore, training_ids: tuple[str, ...], name: str, most: int
+) -> pd.DataFrame:
+    """Return one metric of many trainings, at most `most` points each."""
+    return training_curves_frame(store, training_ids, (name,), most=most)
 
 
 @_kept

@@ -14,8 +14,11 @@ import streamlit as st
 from experiments_db import Experiment, JsonObject, Run
 from ui import charts, differences, elements, formats, queries
 from ui.contents import FINAL, ArmScore, SeedScore, StudyContents, rank_arms
+from ui.curves import view
+from ui.curves.series import Series
 
-MAX_ITEMS = 12
+ARMS_AT_FIRST = 12
+SCORE = "score"
 # Arms with different training rewards can be compared by these.
 TRUE_GRADE = "batch/success_rate"
 
@@ -39,13 +42,12 @@ def choose_arms(contents: StudyContents) -> list[ComparedItem]:
     ranked = {item.arm.id: item for item in rank_arms(contents)}
     names = unique({arm_id: formats.printable(item.arm.name) for arm_id, item in ranked.items()})
     asked = [arm_id for arm_id in ids_in_address("arms") if arm_id in ranked]
-    st.session_state["arm_choice"] = (asked or list(ranked))[:MAX_ITEMS]
+    st.session_state["arm_choice"] = asked or list(ranked)[:ARMS_AT_FIRST]
     st.multiselect(
         "Arms",
         list(ranked),
         key="arm_choice",
         format_func=names.__getitem__,
-        max_selections=MAX_ITEMS,
         on_change=partial(follow_choice, "arm_choice", "arms"),
     )
     chosen = [ranked[arm_id] for arm_id in st.session_state["arm_choice"]]
@@ -64,7 +66,7 @@ def follow_choice(key: str, name: str) -> None:
 
 def choose_runs(asked: Sequence[str]) -> tuple[list[StudyContents], list[ComparedItem]]:
     """Return the runs in the address and their studies, and let the user choose others. Raises RecordNotFound."""
-    found = [queries.find_run(elements.database(), run_id) for run_id in dict.fromkeys(asked)][:MAX_ITEMS]
+    found = [queries.find_run(elements.database(), run_id) for run_id in dict.fromkeys(asked)]
     studies = {run.study_id: queries.load_study(elements.database(), run.study_id) for run in found}
     runs = {run.id: run for contents in studies.values() for run in contents.runs}
     arms = {arm.id: arm for contents in studies.values() for arm in contents.experiments}
@@ -75,7 +77,6 @@ def choose_runs(asked: Sequence[str]) -> tuple[list[StudyContents], list[Compare
         list(runs),
         key="run_choices",
         format_func=labels.__getitem__,
-        max_selections=MAX_ITEMS,
         on_change=partial(follow_choice, "run_choices", "runs"),
     )
     items = [ComparedItem(labels[run.id], arms[run.experiment_id], (run.id,), run.job) for run in found]
@@ -126,30 +127,17 @@ def show_scores(studies: list[StudyContents], items: list[ComparedItem]) -> None
     st.caption("Diamond: mean; bar: interval of the mean; dots: seeds.")
 
 
-def show_curves(items: list[ComparedItem]) -> None:
-    run_ids = tuple(run_id for item in items for run_id in item.run_ids)
+def show_curves(studies: list[StudyContents], items: list[ComparedItem]) -> None:
+    runs = {run.id: run for contents in studies for run in contents.runs}
+    series = [
+        Series(item.label, tuple(elements.member_of(runs[run_id]) for run_id in item.run_ids))
+        for item in items
+        if item.run_ids
+    ]
+    run_ids = tuple(member.id for each in series for member in each.members)
     names = queries.metric_names(elements.database(), run_ids)
-    if not names:
-        st.caption("None of these has recorded a step yet.")
-        return
-    first = [name for name in (TRUE_GRADE, "actor/entropy") if name in names] or names[:2]
-    chosen = st.multiselect("Metrics", names, default=first, key="compared", bind="query-params")
-    labels = {run_id: item.label for item in items for run_id in item.run_ids}
-    points = queries.metrics(elements.database(), run_ids, tuple(chosen))
-    points = points.assign(series=[labels[run_id] for run_id in points["run_id"]])
-    order = [item.label for item in items]
-    with st.grid(2, min_column_width=420):
-        for name in chosen:
-            curve = charts.band_points(charts.only(points, "name", name))
-            with st.container(border=True, height="stretch"):
-                if curve.empty:
-                    st.markdown(f"**{formats.plain(name)}**")
-                    st.caption("There is no value to draw.")
-                    continue
-                title = formats.printable(name)
-                st.altair_chart(charts.bands(curve, title=title, order=order), alt=f"{name} over steps, by series")
-    if any(len(item.run_ids) > 1 for item in items):
-        st.caption("Line: mean over seeds. Band: lowest to highest seed.")
+    read = partial(queries.curves, elements.database())
+    view.show_curves(series, names, read, first=(TRUE_GRADE, "eval/mean", "actor/entropy"))
 
 
 def show_config(items: list[ComparedItem]) -> None:
@@ -183,57 +171,59 @@ def show_code(items: list[ComparedItem]) -> None:
         st.caption("The programs are the same, or not written yet.")
 
 
+def varied_factors(scored: list[tuple[ArmScore, SeedScore]]) -> list[str]:
+    """Return the factors that have scores at more than one level."""
+    factors = sorted({name for item, _ in scored for name in item.arm.factors})
+    return [name for name in factors if len({formats.setting(item.arm.factors.get(name)) for item, _ in scored}) > 1]
+
+
 def show_effects(contents: StudyContents) -> None:
     """Show the score of every arm of the study by each factor that has more than one level."""
-    rows = [(item, score) for item in rank_arms(contents) for score in item.seeds]
-    factors = sorted({name for item, _ in rows for name in item.arm.factors})
-    varied = [name for name in factors if len({formats.setting(item.arm.factors.get(name)) for item, _ in rows}) > 1]
+    scored = [(item, score) for item in rank_arms(contents) for score in item.seeds]
+    varied = varied_factors(scored)
     if not varied:
         st.caption("No factor has scores at more than one level.")
         return
     with st.grid(2, min_column_width=420):
         for name in varied:
             with st.container(border=True, height="stretch"):
-                show_effect(rows, name)
+                items = [
+                    elements.EffectItem(item.arm.factors.get(name), score.final, item.arm.name, score.seed)
+                    for item, score in scored
+                ]
+                elements.show_effect(items, name)
     st.caption(
         f"Dots: all scored runs of the study, by {formats.plain(contents.metric)}. The line joins the means; other "
         "factors may vary along."
     )
 
 
-def show_effect(rows: list[tuple[ArmScore, SeedScore]], factor: str) -> None:
-    levels = sorted((item.arm.factors.get(factor) for item, _ in rows), key=level_order)
-    order = list(dict.fromkeys(level_text(level) for level in levels))
-    frame = pd.DataFrame(
-        [
-            {
-                "level": level_text(item.arm.factors.get(factor)),
-                "score": score.final,
-                "arm": formats.printable(item.arm.name),
-                "seed": score.seed,
-            }
-            for item, score in rows
-        ]
-    )
-    st.altair_chart(charts.effects(frame, factor=formats.printable(factor), order=order), alt=f"Score by {factor}")
-
-
-def level_text(level: object) -> str:
-    return formats.printable(formats.setting(level))
-
-
-def level_order(level: object) -> tuple[bool, float, str]:
-    is_number = isinstance(level, int | float)
-    return not is_number, float(level) if is_number else 0.0, str(level)
+def show_parallel(contents: StudyContents) -> None:
+    """Show every scored run of the study as a line through the factors of its arm and its score."""
+    scored = [(item, score) for item in rank_arms(contents) for score in item.seeds]
+    varied = varied_factors(scored)
+    if not varied:
+        st.caption("No factor has scores at more than one level.")
+        return
+    rows = [
+        {"item": f"{formats.printable(item.arm.name)} seed {score.seed}"}
+        | {formats.printable(name): item.arm.factors.get(name) for name in varied}
+        | {SCORE: score.final}
+        for item, score in scored
+    ]
+    columns = [*(formats.printable(name) for name in varied), SCORE]
+    st.altair_chart(charts.parallel(pd.DataFrame(rows), columns=columns, score=SCORE), alt="Parallel coordinates")
+    st.caption(f"Lines: all scored runs of the study, coloured by {formats.plain(contents.metric)}.")
 
 
 def show_comparison(studies: list[StudyContents], items: list[ComparedItem]) -> None:
     sections = {
         "Scores": partial(show_scores, studies, items),
-        "Curves": partial(show_curves, items),
+        "Curves": partial(show_curves, studies, items),
         "Config": partial(show_config, items),
         "Code": partial(show_code, items),
         "Factor effects": partial(show_effects, studies[0]),
+        "Parallel coordinates": partial(show_parallel, studies[0]),
     }
     tabs = st.tabs(list(sections), key="aspect", on_change="rerun", bind="query-params")
     for tab, show in zip(tabs, sections.values(), strict=True):

@@ -11,6 +11,8 @@ import streamlit as st
 from experiments_db import EpisodeSummary, Experiment, RecordNotFound, Run
 from ui import differences, elements, episode_view, formats, live, queries, study_files
 from ui.contents import BASE, FINAL, TEST, StudyContents
+from ui.curves.series import Series
+from ui.curves.view import show_curves as show_curves_of
 
 
 def choose_run() -> Run | None:
@@ -82,9 +84,10 @@ def show_figures(contents: StudyContents, run: Run) -> None:
         elements.show_metric("Duration", formats.duration(run.duration_s))
 
 
-def show_curves(run: Run) -> None:
+def show_curves(run: Run, label: str) -> None:
+    series = Series(label, (elements.member_of(run),))
     names = queries.metric_names(elements.database(), (run.id,))
-    elements.show_curves(run.id, names, partial(queries.curves, elements.database(), run.id))
+    show_curves_of([series], names, partial(queries.curves, elements.database()))
 
 
 def show_config(contents: StudyContents, run: Run, arm: Experiment) -> None:
@@ -246,7 +249,7 @@ def show_run(run_id: str) -> None:
         show_head(contents, run, arm)
         show_figures(contents, run)
         sections = {
-            "Curves": partial(show_curves, run),
+            "Curves": partial(show_curves, run, arm.name),
             "Config": partial(show_config, contents, run, arm),
             "Code": partial(show_code, contents, arm),
             "Log": partial(show_log, run),

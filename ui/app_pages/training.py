@@ -5,14 +5,17 @@ from __future__ import annotations
 import time
 from functools import partial
 
+import numpy as np
 import pandas as pd
 import streamlit as st
 
 from experiments_db import LONGEST_NOTE, MOST_TAGS, RecordedTraining, TrainedEpisodeSummary
-from ui import charts, elements, episode_view, formats, queries
+from ui import elements, episode_view, formats, live, queries
+from ui.curves import drawing, view
+from ui.curves.series import time_unit
+from ui.tables.training_rows import OVER, rows_of, series_of
 
-REFRESH = "3s"
-OVER = frozenset({"COMPLETE", "REPLACED", "FAILED", "OFFLINE"})
+NO_ENDS = pd.DataFrame(columns=["series", "x", "value", "why"])
 COLORS = {"COMPLETE": "green", "FAILED": "red", "OFFLINE": "gray", "REPLACED": "gray"}
 
 
@@ -78,8 +81,8 @@ def until(training: RecordedTraining) -> float:
 
 def show_curves(training: RecordedTraining) -> None:
     names = queries.training_metric_names(elements.database(), (training.id,))
-    read = partial(queries.training_curves, elements.database(), (training.id,))
-    elements.show_curves(training.id, names, read)
+    read = partial(queries.training_curves, elements.database())
+    view.show_curves(series_of([*rows_of([training], {})]), names, read)
 
 
 def show_scores(training: RecordedTraining) -> None:
@@ -147,21 +150,25 @@ def show_machine(training: RecordedTraining) -> None:
     if not points:
         st.caption("The load of the machine has not been recorded yet. It is, every ten seconds.")
         return
-    frame = pd.DataFrame(
+    unit_name, unit = time_unit(max(point.recorded_at for point in points) - training.begun_at)
+    readings = pd.DataFrame(
         {
             "series": training.id,
             "name": [point.name for point in points],
-            "step": [point.recorded_at - training.begun_at for point in points],
+            "x": [(point.recorded_at - training.begun_at) / unit for point in points],
             "value": [point.value for point in points],
+            "raw": np.nan,
+            "low": np.nan,
         }
     )
+    domain = (min(0.0, *readings["x"]), max(readings["x"]) + 1e-9)
+    frame = drawing.Frame([training.id], f"time ({unit_name})", domain)
+    st.caption("Readings of the server's machine since the training began.")
     with st.grid(2, min_column_width=420):
-        for name in dict.fromkeys(frame["name"]):
+        for name, values in readings.groupby("name", sort=False):
             with st.container(border=True, height="stretch"):
-                curve = charts.only(frame, "name", name)
-                chart = charts.curves(curve, title=formats.printable(str(name)), weight=0.0, order=[training.id])
-                st.altair_chart(chart, alt=f"{name} over seconds")
-    st.caption("Over seconds since the training began.")
+                chart = drawing.draw(values, NO_ENDS, title=formats.printable(str(name)), frame=frame)
+                st.altair_chart(chart, alt=f"{name} over time")
 
 
 def show_events(training: RecordedTraining) -> None:
@@ -202,5 +209,9 @@ def show_training(training_id: str) -> None:
 
 training = choose_training()
 if training is not None:
-    is_followed = training.status not in OVER
-    st.fragment(show_training, run_every=REFRESH if is_followed else None)(training.id)
+    live.follow(
+        show_training,
+        training.id,
+        token=partial(queries.find_training, elements.database(), training.id),
+        is_on=training.status not in OVER,
+    )

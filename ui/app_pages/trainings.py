@@ -1,143 +1,318 @@
-"""Every training that a server recorded: a table, and the curves of those that are selected."""
+"""Every training that a server recorded: a table to filter, group and sort, and charts of those that are chosen."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from statistics import fmean, stdev
 from typing import Any
 
 import pandas as pd
 import streamlit as st
 
 from experiments_db import RecordedTraining
-from ui import charts, elements, formats, queries
+from ui import charts, differences, downloads, elements, formats, live, queries
+from ui.curves.series import Series
+from ui.curves.view import show_curves
+from ui.tables.filters import HELP, UnreadableFilter, parse_filter
+from ui.tables.training_rows import (
+    BASICS,
+    HELD_OUT,
+    REWARD,
+    TrainingRow,
+    group_rows,
+    rows_of,
+    series_of,
+    settings_of,
+    varied_settings,
+)
 
-REFRESH = "3s"
-# The beginning of a column's name that is a setting, not a metric.
-SETTING = "job: "
-REWARD, HELD_OUT = "critic/score/mean", "eval/mean"
 FIRST_METRICS = (REWARD, HELD_OUT, "actor/entropy", "actor/ppo_kl")
+DRAWN_AT_FIRST = 8
+MOST_SPARKLINES = 100
+SPARKLINE_POINTS = 40
+MOST_PARALLEL = 12
+NEWEST = "newest"
 EXAMPLE = "swarm train --env reverse"
+CURVE = "Curve"
 
 
-def name_of(training: RecordedTraining) -> str:
-    return f"{training.project}/{training.experiment}"
-
-
-def choose_columns(trainings: list[RecordedTraining]) -> list[str]:
-    """Return the settings and metrics that the user wants as columns."""
-    settings = {f"{SETTING}{name}" for training in trainings for name in training.settings}
+def read_rows() -> list[TrainingRow] | None:
+    """Show the filter, and return the rows that it keeps, in the chosen order; None if it cannot be read."""
+    trainings = queries.list_trainings(elements.database())
     ids = tuple(training.id for training in trainings)
     metrics = queries.training_metric_names(elements.database(), ids)
-    return st.multiselect(
-        "Columns", [*sorted(settings), *metrics], key="columns", bind="query-params", placeholder="settings and metrics"
+    settings = sorted({name for training in trainings for name in settings_of(training)})
+    names = list(dict.fromkeys([*BASICS, *settings, *metrics]))
+    left, right = st.columns([6, 1], vertical_alignment="bottom")
+    with left:
+        text = st.text_input(
+            "Filter", placeholder="lr>=1e-3 status=complete tag=paper", key="filter", bind="query-params", help=HELP
+        )
+    with right, st.popover("View", icon=":material/tune:"):
+        st.multiselect("Columns", names, key="columns", bind="query-params", placeholder="settings and metrics")
+        st.multiselect("Group by", names, key="group", bind="query-params", placeholder="no groups")
+        st.selectbox("Sort by", [NEWEST, *names], key="sort", bind="query-params")
+        st.toggle("Largest first", True, key="descending", bind="query-params")
+    try:
+        wanted = parse_filter(text, names)
+    except UnreadableFilter as error:
+        st.warning(f"The filter cannot be read: {formats.plain(str(error))}.", icon=":material/filter_alt_off:")
+        return None
+    asked = {REWARD, HELD_OUT, *wanted.names, *st.session_state["columns"], *st.session_state["group"]}
+    asked.add(st.session_state["sort"])
+    last = queries.latest_training_metrics(
+        elements.database(), ids, tuple(sorted(asked & {REWARD, HELD_OUT, *metrics}))
     )
+    rows = [row for row in rows_of(trainings, last) if wanted.keeps(row.values)]
+    show_counts(len(rows), len(trainings))
+    return sort_rows(rows, st.session_state["sort"], is_descending=st.session_state["descending"])
 
 
-def table_of(trainings: list[RecordedTraining], columns: list[str]) -> pd.DataFrame:
+def show_counts(shown: int, read: int) -> None:
+    words = formats.count(shown, "training") if shown == read else f"{shown} of {formats.count(read, 'training')}"
+    if read == queries.MOST_TRAININGS:
+        words += f". Only the newest {read} are read."
+    st.caption(words)
+
+
+def sort_rows(rows: Sequence[TrainingRow], name: str, *, is_descending: bool) -> list[TrainingRow]:
+    """Return the rows in the order of a value; rows without it come last."""
+    if name == NEWEST:
+        return list(rows)
+
+    def rank(row: TrainingRow) -> tuple[bool, float, str]:
+        value = row.values[name]
+        is_number = isinstance(value, int | float)
+        return not is_number, float(value) if is_number else 0.0, formats.setting(value)
+
+    filled = [row for row in rows if not is_missing(row.values.get(name))]
+    empty = [row for row in rows if is_missing(row.values.get(name))]
+    return [*sorted(filled, key=rank, reverse=is_descending), *empty]
+
+
+def is_missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and not math.isfinite(value))
+
+
+def table_of(rows: Sequence[TrainingRow], columns: Sequence[str]) -> pd.DataFrame:
     """Return one row per training: its state, the last values of its metrics, and the columns that were chosen."""
-    ids = tuple(training.id for training in trainings)
-    names = [name for name in columns if not name.startswith(SETTING)]
-    metrics = queries.latest_training_metrics(elements.database(), ids, (REWARD, HELD_OUT, *names))
+    sparklines = read_sparklines(rows[:MOST_SPARKLINES])
     return pd.DataFrame(
         [
             {
-                "Training": formats.printable(name_of(training)),
-                "Status": training.status.lower(),
-                "Step": f"{training.step}/{training.settings.get('total_steps') or '∞'}",
-                "Reward": metrics.get(training.id, {}).get(REWARD),
-                "Held-out score": metrics.get(training.id, {}).get(HELD_OUT),
-                **{name: _cell(training, metrics.get(training.id, {}), name) for name in columns},
-                "Tags": [formats.printable(tag) for tag in training.tags],
-                "Model": formats.printable(training.model),
-                "Begun (UTC)": formats.moment(training.begun_at),
-                "Home": formats.printable(training.home),
+                "Training": formats.printable(row.title),
+                "Status": row.values["status"],
+                "Step": f"{row.training.step}/{row.training.settings.get('total_steps') or '∞'}",
+                CURVE: sparklines.get(row.training.id),
+                "Reward": row.values["reward"],
+                "Held-out score": row.values["score"],
+                **{name: cell(row.values.get(name)) for name in columns},
+                "Tags": [formats.printable(tag) for tag in row.training.tags],
+                "Model": formats.printable(row.training.model),
+                "Begun (UTC)": formats.moment(row.training.begun_at),
+                "Home": formats.printable(row.training.home),
             }
-            for training in trainings
+            for row in rows
         ]
     )
 
 
-def _cell(training: RecordedTraining, metrics: Mapping[str, float | None], name: str) -> Any:
-    if not name.startswith(SETTING):
-        return metrics.get(name)
-    value = training.settings.get(name.removeprefix(SETTING))
+def read_sparklines(rows: Sequence[TrainingRow]) -> dict[str, list[float]]:
+    """Return the rewards of these trainings, as many as a small picture shows."""
+    ids = tuple(row.training.id for row in rows)
+    points = queries.small_training_curves(elements.database(), ids, REWARD, SPARKLINE_POINTS)
+    return {
+        str(training_id): [round(value, 4) for value in curve["value"].dropna()]
+        for training_id, curve in points.groupby("run_id")
+    }
+
+
+def cell(value: Any) -> Any:
     # A column has one type: numbers sort as numbers, all else is text.
-    return value if isinstance(value, int | float) or value is None else formats.printable(formats.setting(value))
+    is_plain = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if is_plain or value is None else formats.printable(formats.setting(value))
 
 
-def filter_trainings(trainings: list[RecordedTraining]) -> list[RecordedTraining]:
-    """Return the trainings with the words that the user types in name, model, status, settings, tags or note."""
-    text = st.text_input("Filter", placeholder="name, status, tag or setting=value", key="filter", bind="query-params")
-    words = text.lower().split()
-    return [training for training in trainings if all(word in _text_of(training) for word in words)]
+def group_table(groups: Mapping[str, Sequence[TrainingRow]], columns: Sequence[str]) -> pd.DataFrame:
+    """Return one row per group: how many trainings it has, and mean and standard deviation of their numbers."""
+    names = [("Reward", "reward"), ("Held-out score", "score"), *((name, name) for name in columns)]
+    rows: list[dict[str, Any]] = []
+    for label, members in groups.items():
+        found: dict[str, Any] = {"Group": label, "Trainings": len(members)}
+        for title, name in names:
+            values = [row.values.get(name) for row in members]
+            numbers = [float(value) for value in values if isinstance(value, int | float) and not is_missing(value)]
+            found[title] = fmean(numbers) if numbers else None
+            found[f"{title} ±"] = stdev(numbers) if len(numbers) > 1 else None
+        rows.append(found)
+    return pd.DataFrame(rows).dropna(axis="columns", how="all")
 
 
-def _text_of(training: RecordedTraining) -> str:
-    settings = " ".join(f"{name}={formats.setting(value)}" for name, value in training.settings.items())
-    labels = " ".join([*training.tags, training.note])
-    return f"{name_of(training)} {training.model} {training.status} {settings} {labels}".lower()
+def choose_rows(rows: Sequence[TrainingRow]) -> list[TrainingRow]:
+    """Show the table, and return the rows that are selected, or else those that the address names."""
+    table = table_of(rows, st.session_state["columns"])
+    event = st.dataframe(
+        table,
+        hide_index=True,
+        height=elements.table_height(len(rows)),
+        placeholder=formats.MISSING,
+        column_config={
+            "Training": st.column_config.TextColumn(pinned=True),
+            CURVE: st.column_config.LineChartColumn(
+                width="small", help="The rewards of training, from the first step."
+            ),
+            "Reward": st.column_config.NumberColumn(format="%.3f"),
+            "Held-out score": st.column_config.NumberColumn(format="%.3f"),
+        },
+        on_select="rerun",
+        selection_mode="multi-row",
+        key="chosen_trainings",
+        alt="Trainings",
+    )
+    selected = [rows[number] for number in event.selection.rows if number < len(rows)]
+    if selected:
+        st.query_params["chosen"] = ",".join(row.training.id for row in selected)
+        return selected
+    named = set(st.query_params.get("chosen", "").split(","))
+    return [row for row in rows if row.training.id in named]
 
 
-def show_curves(chosen: list[RecordedTraining]) -> None:
-    ids = tuple(training.id for training in chosen)
-    names = queries.training_metric_names(elements.database(), ids)
-    if not names:
-        st.caption("No step has been recorded yet.")
+def show_actions(rows: Sequence[TrainingRow], chosen: Sequence[TrainingRow]) -> None:
+    with st.container(horizontal=True, vertical_alignment="center"):
+        if len(chosen) == 1:
+            elements.link("training", "Open training", icon=":material/monitoring:", training=chosen[0].training.id)
+        elif not chosen:
+            more = f" Charts show the first {DRAWN_AT_FIRST}." if len(rows) > DRAWN_AT_FIRST else ""
+            st.caption(f"Select one to open it, or several to compare them.{more}")
+        st.download_button(
+            "CSV", lambda: downloads.to_csv(exported(rows)), "trainings.csv", "text/csv",
+            icon=":material/download:", on_click="ignore", type="tertiary",
+        )  # fmt: skip
+
+
+def exported(rows: Sequence[TrainingRow]) -> pd.DataFrame:
+    return pd.DataFrame([{"id": row.training.id, **row.values} for row in rows])
+
+
+def choose_groups(groups: Mapping[str, list[TrainingRow]]) -> list[Series]:
+    """Show the groups, and return a series for each that is selected, or else for each of them."""
+    table = group_table(groups, st.session_state["columns"])
+    event = st.dataframe(
+        table, hide_index=True, height=elements.table_height(len(table)), placeholder=formats.MISSING,
+        on_select="rerun", selection_mode="multi-row", key="chosen_groups", alt="Groups of trainings",
+        column_config={
+            name: st.column_config.NumberColumn(format="%.4g") for name in table.columns[2:]
+        },
+    )  # fmt: skip
+    st.caption("Mean and standard deviation (±) over the trainings of a group.")
+    labels = list(groups)
+    selected = [labels[number] for number in event.selection.rows if number < len(labels)] or labels
+    return [
+        Series(label, tuple(member for each in series_of(groups[label]) for member in each.members))
+        for label in selected
+    ]
+
+
+def show_settings(rows: Sequence[TrainingRow], series: Sequence[Series]) -> None:
+    configs = [(each.label, row.training.settings) for row, each in zip(rows, series, strict=True)]
+    table = differences.differing_settings(configs)
+    if table.empty:
+        st.caption("The settings are the same.")
         return
-    first = [name for name in FIRST_METRICS if name in names] or names[:4]
-    wide, narrow = st.columns([5, 2], vertical_alignment="bottom")
-    with wide:
-        shown = st.multiselect("Metrics", names, default=first, key="metrics", bind="query-params")
-    with narrow:
-        weight = st.slider("Smoothing", 0.0, 0.95, 0.5, 0.05, key="smoothing", bind="query-params")
-    titles = {training.id: f"{name_of(training)} · {formats.moment(training.begun_at)}" for training in chosen}
-    points = queries.training_curves(elements.database(), ids, tuple(shown))
-    points = points.assign(series=[titles[run_id] for run_id in points["run_id"]])
+    st.dataframe(table, height=elements.table_height(len(table)), alt="Settings that differ")
+    st.caption("Only what differs. Names and seeds are left out.")
+
+
+def frame_of_settings(rows: Sequence[TrainingRow], series: Sequence[Series], names: Sequence[str]) -> pd.DataFrame:
+    """Return the values of these names, with the label of each training as `item`."""
+    values = [
+        {"item": each.label} | {name: row.values.get(name) for name in names}
+        for row, each in zip(rows, series, strict=True)
+    ]
+    return pd.DataFrame(values, columns=["item", *names])
+
+
+def choose_score() -> str:
+    return st.segmented_control("Score", ["score", "reward"], default="score", required=True, key="by", format_func={
+        "score": "Held-out score", "reward": "Reward"}.__getitem__)  # fmt: skip
+
+
+def show_parallel(rows: Sequence[TrainingRow], series: Sequence[Series]) -> None:
+    score = choose_score()
+    varied = varied_settings(rows)
+    chosen = st.multiselect("Axes", varied, default=varied[:MOST_PARALLEL], key="axes")
+    known = [row for row in rows if not is_missing(row.values.get(score))]
+    if not chosen or len(known) < 2:
+        st.caption("Parallel coordinates need two trainings with a score, and a setting in which they differ.")
+        return
+    kept = [each for row, each in zip(rows, series, strict=True) if row in known]
+    frame = frame_of_settings(known, kept, [*chosen, score])
+    st.altair_chart(charts.parallel(frame, columns=[*chosen, score], score=score), alt="Parallel coordinates")
+    if len(known) < len(rows):
+        st.caption(f"{formats.count(len(rows) - len(known), 'training')} without a score left out.")
+
+
+def show_effects(rows: Sequence[TrainingRow], series: Sequence[Series]) -> None:
+    score = choose_score()
+    scored = [(row, each) for row, each in zip(rows, series, strict=True) if not is_missing(row.values.get(score))]
+    varied = [name for name in varied_settings([row for row, _ in scored]) if name != "seed"]
+    if not varied:
+        st.caption("No setting has scores at more than one value.")
+        return
     with st.grid(2, min_column_width=420):
-        for name in shown:
+        for name in varied[:MOST_PARALLEL]:
+            items = [
+                elements.EffectItem(row.values.get(name), row.values[score], each.label, row.values.get("seed"))
+                for row, each in scored
+            ]
             with st.container(border=True, height="stretch"):
-                curve = charts.only(points, "name", name)
-                chart = charts.curves(
-                    curve,
-                    title=formats.printable(name),
-                    weight=elements.smoothing_of(name, weight),
-                    order=list(titles.values()),
-                )
-                st.altair_chart(chart, alt=f"{name} over steps")
+                elements.show_effect(items, name)
+    st.caption("Dots: trainings. The line joins the means of a value; other settings may vary along.")
 
 
 def show_trainings() -> None:
     with elements.store_errors():
-        trainings = filter_trainings(queries.list_trainings(elements.database()))
-        st.caption(formats.count(len(trainings), "training"))
-        if not trainings:
+        rows = read_rows()
+        if not rows:
             return
-        event = st.dataframe(
-            table_of(trainings, choose_columns(trainings)),
-            hide_index=True,
-            height=elements.table_height(len(trainings)),
-            placeholder=formats.MISSING,
-            column_config={
-                "Training": st.column_config.TextColumn(pinned=True),
-                "Reward": st.column_config.NumberColumn(format="%.3f"),
-                "Held-out score": st.column_config.NumberColumn(format="%.3f"),
-            },
-            on_select="rerun",
-            selection_mode="multi-row",
-            key="chosen_trainings",
-            alt="Trainings",
-        )
-        chosen = [trainings[row] for row in event.selection.rows if row < len(trainings)]
-        if len(chosen) == 1:
-            elements.link("training", "Open training", icon=":material/monitoring:", training=chosen[0].id)
-        elif not chosen:
-            st.caption("Select one to open it, or several to compare their curves. Shown are those of the newest.")
-        show_curves(chosen or trainings[:1])
+        if st.session_state["group"]:
+            groups = group_rows(rows, st.session_state["group"])
+            series = choose_groups(groups)
+            show_curves_of(series)
+            return
+        chosen = choose_rows(rows)
+        show_actions(rows, chosen)
+        shown = chosen or rows[:DRAWN_AT_FIRST]
+        series = series_of(shown)
+        compared = chosen or rows
+        sections = {
+            "Curves": partial(show_curves_of, series),
+            "Settings": partial(show_settings, shown, series),
+            "Parallel coordinates": partial(show_parallel, compared, series_of(compared)),
+            "Effects of settings": partial(show_effects, compared, series_of(compared)),
+        }
+        tabs = st.tabs(list(sections), key="aspect", on_change="rerun", bind="query-params")
+        for tab, show in zip(tabs, sections.values(), strict=True):
+            if tab.open:
+                with tab:
+                    show()
+
+
+def show_curves_of(series: Sequence[Series]) -> None:
+    ids = tuple(member.id for each in series for member in each.members)
+    names = queries.training_metric_names(elements.database(), ids)
+    show_curves(series, names, partial(queries.training_curves, elements.database()), first=FIRST_METRICS)
+
+
+def token() -> list[RecordedTraining]:
+    return queries.list_trainings(elements.database())
 
 
 st.title("Trainings", anchor=False)
 if queries.list_trainings(elements.database()):
-    st.fragment(show_trainings, run_every=REFRESH)()
+    live.follow(show_trainings, token=token)
 else:
     st.info("No server has recorded a training here yet. Every server does, for example:", icon=":material/info:")
     st.code(EXAMPLE, language="bash")

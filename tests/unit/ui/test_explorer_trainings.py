@@ -30,7 +30,7 @@ SECTIONS = {
     "Held-out scores": "46 / 50",
     "Trained episodes": "kept as: best",
     "Settings": "batch_size",
-    "Machine": "Over seconds since the training began",
+    "Machine": "machine since the training began",
     "Events": "batch.trained",
 }
 
@@ -147,10 +147,10 @@ def test_labels_that_are_empty_or_too_long_are_refused(trainings, tags: list[str
 def test_settings_and_metrics_become_columns(open_page: OpenPage, trainings) -> None:
     path, _ = trainings
     page = open_page("trainings", path)
-    page.multiselect(key="columns").set_value(["job: batch_size", "actor/entropy"]).run()
+    page.multiselect(key="columns").set_value(["batch_size", "actor/entropy"]).run()
     assert not page.exception
     table = page.dataframe[0].value
-    assert set(table["job: batch_size"]) == {8} and set(table["actor/entropy"].dropna()) == {0.5}
+    assert set(table["batch_size"]) == {8} and set(table["actor/entropy"].dropna()) == {0.5}
 
 
 def test_a_database_that_cannot_be_written_costs_the_labels_and_not_the_page(

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 import ui
-from ui import charts, differences, downloads, formats, study_files, token_view
+from ui import differences, downloads, formats, study_files, token_view
 
 FOREIGN = st.text(alphabet=st.characters(codec="utf-8", exclude_categories=["Cs", "Cc", "Zl", "Zp", "Zs"]), min_size=1)
 
@@ -157,21 +157,6 @@ def test_only_settings_that_differ_are_listed() -> None:
 def test_the_same_program_has_no_diff() -> None:
     assert differences.code_diff("a\nb", "a\nb", old_name="x", new_name="y") == ""
     assert "+c" in differences.code_diff("a\nb", "a\nc", old_name="x", new_name="y")
-
-
-def test_smoothing_keeps_series_apart_and_gaps_open() -> None:
-    points = pd.DataFrame({"series": ["a", "a", "a", "b"], "step": [1, 2, 3, 1], "value": [1.0, math.nan, 3.0, 10.0]})
-    raw = charts.smooth(points, 0.0)
-    assert raw["smoothed"].equals(raw["value"])
-    smooth = charts.smooth(points, 0.5)["smoothed"].to_list()
-    assert smooth[0] == 1.0 and math.isnan(smooth[1]) and 1.0 < smooth[2] < 3.0 and smooth[3] == 10.0
-
-
-def test_bands_span_the_seeds_of_a_step() -> None:
-    points = pd.DataFrame({"series": ["a"] * 3, "step": [1, 1, 2], "value": [0.2, 0.4, math.nan]})
-    assert charts.band_points(points).to_dict("records") == [
-        {"series": "a", "step": 1, "mean": pytest.approx(0.3), "low": 0.2, "high": 0.4, "seeds": 2}
-    ]
 
 
 def test_tables_are_downloaded_whole_and_formulas_defused() -> None:

@@ -1,0 +1,1 @@
+"""Tables of trainings and runs: filter expressions, rows and groups."""

@@ -257,16 +257,11 @@ class Experiment:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """One arm trained with one seed. A failed run is tried again as a new run with the next `attempt`.
+class RunSummary:
+    """One arm trained with one seed, in short. A failed run is tried again as a new run with the next `attempt`.
 
     `rung` is the step at which the training of an exploring run ends. It is 0 for a run that verdicts rest on, which
-    trains to the end of its job.
-
-    `job` is the job as the server resolved it; `external_ids` names the run on other systems; `environment` holds
-    software versions. Weight versions are those served before the first and after the last training step.
-    `exit_reason` is one line; `diagnosis` what the monitor found. `training_cost` is what its training episodes have
-    spent on the model, from the ledger of its server.
+    trains to the end of its job. `exit_reason` is one line.
     """
 
     id: str
@@ -275,21 +270,9 @@ class Run:
     seed: int
     rung: int
     attempt: int
-    idempotency_key: str
     status: RunStatus
-    server_url: str | None
-    external_ids: JsonObject
-    job: JsonObject
-    environment: JsonObject
-    base_weight_version: int | None
-    final_weight_version: int | None
-    pid: int | None
-    log_path: str | None
     exit_reason: str | None
-    diagnosis: JsonObject | None
-    training_cost: JsonObject | None
     created_at: float
-    updated_at: float
     started_at: float | None
     finished_at: float | None
 
@@ -299,6 +282,30 @@ class Run:
         if self.started_at is None or self.finished_at is None:
             return None
         return max(0.0, self.finished_at - self.started_at)
+
+
+@dataclass(frozen=True, slots=True)
+class Run(RunSummary):
+    """A `RunSummary` with all that is on record of the run.
+
+    `job` is the job as the server resolved it; `external_ids` names the run on other systems; `environment` holds
+    software versions. Weight versions are those served before the first and after the last training step.
+    `diagnosis` is what the monitor found. `training_cost` is what its training episodes have spent on the model, from
+    the ledger of its server.
+    """
+
+    idempotency_key: str
+    server_url: str | None
+    external_ids: JsonObject
+    job: JsonObject
+    environment: JsonObject
+    base_weight_version: int | None
+    final_weight_version: int | None
+    pid: int | None
+    log_path: str | None
+    diagnosis: JsonObject | None
+    training_cost: JsonObject | None
+    updated_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -557,6 +564,26 @@ class Changes:
     experiments: tuple[Experiment, ...]
     plans: tuple[IterationDocument, ...]
     runs: tuple[Run, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunMean:
+    """The mean score of a run in one phase on one split."""
+
+    run_id: str
+    phase: str
+    split: str
+    mean: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunChanges:
+    """What `Changes` holds of arms and runs, with the runs in short and all their mean scores."""
+
+    revision: int
+    experiments: tuple[Experiment, ...]
+    runs: tuple[RunSummary, ...]
+    means: tuple[RunMean, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,23 +10,25 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import fmean
 from typing import Any
 
 from experiments_db import (
     ArmFailure,
     BudgetKind,
-    EvaluationSummary,
     Experiment,
     Finding,
     JsonObject,
     Lease,
     LLMUsage,
     PlannerQuestion,
-    Run,
+    RunMean,
     RunStatus,
+    RunSummary,
     SearchArm,
     StoredCharter,
     StoredDecision,
@@ -57,7 +59,7 @@ class SeedScore:
     test: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ArmScore:
     """One arm over its seeds. The means are None without scores; the interval, without an analysis of these runs."""
 
@@ -66,7 +68,7 @@ class ArmScore:
     ci_low: float | None
     ci_high: float | None
 
-    @property
+    @cached_property
     def mean(self) -> float | None:
         return fmean(item.final for item in self.seeds) if self.seeds else None
 
@@ -79,9 +81,9 @@ class ArmScore:
         return _mean(item.test for item in self.seeds)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StudyContents:
-    """The records of one study at one moment.
+    """The records of one study at one moment. What follows from them is computed once.
 
     `analysis` is the researcher's last analysis of a plan that makes claims, as it stored it; empty before the first.
     `search_arms` are the arms as the search sees them; empty for a study that neither searches nor checks its
@@ -93,8 +95,8 @@ class StudyContents:
     charter: StoredCharter | None
     hypotheses: tuple[StoredHypothesis, ...]
     experiments: tuple[Experiment, ...]
-    runs: tuple[Run, ...]
-    evaluations: tuple[EvaluationSummary, ...]
+    runs: tuple[RunSummary, ...]
+    evaluations: tuple[RunMean, ...]
     findings: tuple[Finding, ...]
     decisions: tuple[StoredDecision, ...]
     analysis: JsonObject
@@ -120,13 +122,13 @@ class StudyContents:
         """True if the study explores before it makes a claim."""
         return self.document.get("search") is not None
 
-    @property
-    def claiming(self) -> tuple[Run, ...]:
+    @cached_property
+    def claiming(self) -> tuple[RunSummary, ...]:
         """The runs that verdicts rest on."""
         return tuple(run for run in self.runs if not run.rung)
 
-    @property
-    def short(self) -> tuple[Run, ...]:
+    @cached_property
+    def short(self) -> tuple[RunSummary, ...]:
         """The runs of exploration, on which no verdict rests."""
         return tuple(run for run in self.runs if run.rung)
 
@@ -151,17 +153,17 @@ class StudyContents:
     def baseline(self) -> Experiment | None:
         return next((arm for arm in self.experiments if arm.is_baseline), None)
 
-    @property
+    @cached_property
     def arms_by_id(self) -> dict[str, Experiment]:
         return {arm.id: arm for arm in self.experiments}
 
-    @property
+    @cached_property
     def last_findings(self) -> tuple[Finding, ...]:
         """The findings of the last analysis, which covers more runs and replaces the earlier ones."""
         last = max((finding.iteration for finding in self.findings), default=0)
         return tuple(finding for finding in self.findings if finding.iteration == last)
 
-    @property
+    @cached_property
     def disqualified(self) -> dict[str, str]:
         """The arms that were ruled out by a decision, a review or a check of transcripts; the first reason stands."""
         ruled_out: dict[str, str] = {}
@@ -178,17 +180,43 @@ class StudyContents:
     def duration_s(self, now: float) -> float:
         return (self.study.finished_at or now) - self.study.created_at
 
-    def scores_of(self, run_id: str) -> dict[tuple[str, str], float]:
+    def scores_of(self, run_id: str) -> Mapping[tuple[str, str], float]:
         """Return the means of one run by (phase, split)."""
-        return {(item.phase, item.split): item.mean for item in self.evaluations if item.run_id == run_id}
+        return self._means_by_run.get(run_id, {})
+
+    @cached_property
+    def runs_by_arm(self) -> Counter[str]:
+        """How many runs each arm has that verdicts rest on, by its id."""
+        return Counter(run.experiment_id for run in self.claiming)
+
+    @cached_property
+    def ranking(self) -> tuple[ArmScore, ...]:
+        """Every arm, best first.
+
+        Arms with a score come first, the disqualified after the others. Arms without a score come last, in the order
+        of creation.
+        """
+        return _rank(self)
+
+    @cached_property
+    def summaries(self) -> Mapping[str, Mapping[str, Any]]:
+        """What the newest analysis says of each arm, by its name."""
+        return {str(item.get("arm")): item for item in self.analysis.get("arms", [])}
+
+    @cached_property
+    def _means_by_run(self) -> dict[str, dict[tuple[str, str], float]]:
+        means: dict[str, dict[tuple[str, str], float]] = {}
+        for item in self.evaluations:
+            means.setdefault(item.run_id, {})[item.phase, item.split] = item.mean
+        return means
 
 
 def rank_arms(contents: StudyContents) -> tuple[ArmScore, ...]:
-    """Return every arm, best first.
+    """Return every arm, best first, as `StudyContents.ranking` says."""
+    return contents.ranking
 
-    Arms with a score come first, the disqualified after the others. Arms without a score come last, in the order of
-    creation.
-    """
+
+def _rank(contents: StudyContents) -> tuple[ArmScore, ...]:
     scored = [_score_arm(contents, arm, seeds) for arm, seeds in _seeds_by_arm(contents)]
     is_minimized = contents.document.get("judged_by") in MINIMIZED or contents.document.get("direction") == "minimize"
     sign = 1.0 if is_minimized else -1.0
@@ -215,14 +243,14 @@ def best_arm(contents: StudyContents) -> ArmScore | None:
 
 def _seeds_by_arm(contents: StudyContents) -> list[tuple[Experiment, tuple[SeedScore, ...]]]:
     split, test_split = contents.search_split, str(contents.document.get("test_split", "test"))
-    means = {(item.run_id, item.phase, item.split): item.mean for item in contents.evaluations}
     found: dict[str, dict[int, SeedScore]] = {}
     # A seed counts once: with its first attempt that finished and was scored.
     for run in sorted(contents.claiming, key=lambda run: (run.seed, run.attempt)):
-        final = means.get((run.id, FINAL, split))
+        means = contents.scores_of(run.id)
+        final = means.get((FINAL, split))
         if run.status is not RunStatus.FINISHED or final is None or not contents.is_judged_by_final_score:
             continue
-        base, test = means.get((run.id, BASE, split)), means.get((run.id, TEST, test_split))
+        base, test = means.get((BASE, split)), means.get((TEST, test_split))
         score = SeedScore(run.seed, run.id, final, base, test)
         found.setdefault(run.experiment_id, {}).setdefault(run.seed, score)
     for arm in contents.experiments:
@@ -239,7 +267,7 @@ def _judged_seeds(contents: StudyContents, arm: Experiment) -> list[SeedScore]:
     These are the runs that failed through the arm's own fault. If the study judges by something other than the final
     score, they are all runs.
     """
-    summary = _summary_of(contents, arm)
+    summary = contents.summaries.get(arm.name, {})
     seeds = summary.get("failures" if contents.is_judged_by_final_score else "scores", {})
     run_ids = dict(zip(summary.get("scores", {}), summary.get("run_ids", ()), strict=False))
     return [
@@ -248,14 +276,8 @@ def _judged_seeds(contents: StudyContents, arm: Experiment) -> list[SeedScore]:
     ]
 
 
-def _summary_of(contents: StudyContents, arm: Experiment) -> Mapping[str, Any]:
-    """Return the newest analysis's summary of an arm; empty before the first analysis."""
-    summaries: list[Mapping[str, Any]] = contents.analysis.get("arms", [])
-    return next((item for item in summaries if item.get("arm") == arm.name), {})
-
-
 def _score_arm(contents: StudyContents, arm: Experiment, seeds: tuple[SeedScore, ...]) -> ArmScore:
-    summary = _summary_of(contents, arm)
+    summary = contents.summaries.get(arm.name, {})
     # An interval over other runs than the mean would mislead: while seeds are still coming in there is none.
     if set(summary.get("run_ids", ())) != {item.run_id for item in seeds}:
         summary = {}

@@ -16,7 +16,16 @@ import pandas as pd
 import streamlit as st
 from typing_extensions import TypeIs
 
-from experiments_db import Outcome, RecordNotFound, Run, RunStatus, SchemaMismatch, StoreError, StudyStatus, Verdict
+from experiments_db import (
+    Outcome,
+    RecordNotFound,
+    RunStatus,
+    RunSummary,
+    SchemaMismatch,
+    StoreError,
+    StudyStatus,
+    Verdict,
+)
 from ui import charts, formats, queries
 from ui.contents import ArmScore, StudyContents, best_arm, rank_arms
 from ui.curves.series import Member
@@ -237,7 +246,7 @@ def show_metric(label: str, value: str, *, help: str | None = None, border: bool
     st.metric(label, value, border=border, help=help, height="stretch")
 
 
-def run_name(arm: str, run: Run) -> str:
+def run_name(arm: str, run: RunSummary) -> str:
     """Return a run in words: its arm, its seed, and what else tells it from the others."""
     to = f" to step {run.rung}" if run.rung else ""
     return f"{arm} seed {run.seed}{to}" if run.attempt == 1 else f"{arm} seed {run.seed}{to} attempt {run.attempt}"
@@ -247,7 +256,7 @@ def elapsed(contents: StudyContents) -> str:
     return formats.duration(contents.duration_s(time.time()))
 
 
-def member_of(run: Run) -> Member:
+def member_of(run: RunSummary) -> Member:
     """Return a run as a part of a series. One that failed or was stopped ended early."""
     ended = run.status in (RunStatus.FAILED, RunStatus.STOPPED)
     why = f"{run.status.value}: {run.exit_reason}" if run.exit_reason else run.status.value

@@ -21,6 +21,7 @@ from experiments_db import (
     EpisodeFilter,
     EpisodeSample,
     EpisodeSummary,
+    EvaluationSummary,
     Event,
     ExperimentStore,
     InvalidRecord,
@@ -176,6 +177,11 @@ def _reader(location: str, identity: tuple[int, int] | None, study_id: str) -> S
 @_kept
 def find_run(store: ExperimentStore, run_id: str) -> Run:
     return store.get_run(run_id)
+
+
+@_kept
+def run_scores(store: ExperimentStore, run_id: str) -> list[EvaluationSummary]:
+    return store.list_evaluation_summaries(run_ids=[run_id])
 
 
 @_kept

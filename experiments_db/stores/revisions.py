@@ -10,6 +10,7 @@ in order, on a server too. A reader that has seen one revision never meets an ol
 
 from __future__ import annotations
 
+from dataclasses import fields
 from functools import cache
 from typing import Any
 
@@ -33,11 +34,12 @@ from experiments_db.models import (
     PlanRow,
     ProgramTrialRow,
     ReviewRow,
+    RunEvaluationRow,
     RunRow,
     StudyEventRow,
     StudyRow,
 )
-from experiments_db.records import Changes, Experiment, IterationDocument, Run
+from experiments_db.records import Changes, Experiment, IterationDocument, Run, RunChanges, RunMean, RunSummary
 from experiments_db.stores.base import StoreBase, to_record
 
 _COUNT = (
@@ -95,6 +97,40 @@ class RevisionStore(StoreBase):
                 tuple(to_record(IterationDocument, row) for row in session.scalars(plans)),
                 tuple(to_record(Run, row) for row in session.scalars(runs)),
             )
+
+    def list_run_changes(self, study_id: str, *, after: int = 0) -> RunChanges:
+        """Return what `list_changes` does of arms and runs, in short: nothing of a run that is long is read."""
+        with self._read() as session:
+            # The counter comes first: a write between the statements is then read again, never missed.
+            revision = _revision_of(session, study_id)
+            if 0 < revision == after:
+                return RunChanges(revision, (), (), ())
+            experiments = _newer(ExperimentRow, ExperimentRow.revision, study_id, after)
+            by_age = experiments.order_by(ExperimentRow.created_at, ExperimentRow.id)
+            newer = {"study_id": study_id, "after": after}
+            return RunChanges(
+                revision,
+                tuple(to_record(Experiment, row) for row in session.scalars(by_age)),
+                tuple(RunSummary(*row) for row in session.execute(_run_summaries(), newer)),
+                tuple(RunMean(*row) for row in session.execute(_run_means(), newer)),
+            )
+
+
+@cache
+def _run_summaries() -> Select[*tuple[Any, ...]]:
+    columns = (getattr(RunRow, field.name) for field in fields(RunSummary))
+    return select(*columns).where(*_newer_runs()).order_by(RunRow.created_at, RunRow.id)
+
+
+@cache
+def _run_means() -> Select[*tuple[Any, ...]]:
+    row = RunEvaluationRow
+    means = select(row.run_id, row.phase, row.split, row.mean).join(RunRow, RunRow.id == row.run_id)
+    return means.where(*_newer_runs()).order_by(row.id)
+
+
+def _newer_runs() -> tuple[Any, Any]:
+    return RunRow.study_id == bindparam("study_id"), RunRow.revision > bindparam("after")
 
 
 @cache

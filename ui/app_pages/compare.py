@@ -11,7 +11,7 @@ from statistics import fmean
 import pandas as pd
 import streamlit as st
 
-from experiments_db import Experiment, JsonObject, Run
+from experiments_db import Experiment, JsonObject, RunSummary
 from ui import charts, differences, elements, formats, queries
 from ui.contents import FINAL, ArmScore, SeedScore, StudyContents, rank_arms
 from ui.curves import view
@@ -83,7 +83,7 @@ def choose_runs(asked: Sequence[str]) -> tuple[list[StudyContents], list[Compare
     return list(studies.values()), items
 
 
-def run_label(arm: Experiment, run: Run) -> str:
+def run_label(arm: Experiment, run: RunSummary) -> str:
     return elements.run_name(formats.printable(arm.name), run)
 
 

@@ -176,7 +176,7 @@ def show_events(run: Run) -> None:
 
 
 def show_evaluations(contents: StudyContents, run: Run) -> None:
-    own = [item for item in contents.evaluations if item.run_id == run.id]
+    own = queries.run_scores(elements.database(), run.id)
     if not own:
         st.caption("The run has not been scored yet.")
         return

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from threading import Lock
 
-from experiments_db import EvaluationSummary, Experiment, ExperimentStore, Run, lease_name, read_search_arms
+from experiments_db import Experiment, ExperimentStore, RunMean, RunSummary, lease_name, read_search_arms
 from ui.contents import StudyContents
-
-CHUNK = 500
 
 
 class StudyReader:
@@ -25,8 +23,8 @@ class StudyReader:
         self._contents: StudyContents | None = None
         self._revision = 0
         self._arms: dict[str, Experiment] = {}
-        self._runs: dict[str, Run] = {}
-        self._scores: dict[str, list[EvaluationSummary]] = {}
+        self._runs: dict[str, RunSummary] = {}
+        self._means: dict[str, list[RunMean]] = {}
 
     def read(self) -> StudyContents:
         """Return the study as it stands. Raises RecordNotFound for an unknown study, and other StoreErrors."""
@@ -41,7 +39,7 @@ class StudyReader:
         with self._lock:
             self._take_in()
             experiments, runs = tuple(self._arms.values()), tuple(self._runs.values())
-            evaluations = tuple(item for scores in self._scores.values() for item in scores)
+            evaluations = tuple(item for means in self._means.values() for item in means)
         charter = store.find_charter(study_id)
         plans = store.list_plans(study_id)
         exploring = {plan.iteration for plan in plans if plan.document.get("stage") == "explore"}
@@ -72,13 +70,10 @@ class StudyReader:
         return contents
 
     def _take_in(self) -> None:
-        changes = self._store.list_changes(self._study_id, after=self._revision)
+        changes = self._store.list_run_changes(self._study_id, after=self._revision)
         self._arms.update((arm.id, arm) for arm in changes.experiments)
-        for start in range(0, len(changes.runs), CHUNK):
-            runs = changes.runs[start : start + CHUNK]
-            self._runs.update((run.id, run) for run in runs)
-            scores: dict[str, list[EvaluationSummary]] = {run.id: [] for run in runs}
-            for item in self._store.list_evaluation_summaries(run_ids=list(scores)):
-                scores[item.run_id].append(item)
-            self._scores.update(scores)
+        self._runs.update((run.id, run) for run in changes.runs)
+        self._means.update((run.id, []) for run in changes.runs)
+        for item in changes.means:
+            self._means.setdefault(item.run_id, []).append(item)
         self._revision = changes.revision

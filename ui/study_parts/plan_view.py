@@ -14,7 +14,7 @@ from ui.contents import ArmScore, StudyContents, rank_arms
 
 def show_arm_line(contents: StudyContents, item: ArmScore, depth: int) -> None:
     arm = item.arm
-    runs = sum(run.experiment_id == arm.id for run in contents.claiming)
+    runs = contents.runs_by_arm[arm.id]
     facts = [formats.count(runs, "run"), arm.status.value, formats.plain(formats.settings(arm.factors))]
     if arm.note:
         facts.append(formats.plain(arm.note))

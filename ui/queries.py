@@ -25,7 +25,9 @@ from experiments_db import (
     Event,
     ExperimentStore,
     InvalidRecord,
+    IterationDocument,
     LLMCall,
+    MetricPoint,
     NotebookEntry,
     ProgramTrial,
     RecordedServer,
@@ -223,6 +225,17 @@ def llm_calls(store: ExperimentStore, study_id: str) -> pd.DataFrame:
 @_kept
 def list_artifacts(store: ExperimentStore, study_id: str, run_id: str | None = None) -> list[Artifact]:
     return store.list_artifacts(study_id, run_id=run_id)
+
+
+@_kept
+def list_plans(store: ExperimentStore, study_id: str) -> list[IterationDocument]:
+    """Return the plans, oldest first."""
+    return store.list_plans(study_id)
+
+
+@_kept
+def latest_points(store: ExperimentStore, run_ids: tuple[str, ...], name: str) -> dict[str, MetricPoint]:
+    return store.latest_points(run_ids, name)
 
 
 @_kept

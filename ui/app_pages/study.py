@@ -20,7 +20,7 @@ from experiments_db import (
 )
 from ui import charts, elements, formats, live, queries, study_files
 from ui.contents import AUTOMATIC, ArmScore, StudyContents, best_arm, rank_arms
-from ui.study_parts import calls_view, notebook_view, plan_view, search_view
+from ui.study_parts import calls_view, notebook_view, plan_view, progress_view, search_view
 
 EVENT_LIMITS = (200, 1000, 5000)
 REPORTS = {"report.html": "Report (HTML)", "report.markdown": "Report (Markdown)"}
@@ -64,25 +64,25 @@ def show_head(contents: StudyContents) -> None:
 
 
 def show_links(contents: StudyContents) -> None:
-    with st.container(horizontal=True, vertical_alignment="center"):
-        elements.link("runs", "Runs of this study", icon=":material/table_rows:", study=contents.study.id)
-        elements.link("compare", "Compare its arms", icon=":material/compare_arrows:", study=contents.study.id)
-        home = queries.home_of(elements.database())
-        for artifact in queries.list_artifacts(elements.database(), contents.study.id):
-            if artifact.kind not in REPORTS or home is None:
-                continue
-            path = study_files.locate(home, contents.study.id, artifact.path)
-            data = None if path is None else study_files.content(path)
-            if path is not None and data is not None:
-                st.download_button(
-                    REPORTS[artifact.kind],
-                    data,
-                    file_name=f"{contents.study.id}{path.suffix}",
-                    type="tertiary",
-                    icon=":material/download:",
-                    on_click="ignore",
-                    key=f"download-{artifact.id}",
-                )
+    """Show where else the study can be looked at, and its reports as files."""
+    elements.link("runs", "Runs of this study", icon=":material/table_rows:", study=contents.study.id)
+    elements.link("compare", "Compare its arms", icon=":material/compare_arrows:", study=contents.study.id)
+    home = queries.home_of(elements.database())
+    for artifact in queries.list_artifacts(elements.database(), contents.study.id):
+        if artifact.kind not in REPORTS or home is None:
+            continue
+        path = study_files.locate(home, contents.study.id, artifact.path)
+        data = None if path is None else study_files.content(path)
+        if path is not None and data is not None:
+            st.download_button(
+                REPORTS[artifact.kind],
+                data,
+                file_name=f"{contents.study.id}{path.suffix}",
+                type="tertiary",
+                icon=":material/download:",
+                on_click="ignore",
+                key=f"download-{artifact.id}",
+            )
 
 
 def show_figures(contents: StudyContents) -> None:
@@ -95,7 +95,8 @@ def show_figures(contents: StudyContents) -> None:
         elements.show_baseline(contents)
         elements.show_metric("Arms", str(len(contents.experiments)))
         note = f"{failed} failed, {active} under way"
-        elements.show_metric("Trainings finished", f"{finished} / {len(runs)}", help=note)
+        total = len(runs) + progress_view.count_waiting(contents)
+        elements.show_metric("Trainings finished", f"{finished} / {total}", help=note)
         if contents.is_search:
             short = contents.short
             over = sum(run.status is RunStatus.FINISHED for run in short)
@@ -341,10 +342,10 @@ def show_study(study_id: str) -> None:
     with elements.store_errors():
         contents = queries.load_study(elements.database(), study_id)
         show_head(contents)
-        show_links(contents)
         show_figures(contents)
         show_answer(contents)
         sections = {
+            **({"Progress": progress_view.show_progress} if contents.is_live else {}),
             "Results": show_results,
             **({"Search": search_view.show_search} if contents.is_search else {}),
             "Plan": plan_view.show_plan,
@@ -367,6 +368,8 @@ def show_study(study_id: str) -> None:
 contents = elements.choose_study()
 if contents is not None:
     study_id = contents.study.id
-    is_followed = contents.is_live and st.toggle("Live", value=True, help="Show what is new", key="live")
+    with st.container(horizontal=True, vertical_alignment="center"):
+        is_followed = contents.is_live and st.toggle("Live", value=True, help="Show what is new", key="live")
+        show_links(contents)
     token = partial(queries.study_token, elements.database(), study_id)
     live.follow(show_study, study_id, token=token, is_on=is_followed)

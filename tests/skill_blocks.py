@@ -1,7 +1,8 @@
 """The blocks of a skill's pages: files to save, and shell blocks to run one by one, as a coding agent does.
 
 A block whose first line is a comment with a path is a file. A shell block runs in a shell of its own, so that it cannot
-rest on variables of an earlier one. A comment `not run: REASON` before a block keeps it from being run.
+rest on variables of an earlier one. A block of language `text` is an output. A comment `not run: REASON` before a block
+keeps it from being run. The tutorials of the documentation are walked in the same way.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import swarm.cli
 APPS = {"swarm": swarm.cli.app, "researcher": researcher.cli.app}
 BLOCK = re.compile(r"(?:^<!-- not run: (?P<reason>.+?) -->\n)?^```(?P<language>\w+)\n(?P<text>.*?)^```", re.M | re.S)
 PATH = re.compile(r"# ([\w./-]+\.(?:py|toml|yaml))\n")
-BLOCK_TIMEOUT_S = 280
+BLOCK_TIMEOUT_S = 560
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ def walk(page: Path, directory: Path, skill: Path, changes: dict[str, str]) -> s
     unused = set(changes)
     with shell_in(directory, skill) as run:
         for block in blocks_of(page):
-            if block.reason is not None:
+            if block.reason is not None or block.language == "text":
                 continue
             text = block.text
             for old in [each for each in changes if each in text]:

@@ -1,4 +1,7 @@
-"""Every block of code in README.md and docs/: it is run as it stands, in small, or listed here with why it is not."""
+"""Every block of code in README.md and docs/: it is run as it stands, in small, or listed here with why it is not.
+
+The blocks of docs/tutorials are run by test_tutorials.py.
+"""
 
 from __future__ import annotations
 

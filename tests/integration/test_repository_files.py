@@ -27,7 +27,7 @@ MOST_MODULES = 12
 MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = set(re.findall(r"^([a-z][a-z-]*):", MAKEFILE, re.M))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / ".github").glob("*.md")]
+DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / ".github").glob("*.md")]
 
 
 def read_yaml(path: str) -> Any:
@@ -99,7 +99,7 @@ def test_every_page_that_a_text_names_is_there() -> None:
         for path in (ROOT / folder).rglob("*")
         if path.suffix in {".py", ".md", ".toml"} and "node_modules" not in path.parts
     ]
-    named = {page for text in (*texts, *DOCUMENTS) for page in re.findall(r"\bdocs/[\w-]+\.md", text.read_text())}
+    named = {page for text in (*texts, *DOCUMENTS) for page in re.findall(r"\bdocs/[\w/-]+\.md", text.read_text())}
     assert {page for page in named if not (ROOT / page).exists()} == set()
 
 
@@ -131,7 +131,7 @@ def test_the_templates_of_issues_ask_for_what_is_needed() -> None:
 
 
 PACKAGES = ("swarm", "researcher", "experiments_db", "ui", "bench", "scripts")
-FILES_OF_USERS = {"client.py", "program.py", "tasks.py", "grade.py", "agent.py", "my_agent.py"}
+FILES_OF_USERS = {"client.py", "program.py", "tasks.py", "grade.py", "agent.py", "my_agent.py", "make_tasks.py"}
 """What a study writes for its arms, and what a user writes for an environment."""
 
 

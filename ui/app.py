@@ -2,8 +2,8 @@
 
     streamlit run ui/app.py            reads SWARM_RESEARCH_DB, or research.db under SWARM_HOME (./runs)
 
-Every page is reached by an address: /study?study=..., /run?run=..., /training?training=..., /compare?runs=a,b, each
-with &db=PATH for another database file.
+Every page is reached by an address: /study?study=..., /run?run=..., /training?training=..., /compare?runs=a,b,
+/episodes?run=...&episode=..., /servers?server=..., each with &db=PATH for another database file.
 """
 
 from __future__ import annotations
@@ -22,13 +22,22 @@ except ModuleNotFoundError as error:
 # For a symbol, Streamlit would have the browser fetch an icon from the internet.
 st.set_page_config(page_title="Run explorer", page_icon=str(Path(__file__).with_name("icon.svg")), layout="wide")
 
+# White text on the theme's own colour for chosen values is too pale where the theme is dark.
+st.html("<style>span[data-tag] {background-color: #3659c9 !important;}</style>")
+
 page = st.navigation(
     [
+        st.Page(
+            "app_pages/home.py",
+            title="Home",
+            icon=":material/home:",
+            default=True,
+            help="What runs now, and what ended last.",
+        ),
         st.Page(
             "app_pages/studies.py",
             title="Studies",
             icon=":material/science:",
-            default=True,
             help="All studies with their status and best arm.",
         ),
         st.Page(
@@ -66,6 +75,12 @@ page = st.navigation(
             title="Episodes",
             icon=":material/forum:",
             help="Trained and held-out episodes: search, conversation, tokens and group.",
+        ),
+        st.Page(
+            "app_pages/servers.py",
+            title="Servers",
+            icon=":material/dns:",
+            help="Servers as recorded; the live state of one, and commands with its token.",
         ),
         st.Page(
             "app_pages/compare.py",

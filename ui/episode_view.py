@@ -81,7 +81,7 @@ def show_message(message: Mapping[str, Any]) -> None:
 def _show_call(call: Any) -> None:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping):
-        st.code(show_json(call), language="json")
+        st.code(show_json(call), language=None, wrap_lines=True)
         return
     st.markdown(f":violet-badge[calls] {formats.name(str(function.get('name')))}")
     arguments = function.get("arguments")
@@ -92,7 +92,7 @@ def _show_call(call: Any) -> None:
             # The model wrote no JSON: what it wrote is shown.
             show_long_text(arguments)
             return
-    st.code(formats.shortened(show_json(arguments), MAX_CHARACTERS), language="json", wrap_lines=True)
+    st.code(formats.shortened(show_json(arguments), MAX_CHARACTERS), language=None, wrap_lines=True)
 
 
 def show_long_text(text: str) -> None:

@@ -81,7 +81,7 @@ def _show_totals(rows: pd.DataFrame, *, has_price: bool) -> None:
         elements.show_metric("Tokens in", f"{rows['Tokens in'].sum():,}")
         elements.show_metric("Tokens out", f"{rows['Tokens out'].sum():,}")
         elements.show_metric("Cost", f"${rows['Cost'].sum():,.4f}" if has_price else UNKNOWN)
-        elements.show_metric("Waited", formats.duration(float(rows["Seconds"].sum())))
+        elements.show_metric("Waited", formats.duration(sum(rows["Seconds"].tolist())))
     if not has_price:
         st.caption(NO_PRICE)
 

@@ -387,3 +387,9 @@ def find_launched_training(store: ExperimentStore, launch_key: str) -> RecordedT
 @_kept
 def list_servers(store: ExperimentStore) -> list[RecordedServer]:
     return store.list_servers()
+
+
+@_kept
+def list_saved_checkpoints(store: ExperimentStore, training_id: str) -> list[ServerEvent]:
+    """Return the events of the newest checkpoints of a training, the newest first."""
+    return store.list_server_events(training_id, kind="checkpoint.saved", limit=PAGE)

@@ -179,11 +179,15 @@ class TrainingStore(StoreBase):
             row = require(session, TrainedEpisodeRow, (training_id, episode_id), "episode")
             return TrainedEpisode(to_record(TrainedEpisodeSummary, row), tuple(row.messages), tuple(row.samples))
 
-    def list_server_events(self, training_id: str, *, limit: int | None = 100) -> list[ServerEvent]:
-        """Return the events of a training's server, the newest first."""
+    def list_server_events(
+        self, training_id: str, *, kind: str | None = None, limit: int | None = 100
+    ) -> list[ServerEvent]:
+        """Return the events of a training's server, all or those of a kind, the newest first."""
         row = ServerEventRow
-        statement = select(row).where(row.training_id == training_id).order_by(row.number.desc()).limit(limit)
-        return self._list(statement, ServerEvent)
+        statement = select(row).where(row.training_id == training_id).order_by(row.number.desc())
+        if kind is not None:
+            statement = statement.where(row.kind == kind)
+        return self._list(statement.limit(limit), ServerEvent)
 
     def list_system_points(self, training_id: str) -> list[SystemPoint]:
         """Return the readings of the server's machine, by name and time."""

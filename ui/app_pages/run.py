@@ -10,6 +10,7 @@ import streamlit as st
 
 from experiments_db import EpisodeSummary, Experiment, RecordNotFound, Run
 from ui import differences, elements, episode_view, formats, live, queries, study_files
+from ui.artifacts.view import show_files_of_run
 from ui.contents import BASE, FINAL, TEST, StudyContents
 from ui.curves.series import Series
 from ui.curves.view import show_curves as show_curves_of
@@ -205,6 +206,7 @@ def show_episodes(run: Run) -> None:
     if not episodes:
         st.caption("No episode was kept of this run.")
         return
+    elements.link("episodes", "Search them, with their groups", icon=":material/forum:", run=run.id)
     left, right = st.columns([3, 2], vertical_alignment="bottom")
     with left:
         chosen = st.selectbox("Episode", list(episodes), format_func=lambda key: episode_title(episodes[key]))
@@ -256,6 +258,7 @@ def show_run(run_id: str) -> None:
             "Events": partial(show_events, run),
             "Evaluations": partial(show_evaluations, contents, run),
             "Episodes": partial(show_episodes, run),
+            "Artifacts": partial(show_files_of_run, run),
         }
         tabs = st.tabs(list(sections), key="part", on_change="rerun", bind="query-params")
         for tab, show in zip(tabs, sections.values(), strict=True):

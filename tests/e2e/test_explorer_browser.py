@@ -18,11 +18,12 @@ from typing import Literal
 
 import httpx
 import pytest
-from explorer_study import add_study, create_database
+from explorer_records import record_calls, record_training
+from explorer_study import HOSTILE, add_study, create_database
 from exploring_study import ExploringStudy
 from playwright.sync_api import Browser, Dialog, sync_playwright
 
-from experiments_db import StudyStatus, open_store
+from experiments_db import ExperimentStore, StudyStatus, open_store
 
 pytestmark = pytest.mark.browser
 
@@ -30,6 +31,7 @@ ROOT = Path(__file__).parents[2]
 CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
 START_TIMEOUT_S = 40
 PAGE_TIMEOUT_MS = 30_000
+ROW_HEIGHT = 35
 
 Theme = Literal["light", "dark"]
 
@@ -46,7 +48,12 @@ class Explorer:
 def explorer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Explorer]:
     """On a database filled with what is hard to show."""
     home = tmp_path_factory.mktemp("explorer")
-    database = create_database(home, lambda store, folder: add_study(store, folder, is_finished=False))
+
+    def fill(store: ExperimentStore, folder: Path) -> None:
+        record_calls(store, add_study(store, folder, is_finished=False))
+        record_training(store)
+
+    database = create_database(home, fill)
     with serve_explorer(database, home) as served:
         yield served
 
@@ -148,6 +155,12 @@ class Visitor:
         assert not self.dialogs
         assert not self.outside
 
+    def select_row(self, row: int, *, table: int = 0) -> None:
+        """Click the box of a row. A table is a canvas, so the click goes by the height of its rows."""
+        frame = self.page.locator('[data-testid="stDataFrame"]').nth(table)
+        frame.scroll_into_view_if_needed()
+        frame.click(position={"x": 15, "y": ROW_HEIGHT * (row + 1.5)})
+
     def best_arm(self) -> tuple[str, str]:
         """Label and value of the metric, as a person reads them."""
         metric = self.page.locator('[data-testid="stMetric"]', has_text="Best arm").first
@@ -193,7 +206,7 @@ def test_every_page_opens_on_a_real_study(browser: Browser, explorer_of_a_real_s
 def _visit_every_page(visitor: Visitor, explorer: Explorer, tmp_path: Path) -> None:
     name, mean = _best_by_sql(explorer)
     for page, address in {
-        "studies": "/",
+        "studies": "/studies",
         "study": f"/study?study={explorer.study_id}",
         "compare": f"/compare?study={explorer.study_id}",
     }.items():
@@ -206,6 +219,10 @@ def _visit_every_page(visitor: Visitor, explorer: Explorer, tmp_path: Path) -> N
     visitor.open(f"/run?run={explorer.run_ids[0]}", tmp_path / "run.png")
     # The address goes on naming what the page is about.
     assert explorer.run_ids[0] in visitor.page.url
+    visitor.open(f"/run?run={explorer.run_ids[0]}&part=Artifacts", tmp_path / "artifacts.png")
+    visitor.open(f"/episodes?study={explorer.study_id}", tmp_path / "episodes.png")
+    visitor.open(f"/study?study={explorer.study_id}&section=Model+calls", tmp_path / "calls.png")
+    visitor.open("/servers", tmp_path / "servers.png")
 
 
 def test_foreign_text_is_shown_and_never_run(browser: Browser, explorer: Explorer, tmp_path: Path) -> None:
@@ -216,6 +233,52 @@ def test_foreign_text_is_shown_and_never_run(browser: Browser, explorer: Explore
         assert text in visiting.page.locator('[data-testid="stMain"]').inner_text()
     two = ",".join((explorer.run_ids[0], run))
     visiting.open(f"/compare?runs={two}&aspect=Curves", tmp_path / "runs.png")
+    visiting.context.close()
+
+
+def test_an_episode_that_is_clicked_outlives_a_reload_and_its_group_is_a_click_away(
+    browser: Browser, explorer: Explorer, tmp_path: Path
+) -> None:
+    visiting = Visitor(browser, explorer, "light")
+    # A search by its words finds the one hostile episode of the first step.
+    visiting.open("/episodes?step_to=1&text=alert(1)", tmp_path / "found.png")
+    main = visiting.page.locator('[data-testid="stMain"]')
+    visiting.select_row(0)
+    visiting.page.get_by_text("Its group").wait_for()
+    assert "ep-1-7" in visiting.page.url
+    visiting.page.reload()
+    visiting.page.get_by_text("Its group").wait_for()
+    assert f"Reverse: {HOSTILE}" in main.inner_text()
+    visiting.select_row(3, table=1)
+    visiting.page.get_by_text("drow1", exact=True).wait_for()
+    assert "ep-1-4" in visiting.page.url and not visiting.dialogs
+    visiting.context.close()
+
+
+def test_a_call_that_is_clicked_is_shown_as_text(browser: Browser, explorer: Explorer, tmp_path: Path) -> None:
+    visiting = Visitor(browser, explorer, "light")
+    visiting.open(f"/study?study={explorer.study_id}&section=Model+calls", tmp_path / "calls.png")
+    visiting.select_row(0, table=2)
+    visiting.page.get_by_text("First I look.").wait_for()
+    assert f"{HOSTILE} **bold** :red[no]" in visiting.page.locator('[data-testid="stMain"]').inner_text()
+    assert "call=1" in visiting.page.url and not visiting.dialogs
+    visiting.context.close()
+
+
+def test_a_server_is_followed_from_connecting_to_disconnecting(
+    browser: Browser, explorer: Explorer, swarm_process: str, tmp_path: Path
+) -> None:
+    visiting = Visitor(browser, explorer, "light")
+    visiting.open("/servers", tmp_path / "servers.png")
+    visiting.page.get_by_label("Address").fill(swarm_process)
+    visiting.page.get_by_role("button", name="Connect").click()
+    visiting.page.get_by_text("Episodes under way").wait_for()
+    job = {"engine": "fake", "total_steps": 7}
+    httpx.put(f"{swarm_process}/v1/swarm/job", json={"job": job}).raise_for_status()
+    httpx.post(f"{swarm_process}/v1/swarm/engine/start", json={}).raise_for_status()
+    visiting.page.get_by_text("0 / 7").wait_for()
+    visiting.page.get_by_role("button", name="Disconnect").click()
+    visiting.page.get_by_role("button", name="Connect").wait_for()
     visiting.context.close()
 
 

@@ -46,11 +46,11 @@ def test_an_arm_that_is_chosen_shows_its_change_its_failure_and_its_trials(open_
     assert "EXIQ <b>" in shown
 
 
-def test_the_notebook_section_has_notes_reviews_questions_and_calls(open_page: OpenPage, searched: Path) -> None:
+def test_the_notebook_section_has_notes_reviews_and_questions(open_page: OpenPage, searched: Path) -> None:
     page = open_page("study", searched, section="Notebook")
     assert not page.exception and not page.error
     shown = words(page)
-    for text in ("Thinking first matters", "The program holds a table", "Go on, or stop?", "abababababab"):
+    for text in ("Thinking first matters", "The program holds a table", "Go on, or stop?"):
         assert text in shown
     assert "Question 2 (decide) waits for an answer." in shown
     page.multiselect(key="note_kinds").select("lesson").run()

@@ -8,6 +8,7 @@ Every page is reached by an address: /study?study=..., /run?run=..., /training?t
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 
@@ -92,6 +93,14 @@ page = st.navigation(
     position="top",
 )
 
+
+@st.cache_resource(max_entries=1, show_spinner=False)
+def spare_imported(modules: int) -> None:
+    """Exempt what was imported from the garbage collection with which Streamlit ends each run of a page."""
+    gc.collect()
+    gc.freeze()
+
+
 with elements.store_errors():
     location = elements.choose_database()
     try:
@@ -100,3 +109,4 @@ with elements.store_errors():
         elements.show_missing_database(location)
     else:
         page.run()
+        spare_imported(len(sys.modules))

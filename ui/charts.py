@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import altair as alt
 import pandas as pd
@@ -58,6 +59,34 @@ def ranking(arms: pd.DataFrame, seeds: pd.DataFrame, *, metric: str, order: Sequ
 
 
 _ARM_TIPS = (("mean", "Mean"), ("ci_low", "Interval from"), ("ci_high", "to"))
+
+
+def to_spec(chart: alt.TopLevelMixin) -> dict[str, Any]:
+    """Return a chart as Vega-Lite with its frames as named datasets.
+
+    It is not checked against the schema of Vega-Lite, which would take longer than all else of a page.
+    """
+    frames: list[pd.DataFrame] = []
+    spec: dict[str, Any] = _with_named_frames(chart, frames).to_dict(validate=False)
+    # Streamlit's theme goes in place of Altair's.
+    spec.pop("config", None)
+    return spec | {"datasets": {_frame_name(number): frame for number, frame in enumerate(frames)}}
+
+
+def _with_named_frames(chart: Any, frames: list[pd.DataFrame]) -> Any:
+    named = chart.copy(deep=False)
+    if isinstance(chart.data, pd.DataFrame):
+        number = next((number for number, frame in enumerate(frames) if frame is chart.data), len(frames))
+        if number == len(frames):
+            frames.append(chart.data)
+        named.data = alt.NamedData(name=_frame_name(number))
+    if isinstance(chart, alt.LayerChart):
+        named.layer = [_with_named_frames(layer, frames) for layer in chart.layer]
+    return named
+
+
+def _frame_name(number: int) -> str:
+    return f"frame-{number}"
 
 
 def only(frame: pd.DataFrame, column: str, *values: object) -> pd.DataFrame:

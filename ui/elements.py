@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import pandas as pd
@@ -57,6 +57,18 @@ VERDICT_COLORS: Mapping[Verdict | Outcome, Color] = {
     Outcome.REFUTED: "red",
     Outcome.UNDECIDED: "gray",
 }
+
+MOST_CHOICES = 1000
+"""Of more runs than this, only those of the same arms can be chosen from a list."""
+
+MOST_RANKED, MOST_DOTS = 40, 40
+"""So many arms are drawn in a ranking, and so many seeds of each."""
+
+MOST_RANKINGS = 64
+"""So many drawn rankings are kept, the ones shown last."""
+
+INKS: Mapping[str, str] = {"light": "#555d6e", "dark": "#a3adbf"}
+"""The colours of texts in charts, by theme."""
 
 EXAMPLE = 'researcher start --topic "Which learning rate trains word reversal best, 1e-4, 1e-3 or 1e-2?"'
 
@@ -194,7 +206,8 @@ def show_silence(contents: StudyContents) -> None:
 
 def show_facts(*facts: str) -> None:
     """Show a line of small facts (Markdown), separated by dots."""
-    st.caption(" · ".join(facts))
+    # A caption would make the colours of badges too pale to read.
+    st.markdown(f":small[{' · '.join(facts)}]")
 
 
 def show_best_arm(contents: StudyContents, *, border: bool = True) -> None:
@@ -252,6 +265,14 @@ def run_name(arm: str, run: RunSummary) -> str:
     return f"{arm} seed {run.seed}{to}" if run.attempt == 1 else f"{arm} seed {run.seed}{to} attempt {run.attempt}"
 
 
+def choosable(contents: StudyContents, shown: Sequence[RunSummary]) -> Sequence[RunSummary]:
+    """Return the runs to choose from beside those that are shown: all, or of a large study those of the same arms."""
+    if len(contents.runs) <= MOST_CHOICES:
+        return contents.runs
+    arms = {run.experiment_id for run in shown}
+    return [run for run in contents.runs if run.experiment_id in arms]
+
+
 def elapsed(contents: StudyContents) -> str:
     return formats.duration(contents.duration_s(time.time()))
 
@@ -290,7 +311,47 @@ def show_effect(items: Sequence[EffectItem], factor: str) -> None:
         ]
     )
     order = list(dict.fromkeys(_level_text(level) for level in levels))
-    st.altair_chart(charts.effects(frame, factor=formats.printable(factor), order=order), alt=f"Score by {factor}")
+    chart = charts.effects(frame, factor=formats.printable(factor), order=order)
+    show_chart(charts.to_spec(chart), alt=f"Score by {factor}")
+
+
+@dataclass(frozen=True, slots=True)
+class RankedItem:
+    """One row of a ranking: the mean of an arm or a run, its interval if there is one, and the score of each seed."""
+
+    label: str
+    mean: float
+    ci_low: float | None
+    ci_high: float | None
+    seeds: tuple[tuple[int, float], ...]
+
+
+def show_ranking(items: Sequence[RankedItem], *, metric: str, alt: str) -> None:
+    """Show means and scores, best first. Of many arms the best are shown, and of many seeds a part."""
+    shown = tuple(replace(item, seeds=_thinned(item.seeds)) for item in items[:MOST_RANKED])
+    show_chart(_draw_ranking(shown, metric), alt=alt)
+    words = ["Diamond: mean over seeds; bar: interval of the mean; dots: seeds."]
+    if len(items) > len(shown):
+        words.append(f"The best {len(shown)} of {len(items)}.")
+    if (most := max(len(item.seeds) for item in items)) > MOST_DOTS:
+        words.append(f"{MOST_DOTS} dots stand for up to {most} seeds.")
+    st.caption(" ".join(words))
+
+
+def _thinned(seeds: tuple[tuple[int, float], ...]) -> tuple[tuple[int, float], ...]:
+    """Return at most `MOST_DOTS` seeds, among them those with the lowest and the highest score."""
+    if len(seeds) <= MOST_DOTS:
+        return seeds
+    by_score = sorted(seeds, key=lambda seed: seed[1])
+    return tuple(by_score[round(place * (len(seeds) - 1) / (MOST_DOTS - 1))] for place in range(MOST_DOTS))
+
+
+@st.cache_data(max_entries=MOST_RANKINGS, show_spinner=False)
+def _draw_ranking(items: tuple[RankedItem, ...], metric: str) -> dict[str, Any]:
+    arms = [{"arm": item.label, "mean": item.mean, "ci_low": item.ci_low, "ci_high": item.ci_high} for item in items]
+    dots = [{"arm": item.label, "seed": seed, "score": score} for item in items for seed, score in item.seeds]
+    order = [item.label for item in items]
+    return charts.to_spec(charts.ranking(pd.DataFrame(arms), pd.DataFrame(dots), metric=metric, order=order))
 
 
 def _level_text(level: object) -> str:
@@ -341,3 +402,10 @@ def choose_row(
         alt=alt,
     )
     return asked
+
+
+def show_chart(spec: Mapping[str, Any], *, alt: str, **options: Any) -> None:
+    """Show a chart, as `charts.to_spec` gives it, with texts that are dark or light enough to read."""
+    ink = {"labelColor": INKS[st.context.theme.type or "light"], "titleColor": INKS[st.context.theme.type or "light"]}
+    readable = {**spec, "config": {**spec.get("config", {}), "axis": ink, "legend": ink}}
+    st.vega_lite_chart(readable, alt=alt, **options)

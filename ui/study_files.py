@@ -7,6 +7,7 @@ nothing of Streamlit.
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
@@ -55,9 +56,17 @@ def written_at(path: Path) -> int:
         return 0
 
 
-def content(path: Path) -> bytes | None:
-    """Return the whole file; None if it is unreadable or too large for a browser."""
+def is_offered(path: Path) -> bool:
+    """Return whether a file can be read and is small enough for a browser."""
     try:
-        return path.read_bytes() if path.stat().st_size <= MAX_BYTES else None
+        return os.access(path, os.R_OK) and path.stat().st_size <= MAX_BYTES
     except OSError:
-        return None
+        return False
+
+
+def content(path: Path) -> bytes:
+    """Return the whole file, or nothing if it is gone or grew too large."""
+    try:
+        return path.read_bytes() if path.stat().st_size <= MAX_BYTES else b""
+    except OSError:
+        return b""

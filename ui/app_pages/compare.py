@@ -18,6 +18,8 @@ from ui.curves import view
 from ui.curves.series import Series
 
 ARMS_AT_FIRST = 12
+# So many runs of an arm have a part in its curve.
+MOST_MEMBERS = 30
 SCORE = "score"
 # Arms with different training rewards can be compared by these.
 TRUE_GRADE = "batch/success_rate"
@@ -68,7 +70,7 @@ def choose_runs(asked: Sequence[str]) -> tuple[list[StudyContents], list[Compare
     """Return the runs in the address and their studies, and let the user choose others. Raises RecordNotFound."""
     found = [queries.find_run(elements.database(), run_id) for run_id in dict.fromkeys(asked)]
     studies = {run.study_id: queries.load_study(elements.database(), run.study_id) for run in found}
-    runs = {run.id: run for contents in studies.values() for run in contents.runs}
+    runs = {run.id: run for contents in studies.values() for run in elements.choosable(contents, found)}
     arms = {arm.id: arm for contents in studies.values() for arm in contents.experiments}
     labels = unique({run.id: run_label(arms[run.experiment_id], run) for run in runs.values()})
     st.session_state["run_choices"] = [run.id for run in found]
@@ -103,34 +105,23 @@ def show_scores(studies: list[StudyContents], items: list[ComparedItem]) -> None
     }
     seeds = {run.id: run.seed for contents in studies for run in contents.runs}
     intervals = {item.arm.id: item for contents in studies for item in rank_arms(contents)}
-    dots = [
-        {"arm": item.label, "seed": seeds[run_id], "score": finals[run_id]}
-        for item in items
-        for run_id in item.run_ids
-        if run_id in finals
-    ]
-    if not dots:
+    rows: list[elements.RankedItem] = []
+    for item in items:
+        dots = tuple((seeds[run_id], finals[run_id]) for run_id in item.run_ids if run_id in finals)
+        if dots:
+            score = intervals[item.arm.id] if len(item.run_ids) > 1 else None
+            low, high = (score.ci_low, score.ci_high) if score else (None, None)
+            rows.append(elements.RankedItem(item.label, fmean(score for _, score in dots), low, high, dots))
+    if not rows:
         st.caption("None of these has a final score yet.")
         return
-    arms = []
-    for item in items:
-        values = [finals[run_id] for run_id in item.run_ids if run_id in finals]
-        if values:
-            score = intervals[item.arm.id] if len(item.run_ids) > 1 else None
-            bounds = {"ci_low": score.ci_low, "ci_high": score.ci_high} if score else {"ci_low": None, "ci_high": None}
-            arms.append({"arm": item.label, "mean": fmean(values), **bounds})
-    order = [item.label for item in items]
-    st.altair_chart(
-        charts.ranking(pd.DataFrame(arms), pd.DataFrame(dots), metric=studies[0].metric, order=order),
-        alt="Final scores",
-    )
-    st.caption("Diamond: mean; bar: interval of the mean; dots: seeds.")
+    elements.show_ranking(rows, metric=studies[0].metric, alt="Final scores")
 
 
 def show_curves(studies: list[StudyContents], items: list[ComparedItem]) -> None:
     runs = {run.id: run for contents in studies for run in contents.runs}
     series = [
-        Series(item.label, tuple(elements.member_of(runs[run_id]) for run_id in item.run_ids))
+        Series(item.label, tuple(elements.member_of(runs[run_id]) for run_id in item.run_ids[:MOST_MEMBERS]))
         for item in items
         if item.run_ids
     ]
@@ -138,6 +129,8 @@ def show_curves(studies: list[StudyContents], items: list[ComparedItem]) -> None
     names = queries.metric_names(elements.database(), run_ids)
     read = partial(queries.curves, elements.database())
     view.show_curves(series, names, read, first=(TRUE_GRADE, "eval/mean", "actor/entropy"))
+    if any(len(item.run_ids) > MOST_MEMBERS for item in items):
+        st.caption(f"The curve of an arm is the mean of its first {MOST_MEMBERS} runs.")
 
 
 def show_config(items: list[ComparedItem]) -> None:
@@ -212,7 +205,9 @@ def show_parallel(contents: StudyContents) -> None:
         for item, score in scored
     ]
     columns = [*(formats.printable(name) for name in varied), SCORE]
-    st.altair_chart(charts.parallel(pd.DataFrame(rows), columns=columns, score=SCORE), alt="Parallel coordinates")
+    elements.show_chart(
+        charts.to_spec(charts.parallel(pd.DataFrame(rows), columns=columns, score=SCORE)), alt="Parallel coordinates"
+    )
     st.caption(f"Lines: all scored runs of the study, coloured by {formats.plain(contents.metric)}.")
 
 

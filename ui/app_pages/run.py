@@ -37,7 +37,7 @@ def show_switch(contents: StudyContents, run: Run) -> None:
     arms = contents.arms_by_id
     names = {
         item.id: f"{elements.run_name(formats.printable(arms[item.experiment_id].name), item)} · {item.status.value}"
-        for item in contents.runs
+        for item in elements.choosable(contents, [run])
     }
     st.session_state["run_choice"] = run.id
     st.selectbox("Run", list(names), key="run_choice", format_func=names.__getitem__, on_change=follow_choice)

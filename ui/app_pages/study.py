@@ -18,7 +18,7 @@ from experiments_db import (
     Severity,
     StudyStatus,
 )
-from ui import charts, elements, formats, live, queries, study_files
+from ui import elements, formats, live, queries, study_files
 from ui.contents import AUTOMATIC, ArmScore, StudyContents, best_arm, rank_arms
 from ui.study_parts import calls_view, notebook_view, plan_view, progress_view, search_view
 
@@ -143,19 +143,20 @@ def show_ranking(contents: StudyContents, ranked: list[ArmScore]) -> None:
     if not scored:
         st.caption("No run has a final score yet.")
         return
-    arms = pd.DataFrame(
-        [{"arm": item.arm.name, "mean": item.mean, "ci_low": item.ci_low, "ci_high": item.ci_high} for item in scored]
-    )
-    seeds = pd.DataFrame(
-        [{"arm": item.arm.name, "seed": score.seed, "score": score.final} for item in scored for score in item.seeds]
-    )
-    st.altair_chart(
-        charts.ranking(arms, seeds, metric=contents.metric, order=[item.arm.name for item in scored]),
-        alt=f"Arms ranked by {contents.metric}, best first",
-    )
+    rows = [
+        elements.RankedItem(
+            item.arm.name,
+            item.mean,
+            item.ci_low,
+            item.ci_high,
+            tuple((score.seed, score.final) for score in item.seeds),
+        )
+        for item in scored
+        if item.mean is not None
+    ]
+    elements.show_ranking(rows, metric=contents.metric, alt=f"Arms ranked by {contents.metric}, best first")
     st.caption(
-        f"Diamond: mean over seeds; bar: interval of the mean; dots: seeds. Scored by the evaluator: "
-        f"{formats.plain(contents.metric)}, {formats.plain(contents.search_split)} split."
+        f"Scored by the evaluator: {formats.plain(contents.metric)}, {formats.plain(contents.search_split)} split."
     )
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 import streamlit as st
 
 from experiments_db import LONGEST_NOTE, MOST_TAGS, RecordedTraining, TrainedEpisodeSummary
-from ui import elements, episode_view, formats, live, queries
+from ui import charts, elements, episode_view, formats, live, queries
 from ui.curves import drawing, view
 from ui.curves.series import time_unit
 from ui.tables.training_rows import OVER, rows_of, series_of
@@ -168,7 +168,7 @@ def show_machine(training: RecordedTraining) -> None:
         for name, values in readings.groupby("name", sort=False):
             with st.container(border=True, height="stretch"):
                 chart = drawing.draw(values, NO_ENDS, title=formats.printable(str(name)), frame=frame)
-                st.altair_chart(chart, alt=f"{name} over time")
+                elements.show_chart(charts.to_spec(chart), alt=f"{name} over time")
 
 
 def show_events(training: RecordedTraining) -> None:

@@ -249,7 +249,8 @@ def show_parallel(rows: Sequence[TrainingRow], series: Sequence[Series]) -> None
         return
     kept = [each for row, each in zip(rows, series, strict=True) if row in known]
     frame = frame_of_settings(known, kept, [*chosen, score])
-    st.altair_chart(charts.parallel(frame, columns=[*chosen, score], score=score), alt="Parallel coordinates")
+    chart = charts.parallel(frame, columns=[*chosen, score], score=score)
+    elements.show_chart(charts.to_spec(chart), alt="Parallel coordinates")
     if len(known) < len(rows):
         st.caption(f"{formats.count(len(rows) - len(known), 'training')} without a score left out.")
 

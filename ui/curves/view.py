@@ -9,16 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import pandas as pd
 import streamlit as st
 
-from ui import formats
+from ui import charts, formats
 from ui.curves import drawing
 from ui.curves.series import COUNTED, Axis, Series, combine, early_ends, place, steps_between, time_unit
 
 FIRST_METRICS = ("critic/score/mean", "eval/mean", "actor/entropy", "actor/grad_norm")
 """The curves that are shown before the user chooses."""
+
+MOST_KEPT = 64
+"""So many charts are kept, the ones shown last."""
 
 TITLES = {Axis.STEPS: "step", Axis.TOKENS: "tokens trained", Axis.EPISODES: "episodes"}
 
@@ -140,20 +144,29 @@ def _show_chart(
     series: Sequence[Series], choice: _Choice, points: pd.DataFrame, frame: drawing.Frame, unit: float
 ) -> None:
     name = choice.metrics[0]
-    drawn = combine(points, series, _smoothing_of(name, choice.weight))
-    if not (drawn["value"].dropna() > (0 if choice.is_log else -float("inf"))).any():
+    spec = _draw(points, tuple(series), _smoothing_of(name, choice.weight), formats.printable(name), frame)
+    if spec is None:
         st.markdown(f"**{formats.plain(name)}**")
         st.caption("There is no value to draw.")
         return
-    chart = drawing.draw(drawn, early_ends(drawn, points, series), title=formats.printable(name), frame=frame)
     # With a new key the chart forgets the brush that has become its zoom.
     key = f"curve {name} {choice.axis} {choice.zoom}"
-    st.altair_chart(
-        chart, key=key, on_select=partial(_zoom, key, unit), selection_mode=drawing.ZOOM,
-        alt=f"{name} by {frame.title}",
-    )  # fmt: skip
+    st.vega_lite_chart(
+        spec, key=key, on_select=partial(_zoom, key, unit), selection_mode=drawing.ZOOM, alt=f"{name} by {frame.title}"
+    )
     if missing := sum(points["missing"].tolist()):
         st.caption(f":red[{formats.count(missing, 'step')}] without a finite value")
+
+
+@st.cache_data(max_entries=MOST_KEPT, show_spinner=False)
+def _draw(
+    points: pd.DataFrame, series: tuple[Series, ...], weight: float, title: str, frame: drawing.Frame
+) -> dict[str, Any] | None:
+    """Return the chart of one metric, drawn once for all browser tabs; None if there is no value to draw."""
+    drawn = combine(points, series, weight)
+    if not (drawn["value"].dropna() > (0 if frame.is_log else -float("inf"))).any():
+        return None
+    return charts.to_spec(drawing.draw(drawn, early_ends(drawn, points, series), title=title, frame=frame))
 
 
 def _smoothing_of(name: str, weight: float) -> float:

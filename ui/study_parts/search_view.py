@@ -13,7 +13,7 @@ import pandas as pd
 import streamlit as st
 
 from experiments_db import Experiment, ProgramTrial, SearchArm
-from ui import differences, elements, formats, queries
+from ui import charts, differences, elements, formats, queries
 from ui.contents import StudyContents
 from ui.study_parts import tree_chart
 
@@ -57,8 +57,8 @@ def _show_tree(contents: StudyContents) -> None:
         columns=["x", "y", "x2", "y2", "kind", "operator"],
     )  # fmt: skip
     is_minimized = contents.document.get("direction") == "minimize"
-    st.altair_chart(
-        tree_chart.draw_tree(nodes, edges, is_minimized=is_minimized),
+    elements.show_chart(
+        charts.to_spec(tree_chart.draw_tree(nodes, edges, is_minimized=is_minimized)),
         key=TREE,
         on_select=_choose_clicked,
         selection_mode=tree_chart.CLICKED,

@@ -142,7 +142,7 @@ def _confirm(address: str, token: str) -> None:
             f"**{command.title.removeprefix('Review ').capitalize()}: is this what you want?** {command.effect}"
         )
         sent = "" if command.request.body is None else f"\n{episode_view.show_json(command.request.body)}"
-        st.code(f"{command.request.method} {address}{command.request.path}{sent}", language=None)
+        st.code(f"{command.request.method} {address}{command.request.path}{sent}", language=None, wrap_lines=True)
         with st.container(horizontal=True):
             st.button(
                 "Send",

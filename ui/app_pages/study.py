@@ -72,11 +72,10 @@ def show_links(contents: StudyContents) -> None:
         if artifact.kind not in REPORTS or home is None:
             continue
         path = study_files.locate(home, contents.study.id, artifact.path)
-        data = None if path is None else study_files.content(path)
-        if path is not None and data is not None:
+        if path is not None and study_files.is_offered(path):
             st.download_button(
                 REPORTS[artifact.kind],
-                data,
+                partial(study_files.content, path),
                 file_name=f"{contents.study.id}{path.suffix}",
                 type="tertiary",
                 icon=":material/download:",

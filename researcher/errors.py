@@ -3,8 +3,8 @@
 ResearchError            1
 ├── TopicInvalid         2   empty topic, unknown environment, contradicting flags
 │   └── TopicNotUnderstood   2   parts of the topic match no setting, environment or option
-├── StudyNotFound        3
-├── FindingNotFound      3
+├── StudyNotFound        3   the database has no study of this id
+├── FindingNotFound      3   the database has no finding of this id
 ├── ServerProblem        5   a swarm server cannot be reached or started
 │   └── ServerInUse     75   another study uses the server
 ├── RunBroken              1   a run cannot go on or cannot be scored; the study can

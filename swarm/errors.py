@@ -22,7 +22,7 @@
     ├── Unavailable                 temporary: retry after `retry_after_s`
     │   ├── EngineNotReady          offline, booting or failed
     │   ├── RolloutPaused           a batch is full or weights are changing
-    │   └── LedgerUnwritable        the disk fails and nothing was stored (also a LedgerError)
+    │   └── LedgerUnwritable        the disk fails and nothing was stored; also a LedgerError
     ├── EngineFailure               the engine or trainer failed; the server's state becomes FAILED
     ├── EnvironmentFailure          a task could not be created or an attempt could not be graded
     ├── ProgramFailure              an agent, a reward or a schedule raised, or took too long

@@ -49,9 +49,11 @@ SMALL: dict[str, dict[str, str]] = {
 
 
 def ports(page: Path) -> dict[str, str]:
-    """Give a page that names ports free ones."""
-    free = zip(("10086", "10087"), free_ports(2), strict=True)
-    return {written: str(port) for written, port in free if written in page.read_text()}
+    """Give a page that uses ports free ones."""
+    run = "".join(block.text for block in blocks_of(page) if block.reason is None and block.language != "text")
+    return {
+        written: str(port) for written, port in zip(("10086", "10087"), free_ports(2), strict=True) if written in run
+    }
 
 
 def shape(line: str) -> str:

@@ -6,6 +6,6 @@
     differences.py, formats.py, token_view.py, downloads.py   values -> what is shown of them
     artifacts/    recorded files, and how they are loaded   servers/   calls of servers that a user connects to
 
-Of this project it imports only `experiments_db`. Streamlit puts this folder first on `sys.path`, so no module here may bear the name of
-an installed package.
+Of this project it imports only `experiments_db`. Streamlit puts this folder first on `sys.path`, so no module here may
+bear the name of an installed package.
 """

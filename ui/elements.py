@@ -10,11 +10,10 @@ import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 import pandas as pd
 import streamlit as st
-from typing_extensions import TypeIs
 
 from experiments_db import (
     Outcome,
@@ -362,7 +361,7 @@ def _level_order(level: object) -> tuple[bool, float, str]:
     return not _is_number(level), float(level) if _is_number(level) else 0.0, str(level)
 
 
-def _is_number(level: object) -> TypeIs[int | float]:
+def _is_number(level: object) -> TypeGuard[int | float]:
     return isinstance(level, int | float) and not isinstance(level, bool)
 
 

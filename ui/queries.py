@@ -309,9 +309,7 @@ def training_curves(
 
 
 @_kept
-def small_training_curves(
-    store: ExperimentStore, training_ids: tuple[str, ...], name: str, most: int
-) -> pd.DataFrame:
+def small_training_curves(store: ExperimentStore, training_ids: tuple[str, ...], name: str, most: int) -> pd.DataFrame:
     """Return one metric of many trainings, at most `most` points each."""
     return training_curves_frame(store, training_ids, (name,), most=most)
 

@@ -12,8 +12,8 @@ from streamlit.testing.v1 import AppTest
 
 from experiments_db import ArmFailure, lay_out_experiments, open_store, read_search_arms
 from ui.contents import best_arm, rank_arms
-from ui.study_parts.search_view import CHOSEN
 from ui.reading.study_reader import StudyReader
+from ui.study_parts.search_view import CHOSEN
 
 OpenPage = Callable[..., AppTest]
 

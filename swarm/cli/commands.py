@@ -33,13 +33,13 @@ from swarm.cli.options import (
     LogOption,
     NoRecordOption,
     RecordOption,
-    choose_server,
     chosen_sinks,
     home_named,
     runs_directory,
 )
 from swarm.cli.records import backup, gc
 from swarm.cli.records.recording import import_ledger, start_recorder
+from swarm.cli.server_choice import choose_server
 from swarm.cli.tokens import token_of
 from swarm.cli.train import training
 from swarm.errors import (
@@ -262,7 +262,7 @@ def status(url: ChosenUrlOption = None, as_json: JsonOption = False) -> None:
     with failures_in_one_line():
         from swarm.client import SwarmClient
 
-        url = url or choose_server()
+        url = url or choose_server("swarm status --url")
         with SwarmClient(url, token=token_of("observer", "commander", "rollout")) as client:
             snapshot = client.status()
         if as_json:
@@ -290,13 +290,14 @@ def overwatch(
 ) -> None:
     """Watch a server live, without touching it: q quits, p pauses, r looks at once.
 
-    Without an address it asks which server if several run. Without a terminal, as in a pipe, one snapshot is printed
-    as with --once.
+    Without an address it looks at the only server that you run on this machine, and asks which one if you run several.
+    Without a terminal, as in a pipe, it asks nothing: several servers end it with exit code 2, none with 5. It then
+    prints one snapshot, as with --once.
     """
     with failures_in_one_line():
         if as_json and not once:
             raise BadRequest("--json prints one snapshot: add --once", param="json")
-        url = url or choose_server()
+        url = url or choose_server("swarm overwatch")
         token = token_of("observer", "commander", "rollout")
         if once or not sys.stdout.isatty():
             asyncio.run(_print_snapshot(url, token, as_json=as_json))

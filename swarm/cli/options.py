@@ -7,7 +7,6 @@ the commands do.
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -59,30 +58,6 @@ def chosen_sinks(no_record: bool, log: list[str] | None) -> list[str]:
 def runs_directory(record: Path | None) -> Path:
     """Return the directory of runs: the option, else $SWARM_HOME, else runs."""
     return (record or home_named(None).parent).absolute()
-
-
-def choose_server() -> str:
-    """Return the address of the server that runs on this machine; if there are several, the one that the user chooses.
-
-    If none is known, return the default address, where a server of another user may listen. Raise BadRequest if there
-    are several and nobody can be asked.
-    """
-    from rich.console import Console
-    from rich.prompt import IntPrompt
-
-    from swarm.processes.running_servers import list_running_servers
-
-    servers = list_running_servers()
-    if len(servers) < 2:
-        return servers[0].url if servers else DEFAULT_URL
-    lines = [f"{server.url}  {server.home}" for server in servers]
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise BadRequest(f"several servers run on this machine: name one. {'; '.join(lines)}", param="url")
-    for number, line in enumerate(lines, 1):
-        typer.echo(f"{number}  {line}", err=True)
-    numbers = [str(number) for number in range(1, len(servers) + 1)]
-    chosen = IntPrompt.ask("which server?", choices=numbers, default=1, console=Console(stderr=True))
-    return servers[chosen - 1].url
 
 
 def split_named(name: str) -> Split:

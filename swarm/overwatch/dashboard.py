@@ -109,12 +109,13 @@ class Dashboard(App[None]):
         is_tall = self.size.height >= TALL_SCREEN_LINES
         self.screen.set_class(is_tall, "is-tall")
         self.screen.set_class(snapshot.error is not None, "is-stale")
-        self._show("header", panels.header(snapshot, is_paused=self.is_paused))
+        self._show("header", panels.header(snapshot, is_paused=self.is_paused, is_short=not is_tall))
         self.query_one("#body").display = snapshot.status is not None
         if snapshot.status is None:
             return
         status, rows = snapshot.status, 10 if is_tall else 3
-        self._show("curve", panels.curve(snapshot, height=4 if is_tall else 1))
+        self.query_one("#curve", Static).border_title = panels.figures(snapshot) or "Reward"
+        self._show("curve", panels.curve(snapshot, height=5 if is_tall else 1))
         self._show("batch", panels.batch(status))
         self._show("clients", panels.clients(status, rows))
         self._show("idle", panels.longest_idle(status, rows))

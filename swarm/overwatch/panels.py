@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import json
 import math
-import statistics
 import time
 from collections.abc import Iterable, Mapping
 
-from rich.color import Color
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
-from textual.renderables.sparkline import Sparkline
 
 from swarm.client.intervals import interval_on_record
+from swarm.overwatch.curve import SHOWN_METRICS, curve, figures
 from swarm.overwatch.snapshot import ServerSnapshot
 from swarm.schemas import (
     GROUPED_RULES,
@@ -45,24 +43,23 @@ STYLE_BY_STATE: Mapping[EngineState, str] = {
     EngineState.COMPLETE: "bold green",
     EngineState.FAILED: "bold red",
 }
-SHOWN_METRICS: Mapping[str, str] = {
-    "actor/entropy": "entropy",
-    "actor/grad_norm": "grad norm",
-    "actor/ppo_kl": "kl",
-}
-LOW, HIGH = Color.parse("#4a7a8c"), Color.parse("#8fd3b6")
 # A client that is silent for longer is dead or hangs, because the library sends a heartbeat every 10 s.
 SILENT_CLIENT_S = 60.0
 
 
-def header(snapshot: ServerSnapshot, *, is_paused: bool = False) -> RenderableType:
-    """Return the state and the job, and below them the reason of the state, the study, the scores and any problem."""
+def header(snapshot: ServerSnapshot, *, is_paused: bool = False, is_short: bool = False) -> RenderableType:
+    """Return the state and the job, and below them the reason of the state, the study, the scores and any problem.
+
+    A short one leaves the speed and the age of the server out.
+    """
     status = snapshot.status
     lines: list[RenderableType] = [
         _spread(Text(f"swarm {snapshot.url}", style="bold"), _state(snapshot, is_paused=is_paused))
     ]
     if status is not None:
         lines.append(_spread(_job(status), _progress(snapshot, status)))
+        if not is_short:
+            lines.append(_line(_pace(status), "dim"))
         if status.reason is not None:
             lines.append(_line(printable(status.reason), STYLE_BY_STATE[status.state]))
         if (lease := status.lease) is not None:
@@ -74,33 +71,6 @@ def header(snapshot: ServerSnapshot, *, is_paused: bool = False) -> RenderableTy
     if (problem := _problem(snapshot)) is not None:
         lines.append(problem)
     return Group(*lines)
-
-
-def curve(snapshot: ServerSnapshot, *, height: int = 1) -> RenderableType:
-    """Return the mean reward per step as a sparkline over the whole width, with the last figures above it.
-
-    With more than one line, an axis at the left names the rewards of the highest and the lowest block.
-    """
-    values = [reward for _, reward in snapshot.rewards]
-    if not values:
-        return _line("no step is finished yet", "dim")
-    first, last = snapshot.rewards[0][0], snapshot.rewards[-1][0]
-    figures = [f"reward {values[-1]:.3f}", f"best {max(values):.3f}"]
-    metrics = snapshot.status.last_metrics if snapshot.status is not None else {}
-    figures += [f"{label} {metrics[name]:.3g}" for name, label in SHOWN_METRICS.items() if name in metrics]
-    axes = f"steps {first} to {last}" + (f", {min(values):.2f} to {max(values):.2f}" if height < 2 else "")
-    caption = _spread(Text(" · ".join(figures)), Text(axes, style="dim"))
-    # A single value would be drawn as a full block, which looks like the best of many values.
-    drawn = values if len(values) > 1 else values * 2
-    line = Sparkline(drawn, width=None, height=height, min_color=LOW, max_color=HIGH, summary_function=statistics.fmean)
-    if height < 2:
-        # The sparkline does not end its last line, so a screen that counts line ends would be one line short.
-        return Group(caption, Padding(line, 0))
-    plot = Table.grid(expand=True, padding=(0, 1))
-    plot.add_column(justify="right", style="dim", no_wrap=True)
-    plot.add_column(ratio=1)
-    plot.add_row(Text("\n" * (height - 1)).join([Text(f"{max(values):.2f}"), Text(f"{min(values):.2f}")]), line)
-    return Group(caption, plot)
 
 
 def batch(status: Status) -> RenderableType:
@@ -244,7 +214,7 @@ def report(snapshot: ServerSnapshot, *, with_history: bool) -> RenderableType:
         (title["failures"], not_trained(status)),
     ]
     if with_history:
-        sections.insert(0, ("Reward", curve(snapshot, height=2)))
+        sections.insert(0, (figures(snapshot) or "Reward", curve(snapshot, height=4)))
         sections.append(("Events", events(snapshot, 8)))
     elif status.last_metrics:
         sections.insert(0, ("Last step", _last_step(status)))
@@ -327,17 +297,20 @@ def _job(status: Status) -> Text:
 
 def _progress(snapshot: ServerSnapshot, status: Status) -> Text:
     total = "" if status.total_steps is None else f"/{status.total_steps}"
-    up = duration(status.now - status.started_at)
-    parts = [
-        f"step {status.step}{total}",
-        f"weights v{status.weight_version}",
-        f"{status.tokens_per_second:,.0f} tok/s",
-    ]
+    parts = [f"step {status.step}{total}"]
     if snapshot.step_s is not None:
         parts.append(f"{snapshot.step_s:.2g} s/step" if snapshot.step_s < 10 else f"{snapshot.step_s:.0f} s/step")
-    if snapshot.seconds_left is not None:
-        parts.append(f"about {duration(snapshot.seconds_left)} left")
-    return Text(" · ".join([*parts, f"up {up}"]), style="dim")
+    if (left := snapshot.seconds_left) is not None:
+        parts.append(f"about {duration(left)} left" if left >= 1 else "less than 1s left")
+    elif snapshot.is_overdue and snapshot.step_took_s is not None:
+        parts.append(f"this step takes longer than expected: {duration(snapshot.step_took_s)}")
+    return Text(" · ".join(parts))
+
+
+def _pace(status: Status) -> str:
+    """Return the weights, the speed and the age of the server."""
+    up = duration(status.now - status.started_at)
+    return f"weights v{status.weight_version} · {status.tokens_per_second:,.0f} tok/s · up {up}"
 
 
 def _last_step(status: Status) -> Text:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from swarm.client import AsyncSwarmClient
 from swarm.errors import Forbidden, NotFound, ServerUnreachable, SwarmError
-from swarm.schemas import EventView, MetricPointView, Status
+from swarm.schemas import EngineState, EventView, MetricPointView, Status
 
 T = TypeVar("T")
 
@@ -27,6 +27,11 @@ HISTORY_STEPS = 2000
 KEPT_EVENTS = 50
 PACE_STEPS = 20
 """The last steps that the time of a step is estimated from."""
+OVERDUE_TIMES = 2.0
+"""How many times the usual time a step takes before it is said to take longer than expected."""
+OVERDUE_SHARE = 0.25
+"""The share of its time so far that a step may still take once it has taken longer than usual."""
+TRAINING_STATES = frozenset({EngineState.ROLLING, EngineState.DRAINING, EngineState.TRAINING, EngineState.EXPORTING})
 STEPS_COUNT_ANEW = frozenset({"job.started", "weights.rewound"})
 # So short because the next look follows soon.
 LOOK_TIMEOUT_S = 3.0
@@ -37,9 +42,10 @@ class ServerSnapshot:
     """The state of a server after one look at it.
 
     `status` is the newest answer, or None before the first one. `rewards` are pairs of step and mean reward. `step_s`
-    is the median time between the last steps in seconds, or None before the second one. `events` come oldest first.
-    `error` is None if this look succeeded. If it failed, `failing_since` is the begin of the first
-    of the failed looks in a row. Times are seconds since the epoch, on this machine's clock.
+    is the median time between the last steps in seconds, or None before the second one. `step_ended_at` is the end of
+    the last step by the server's clock. `events` come oldest first. `error` is None if this look succeeded. If it
+    failed, `failing_since` is the begin of the first of the failed looks in a row. Other times are seconds since the
+    epoch, on this machine's clock.
     """
 
     url: str
@@ -50,14 +56,37 @@ class ServerSnapshot:
     error: SwarmError | None = None
     failing_since: float | None = None
     step_s: float | None = None
+    step_ended_at: float | None = None
+
+    @property
+    def step_took_s(self) -> float | None:
+        """The seconds since the end of the last step, or None if no step is under way or its begin is unknown."""
+        status = self.status
+        if (
+            status is None
+            or self.step_ended_at is None
+            or self.error is not None
+            or status.state not in TRAINING_STATES
+        ):
+            return None
+        return max(0.0, status.now - self.step_ended_at)
+
+    @property
+    def is_overdue(self) -> bool:
+        """True if the present step takes much longer than the last ones, so that no time left can be told."""
+        took, usual = self.step_took_s, self.step_s
+        return took is not None and usual is not None and took > max(OVERDUE_TIMES * usual, usual + LOOK_TIMEOUT_S)
 
     @property
     def seconds_left(self) -> float | None:
         """The estimated time until the last step of the job in seconds, or None if it cannot be estimated."""
-        status = self.status
-        if status is None or status.total_steps is None or self.step_s is None or status.step >= status.total_steps:
+        status, usual = self.status, self.step_s
+        if status is None or status.total_steps is None or usual is None or status.step >= status.total_steps:
             return None
-        return self.step_s * (status.total_steps - status.step)
+        if self.is_overdue or self.error is not None or status.state not in TRAINING_STATES:
+            return None
+        took = self.step_took_s or 0.0
+        return usual * (status.total_steps - status.step - 1) + max(usual - took, OVERDUE_SHARE * took)
 
     @property
     def is_unreachable(self) -> bool:
@@ -71,6 +100,7 @@ class ServerSnapshot:
             "status": None if self.status is None else self.status.model_dump(mode="json"),
             "seconds_per_step": self.step_s,
             "seconds_left": self.seconds_left,
+            "is_overdue": self.is_overdue,
             "rewards": [{"step": step, "reward": reward} for step, reward in self.rewards],
             "events": [event.model_dump(mode="json") for event in self.events],
         }
@@ -109,7 +139,13 @@ class Watcher:
         else:
             rewards = tuple(sorted(self._rewards.items()))
             self._latest = ServerSnapshot(
-                before.url, time.time(), status, rewards, tuple(self._events), step_s=_step_s(self._ended_at)
+                before.url,
+                time.time(),
+                status,
+                rewards,
+                tuple(self._events),
+                step_s=_step_s(self._ended_at),
+                step_ended_at=max(self._ended_at.values(), default=None),
             )
         return self._latest
 

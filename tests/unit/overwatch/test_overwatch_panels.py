@@ -116,7 +116,7 @@ def test_a_report_shows_everything_that_the_server_said() -> None:
     text = drawn(panels.report(snapshot_of(busy_status()), with_history=True))
     for fragment in (
         "http://host:1", "2 recoveries · ROLLING", "cocktail/third-try on nano", "step 12/40", "1,240 tok/s",
-        "up 2h03m", "reward 0.300", "9/16", "71/128", "41 run, 7 wait", "steps 1 to 12",
+        "up 2h03m", "reward 0.300", "9/16", "71/128", "41 run, 7 wait", "step 1 ",
             "an idle group waits", "3 eval", "5/10", "math 60%",
         "up to 1 versions old", "10m00s",
         "1 agreed", "laptop-1", "4312", "01234567", "4…", "3m07s", "all rewards equal (8x)", "idle_timeout 41",
@@ -187,24 +187,60 @@ def test_held_out_scores_are_shown_with_who_measures_the_next_one() -> None:
     assert "score" not in drawn(panels.header(snapshot_of(busy_status())))
 
 
-def test_the_curve_of_rising_rewards_rises() -> None:
-    line = drawn(panels.curve(snapshot_of(busy_status())), 80).splitlines()[-1].strip()
-    levels = ["▁▂▃▄▅▆▇█".index(bar) for bar in line]
-    assert levels == sorted(levels) and levels[0] < levels[-1]
-
-
-def test_a_tall_curve_has_an_axis_with_the_highest_and_the_lowest_reward() -> None:
-    lines = drawn(panels.curve(snapshot_of(busy_status()), height=4), 80).splitlines()
+@pytest.mark.parametrize("height", [1, 4])
+def test_the_curve_of_rising_rewards_rises_from_the_lowest_to_the_highest_value_of_its_axis(height: int) -> None:
     rewards = [reward for _, reward in snapshot_of(busy_status()).rewards]
-    assert f"{max(rewards):.2f}" in lines[-4] and f"{min(rewards):.2f}" in lines[-1]
+    lines = drawn(panels.curve(snapshot_of(busy_status()), height=height), 80).splitlines()
+    labels = [float(line.split()[0]) for line in lines]
+    assert len(lines) == height + 1 and labels == sorted(labels, reverse=True)
+    assert (labels[0], labels[-1]) == pytest.approx((max(rewards), min(rewards)), abs=0.005)
+    assert "step 1 " in lines[-1] and lines[-1].rstrip().endswith(" 12")
+    for line in lines[:-1]:
+        bars = line.partition("┤")[2]
+        levels = [" ▁▂▃▄▅▆▇█".index(bar) for bar in bars]
+        assert levels == sorted(levels)
+
+
+@pytest.mark.parametrize("values", [[0.5], [0.5] * 3, [-1e-9, 1e9], [0.5001, 0.5002]])
+def test_any_rewards_have_a_curve_with_an_axis(values: list[float]) -> None:
+    snapshot = replace(snapshot_of(busy_status()), rewards=tuple(enumerate(values, 1)))
+    lines = drawn(panels.curve(snapshot, height=3), 60).splitlines()
+    assert len(lines) == 4 and all(len(line) <= 60 for line in lines) and "└" in lines[-1]
+    labels = [label for line in lines if (label := line.split()[0]) not in "┤└"]
+    assert len(set(labels)) == len(labels) > 0
 
 
 def test_the_pace_and_the_time_left_are_shown_once_they_are_known() -> None:
     status = busy_status()
     assert "s/step" not in drawn(panels.header(snapshot_of(status)), 120)
+    assert "left" not in drawn(panels.header(snapshot_of(status)), 120)
     paced = replace(snapshot_of(status), step_s=2.5)
     assert "2.5 s/step · about 1m10s left" in drawn(panels.header(paced), 120)
+    under_way = replace(paced, step_ended_at=NOW - 2)
+    assert "about 1m08s left" in drawn(panels.header(under_way), 120)
     assert replace(paced, status=busy_status(step=40)).seconds_left is None
+
+
+@pytest.mark.parametrize("step", [12, 39])
+def test_a_step_that_takes_too_long_is_said_to_and_no_time_left_is_shown(step: int) -> None:
+    late = replace(snapshot_of(busy_status(step=step)), step_s=2.5, step_ended_at=NOW - 95)
+    text = drawn(panels.header(late), 120)
+    assert "this step takes longer than expected: 1m35s" in text and "left" not in text
+    assert late.as_json()["is_overdue"] and late.as_json()["seconds_left"] is None
+    a_little = replace(late, step_ended_at=NOW - 4)
+    assert not a_little.is_overdue and a_little.seconds_left is not None and a_little.seconds_left >= 1
+
+
+@pytest.mark.parametrize("state", [EngineState.FAILED, EngineState.OFFLINE, EngineState.COMPLETE, EngineState.BOOTING])
+def test_a_server_that_does_not_train_has_no_time_left(state: EngineState) -> None:
+    still = replace(snapshot_of(busy_status(state=state)), step_s=2.5, step_ended_at=NOW - 95)
+    assert still.seconds_left is None and not still.is_overdue
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_the_job_and_the_time_left_are_both_on_the_screen(width: int) -> None:
+    text = drawn(panels.header(replace(snapshot_of(busy_status()), step_s=123.0)), width)
+    assert "cocktail/third" in text and "step 12/40 · 123 s/step · about 57m24s left" in text
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from command_line import run_swarm
 
+from swarm.cli import server_choice
+from swarm.job import TrainJob
 from swarm.processes import RunningServer, announced_server, list_running_servers, own_name
 
 
@@ -56,7 +58,39 @@ def test_with_several_servers_a_command_asks_which_one_and_names_them(listed: Pa
         done = run_swarm(*command)
         assert (done.exit_code, done.stdout) == (2, "")
         assert "http://127.0.0.1:8" in done.stderr and "/elsewhere" in done.stderr and "127.0.0.1:9" in done.stderr
+        assert "does not answer" in done.stderr and len(done.stderr.splitlines()) == 1
         assert run_swarm(*command, SWARM_URL="http://127.0.0.1:9").exit_code == 5
+
+
+@pytest.mark.parametrize("command", [["status"], ["overwatch", "--once"]])
+def test_several_servers_are_told_apart_by_what_they_train(listed: Path, tmp_path: Path, command, start_server) -> None:
+    url = start_server(TrainJob(engine="fake", project_name="p", experiment_name="e")).url
+    with announced_server(url, tmp_path):
+        entry = {"url": "http://127.0.0.1:9", "home": "/elsewhere", "process": own_name()}
+        (listed / "1.json").write_text(json.dumps(entry))
+        done = run_swarm(*command)
+    assert done.exit_code == 2 and f"{url} (p/e on " in done.stderr
+
+
+@pytest.mark.parametrize("command", [["status"], ["overwatch", "--once"]])
+def test_a_server_at_the_default_address_that_nobody_announced_is_named_and_not_shown(
+    listed: Path, command, start_server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = start_server().url
+    monkeypatch.setattr(server_choice, "DEFAULT_URL", url)
+    done = run_swarm(*command)
+    assert (done.exit_code, done.stdout) == (2, "") and "another user's" in done.stderr
+    hint = done.stderr.partition("To look at it: swarm ")[2].split()
+    assert run_swarm(*hint).exit_code == 0
+
+
+@pytest.mark.parametrize("command", [["status"], ["overwatch", "--once"]])
+def test_without_any_server_a_command_says_how_to_start_one(
+    listed: Path, command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_choice, "DEFAULT_URL", "http://127.0.0.1:9")
+    done = run_swarm(*command)
+    assert (done.exit_code, done.stdout) == (5, "") and "`swarm start` starts one" in done.stderr
 
 
 @pytest.mark.parametrize("command", [["status"], ["overwatch", "--once"]])

@@ -14,13 +14,13 @@ from typing import Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from experiments_db import Event, ExperimentStore, RunStatus, Severity, StoreError, StudyStatus, StudyWork
 from researcher.execution.failure_reason import in_one_line
-from researcher.study.overview import SnapshotReader, StudySnapshot, describe_silence, describe_wait
+from researcher.study.overview import SnapshotReader, StudySnapshot, describe_silence, describe_wait, format_duration
 from researcher.study.requests import work_of
+from researcher.study.runs_drawn import describe_leader, draw_arms, draw_curves
 
 REFRESH_S = 1.0
 PLAIN_EVERY_S = 15.0
@@ -28,44 +28,35 @@ PLAIN_EVERY_S = 15.0
 
 SILENT_LOOKS = 3
 SHOWN_EVENTS = 8
-SHOWN_RUNS = 30
 _STYLES = {Severity.INFO: "", Severity.WARNING: "yellow", Severity.ERROR: "red"}
-_STATUS_STYLES = {RunStatus.FINISHED: "green", RunStatus.FAILED: "red", RunStatus.STOPPED: "yellow"}
 _STUDY_STYLES = {StudyStatus.FAILED: "red", StudyStatus.PAUSED: "yellow", StudyStatus.STOPPED: "yellow"}
 
 
 def render(snapshot: StudySnapshot, events: tuple[Event, ...] = ()) -> RenderableType:
-    """Return a study as a table of its newest runs, with the last events below."""
+    """Return a study: its arms by seeds, the curves of the runs in training, the leader, and the last events."""
     study = snapshot.study
     until = study.finished_at or snapshot.now
-    title = Text(f"{study.id}  {study.status}  {until - study.created_at:.0f} s\n", style="bold")
-    title.append(study.topic, style="italic")
+    head = Text(f"{study.id}  {study.status}  {format_duration(until - study.created_at)}\n", style="bold")
+    head.append(study.topic, style="italic")
     if study.status_reason:
-        title.append(f"\n{in_one_line(study.status_reason)}", style=_STUDY_STYLES.get(study.status, ""))
+        head.append(f"\n{in_one_line(study.status_reason)}", style=_STUDY_STYLES.get(study.status, ""))
     if silence := describe_silence(snapshot.work, snapshot.now):
-        title.append(f"\n{silence}", style="red")
+        head.append(f"\n{silence}", style="red")
     if wait := describe_wait(snapshot.question):
-        title.append(f"\nthe study {wait}", style="yellow")
+        head.append(f"\nthe study {wait}", style="yellow")
     if snapshot.progress:
-        title.append(f"\n{snapshot.progress}")
+        head.append(f"\n{snapshot.progress}")
+    if leader := describe_leader(snapshot):
+        head.append(f"\n{leader}")
     if snapshot.budget:
-        title.append(f"\nspent: {', '.join(line.in_words for line in snapshot.budget)}")
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for column in ("arm", "seed", "status", "step", "s/step", "train reward", "held-out before", "after"):
-        table.add_column(column, justify="left" if column in ("arm", "status") else "right", no_wrap=column != "arm")
-    hidden = len(snapshot.runs) - SHOWN_RUNS
-    for run in snapshot.runs[-SHOWN_RUNS:]:
-        table.add_row(
-            run.arm if run.attempt == 1 else f"{run.arm} (attempt {run.attempt})",
-            str(run.seed),
-            Text(run.status, style=_STATUS_STYLES.get(RunStatus(run.status), "")),
-            f"{run.step}/{run.steps or '?'}",
-            "" if run.seconds is None or not run.step else f"{run.seconds / run.step:.2g}",
-            *("" if value is None else f"{value:.3f}" for value in (run.train_reward, run.base, run.final)),
-        )
-    lines = [Text(_format_event(event), style=_STYLES[event.severity]) for event in events]
-    above = [Text(f"({hidden} earlier runs not shown)", style="dim")] if hidden > 0 else []
-    return Group(table, *above, Text(), *lines)
+        head.append(f"\nspent: {', '.join(line.in_words for line in snapshot.budget)}", style="dim")
+    parts: list[RenderableType] = [head]
+    if snapshot.runs or snapshot.trials:
+        parts += [Text(), draw_arms(snapshot.runs, snapshot.trials)]
+    if training := [run for run in snapshot.runs if run.status == RunStatus.RUNNING]:
+        parts += [Text(), draw_curves(training)]
+    parts += [Text(), *(Text(_format_event(event), style=_STYLES[event.severity]) for event in events)]
+    return Group(*parts)
 
 
 def await_end(store: ExperimentStore, study_id: str) -> StudyWork:
@@ -93,7 +84,7 @@ class Follower:
         self._recent: deque[Event] = deque(maxlen=SHOWN_EVENTS)
         newest = store.list_events(study_id, newest_first=True, limit=1)
         self._last_id = newest[0].id if newest else 0
-        self._wait = ""
+        self._wait = self._leader = ""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="progress", daemon=True)
 
@@ -135,6 +126,10 @@ class Follower:
         self._wait = wait
         if snapshot.progress and not wait:
             self._print(f"{_clock(time.time())}  {snapshot.progress}")
+        leader = describe_leader(snapshot)
+        if leader and leader != self._leader:
+            self._print(f"{_clock(time.time())}  {leader}")
+        self._leader = leader
         for run in snapshot.runs:
             if run.status == RunStatus.RUNNING and run.train_reward is not None:
                 line = f"{run.arm} seed {run.seed}: step {run.step}/{run.steps}, train reward {run.train_reward:.3f}"

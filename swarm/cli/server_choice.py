@@ -80,10 +80,14 @@ def _ask(choices: list[ServerChoice]) -> str:
     from rich.text import Text
 
     console = Console(stderr=True)
-    table = Table("", "training", "address", "model", "state", "home", box=None, pad_edge=False, header_style="dim")
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("", no_wrap=True)
+    table.add_column("training", overflow="fold")
+    for title in ("address", "model", "state"):
+        table.add_column(title, no_wrap=True)
     for number, item in enumerate(choices, 1):
-        cells = (item.name, item.url, item.model, item.state, item.home)
-        table.add_row(str(number), *(Text(cell, overflow="fold") for cell in cells))
+        cells = (item.name or item.home, item.url, item.model, item.state)
+        table.add_row(str(number), *map(Text, cells))
     console.print(table)
     numbers = [str(number) for number in range(1, len(choices) + 1)]
     try:

@@ -16,7 +16,7 @@ from simulated_study import Simulation
 from experiments_db import ExperimentStore, RunStatus, open_store
 from researcher.charter import Budget
 from researcher.planner.language_model.study_state import show_budget
-from researcher.study.overview import TrialProgress, estimate_seconds_left, take_snapshot
+from researcher.study.overview import TrialProgress, estimate_seconds_left, is_overdue, take_snapshot
 from researcher.study.progress import Follower, render
 from swarm.guard import REWARD
 
@@ -99,6 +99,56 @@ def test_a_run_that_takes_longer_than_the_others_is_not_said_to_be_about_to_end(
     assert estimate_seconds_left(replace(late, done=4, active_since=()), 1120.0) is None
 
 
+def test_last_runs_that_take_longer_than_those_before_are_said_to(store: ExperimentStore, study_id: str) -> None:
+    late = TrialProgress(done=3, planned=4, took_s=20.0, active_since=(1000.0,))
+    assert is_overdue(late, 1100.0) and not is_overdue(late, 1021.0)
+    assert not is_overdue(replace(late, planned=5), 1100.0), "what waits is a part of the estimate"
+    assert not is_overdue(replace(late, took_s=None), 1100.0) and not is_overdue(replace(late, active_since=()), 1100.0)
+
+    snapshot = replace(take_snapshot(store, study_id), done=3, planned=4, seconds_left=30.0)
+    assert snapshot.progress == "3 of 4 runs done, about 30 s left"
+    assert replace(snapshot, seconds_left=0.2).progress == "3 of 4 runs done, less than 1 s left"
+    overdue = replace(snapshot, is_overdue=True).progress
+    assert "longer than expected" in overdue and "left" not in overdue.partition("what is left")[2]
+
+
+def test_a_study_at_work_shows_arms_by_seeds_curves_and_the_leader(store: ExperimentStore, study_id: str) -> None:
+    for name, scores in (("lr=0.003", (0.9, 0.7)), ("lr=[b]1[/b]", (0.1, 0.3))):
+        arm = store.create_experiment(study_id, name, factors={"lr": 1.0}, job={"total_steps": 30})
+        for seed, score in enumerate(scores):
+            run = store.claim_run(arm.id, seed, f"{name}/{seed}", job={"total_steps": 30})
+            for status in (RunStatus.LAUNCHING, RunStatus.RUNNING, RunStatus.EVALUATING):
+                store.update_run(run.id, status=status)
+            store.record_evaluation(
+                run.id, phase="final", split="validation", metric="m", weight_version=30, episodes=10,
+                successes=round(10 * score), mean=score, stderr=0.1, evaluator_hash="e",
+            )  # fmt: skip
+            store.update_run(run.id, status=RunStatus.FINISHED)
+    running = store.list_runs(study_id=study_id, statuses=[RunStatus.RUNNING])[0]
+    store.record_metrics(running.id, {step: {REWARD: step / 100} for step in range(1, 12)})
+
+    text = _text(render(take_snapshot(store, study_id)))
+
+    assert "leader so far: lr=0.003, held-out mean 0.800 of 2 runs (no verdict yet)" in text
+    assert "lr=[b]1[/b]" in text and "0.700" in text and "0.010 to 0.625" in text
+    [curve] = [word for word in text.split() if set(word) <= set("▁▂▃▄▅▆▇█")]
+    assert curve[0] == "▁" and curve[-1] == "█" and sorted(curve) == list(curve)
+    minimized = replace(take_snapshot(store, study_id), is_minimized=True)
+    assert minimized.leader is not None and minimized.leader[0] == "lr=[b]1[/b]"
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_many_arms_and_seeds_fit_the_width(store: ExperimentStore, study_id: str, width: int) -> None:
+    for number in range(20):
+        arm = store.create_experiment(study_id, f"lr={number},batch_size=16", factors={}, job={"total_steps": 30})
+        for seed in range(12):
+            store.claim_run(arm.id, seed, f"{number}/{seed}", job={"total_steps": 30})
+    console = Console(file=io.StringIO(), width=width, no_color=True)
+    console.print(render(take_snapshot(store, study_id)))
+    text = console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
+    assert "more arms not shown" in text and all(len(line) <= width for line in text.splitlines())
+
+
 def test_time_left_follows_from_how_long_runs_took_and_how_many_are_at_work(
     store: ExperimentStore, study_id: str
 ) -> None:
@@ -115,6 +165,6 @@ def test_time_left_follows_from_how_long_runs_took_and_how_many_are_at_work(
 
     snapshot = take_snapshot(store, study_id)
     assert (snapshot.done, snapshot.planned) == (1, 3) and snapshot.seconds_left is not None
-    assert snapshot.progress.startswith("1 of 3 runs done, about ")
+    assert snapshot.progress.startswith("1 of 3 runs done, ") and snapshot.progress.endswith(" left")
     assert "1 of 3 runs done" in _text(render(snapshot))
     assert snapshot.to_json()["runs_planned"] == 3

@@ -46,7 +46,7 @@ SMALL: dict[str, dict[str, str]] = {
     "verl.md": {"total_steps: 10": "total_steps: 2", "swarm train": "swarm train --eval-episodes 10"},
 }
 """What is made smaller in each page."""
-WALKED_SLOWLY = {"coding-agent.md"}
+WALKED_SLOWLY = {"coding-agent.md", "study.md"}
 
 
 def ports(page: Path) -> dict[str, str]:

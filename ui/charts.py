@@ -13,6 +13,8 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
+from ui import formats
+
 LABEL_WIDTH = 260
 ROW_HEIGHT = 44
 EFFECT_HEIGHT, PARALLEL_HEIGHT = 260, 380
@@ -37,14 +39,14 @@ def ranking(arms: pd.DataFrame, seeds: pd.DataFrame, *, metric: str, order: Sequ
     tips = [alt.Tooltip(f"{name}:Q", title=title, format=SCORE_FORMAT) for name, title in _ARM_TIPS]
     base = alt.Chart(arms).encode(y=rows, color=color, tooltip=[alt.Tooltip("arm:N", title="Arm"), *tips])
     intervals = base.mark_rule(strokeWidth=3, opacity=0.45).encode(
-        x=alt.X("ci_low:Q", scale=scale, title=metric, axis=axis), x2="ci_high:Q"
+        x=alt.X("ci_low:Q", scale=scale, title=formats.tip(metric), axis=axis), x2="ci_high:Q"
     )
     means = base.mark_point(shape="diamond", filled=True, size=150, opacity=1).encode(x=alt.X("mean:Q", scale=scale))
     dots = (
         alt.Chart(seeds)
         .mark_circle(size=55, opacity=0.55)
         .encode(
-            x=alt.X("score:Q", scale=scale, title=metric, axis=axis),
+            x=alt.X("score:Q", scale=scale, title=formats.tip(metric), axis=axis),
             y=rows,
             yOffset=alt.value(ROW_HEIGHT / 2 + 9),
             color=color,
@@ -100,6 +102,7 @@ def effects(frame: pd.DataFrame, *, factor: str, order: Sequence[str]) -> Chart:
     `frame`: level, score, arm, seed, and number, the level as a number. Where all levels are numbers and there are
     more than `MOST_LEVELS`, they are drawn to scale and without a line.
     """
+    factor = formats.tip(factor)
     is_scaled = len(order) > MOST_LEVELS and bool(frame["number"].notna().all())
     if is_scaled:
         levels = alt.X("number:Q", title=factor, scale=_number_scale(frame["number"]))
@@ -148,13 +151,15 @@ def parallel(frame: pd.DataFrame, *, columns: Sequence[str], score: str) -> Char
             y=y,
             detail="item:N",
             color=alt.Color(
-                "score:Q", scale=alt.Scale(scheme="viridis"), legend=alt.Legend(title=score, orient="right")
+                "score:Q",
+                scale=alt.Scale(scheme="viridis"),
+                legend=alt.Legend(title=formats.tip(score), orient="right"),
             ),
             tooltip=[
                 alt.Tooltip("item:N", title="Run"),
                 alt.Tooltip("column:N", title="Column"),
                 alt.Tooltip("value:N", title="Value"),
-                alt.Tooltip("score:Q", title=score, format=SCORE_FORMAT),
+                alt.Tooltip("score:Q", title=formats.tip(score), format=SCORE_FORMAT),
             ],
         )
     )

@@ -19,6 +19,7 @@ _MARKUP = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|$~:^&\"'=])")
 _CONTROLS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
 # Halves of surrogate pairs cannot be sent to a browser, and these marks turn the direction of the text around them.
 _UNSHOWABLE = re.compile("[\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
+_UNTIPPED = re.compile(r"[\\\"'`\u2028\u2029]")
 _BACKTICKS = re.compile(r"`+")
 
 
@@ -116,6 +117,11 @@ def printable(text: str) -> str:
 
 def _number(character: re.Match[str]) -> str:
     return f"<U+{ord(character[0]):04X}>"
+
+
+def tip(text: str) -> str:
+    """Return a text from outside as the title of an axis or in a tooltip, which Vega reads as part of an expression."""
+    return " ".join(_UNTIPPED.sub(" ", printable(text)).split()) or MISSING
 
 
 def shortened(text: str, length: int) -> str:

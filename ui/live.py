@@ -15,7 +15,7 @@ import streamlit as st
 from experiments_db import StoreError
 
 REFRESH = "3s"
-CLOCK_S = 60.0
+CLOCK_S = 120.0
 """A page is also drawn this often, because durations on it grow."""
 
 

@@ -12,7 +12,6 @@ import socket
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,18 +49,15 @@ class ExplorerServer:
 
 
 @contextmanager
-def serve(database: Path, *, root: Path = ROOT) -> Iterator[ExplorerServer]:
-    """Start the explorer of the checkout at `root`, as people start it, on a free port."""
+def serve(database: Path, *, root: Path = ROOT, log: Path = Path(os.devnull)) -> Iterator[ExplorerServer]:
+    """Start the explorer of the checkout at `root`, as people start it, on a free port. Its messages go to `log`."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     argv = [sys.executable, "-m", "streamlit", "run", "ui/app.py", "--server.port", str(port)]
     argv += ["--server.headless", "true", "--server.fileWatcherType", "none"]
     environ = {**os.environ, "SWARM_RESEARCH_DB": str(database), "PYTHONPATH": str(root)}
-    with (
-        tempfile.TemporaryFile() as log,
-        subprocess.Popen(argv, cwd=root, env=environ, stdout=log, stderr=log) as server,
-    ):
+    with log.open("wb") as file, subprocess.Popen(argv, cwd=root, env=environ, stdout=file, stderr=file) as server:
         try:
             _await_health(f"http://127.0.0.1:{port}", server)
             yield ExplorerServer(f"http://127.0.0.1:{port}", psutil.Process(server.pid))

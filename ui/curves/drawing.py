@@ -13,6 +13,8 @@ from math import ceil
 import altair as alt
 import pandas as pd
 
+from ui import formats
+
 HEIGHT = 270
 LEGEND_ROW_HEIGHT = 20
 LEGEND_WIDTH, LABEL_WIDTH = 440, 260
@@ -86,7 +88,7 @@ def _crosshair(base: alt.Chart, value: alt.Y, frame: Frame) -> list[alt.Chart]:
     )
     tips = [alt.Tooltip("x:Q", title=frame.title, format=",.6~g")]
     tips += [
-        alt.Tooltip(f"s{number}:Q", title=label[:60], format=".4g")
+        alt.Tooltip(f"s{number}:Q", title=formats.tip(label)[:60], format=".4g")
         for number, label in enumerate(frame.order[:MOST_NAMED])
     ]
     rule = (

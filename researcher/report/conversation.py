@@ -24,13 +24,13 @@ MOST_MESSAGES = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class ShownMessage:
     role: str
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class ShownAttempt:
     """One attempt at the task.
 
     `messages` are those after the common beginning; `left_out` says how many of them are not shown.
@@ -39,12 +39,12 @@ class Attempt:
     run_id: str
     score: float | None
     is_success: bool | None
-    messages: tuple[Message, ...]
+    messages: tuple[ShownMessage, ...]
     left_out: int
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class ShownConversation:
     """The attempts of one arm and seed at one held-out task, before and after training.
 
     `opening` are the messages that both attempts begin with. `rose`, `fell` and `same` count the tasks with both
@@ -54,9 +54,9 @@ class Conversation:
     arm: str
     seed: int
     task_id: str
-    opening: tuple[Message, ...]
-    before: Attempt
-    after: Attempt
+    opening: tuple[ShownMessage, ...]
+    before: ShownAttempt
+    after: ShownAttempt
     rose: int
     fell: int
     same: int
@@ -67,7 +67,7 @@ class Conversation:
 
 def find_conversation(
     store: ExperimentStore, runs: Sequence[tuple[str, Run]], split: str, *, sign: float
-) -> Conversation | None:
+) -> ShownConversation | None:
     """Return the conversation of the first of these arms with their runs for which both attempts were kept.
 
     The task is the first whose score changed as the mean of the run did, else the first that was kept. `sign` is -1 if
@@ -82,7 +82,7 @@ def find_conversation(
 
 def _of_run(
     store: ExperimentStore, arm: str, run: Run, base: DetailedEvaluation, final: DetailedEvaluation, sign: float
-) -> Conversation | None:
+) -> ShownConversation | None:
     base_run = str(base.details.get(MEASURED_ON, run.id))
     before, after = (
         _kept(store, of_run, score)
@@ -96,7 +96,7 @@ def _of_run(
     direction = sign * (final.mean - base.mean)
     chosen = next((task for task in common if changes[task] * direction > 0), common[0])
     opening, first, second = _attempts(store, before[chosen], after[chosen])
-    return Conversation(
+    return ShownConversation(
         arm=arm,
         seed=run.seed,
         task_id=chosen,
@@ -120,7 +120,7 @@ def _kept(store: ExperimentStore, run_id: str, score: DetailedEvaluation) -> dic
 
 def _attempts(
     store: ExperimentStore, before: EpisodeSummary, after: EpisodeSummary
-) -> tuple[tuple[Message, ...], Attempt, Attempt]:
+) -> tuple[tuple[ShownMessage, ...], ShownAttempt, ShownAttempt]:
     """Return the messages that both attempts begin with, and both attempts without them."""
     whole = [
         [_read(message) for message in store.get_episode(item.run_id, item.episode_id).messages]
@@ -130,7 +130,7 @@ def _attempts(
     # What the model itself said is never a part of the task, even if both attempts say the same.
     opening = list(takewhile(lambda message: message.role != "assistant", opening))
     first, second = (
-        Attempt(
+        ShownAttempt(
             item.run_id,
             item.reward,
             item.is_success,
@@ -143,7 +143,7 @@ def _attempts(
     return tuple(opening), first, second
 
 
-def _read(message: Mapping[str, object]) -> Message:
+def _read(message: Mapping[str, object]) -> ShownMessage:
     """Return a message in the OpenAI shape as a role and a text of limited length."""
     parts = [_text_of(message.get("content"))]
     if isinstance(thought := message.get("reasoning_content"), str) and thought:
@@ -155,7 +155,7 @@ def _read(message: Mapping[str, object]) -> Message:
     text = "\n".join(part for part in parts if part)
     if len(text) > MESSAGE_CHARS:
         text = f"{text[:MESSAGE_CHARS]} … ({len(text) - MESSAGE_CHARS} characters left out)"
-    return Message(str(message.get("role", "?")), text)
+    return ShownMessage(str(message.get("role", "?")), text)
 
 
 def _text_of(content: object) -> str:

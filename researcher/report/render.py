@@ -25,7 +25,7 @@ from researcher.execution.failure_reason import in_one_line
 from researcher.judge.sample_size import describe_target
 from researcher.question.wording import describe_question
 from researcher.report.claims import CheckedClaim, check_claims
-from researcher.report.conversation import Conversation
+from researcher.report.conversation import ShownConversation
 from researcher.report.formats import (
     count,
     count_kinds,
@@ -112,7 +112,7 @@ def without_paths(text: str) -> str:
     return _PATH.sub(r"\1", text)
 
 
-def _example(shown: Conversation | None) -> str:
+def _example(shown: ShownConversation | None) -> str:
     """Return how the kept tasks changed, and by which rule one of them was chosen."""
     if shown is None:
         return ""

@@ -31,7 +31,7 @@ from researcher.analysis import ArmSummary, Comparison, JudgedContrast
 from researcher.charter import Charter
 from researcher.judge.learning_curves import ScoredStep
 from researcher.plan import Relation, SampleSize
-from researcher.report.conversation import Conversation
+from researcher.report.conversation import ShownConversation
 from researcher.report.numbers.amounts import Amounts
 from researcher.report.numbers.confirmation import ConfirmedSearch
 from researcher.report.numbers.counts import RunCounts
@@ -183,7 +183,7 @@ class StudyFacts:
     confirmation: ConfirmedSearch | None = None
     planner: PlannerRecord = field(default_factory=PlannerRecord)
     is_of_exploration: bool = False
-    conversation: Conversation | None = None
+    conversation: ShownConversation | None = None
     is_solving: bool = False
     at_decisions: Mapping[int, StudyFacts] = field(default_factory=dict[int, "StudyFacts"])
 

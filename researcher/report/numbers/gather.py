@@ -31,7 +31,7 @@ from researcher.judge import Runs, summarize_arm
 from researcher.judge.contrasts import rule_out_contrast
 from researcher.judge.learning_curves import ScoredStep, curve_of
 from researcher.plan import Plan, Stage
-from researcher.report.conversation import Conversation, find_conversation
+from researcher.report.conversation import ShownConversation, find_conversation
 from researcher.report.numbers.amounts import gather_amounts
 from researcher.report.numbers.confirmation import gather_confirmation
 from researcher.report.numbers.counts import RunCounts, list_outcomes
@@ -124,7 +124,7 @@ def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
     return replace(facts, at_decisions=_at_decisions(store, facts, everything, analyses, history.plans, search))
 
 
-def _find_conversation(store: ExperimentStore, facts: StudyFacts) -> Conversation | None:
+def _find_conversation(store: ExperimentStore, facts: StudyFacts) -> ShownConversation | None:
     """Return a conversation of the best arm, or else of the next one with kept attempts."""
     best = [] if facts.winner is None else [facts.winner]
     arms = dict.fromkeys(arm.name for arm in (*best, *facts.candidates))

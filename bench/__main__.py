@@ -36,6 +36,7 @@ class Benchmark(StrEnum):
     SCALE_LIVE = "scale_live"
     JUDGE = "judge"
     RECORD = "record"
+    EXPLORER = "explorer"
 
 
 def main(
@@ -43,7 +44,7 @@ def main(
     seconds: Annotated[float, typer.Option(min=0.2, max=900, help="How long each case is measured.")] = 3.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines on stdout instead of a table.")] = False,
 ) -> None:
-    """Measure how fast the service and the record of studies are here, and how often the judge is wrong."""
+    """Measure how fast service, record and explorer are here, and how often the judge is wrong."""
     # A benchmark ends its child processes on the way out.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     finished = [_measure(name, seconds, as_json=as_json) for name in names]

@@ -32,7 +32,6 @@ from experiments_db.records import (
     PlannerQuestion,
     ProgramTrial,
     Review,
-    Run,
     RunStatus,
     StoredDecision,
     StoredHypothesis,
@@ -85,18 +84,34 @@ def runs_frame(store: ExperimentStore, study_id: str) -> pd.DataFrame:
     The columns are `RUN_COLUMNS`, then `factor.<name>` of its arm, then `<phase>.<split>` means. A factor that the arm
     does not have, and an evaluation that was not made, is a missing value.
     """
-    experiments = {experiment.id: experiment for experiment in store.list_experiments(study_id)}
+    return runs_of_studies_frame(store, [study_id]).drop(columns="study_id")
+
+
+def runs_of_studies_frame(store: ExperimentStore, study_ids: Collection[str]) -> pd.DataFrame:
+    """Return what `runs_frame` does for each of these studies, with the column `study_id` at the end."""
+    found = store.list_all_runs(study_ids)
+    experiments = {experiment.id: experiment for experiment in found.experiments}
+    arms = [experiments[run.experiment_id] for run in found.runs]
+    columns: dict[str, list[Any]] = {
+        name: [getattr(run, name) for run in found.runs]
+        for name in ("experiment_id", "seed", "rung", "attempt", "server_url", "created_at", "started_at",
+                     "finished_at", "duration_s", "exit_reason")
+    }  # fmt: skip
+    columns |= {
+        "run_id": [run.id for run in found.runs],
+        "experiment": [arm.name for arm in arms],
+        "is_baseline": [arm.is_baseline for arm in arms],
+        "iteration": [arm.iteration for arm in arms],
+        "status": [str(run.status) for run in found.runs],
+    }
     means: dict[str, dict[str, float]] = {}
-    for evaluation in store.list_evaluation_summaries(study_id=study_id):
-        means.setdefault(evaluation.run_id, {})[f"{evaluation.phase}.{evaluation.split}"] = evaluation.mean
-    rows = [
-        _run_row(run, experiments[run.experiment_id], means.get(run.id, {}))
-        for run in store.list_runs(study_id=study_id)
-    ]
-    names = {name for row in rows for name in row} - set(RUN_COLUMNS)
-    factors = sorted(name for name in names if name.startswith("factor."))
-    scores = sorted(names - set(factors))
-    return pd.DataFrame(rows, columns=[*RUN_COLUMNS, *factors, *scores])
+    for mean in found.means:
+        means.setdefault(f"{mean.phase}.{mean.split}", {})[mean.run_id] = mean.mean
+    factors = sorted({name for arm in arms for name in arm.factors})
+    values = {f"factor.{name}": [arm.factors.get(name, math.nan) for arm in arms] for name in factors}
+    scores = {name: [of_run.get(run.id, math.nan) for run in found.runs] for name, of_run in sorted(means.items())}
+    study_of = {"study_id": [run.study_id for run in found.runs]}
+    return pd.DataFrame({name: columns[name] for name in RUN_COLUMNS} | values | scores | study_of)
 
 
 def metrics_frame(
@@ -253,18 +268,6 @@ def _flat_column(column: pd.Series) -> pd.Series:
 
 def _is_missing(value: Any) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value))
-
-
-def _run_row(run: Run, experiment: Experiment, means: Mapping[str, float]) -> dict[str, Any]:
-    facts = _values(run) | {
-        "run_id": run.id,
-        "experiment": experiment.name,
-        "is_baseline": experiment.is_baseline,
-        "iteration": experiment.iteration,
-        "duration_s": run.duration_s,
-    }
-    factors = {f"factor.{name}": value for name, value in experiment.factors.items()}
-    return {name: facts[name] for name in RUN_COLUMNS} | factors | dict(means)
 
 
 def _frame(record: type[Any], rows: Iterable[Any]) -> pd.DataFrame:

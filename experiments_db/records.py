@@ -271,6 +271,7 @@ class RunSummary:
     rung: int
     attempt: int
     status: RunStatus
+    server_url: str | None
     exit_reason: str | None
     created_at: float
     started_at: float | None
@@ -295,7 +296,6 @@ class Run(RunSummary):
     """
 
     idempotency_key: str
-    server_url: str | None
     external_ids: JsonObject
     job: JsonObject
     environment: JsonObject
@@ -574,6 +574,15 @@ class RunMean:
     phase: str
     split: str
     mean: float
+
+
+@dataclass(frozen=True, slots=True)
+class StudyRuns:
+    """The arms of one or several studies, with their runs in short and all mean scores of these."""
+
+    experiments: tuple[Experiment, ...]
+    runs: tuple[RunSummary, ...]
+    means: tuple[RunMean, ...]
 
 
 @dataclass(frozen=True, slots=True)

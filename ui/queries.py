@@ -48,7 +48,7 @@ from experiments_db.frames import (
     curves_frame,
     llm_calls_frame,
     metrics_frame,
-    runs_frame,
+    runs_of_studies_frame,
     training_curves_frame,
 )
 from ui.contents import StudyContents
@@ -260,9 +260,7 @@ def metrics(store: ExperimentStore, run_ids: tuple[str, ...], names: tuple[str, 
 @_kept
 def runs(store: ExperimentStore, study_ids: tuple[str, ...]) -> pd.DataFrame:
     """Return one row per run of these studies, as `frames.runs_frame` gives it, with the study's id."""
-    frames = [runs_frame(store, study_id).assign(study_id=study_id) for study_id in study_ids]
-    filled = [frame for frame in frames if not frame.empty]
-    return pd.concat(filled, ignore_index=True) if filled else pd.DataFrame()
+    return runs_of_studies_frame(store, study_ids)
 
 
 @_kept

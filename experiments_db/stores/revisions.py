@@ -10,6 +10,7 @@ in order, on a server too. A reader that has seen one revision never meets an ol
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import fields
 from functools import cache
 from typing import Any
@@ -39,7 +40,16 @@ from experiments_db.models import (
     StudyEventRow,
     StudyRow,
 )
-from experiments_db.records import Changes, Experiment, IterationDocument, Run, RunChanges, RunMean, RunSummary
+from experiments_db.records import (
+    Changes,
+    Experiment,
+    IterationDocument,
+    Run,
+    RunChanges,
+    RunMean,
+    RunSummary,
+    StudyRuns,
+)
 from experiments_db.stores.base import StoreBase, to_record
 
 _COUNT = (
@@ -50,6 +60,8 @@ _COUNT = (
     .execution_options(synchronize_session=False)
 )
 """Takes the next revision of a study. Made once, for making it takes longer than carrying it out."""
+
+_RUN_SUMMARY = tuple(getattr(RunRow, field.name) for field in fields(RunSummary))
 
 
 class RevisionStore(StoreBase):
@@ -98,6 +110,20 @@ class RevisionStore(StoreBase):
                 tuple(to_record(Run, row) for row in session.scalars(runs)),
             )
 
+    def list_all_runs(self, study_ids: Collection[str]) -> StudyRuns:
+        """Return the arms, the runs in short and the mean scores of several studies, the newest study first."""
+        row = RunEvaluationRow
+        of_studies = RunRow.study_id.in_(study_ids)
+        arms = select(ExperimentRow).where(ExperimentRow.study_id.in_(study_ids))
+        runs = select(*_RUN_SUMMARY).where(of_studies).order_by(RunRow.study_id.desc(), RunRow.created_at, RunRow.id)
+        means = select(row.run_id, row.phase, row.split, row.mean).join(RunRow, RunRow.id == row.run_id)
+        with self._read() as session:
+            return StudyRuns(
+                tuple(to_record(Experiment, arm) for arm in session.scalars(arms)),
+                tuple(RunSummary(*run) for run in session.execute(runs)),
+                tuple(RunMean(*mean) for mean in session.execute(means.where(of_studies).order_by(row.id))),
+            )
+
     def list_run_changes(self, study_id: str, *, after: int = 0) -> RunChanges:
         """Return what `list_changes` does of arms and runs, in short: nothing of a run that is long is read."""
         with self._read() as session:
@@ -118,8 +144,7 @@ class RevisionStore(StoreBase):
 
 @cache
 def _run_summaries() -> Select[*tuple[Any, ...]]:
-    columns = (getattr(RunRow, field.name) for field in fields(RunSummary))
-    return select(*columns).where(*_newer_runs()).order_by(RunRow.created_at, RunRow.id)
+    return select(*_RUN_SUMMARY).where(*_newer_runs()).order_by(RunRow.created_at, RunRow.id)
 
 
 @cache

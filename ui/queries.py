@@ -52,7 +52,7 @@ from experiments_db.frames import (
     training_curves_frame,
 )
 from ui.contents import StudyContents
-from ui.reading.answers import Answers
+from ui.reading.answers import KeptAnswers
 from ui.reading.study_reader import StudyReader
 
 P = ParamSpec("P")
@@ -125,9 +125,9 @@ def _identity(location: str) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-@st.cache_resource(max_entries=8, show_spinner=False, on_release=Answers.close)
-def _open(location: str, identity: tuple[int, int] | None) -> Answers:
-    return Answers(open_store(location, read_only=True))
+@st.cache_resource(max_entries=8, show_spinner=False, on_release=KeptAnswers.close)
+def _open(location: str, identity: tuple[int, int] | None) -> KeptAnswers:
+    return KeptAnswers(open_store(location, read_only=True))
 
 
 def _kept(read: Callable[Concatenate[ExperimentStore, P], T]) -> Callable[Concatenate[str, P], T]:

@@ -1,4 +1,4 @@
-"""Answers of a store that are kept until the database changes.
+"""KeptAnswers of a store that are kept until the database changes.
 
 Place in the flow: queries.py asks through this module, so that nothing of a page is read twice from a database in which
 nothing has changed. This module knows nothing of Streamlit, and nothing of the questions.
@@ -22,7 +22,7 @@ MOST_ANSWERS = 64
 """So many are kept, the ones asked for last. A page asks about twenty questions."""
 
 
-class Answers:
+class KeptAnswers:
     """The answers of one store, shared by the browser sessions of an explorer."""
 
     def __init__(self, store: ExperimentStore) -> None:

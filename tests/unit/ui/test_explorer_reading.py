@@ -12,7 +12,7 @@ from explorer_study import add_study, create_database
 from experiments_db import ExperimentStore, RecordNotFound, open_store
 from ui import elements
 from ui.contents import rank_arms
-from ui.reading.answers import MOST_ANSWERS, Answers
+from ui.reading.answers import MOST_ANSWERS, KeptAnswers
 from ui.reading.study_reader import StudyReader
 
 
@@ -22,8 +22,8 @@ def database(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def answers(database: Path) -> Iterator[Answers]:
-    kept = Answers(open_store(database, read_only=True))
+def answers(database: Path) -> Iterator[KeptAnswers]:
+    kept = KeptAnswers(open_store(database, read_only=True))
     yield kept
     kept.close()
 
@@ -34,7 +34,7 @@ def writer(database: Path) -> Iterator[ExperimentStore]:
         yield store
 
 
-def test_a_question_is_read_again_only_after_a_write(answers: Answers, writer: ExperimentStore) -> None:
+def test_a_question_is_read_again_only_after_a_write(answers: KeptAnswers, writer: ExperimentStore) -> None:
     asked: list[int] = []
 
     def read() -> int:
@@ -46,7 +46,7 @@ def test_a_question_is_read_again_only_after_a_write(answers: Answers, writer: E
     assert [answers.ask("question", read) for _ in range(3)] == [2, 2, 2]
 
 
-def test_an_answer_that_a_page_changes_stays_as_it_was_read(answers: Answers) -> None:
+def test_an_answer_that_a_page_changes_stays_as_it_was_read(answers: KeptAnswers) -> None:
     frame, rows = pd.DataFrame({"a": [1]}), [1]
     given = answers.ask("frame", lambda: frame)
     given["b"] = 2
@@ -56,13 +56,13 @@ def test_an_answer_that_a_page_changes_stays_as_it_was_read(answers: Answers) ->
     assert answers.ask("rows", lambda: rows) == [1]
 
 
-def test_only_the_newest_answers_are_kept(answers: Answers) -> None:
+def test_only_the_newest_answers_are_kept(answers: KeptAnswers) -> None:
     for number in range(MOST_ANSWERS + 1):
         answers.ask(number, lambda: "old")
     assert answers.ask(0, lambda: "new") == "new" and answers.ask(MOST_ANSWERS, lambda: "new") == "old"
 
 
-def test_an_error_is_no_answer(answers: Answers) -> None:
+def test_an_error_is_no_answer(answers: KeptAnswers) -> None:
     with pytest.raises(RecordNotFound):
         answers.ask("run", lambda: answers.store.get_run("run-unknown"))
     assert answers.ask("run", lambda: "found") == "found"

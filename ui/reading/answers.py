@@ -1,4 +1,4 @@
-"""KeptAnswers of a store that are kept until the database changes.
+"""Answers of a store that are kept until the database changes.
 
 Place in the flow: queries.py asks through this module, so that nothing of a page is read twice from a database in which
 nothing has changed. This module knows nothing of Streamlit, and nothing of the questions.

@@ -20,6 +20,9 @@ try:
 except ModuleNotFoundError as error:
     sys.exit(f"ui: {error.name} is not installed: pip install 'swarm-researcher[ui]' brings it")
 
+# So many objects take a few milliseconds.
+MOST_COLLECTED = 30_000
+
 # For a symbol, Streamlit would have the browser fetch an icon from the internet.
 st.set_page_config(page_title="Run explorer", page_icon=str(Path(__file__).with_name("icon.svg")), layout="wide")
 
@@ -94,11 +97,12 @@ page = st.navigation(
 )
 
 
-@st.cache_resource(max_entries=1, show_spinner=False)
-def spare_imported(modules: int) -> None:
-    """Exempt what was imported from the garbage collection with which Streamlit ends each run of a page."""
-    gc.collect()
-    gc.freeze()
+def spare_lasting_objects() -> None:
+    """Exempt what has come to stay from the garbage collection with which Streamlit ends each run of a page."""
+    if len(gc.get_objects()) > MOST_COLLECTED:
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
 
 
 with elements.store_errors():
@@ -109,4 +113,4 @@ with elements.store_errors():
         elements.show_missing_database(location)
     else:
         page.run()
-        spare_imported(len(sys.modules))
+        spare_lasting_objects()

@@ -1,6 +1,6 @@
 """Parts of pages that follow the database: drawn anew when it changes, and left alone while it does not.
 
-Place in the flow: pages that show something unfinished end with `follow`. Every three seconds a tiny fragment asks for
+Place in the flow: pages that show something unfinished end with `follow`. Every five seconds a tiny fragment asks for
 a token; only another token makes Streamlit run the page again. This module knows nothing of what is shown.
 """
 
@@ -14,7 +14,7 @@ import streamlit as st
 
 from experiments_db import StoreError
 
-REFRESH = "3s"
+REFRESH = "5s"
 CLOCK_S = 120.0
 """A page is also drawn this often, because durations on it grow."""
 
@@ -22,7 +22,7 @@ CLOCK_S = 120.0
 def follow(show: Callable[..., object], *ids: str, token: Callable[[], object], is_on: bool = True) -> None:
     """Call `show` with these ids in a fragment, and run the page again when `token` gives another value.
 
-    `token` is asked every three seconds by each browser tab, so it must cost next to nothing. What queries.py reads is
+    `token` is asked every five seconds by each browser tab, so it must cost next to nothing. What queries.py reads is
     kept while the database does not change, and makes a good token: a record, or a tuple of several. The token must
     change with everything that `show` draws. With `is_on` False nothing is followed.
     """

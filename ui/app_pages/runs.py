@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pandas as pd
 import streamlit as st
 
 from experiments_db import RunStatus
-from ui import charts, downloads, elements, formats, queries
+from ui import downloads, elements, formats, live, queries
 from ui.contents import BASE, FINAL, TEST
+from ui.tables.filters import HELP, UnreadableFilter, parse_filter
 
 ALL = "all studies"
 FIXED = {
@@ -32,6 +34,19 @@ FIXED = {
 }
 PHASES = (BASE, FINAL, TEST)
 TIMES = ("started_at", "created_at", "finished_at")
+NAMES = {
+    "arm": "experiment",
+    "status": "status",
+    "seed": "seed",
+    "study": "study_id",
+    "run": "run_id",
+    "to_step": "rung",
+    "attempt": "attempt",
+    "duration": "duration_s",
+    "outcome": "exit_reason",
+}
+NEVER_GROUPED = ("run_id", "duration_s")
+MOST_WITH_METRICS = 500
 HIDDEN_AT_FIRST = ("experiment_id", "iteration", "is_baseline", "server_url", "created_at", "finished_at", "attempt")
 
 
@@ -40,6 +55,8 @@ def title_of(column: str) -> str:
         return FIXED[column]
     if column.startswith("factor."):
         return column.removeprefix("factor.")
+    if not is_score(column):
+        return column
     phase, _, split = column.partition(".")
     return f"{phase.capitalize()} ({split})"
 
@@ -71,23 +88,78 @@ def follow_choice() -> None:
     st.query_params.update(elements.address(**({} if chosen == ALL else {"study": chosen})))
 
 
-def filter_runs(frame: pd.DataFrame) -> pd.DataFrame:
-    arms = list(dict.fromkeys(frame["experiment"]))
-    statuses = [status.value for status in RunStatus if status.value in set(frame["status"])]
-    seeds = sorted(int(seed) for seed in frame["seed"].unique())
-    left, middle, right = st.columns([3, 2, 2])
+def filter_runs(frame: pd.DataFrame) -> pd.DataFrame | None:
+    """Show the filter, and return the runs that it keeps; None if it cannot be read."""
+    columns = columns_by_name(frame)
+    left, right = st.columns([5, 2], vertical_alignment="bottom")
     with left:
-        chosen_arms = st.multiselect("Arms", arms, format_func=formats.printable, placeholder="all arms", key="arms")
-    with middle:
-        chosen_statuses = st.multiselect(
-            "Status", statuses, placeholder="every status", key="statuses", bind="query-params"
+        text = st.text_input(
+            "Filter", placeholder="lr>=1e-3 status=finished seed=0", key="filter", bind="query-params", help=HELP
         )
     with right:
-        chosen_seeds = st.multiselect("Seeds", seeds, placeholder="all seeds", key="seeds", bind="query-params")
-    for column, chosen in (("experiment", chosen_arms), ("status", chosen_statuses), ("seed", chosen_seeds)):
-        if chosen:
-            frame = charts.only(frame, column, *chosen)
-    return frame.reset_index(drop=True)
+        groups = [name for name in columns if not is_score(columns[name]) and columns[name] not in NEVER_GROUPED]
+        st.multiselect("Group by", groups, key="group", bind="query-params", placeholder="no groups")
+    try:
+        wanted = parse_filter(text, columns)
+    except UnreadableFilter as error:
+        st.warning(f"The filter cannot be read: {formats.plain(str(error))}.", icon=":material/filter_alt_off:")
+        return None
+    if not wanted.conditions:
+        return frame
+    named = frame[list(columns.values())].set_axis(list(columns), axis="columns").astype(object)
+    rows = named.where(named.notna(), None).to_dict("records")
+    return frame[[wanted.keeps(row) for row in rows]].reset_index(drop=True)
+
+
+def columns_by_name(frame: pd.DataFrame) -> dict[str, str]:
+    """Return the columns by the names that they have in a filter."""
+    columns = {name: column for name, column in NAMES.items() if column in frame}
+    for column in map(str, frame):
+        if column.startswith("factor."):
+            columns.setdefault(column.removeprefix("factor."), column)
+        elif is_score(column):
+            # A run has one score of a phase in most studies, so its split need not be named.
+            columns.setdefault(column.partition(".")[0], column)
+            columns[column] = column
+    return columns
+
+
+def show_groups(frame: pd.DataFrame, names: list[str]) -> None:
+    """Show the runs by their values under these names: how many there are, and mean and deviation of their scores."""
+    columns = columns_by_name(frame)
+    chosen = [columns[name] for name in names if name in columns]
+    scores = [str(name) for name in frame if is_score(str(name))]
+    labels = frame[chosen].map(lambda value: formats.MISSING if is_missing(value) else formats.setting(value))
+    grouped = frame[scores].groupby([labels[name] for name in chosen], sort=False)
+    table = pd.DataFrame({"Runs": grouped.size()})
+    for score in scores:
+        table[title_of(score)] = grouped[score].mean()
+        table[f"{title_of(score)} ±"] = grouped[score].std()
+    table = table.dropna(axis="columns", how="all").rename_axis(index=[formats.printable(name) for name in names])
+    table = table.reset_index()
+    st.dataframe(
+        table, hide_index=True, height=elements.table_height(len(table)), placeholder=formats.MISSING,
+        column_config={name: st.column_config.NumberColumn(format="%.3f") for name in table.columns[len(names) + 1 :]},
+        alt="Groups of runs",
+    )  # fmt: skip
+    st.caption("Mean and standard deviation (±) over the runs of a group.")
+
+
+def add_metrics(frame: pd.DataFrame) -> pd.DataFrame:
+    """Let the user choose metrics, and add the last value of each as a column."""
+    if len(frame) > MOST_WITH_METRICS:
+        st.caption(f"Filter down to {MOST_WITH_METRICS} runs to add metrics as columns.")
+        return frame
+    ids = tuple(str(run_id) for run_id in frame["run_id"])
+    names = queries.metric_names(elements.database(), ids)
+    chosen = st.multiselect("Metrics", names, key="metrics", bind="query-params", placeholder="the last value of")
+    values = {name: queries.latest_points(elements.database(), ids, name) for name in chosen}
+    return frame.assign(
+        **{
+            name: [points[run_id].value if run_id in points else None for run_id in ids]
+            for name, points in values.items()
+        }
+    )
 
 
 def column_order(frame: pd.DataFrame) -> list[str]:
@@ -170,13 +242,17 @@ def show_table(frame: pd.DataFrame) -> None:
     actions = st.container(horizontal=True, vertical_alignment="center")
     with actions, st.popover("Columns", icon=":material/view_column:"):
         chosen = st.multiselect("Columns", order, default=default, format_func=title_of, label_visibility="collapsed")
-    table = displayed(frame, chosen or default)
+        with_metrics = add_metrics(frame)
+        metrics = [str(name) for name in with_metrics if name not in frame]
+        frame = with_metrics
+    columns = [*(chosen or default), *metrics]
+    table = displayed(frame, columns)
     event = st.dataframe(
         table,
         hide_index=True,
         height=elements.table_height(len(frame)),
         placeholder=formats.MISSING,
-        column_config=configure(chosen or default, numeric_factors_of(table)),
+        column_config=configure(columns, numeric_factors_of(table)),
         on_select="rerun",
         selection_mode="multi-row",
         key="selection",
@@ -203,21 +279,35 @@ def show_table(frame: pd.DataFrame) -> None:
         )
 
 
+def show_runs(*study_ids: str) -> None:
+    with elements.store_errors():
+        frame = queries.runs(elements.database(), study_ids)
+        if frame.empty:
+            st.caption("No run has been planned yet.")
+            return
+        shown = filter_runs(frame)
+        if shown is None:
+            return
+        show_counts(frame, shown)
+        if shown.empty:
+            return
+        if names := st.session_state["group"]:
+            show_groups(shown, names)
+        else:
+            show_table(shown)
+
+
+def show_counts(frame: pd.DataFrame, shown: pd.DataFrame) -> None:
+    short = sum(rung > 0 for rung in frame["rung"])
+    total = formats.count(len(frame) - short, "run")
+    if short:
+        total = f"{total} and {formats.count(short, 'short run')} of exploration"
+    st.caption(total if len(shown) == len(frame) else f"{len(shown)} of {total}")
+
+
 st.title("Runs", anchor=False)
-if not queries.list_studies(elements.database()):
+if queries.list_studies(elements.database()):
+    token = partial(queries.tally_runs, elements.database())
+    live.follow(show_runs, *choose_studies(), token=token)
+else:
     elements.show_no_studies()
-    st.stop()
-study_ids = choose_studies()
-frame = queries.runs(elements.database(), study_ids)
-if frame.empty:
-    st.caption("No run has been planned yet.")
-    st.stop()
-shown = filter_runs(frame)
-short = sum(rung > 0 for rung in frame["rung"])
-total = formats.count(len(frame) - short, "run")
-if short:
-    total = f"{total} and {formats.count(short, 'short run')} of exploration"
-st.caption(total if len(shown) == len(frame) else f"{len(shown)} of {total}")
-if shown.empty:
-    st.stop()
-show_table(shown)

@@ -11,6 +11,7 @@ import streamlit as st
 
 from experiments_db import LONGEST_NOTE, MOST_TAGS, RecordedTraining, TrainedEpisodeSummary
 from ui import charts, elements, episode_view, formats, live, queries
+from ui.artifacts.view import show_files_of_training
 from ui.curves import drawing, view
 from ui.curves.series import time_unit
 from ui.tables.training_rows import OVER, rows_of, series_of
@@ -115,6 +116,7 @@ def show_episodes(training: RecordedTraining) -> None:
     with left:
         reasons = list(dict.fromkeys(item.chosen_as for item in found))
         kept = st.multiselect("Kept as", reasons, placeholder="any", key="kept", bind="query-params")
+    elements.link("episodes", "Search them, with their groups", icon=":material/forum:", training=training.id)
     episodes = {item.episode_id: item for item in found if not kept or item.chosen_as in kept}
     with middle:
         chosen = st.selectbox("Episode", list(episodes), format_func=lambda key: episode_title(episodes[key]))
@@ -197,6 +199,7 @@ def show_training(training_id: str) -> None:
             "Held-out scores": partial(show_scores, training),
             "Trained episodes": partial(show_episodes, training),
             "Settings": partial(show_settings, training),
+            "Artifacts": partial(show_files_of_training, training),
             "Machine": partial(show_machine, training),
             "Events": partial(show_events, training),
         }

@@ -20,7 +20,7 @@ from ui.tables.training_rows import (
     BASICS,
     HELD_OUT,
     REWARD,
-    TrainingRow,
+    ListedTraining,
     group_rows,
     rows_of,
     series_of,
@@ -38,7 +38,7 @@ EXAMPLE = "swarm train --env reverse"
 CURVE = "Curve"
 
 
-def read_rows() -> list[TrainingRow] | None:
+def read_rows() -> list[ListedTraining] | None:
     """Show the filter, and return the rows that it keeps, in the chosen order; None if it cannot be read."""
     trainings = queries.list_trainings(elements.database())
     ids = tuple(training.id for training in trainings)
@@ -77,12 +77,12 @@ def show_counts(shown: int, read: int) -> None:
     st.caption(words)
 
 
-def sort_rows(rows: Sequence[TrainingRow], name: str, *, is_descending: bool) -> list[TrainingRow]:
+def sort_rows(rows: Sequence[ListedTraining], name: str, *, is_descending: bool) -> list[ListedTraining]:
     """Return the rows in the order of a value; rows without it come last."""
     if name == NEWEST:
         return list(rows)
 
-    def rank(row: TrainingRow) -> tuple[bool, float, str]:
+    def rank(row: ListedTraining) -> tuple[bool, float, str]:
         value = row.values[name]
         is_number = isinstance(value, int | float)
         return not is_number, float(value) if is_number else 0.0, formats.setting(value)
@@ -96,7 +96,7 @@ def is_missing(value: Any) -> bool:
     return value is None or (isinstance(value, float) and not math.isfinite(value))
 
 
-def table_of(rows: Sequence[TrainingRow], columns: Sequence[str]) -> pd.DataFrame:
+def table_of(rows: Sequence[ListedTraining], columns: Sequence[str]) -> pd.DataFrame:
     """Return one row per training: its state, the last values of its metrics, and the columns that were chosen."""
     sparklines = read_sparklines(rows[:MOST_SPARKLINES])
     return pd.DataFrame(
@@ -119,7 +119,7 @@ def table_of(rows: Sequence[TrainingRow], columns: Sequence[str]) -> pd.DataFram
     )
 
 
-def read_sparklines(rows: Sequence[TrainingRow]) -> dict[str, list[float]]:
+def read_sparklines(rows: Sequence[ListedTraining]) -> dict[str, list[float]]:
     """Return the rewards of these trainings, as many as a small picture shows."""
     ids = tuple(row.training.id for row in rows)
     points = queries.small_training_curves(elements.database(), ids, REWARD, SPARKLINE_POINTS)
@@ -135,7 +135,7 @@ def cell(value: Any) -> Any:
     return value if is_plain or value is None else formats.printable(formats.setting(value))
 
 
-def group_table(groups: Mapping[str, Sequence[TrainingRow]], columns: Sequence[str]) -> pd.DataFrame:
+def group_table(groups: Mapping[str, Sequence[ListedTraining]], columns: Sequence[str]) -> pd.DataFrame:
     """Return one row per group: how many trainings it has, and mean and standard deviation of their numbers."""
     names = [("Reward", "reward"), ("Held-out score", "score"), *((name, name) for name in columns)]
     rows: list[dict[str, Any]] = []
@@ -150,7 +150,7 @@ def group_table(groups: Mapping[str, Sequence[TrainingRow]], columns: Sequence[s
     return pd.DataFrame(rows).dropna(axis="columns", how="all")
 
 
-def choose_rows(rows: Sequence[TrainingRow]) -> list[TrainingRow]:
+def choose_rows(rows: Sequence[ListedTraining]) -> list[ListedTraining]:
     """Show the table, and return the rows that are selected, or else those that the address names."""
     table = table_of(rows, st.session_state["columns"])
     event = st.dataframe(
@@ -179,7 +179,7 @@ def choose_rows(rows: Sequence[TrainingRow]) -> list[TrainingRow]:
     return [row for row in rows if row.training.id in named]
 
 
-def show_actions(rows: Sequence[TrainingRow], chosen: Sequence[TrainingRow]) -> None:
+def show_actions(rows: Sequence[ListedTraining], chosen: Sequence[ListedTraining]) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         if len(chosen) == 1:
             elements.link("training", "Open training", icon=":material/monitoring:", training=chosen[0].training.id)
@@ -192,11 +192,11 @@ def show_actions(rows: Sequence[TrainingRow], chosen: Sequence[TrainingRow]) -> 
         )  # fmt: skip
 
 
-def exported(rows: Sequence[TrainingRow]) -> pd.DataFrame:
+def exported(rows: Sequence[ListedTraining]) -> pd.DataFrame:
     return pd.DataFrame([{"id": row.training.id, **row.values} for row in rows])
 
 
-def choose_groups(groups: Mapping[str, list[TrainingRow]]) -> list[Series]:
+def choose_groups(groups: Mapping[str, list[ListedTraining]]) -> list[Series]:
     """Show the groups, and return a series for each that is selected, or else for each of them."""
     table = group_table(groups, st.session_state["columns"])
     event = st.dataframe(
@@ -215,7 +215,7 @@ def choose_groups(groups: Mapping[str, list[TrainingRow]]) -> list[Series]:
     ]
 
 
-def show_settings(rows: Sequence[TrainingRow], series: Sequence[Series]) -> None:
+def show_settings(rows: Sequence[ListedTraining], series: Sequence[Series]) -> None:
     configs = [(each.label, row.training.settings) for row, each in zip(rows, series, strict=True)]
     table = differences.differing_settings(configs)
     if table.empty:
@@ -225,7 +225,7 @@ def show_settings(rows: Sequence[TrainingRow], series: Sequence[Series]) -> None
     st.caption("Only what differs. Names and seeds are left out.")
 
 
-def frame_of_settings(rows: Sequence[TrainingRow], series: Sequence[Series], names: Sequence[str]) -> pd.DataFrame:
+def frame_of_settings(rows: Sequence[ListedTraining], series: Sequence[Series], names: Sequence[str]) -> pd.DataFrame:
     """Return the values of these names, with the label of each training as `item`."""
     values = [
         {"item": each.label} | {name: row.values.get(name) for name in names}
@@ -239,7 +239,7 @@ def choose_score() -> str:
         "score": "Held-out score", "reward": "Reward"}.__getitem__)  # fmt: skip
 
 
-def show_parallel(rows: Sequence[TrainingRow], series: Sequence[Series]) -> None:
+def show_parallel(rows: Sequence[ListedTraining], series: Sequence[Series]) -> None:
     score = choose_score()
     varied = varied_settings(rows)
     chosen = st.multiselect("Axes", varied, default=varied[:MOST_PARALLEL], key="axes")
@@ -255,7 +255,7 @@ def show_parallel(rows: Sequence[TrainingRow], series: Sequence[Series]) -> None
         st.caption(f"{formats.count(len(rows) - len(known), 'training')} without a score left out.")
 
 
-def show_effects(rows: Sequence[TrainingRow], series: Sequence[Series]) -> None:
+def show_effects(rows: Sequence[ListedTraining], series: Sequence[Series]) -> None:
     score = choose_score()
     scored = [(row, each) for row, each in zip(rows, series, strict=True) if not is_missing(row.values.get(score))]
     varied = [name for name in varied_settings([row for row, _ in scored]) if name != "seed"]

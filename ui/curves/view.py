@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from ui import charts, formats
+from ui import charts, elements, formats
 from ui.curves import drawing
 from ui.curves.series import COUNTED, Axis, Series, combine, early_ends, place, steps_between, time_unit
 
@@ -151,7 +151,7 @@ def _show_chart(
         return
     # With a new key the chart forgets the brush that has become its zoom.
     key = f"curve {name} {choice.axis} {choice.zoom}"
-    st.vega_lite_chart(
+    elements.show_chart(
         spec, key=key, on_select=partial(_zoom, key, unit), selection_mode=drawing.ZOOM, alt=f"{name} by {frame.title}"
     )
     if missing := sum(points["missing"].tolist()):

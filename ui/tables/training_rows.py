@@ -37,7 +37,7 @@ NAMING = frozenset(differences.NAMING)
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingRow:
+class ListedTraining:
     """A training with its settings by dotted name and the last values of its metrics."""
 
     training: RecordedTraining
@@ -61,9 +61,9 @@ def settings_of(training: RecordedTraining) -> dict[str, Any]:
 
 def rows_of(
     trainings: Iterable[RecordedTraining], metrics: Mapping[str, Mapping[str, float | None]]
-) -> list[TrainingRow]:
+) -> list[ListedTraining]:
     """Return a row for each training. `metrics` has the last values by training and name."""
-    rows: list[TrainingRow] = []
+    rows: list[ListedTraining] = []
     for training in trainings:
         last = metrics.get(training.id, {})
         basics: dict[str, Any] = {
@@ -72,7 +72,7 @@ def rows_of(
             "score": last.get(HELD_OUT), "model": training.model, "engine": training.engine, "tag": training.tags,
             "note": training.note, "home": training.home,
         }  # fmt: skip
-        rows.append(TrainingRow(training, {**last, **settings_of(training), **basics}))
+        rows.append(ListedTraining(training, {**last, **settings_of(training), **basics}))
     return rows
 
 
@@ -84,7 +84,7 @@ def member_of(training: RecordedTraining) -> Member:
     return Member(training.id, training.begun_at, formats.shortened(formats.printable(why), 120) if is_short else "")
 
 
-def series_of(rows: Sequence[TrainingRow]) -> list[Series]:
+def series_of(rows: Sequence[ListedTraining]) -> list[Series]:
     """Return one series for each training, with labels that tell them apart."""
     titles = [formats.printable(row.title) for row in rows]
     labels = [
@@ -97,9 +97,9 @@ def series_of(rows: Sequence[TrainingRow]) -> list[Series]:
     ]
 
 
-def group_rows(rows: Sequence[TrainingRow], names: Sequence[str]) -> dict[str, list[TrainingRow]]:
+def group_rows(rows: Sequence[ListedTraining], names: Sequence[str]) -> dict[str, list[ListedTraining]]:
     """Return the rows by the values that they have under these names, in the order in which the values occur."""
-    groups: dict[str, list[TrainingRow]] = {}
+    groups: dict[str, list[ListedTraining]] = {}
     for row in rows:
         label = ", ".join(f"{name}={_level(row.values.get(name))}" for name in names)
         groups.setdefault(formats.printable(label), []).append(row)
@@ -112,7 +112,7 @@ def _level(value: Any) -> str:
     return formats.MISSING if value is None else formats.shortened(formats.setting(value), 60)
 
 
-def varied_settings(rows: Sequence[TrainingRow]) -> list[str]:
+def varied_settings(rows: Sequence[ListedTraining]) -> list[str]:
     """Return the settings that do not have the same value in all rows, sorted."""
     settings = [settings_of(row.training) for row in rows]
     names = sorted({name for each in settings for name in each})

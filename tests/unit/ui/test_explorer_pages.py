@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from explorer_study import HOSTILE, create_database
+from explorer_study import ARMS, HOSTILE, create_database
 from explorer_words import words
 from streamlit.testing.v1 import AppTest
 
@@ -17,7 +17,7 @@ from experiments_db import ExperimentStore, StudyStatus, lease_name, open_store
 
 OpenPage = Callable[..., AppTest]
 
-PAGES = ("studies", "study", "runs", "run", "compare")
+PAGES = ("home", "studies", "study", "runs", "run", "compare")
 # Each section with something that only it shows.
 STUDY_SECTIONS = {
     "Results": "Scored by the evaluator",
@@ -148,12 +148,29 @@ def test_studies_page_lists_and_filters(open_page: OpenPage, filled: Path) -> No
     assert "No study matches." in words(page)
 
 
-def test_runs_page_filters_by_status(open_page: OpenPage, filled: Path) -> None:
+def test_runs_page_filters_by_an_expression(open_page: OpenPage, filled: Path) -> None:
     page = open_page("runs", filled, study=study_ids(filled)[0])
     assert len(page.dataframe[0].value) == 10
-    page.multiselect(key="statuses").select("failed").run()
+    page.text_input(key="filter").set_value("status=failed").run()
     assert not page.exception
     assert len(page.dataframe[0].value) == 1 and "1 of 10 runs" in words(page)
+    page.text_input(key="filter").set_value("lr>=0.001 final>0").run()
+    assert not page.exception and set(page.dataframe[0].value["factor.lr"]) <= {"0.001", "0.01", 0.001, 0.01}
+    page.text_input(key="filter").set_value("speed>1").run()
+    assert not page.exception and "no column" in page.warning[0].value
+
+
+def test_runs_are_grouped_with_the_mean_of_their_scores(open_page: OpenPage, filled: Path) -> None:
+    page = open_page("runs", filled, study=study_ids(filled)[0], group="lr")
+    table = page.dataframe[0].value
+    assert not page.exception and len(table) == len(ARMS) and sum(table["Runs"]) == 10
+    assert {"Final (validation)", "Final (validation) ±"} <= set(table.columns)
+
+
+def test_the_last_value_of_a_metric_becomes_a_column_of_the_runs(open_page: OpenPage, filled: Path) -> None:
+    page = open_page("runs", filled, study=study_ids(filled)[0])
+    page.multiselect(key="metrics").set_value(["actor/entropy"]).run()
+    assert not page.exception and page.dataframe[0].value["actor/entropy"].notna().any()
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -30,6 +30,7 @@ SECTIONS = {
     "Held-out scores": "46 / 50",
     "Trained episodes": "kept as: best",
     "Settings": "batch_size",
+    "Artifacts": "save_freq",
     "Machine": "machine since the training began",
     "Events": "batch.trained",
 }
@@ -165,3 +166,57 @@ def test_a_database_that_cannot_be_written_costs_the_labels_and_not_the_page(
     monkeypatch.setattr("experiments_db.ExperimentStore.label_training", refuse)
     page.button(key="save labels").click().run()
     assert not page.exception and "cannot be written" in words(page)
+
+
+def test_a_filter_that_cannot_be_read_is_explained(open_page: OpenPage, trainings) -> None:
+    path, _ = trainings
+    page = open_page("trainings", path, filter="lrr>3")
+    assert not page.exception and "no column" in page.warning[0].value
+
+
+def test_trainings_are_grouped_by_a_setting_and_drawn_as_means(open_page: OpenPage, trainings) -> None:
+    path, _ = trainings
+    page = open_page("trainings", path, group="batch_size")
+    table = page.dataframe[0].value
+    assert not page.exception and list(table["Group"]) == ["batch_size=8"] and list(table["Trainings"]) == [3]
+    assert "confidence interval" in words(page)
+
+
+def test_trainings_are_sorted_by_a_value_and_those_without_it_come_last(open_page: OpenPage, trainings) -> None:
+    path, ids = trainings
+    with open_store(path) as store:
+        point = TrainingPoint(ids["full"], "critic/score/mean", 4, 0.9, 9.0)
+        store.add_to_training(ids["full"], TrainingNews(points=(point,)))
+    page = open_page("trainings", path, sort="reward")
+    assert list(page.dataframe[0].value["Reward"].fillna(-1)) == [0.9, 0.5, -1.0]
+
+
+@pytest.mark.parametrize("aspect", ["Settings", "Parallel coordinates", "Effects of settings"])
+def test_trainings_are_compared(open_page: OpenPage, trainings, aspect: str) -> None:
+    path, _ = trainings
+    with open_store(path) as store:
+        for number, lr in enumerate((1e-3, 3e-3)):
+            found = store.record_training(
+                f"other-{number}", project="p", experiment=f"lr {lr}", model="nano", engine="local",
+                settings={"lr": lr, HOSTILE: [1]}, changes={}, home="h", launch_key=None, status="COMPLETE",
+                reason=None, step=3, begun_at=9.0,
+            )  # fmt: skip
+            point = TrainingPoint(found.id, "eval/mean", 3, 0.5 + number / 4, 9.0)
+            store.add_to_training(found.id, TrainingNews(points=(point,)))
+    page = open_page("trainings", path, aspect=aspect, filter="lr>0")
+    assert not page.exception and "2 of 5 trainings" in words(page)
+    assert not page.error and not page.warning
+
+
+def test_home_shows_what_runs_and_what_ended(open_page: OpenPage, trainings) -> None:
+    path, ids = trainings
+    with open_store(path) as store:
+        found = store.get_training(ids["full"])
+        store.record_training(
+            found.key, project="p", experiment="full", model="nano", engine="local", settings={}, changes={}, home="h",
+            launch_key=None, status="COMPLETE", reason=None, step=3, begun_at=1.0,
+        )  # fmt: skip
+    page = open_page("home", path)
+    shown = words(page)
+    assert not page.exception and not page.error
+    assert "rolling" in shown and "complete" in shown and "Nothing is running" not in shown

@@ -143,7 +143,7 @@ def test_a_closed_part_shows_whatever_is_in_a_database(
     assert tab.page.locator('[data-testid="stAlertContentError"]').count() == 0
 
 
-@pytest.mark.parametrize("address", PAGES)
+@pytest.mark.parametrize("address", [*PAGES[:3], *(pytest.param(each, marks=pytest.mark.slow) for each in PAGES[3:])])
 @pytest.mark.parametrize("kind", UNREADABLE)
 def test_a_page_says_what_is_wrong_with_a_database(
     tab: Tab, databases: dict[str, Path], kind: str, address: str

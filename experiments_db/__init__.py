@@ -81,6 +81,7 @@ from experiments_db.records import (
     Verdict,
     hash_json,
 )
+from experiments_db.run_log import FILE_LOGGED, RunLog, record_run
 from experiments_db.searches.records import EpisodeFilter, EpisodeOrder, RecordedServer
 from experiments_db.study_work import StudyWork, find_work, judge_work, lease_name
 from experiments_db.trainings import (
@@ -100,6 +101,7 @@ if TYPE_CHECKING:
     from experiments_db.store import ExperimentStore, open_store
 
 __all__ = [
+    "FILE_LOGGED",
     "LONGEST_NOTE",
     "MOST_TAGS",
     "RUN_MOVES",
@@ -148,6 +150,7 @@ __all__ = [
     "Review",
     "Run",
     "RunChanges",
+    "RunLog",
     "RunMean",
     "RunOrder",
     "RunStatus",
@@ -187,6 +190,7 @@ __all__ = [
     "number_as_text",
     "open_store",
     "read_search_arms",
+    "record_run",
 ]
 
 _OF_STORE = frozenset({"ExperimentStore", "open_store"})

@@ -23,6 +23,9 @@ LOG_FACTOR = 9
 """Numbers that span more than this are drawn on a logarithmic scale."""
 
 SCORE_FORMAT = ".3f"
+SCORE_COLORS = ["#6f7ae0", "#2f9e8f", "#d9971f"]
+"""From the lowest score to the highest, told apart on a light and on a dark page."""
+
 
 Chart = alt.LayerChart | alt.FacetChart
 """What Altair says of layers."""
@@ -152,7 +155,7 @@ def parallel(frame: pd.DataFrame, *, columns: Sequence[str], score: str) -> Char
             detail="item:N",
             color=alt.Color(
                 "score:Q",
-                scale=alt.Scale(scheme="viridis"),
+                scale=alt.Scale(range=SCORE_COLORS),
                 legend=alt.Legend(title=formats.tip(score), orient="right"),
             ),
             tooltip=[

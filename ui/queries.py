@@ -17,6 +17,7 @@ import pandas as pd
 import streamlit as st
 
 from experiments_db import (
+    FILE_LOGGED,
     Artifact,
     EpisodeFilter,
     EpisodeSample,
@@ -386,6 +387,10 @@ def list_servers(store: ExperimentStore) -> list[RecordedServer]:
 
 
 @_kept
-def list_saved_checkpoints(store: ExperimentStore, training_id: str) -> list[ServerEvent]:
-    """Return the events of the newest checkpoints of a training, the newest first."""
-    return store.list_server_events(training_id, kind="checkpoint.saved", limit=PAGE)
+def list_saved_files(store: ExperimentStore, training_id: str) -> list[ServerEvent]:
+    """Return the events of the newest checkpoints and files of a training, the newest of each first."""
+    return [
+        event
+        for kind in ("checkpoint.saved", FILE_LOGGED)
+        for event in store.list_server_events(training_id, kind=kind, limit=PAGE)
+    ]

@@ -6,6 +6,7 @@ The blocks of docs/tutorials are run by test_tutorials.py.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import signal
@@ -28,6 +29,7 @@ from simulated_study import Simulation
 
 import researcher.cli
 import swarm.cli
+from experiments_db import FILE_LOGGED, open_store
 from researcher.study.settings import read_settings
 from researcher.study.settings_check import check_study
 from researcher.study.topic import complete_from_topic
@@ -191,7 +193,8 @@ AGENTS = [
     "own-agent.md: from pydantic_ai import Agent",
     "own-agent.md: import httpx",
 ]
-RUN_BELOW = {SNIPPET, START, SQL, TEAM, LOOP, *AGENTS}
+RECORDED = "operations.md: from pathlib import Path"
+RUN_BELOW = {SNIPPET, START, SQL, TEAM, LOOP, RECORDED, *AGENTS}
 
 
 def test_every_block_is_run_or_listed_with_a_reason() -> None:
@@ -247,6 +250,18 @@ def test_the_program_of_the_readme_trains(start_server: Any, tmp_path: Path) -> 
     assert len(run_snippet(url, tmp_path, *sizes, ("range(1000)", "range(200)"))) == 2
     with SwarmClient(url) as client:
         assert (client.status().state, client.status().weight_version) == ("COMPLETE", 2)
+
+
+def test_the_program_that_records_itself_is_on_record(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", blocks()[RECORDED].text], cwd=tmp_path, capture_output=True, text=True, timeout=120,
+        check=False, env={**os.environ, "SWARM_RESEARCH_DB": "research.db"},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    with open_store(tmp_path / "research.db", read_only=True) as store:
+        (found,) = store.list_trainings()
+        assert (found.status, found.step) == ("COMPLETE", 20)
+        assert len(store.list_server_events(found.id, kind=FILE_LOGGED)) == 1
 
 
 @pytest.mark.parametrize("agent", AGENTS)

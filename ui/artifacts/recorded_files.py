@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from experiments_db import Artifact, JsonObject, RecordedTraining, Run, ServerEvent
+from experiments_db import FILE_LOGGED, Artifact, JsonObject, RecordedTraining, Run, ServerEvent
 from ui import study_files
 
 CHECKPOINT, ADAPTER = "checkpoint", "adapter"
@@ -79,13 +79,18 @@ def files_of_run(home: Path | None, run: Run, artifacts: Iterable[Artifact]) -> 
 def files_of_training(
     home: Path | None, training: RecordedTraining, events: Iterable[ServerEvent]
 ) -> list[RecordedFile]:
-    """Return the checkpoints that a training has kept, the newest first. Copies for crash recovery are left out."""
+    """Return the checkpoints that a training has kept and the files that were logged, the newest first.
+
+    Copies for crash recovery are left out.
+    """
     found: dict[str, RecordedFile] = {}
     for event in events:
         path, step = event.detail.get("path"), event.detail.get("step")
         if event.kind == "checkpoint.saved" and event.detail.get("kept") and isinstance(path, str) and path:
             step = step if isinstance(step, int) else None
             found.setdefault(path, _checkpoint(home, path, step, training.settings, event.recorded_at))
+        if event.kind == FILE_LOGGED and isinstance(path, str) and path:
+            found[path] = _logged_file(home, path, step if isinstance(step, int) else None, event)
     return sorted(found.values(), key=lambda item: -(item.step or 0))
 
 
@@ -146,6 +151,15 @@ def _checkpoint(
     return RecordedFile(kind, path, presence, None, recorded_at, step, job)
 
 
+def _logged_file(home: Path | None, path: str, step: int | None, event: ServerEvent) -> RecordedFile:
+    kind = str(event.detail.get("media_type") or "file")
+    found = locate_file(home, path)
+    if found is not None:
+        return RecordedFile(kind, str(found), Presence.HERE, found.stat().st_size, event.recorded_at, step)
+    presence = Presence.GONE if _is_below(home, path) else Presence.ELSEWHERE
+    return RecordedFile(kind, path, presence, None, event.recorded_at, step)
+
+
 def _file_of_study(home: Path | None, study_id: str, item: Artifact) -> RecordedFile:
     found = None if home is None else study_files.locate(home, study_id, item.path)
     presence = Presence.HERE if found else Presence.ELSEWHERE if home is None else Presence.GONE
@@ -154,11 +168,22 @@ def _file_of_study(home: Path | None, study_id: str, item: Artifact) -> Recorded
 
 def locate_folder(home: Path | None, stored: str) -> Path | None:
     """Return the folder that `stored` names, if it lies below the folder of the database, links followed."""
+    found = _locate(home, stored)
+    return found if found is not None and found.is_dir() else None
+
+
+def locate_file(home: Path | None, stored: str) -> Path | None:
+    """Return the plain file that `stored` names, if it lies below the folder of the database, links followed."""
+    found = _locate(home, stored)
+    return found if found is not None and found.is_file() else None
+
+
+def _locate(home: Path | None, stored: str) -> Path | None:
     if home is None:
         return None
     try:
         found = Path(stored).resolve() if _is_below(home, stored) else None
-        return found if found and found.is_relative_to(home.resolve()) and found.is_dir() else None
+        return found if found and found.is_relative_to(home.resolve()) and found.exists() else None
     except (OSError, ValueError, RuntimeError):
         # The text is no valid path: it has a null byte, a name too long or a loop of links.
         return None

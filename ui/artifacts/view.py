@@ -13,6 +13,7 @@ import streamlit as st
 
 from experiments_db import RecordedTraining, Run
 from ui import elements, formats, queries
+from ui.artifacts.media import show_media
 from ui.artifacts.recorded_files import Presence, RecordedFile, commands_of, files_of_run, files_of_training
 
 FILE = "file"
@@ -28,7 +29,7 @@ def show_files_of_run(run: Run) -> None:
 def show_files_of_training(training: RecordedTraining) -> None:
     """Show what a recorded training has kept."""
     database = elements.database()
-    events = queries.list_saved_checkpoints(database, training.id)
+    events = queries.list_saved_files(database, training.id)
     files = files_of_training(queries.home_of(database), training, events)
     if files:
         show_files(files)
@@ -81,6 +82,8 @@ def _show_file(file: RecordedFile) -> None:
         how = "The study removed it, because nothing needs it." if file.presence is Presence.REMOVED else ""
         st.warning(f"It is no longer there. {how}", icon=":material/folder_off:")
         return
+    if file.presence is Presence.HERE:
+        show_media(file)
     if file.presence is Presence.ELSEWHERE:
         st.caption("It was recorded outside of the database's folder, where this page does not look.")
     commands = commands_of(file)

@@ -1,0 +1,147 @@
+"""Records a run of any program: its settings, curves and files, beside the trainings of servers.
+
+Place in the flow: a program that trains or measures by itself calls `record_run`, and the explorer shows it among the
+trainings. It writes what a server's recorder writes. It knows nothing of servers and studies.
+"""
+
+from __future__ import annotations
+
+import math
+import mimetypes
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from experiments_db.errors import InvalidRecord, StoreUnavailable
+from experiments_db.records import JsonObject
+from experiments_db.store import ExperimentStore, open_store
+from experiments_db.trainings import RecordedTraining, ServerEvent, TrainingNews, TrainingPoint
+
+FILE_LOGGED = "file.logged"
+"""The kind of the event of a file."""
+
+FOLDER = "files"
+"""The folder of logged files, beside the database."""
+
+
+class RunLog:
+    """The record of one run while it goes on. `record_run` makes it. `id` is that of its page in the explorer."""
+
+    def __init__(self, store: ExperimentStore, state: RecordedTraining, folder: Path | None) -> None:
+        self._store = store
+        self._state = state
+        self._folder = folder
+        self._events = 0
+
+    @property
+    def id(self) -> str:
+        return self._state.id
+
+    @property
+    def step(self) -> int:
+        """The highest step that was logged."""
+        return self._state.step
+
+    def log(self, values: Mapping[str, float], *, step: int | None = None) -> None:
+        """Store the values of metrics at a step, by default the one after the last.
+
+        A name that the explorer knows, such as `eval/mean` for a held-out score, is shown under that meaning. A value
+        that is not finite is stored as missing. Raises InvalidRecord for a step below 0 or a value that is no number.
+        """
+        at = self.step + 1 if step is None else step
+        wrong = [name for name, value in values.items() if isinstance(value, bool) or not _is_number(value)]
+        if at < 0 or wrong:
+            raise InvalidRecord(f"{wrong[0]!r} has a value that is no number" if wrong else f"there is no step {at}")
+        now = time.time()
+        points = tuple(
+            TrainingPoint(self.id, name, at, float(value) if math.isfinite(value) else None, now)
+            for name, value in values.items()
+        )
+        self._store.add_to_training(self.id, TrainingNews(points=points))
+        self._state = _write(self._store, self._state, step=max(self.step, at))
+
+    def log_file(self, path: str | Path, *, step: int | None = None) -> Path:
+        """Copy a file beside the database, list it with the run, and return the copy.
+
+        The explorer shows images (PNG, JPEG, GIF, WebP), audio, video, and tables as CSV or Parquet. Raises
+        InvalidRecord if the database is not a file or the path is no plain file, StoreUnavailable if copying fails.
+        """
+        source = Path(path)
+        if self._folder is None:
+            raise InvalidRecord("files are kept beside a database file, and this database is a server's")
+        if not source.is_file():
+            raise InvalidRecord(f"{source} is no file")
+        self._events += 1
+        target = self._folder / f"{self._events:04d}" / source.name
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target)
+        except OSError as error:
+            raise StoreUnavailable(f"cannot copy {source} to {target}: {error.strerror or error}") from error
+        media = mimetypes.guess_type(source.name)[0] or "application/octet-stream"
+        detail: JsonObject = {"path": str(target), "step": self.step if step is None else step, "media_type": media}
+        event = ServerEvent(self.id, self._events, FILE_LOGGED, detail, time.time())
+        self._store.add_to_training(self.id, TrainingNews(events=(event,)))
+        return target
+
+
+@contextmanager
+def record_run(
+    name: str,
+    settings: JsonObject | None = None,
+    *,
+    project: str = "runs",
+    model: str = "",
+    tags: Sequence[str] = (),
+    note: str = "",
+    database: str | Path | None = None,
+) -> Generator[RunLog]:
+    """Record what the block does as one run. It is complete at the end of the block, or failed with the error's text.
+
+    `database` is a path or a postgresql:// URL; by default SWARM_RESEARCH_DB, or research.db under SWARM_HOME (./runs).
+    A setting `total_steps` gives the explorer's progress bar its end. Raises StoreError.
+    """
+    location = str(database or os.environ.get("SWARM_RESEARCH_DB") or _usual_file())
+    if "://" not in location:
+        Path(location).parent.mkdir(parents=True, exist_ok=True)
+    with open_store(location) as store:
+        state = store.record_training(
+            f"run-{uuid.uuid4().hex}", project=project, experiment=name, model=model, engine="none",
+            settings=settings or {}, changes={}, home=str(Path.cwd()), launch_key=None, status="ROLLING", reason=None,
+            step=0, begun_at=time.time(),
+        )  # fmt: skip
+        if tags or note:
+            store.label_training(state.id, tags=tags, note=note)
+        run = RunLog(store, state, None if "://" in location else Path(location).absolute().parent / FOLDER / state.id)
+        try:
+            yield run
+        except BaseException as error:
+            _write(store, state, step=run.step, status="FAILED", reason=f"{type(error).__name__}: {error}"[:500])
+            raise
+        _write(store, state, step=run.step, status="COMPLETE")
+
+
+def _usual_file() -> Path:
+    return Path(os.environ.get("SWARM_HOME") or "runs") / "research.db"
+
+
+def _is_number(value: object) -> bool:
+    try:
+        float(value)  # pyright: ignore[reportArgumentType]
+    except (TypeError, ValueError):
+        return False
+    return not isinstance(value, str)
+
+
+def _write(
+    store: ExperimentStore, state: RecordedTraining, *, step: int, status: str | None = None, reason: str | None = None
+) -> RecordedTraining:
+    return store.record_training(
+        state.key, project=state.project, experiment=state.experiment, model=state.model, engine=state.engine,
+        settings=state.settings, changes=state.changes, home=state.home, launch_key=None,
+        status=status or state.status, reason=reason, step=step, begun_at=state.begun_at,
+    )  # fmt: skip

@@ -33,6 +33,7 @@ from experiments_db.exploration import (
     read_search_arms,
 )
 from experiments_db.numerals import number_as_text
+from experiments_db.recording.run_log import FILE_LOGGED, RunLog, record_run
 from experiments_db.records import (
     RUN_MOVES,
     Artifact,
@@ -81,7 +82,6 @@ from experiments_db.records import (
     Verdict,
     hash_json,
 )
-from experiments_db.run_log import FILE_LOGGED, RunLog, record_run
 from experiments_db.searches.records import EpisodeFilter, EpisodeOrder, RecordedServer
 from experiments_db.study_work import StudyWork, find_work, judge_work, lease_name
 from experiments_db.trainings import (

@@ -108,7 +108,7 @@ def effects(frame: pd.DataFrame, *, factor: str, order: Sequence[str]) -> Chart:
     factor = formats.tip(factor)
     is_scaled = len(order) > MOST_LEVELS and bool(frame["number"].notna().all())
     if is_scaled:
-        levels = alt.X("number:Q", title=factor, scale=_number_scale(frame["number"]))
+        levels = alt.X("number:Q", title=factor, scale=_number_scale(frame["number"].tolist()))
     else:
         levels = alt.X("level:N", sort=list(order), title=factor, axis=alt.Axis(labelAngle=0, labelLimit=140))
     scale = alt.Scale(zero=False, nice=True, padding=12)
@@ -137,7 +137,7 @@ def parallel(frame: pd.DataFrame, *, columns: Sequence[str], score: str) -> Char
     positions: list[dict[str, object]] = []
     ticks: list[dict[str, object]] = []
     for column in columns:
-        places, marks = _positions(frame[column], is_score=column == score)
+        places, marks = _positions(frame[column].tolist(), is_score=column == score)
         ticks += [{"column": column, "position": place, "text": text} for place, text in marks]
         for item, value, place, rank in zip(frame["item"], frame[column], places, frame[score], strict=True):
             if place is not None:
@@ -174,7 +174,7 @@ def parallel(frame: pd.DataFrame, *, columns: Sequence[str], score: str) -> Char
     return _framed(alt.layer(lines, labels), height=PARALLEL_HEIGHT)
 
 
-def _positions(values: pd.Series, *, is_score: bool) -> tuple[list[float | None], list[tuple[float, str]]]:
+def _positions(values: Sequence[Any], *, is_score: bool) -> tuple[list[float | None], list[tuple[float, str]]]:
     """Return the place of each value on its axis, from 0 to 1, and the marks of the axis. A missing value has none."""
     known = [value for value in values if not _is_missing(value)]
     if known and all(isinstance(value, int | float) and not isinstance(value, bool) for value in known):
@@ -204,8 +204,8 @@ def _scaling(low: float, high: float, *, is_log: bool) -> Callable[[float], floa
     return lambda value: (value - low) / (high - low)
 
 
-def _number_scale(numbers: pd.Series) -> alt.Scale:
-    is_log = _is_log(float(numbers.min()), float(numbers.max()))
+def _number_scale(numbers: Sequence[float]) -> alt.Scale:
+    is_log = _is_log(min(numbers), max(numbers))
     return alt.Scale(type="log") if is_log else alt.Scale(zero=False, nice=True)
 
 

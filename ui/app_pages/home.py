@@ -10,7 +10,7 @@ import pandas as pd
 import streamlit as st
 
 from experiments_db import RecordedTraining, RunStatus, Study, StudyStatus
-from ui import elements, formats, live, queries
+from ui import charts, elements, formats, live, queries
 from ui.study_parts import progress_view
 from ui.tables.training_rows import HELD_OUT, OVER, REWARD, name_of
 
@@ -88,7 +88,7 @@ def show_running(trainings: Sequence[RecordedTraining], studies: Sequence[Study]
             show_study(study)
         for training in trainings[:MOST_CARDS]:
             score = scores.get(training.id, {}).get(HELD_OUT)
-            show_training(training, points[points["run_id"] == training.id], score)
+            show_training(training, charts.only(points, "run_id", training.id), score)
     hidden = len(studies[MOST_CARDS:]) + len(trainings[MOST_CARDS:])
     if hidden:
         st.caption(f"{hidden} more are listed under Studies and Trainings.")

@@ -106,9 +106,11 @@ def filter_runs(frame: pd.DataFrame) -> pd.DataFrame | None:
         return None
     if not wanted.conditions:
         return frame
-    named = frame[list(columns.values())].set_axis(list(columns), axis="columns").astype(object)
-    rows = named.where(named.notna(), None).to_dict("records")
-    return frame[[wanted.keeps(row) for row in rows]].reset_index(drop=True)
+    values = zip(*(frame[column].tolist() for column in columns.values()), strict=True)
+    rows = (
+        {name: None if is_missing(value) else value for name, value in zip(columns, row, strict=True)} for row in values
+    )
+    return pd.DataFrame(frame[[wanted.keeps(row) for row in rows]]).reset_index(drop=True)
 
 
 def columns_by_name(frame: pd.DataFrame) -> dict[str, str]:

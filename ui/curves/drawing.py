@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from math import ceil
 
 import altair as alt
+import numpy as np
 import pandas as pd
 
 from ui import formats
+from ui.curves.series import numbers_of
 
 HEIGHT = 270
 LEGEND_ROW_HEIGHT = 20
@@ -44,13 +46,13 @@ class Frame:
     is_whole: bool = False
 
 
-def draw(drawn: pd.DataFrame, ends: pd.DataFrame, *, title: str, frame: Frame) -> alt.LayerChart:
+def draw(drawn: pd.DataFrame, ends: pd.DataFrame, *, title: str, frame: Frame) -> alt.LayerChart | alt.FacetChart:
     """Draw one metric.
 
     `drawn` is as `combine` returns it and `ends` as `early_ends` does.
     """
     if frame.is_log:
-        drawn, ends = drawn[drawn["value"] > 0], ends[ends["value"] > 0]
+        drawn, ends = pd.DataFrame(drawn[drawn["value"] > 0]), pd.DataFrame(ends[ends["value"] > 0])
     drawn = drawn.assign(key=[f"s{frame.order.index(label)}" for label in drawn["series"]])
     base = alt.Chart(drawn).encode(
         x=alt.X("x:Q", title=frame.title, scale=alt.Scale(domain=list(frame.domain), nice=False), axis=_x_axis(frame)),
@@ -59,11 +61,12 @@ def draw(drawn: pd.DataFrame, ends: pd.DataFrame, *, title: str, frame: Frame) -
     )
     value = alt.Y("value:Q", scale=_value_scale(drawn, frame), title=None, axis=alt.Axis(format=".4~g", tickCount=5))
     layers: list[alt.Chart] = []
-    if drawn["low"].notna().any():
+    if np.isfinite(numbers_of(drawn, "low")).any():
         area = base.mark_area(opacity=0.16, clip=True, strokeWidth=0)
         low = alt.Y("low:Q", scale=_value_scale(drawn, frame), title=None)
         layers.append(area.encode(y=low, y2="high:Q", strokeDash=alt.Undefined))
-    if (drawn["raw"].notna() & (drawn["raw"] != drawn["value"])).any():
+    unsmoothed = numbers_of(drawn, "raw")
+    if (np.isfinite(unsmoothed) & (unsmoothed != numbers_of(drawn, "value"))).any():
         raw = alt.Y("raw:Q", scale=_value_scale(drawn, frame), title=None)
         layers.append(base.mark_line(strokeWidth=1, opacity=0.3, clip=True).encode(y=raw))
     layers.append(base.mark_line(strokeWidth=2.2, clip=True).encode(y=value))
@@ -121,9 +124,8 @@ def _ends(ends: pd.DataFrame, value: alt.Y, frame: Frame) -> alt.Chart:
 
 def _value_scale(drawn: pd.DataFrame, frame: Frame) -> alt.Scale:
     """Return the scale of the values. An interval that is wider than all the lines is cut off, not the lines."""
-    values = pd.concat([drawn["value"], drawn["raw"]]).dropna()
-    if frame.is_log:
-        values = values[values > 0]
+    values = np.concatenate([numbers_of(drawn, "value"), numbers_of(drawn, "raw")])
+    values = values[np.isfinite(values) & (values > (0 if frame.is_log else -np.inf))]
     low, high = float(values.min()), float(values.max())
     if low == high:
         low, high = (low / 2, high * 2) if frame.is_log else (low - abs(low) / 10 - 1e-9, high + abs(high) / 10 + 1e-9)

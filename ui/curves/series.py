@@ -13,11 +13,15 @@ from enum import StrEnum
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from scipy import special
 
 CONFIDENCE = 0.95
 MOST_GRID_POINTS = 400
 """Of a mean over runs whose points lie at different x values."""
+
+
+Numbers = NDArray[np.float64]
 
 
 class Axis(StrEnum):
@@ -58,31 +62,49 @@ def place(points: pd.DataFrame, axis: Axis, series: Sequence[Series], counts: pd
     count, from the first step on; it is not used for steps and time.
     """
     labels = {member.id: each.label for each in series for member in each.members}
-    placed = points.assign(series=points["run_id"].map(labels))
+    run_ids: list[str] = points["run_id"].tolist()
+    placed = points.assign(series=[labels[run_id] for run_id in run_ids])
     if axis is Axis.STEPS:
         return placed.assign(x=placed["step"].astype(float))
     if axis is Axis.TIME:
         began = {member.id: member.began for each in series for member in each.members}
-        return placed.assign(x=(placed["recorded_at"] - placed["run_id"].map(began)).clip(lower=0.0))
-    x = pd.Series(np.nan, index=placed.index)
-    for run_id, rows in placed.groupby("run_id"):
-        counted = counts[(counts["run_id"] == run_id) & (counts["name"] == COUNTED[axis])].sort_values("step")
-        if counted.empty:
-            continue
-        last = (counted["step"] + counted["steps"] - 1).to_numpy(dtype=float)
-        total = (counted["value"].fillna(0.0) * counted["steps"]).cumsum().to_numpy()
-        # Before the first step nothing was counted.
-        steps, totals = np.insert(last, 0, float(counted["step"].iloc[0]) - 1), np.insert(total, 0, 0.0)
-        x[rows.index] = np.interp((rows["step"] + rows["steps"] - 1).to_numpy(dtype=float), steps, totals)
+        elapsed = numbers_of(placed, "recorded_at") - np.array([began[run_id] for run_id in run_ids])
+        return placed.assign(x=np.maximum(elapsed, 0.0))
+    x = np.full(len(placed), np.nan)
+    ends = _last_steps(placed)
+    for run_id in dict.fromkeys(run_ids):
+        counted = pd.DataFrame(counts[(counts["run_id"] == run_id) & (counts["name"] == COUNTED[axis])])
+        if not counted.empty:
+            rows = np.array([each == run_id for each in run_ids])
+            x[rows] = _count_up_to(ends[rows], counted.sort_values(by="step"))
     return placed.assign(x=x).dropna(subset=["x"])
+
+
+def _count_up_to(steps: Numbers, counted: pd.DataFrame) -> Numbers:
+    """Return the sum of a count up to each of these steps. `counted` has its points by step."""
+    last = _last_steps(counted)
+    totals = np.cumsum(np.nan_to_num(numbers_of(counted, "value")) * numbers_of(counted, "steps"))
+    # Before the first step nothing was counted.
+    first = numbers_of(counted, "step")[0] - 1
+    return np.interp(steps, np.insert(last, 0, first), np.insert(totals, 0, 0.0))
+
+
+def _last_steps(points: pd.DataFrame) -> Numbers:
+    return numbers_of(points, "step") + numbers_of(points, "steps") - 1
+
+
+def numbers_of(frame: pd.DataFrame, column: str) -> Numbers:
+    """Return a column as numbers, with NaN for what is missing."""
+    return frame[column].to_numpy(dtype=float)
 
 
 def steps_between(placed: pd.DataFrame, low: float, high: float) -> tuple[int, int]:
     """Return the first and the last step whose x lies between these two; the nearest step if there is none."""
-    inside = placed[(placed["x"] >= low) & (placed["x"] <= high)]
-    if inside.empty:
-        inside = placed.loc[[(placed["x"] - low).abs().idxmin()]]
-    return int(inside["step"].min()), int((inside["step"] + inside["steps"] - 1).max())
+    x, first, last = numbers_of(placed, "x"), numbers_of(placed, "step"), _last_steps(placed)
+    inside = (x >= low) & (x <= high)
+    if not inside.any():
+        inside = np.arange(len(x)) == np.argmin(np.abs(x - low))
+    return int(first[inside].min()), int(last[inside].max())
 
 
 def combine(placed: pd.DataFrame, series: Sequence[Series], weight: float) -> pd.DataFrame:
@@ -94,7 +116,7 @@ def combine(placed: pd.DataFrame, series: Sequence[Series], weight: float) -> pd
     frames: list[pd.DataFrame] = []
     for each in series:
         rows = placed[placed["series"] == each.label]
-        curves = [_smooth(run.sort_values("x"), weight) for _, run in rows.groupby("run_id")]
+        curves = [_smooth(pd.DataFrame(run).sort_values(by="x"), weight) for _, run in rows.groupby("run_id")]
         if len(each.members) == 1:
             frames += [curve.assign(low=np.nan, high=np.nan, runs=1) for curve in curves]
         elif curves:
@@ -102,7 +124,7 @@ def combine(placed: pd.DataFrame, series: Sequence[Series], weight: float) -> pd
         if frames and curves:
             frames[-1] = frames[-1].assign(series=each.label)
     columns = ["series", "x", "value", "raw", "low", "high", "runs"]
-    filled = [frame[columns] for frame in frames if not frame.empty]
+    filled = [pd.DataFrame(frame[columns]) for frame in frames if not frame.empty]
     return pd.concat(filled, ignore_index=True) if filled else pd.DataFrame(columns=columns)
 
 
@@ -144,13 +166,15 @@ def early_ends(drawn: pd.DataFrame, placed: pd.DataFrame, series: Sequence[Serie
     """Return where runs ended early: the columns series, x, value and why."""
     rows: list[dict[str, object]] = []
     for each in series:
-        line = drawn[(drawn["series"] == each.label) & drawn["value"].notna()]
+        line = pd.DataFrame(drawn[drawn["series"] == each.label]).dropna(subset=["value"])
+        x, values = numbers_of(line, "x"), numbers_of(line, "value")
         for member in each.members:
-            own = placed[placed["run_id"] == member.id]["x"]
-            if not member.ended_early or line.empty or own.empty:
-                continue
-            nearest = line.loc[(line["x"] - own.max()).abs().idxmin()]
-            rows.append({"series": each.label, "x": nearest["x"], "value": nearest["value"], "why": member.ended_early})
+            own = numbers_of(pd.DataFrame(placed[placed["run_id"] == member.id]), "x")
+            if member.ended_early and len(x) and len(own):
+                nearest = int(np.argmin(np.abs(x - own.max())))
+                rows.append(
+                    {"series": each.label, "x": x[nearest], "value": values[nearest], "why": member.ended_early}
+                )
     return pd.DataFrame(rows, columns=["series", "x", "value", "why"])
 
 

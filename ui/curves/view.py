@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import streamlit as st
 
 from ui import charts, elements, formats
 from ui.curves import drawing
-from ui.curves.series import COUNTED, Axis, Series, combine, early_ends, place, steps_between, time_unit
+from ui.curves.series import COUNTED, Axis, Series, combine, early_ends, numbers_of, place, steps_between, time_unit
 
 FIRST_METRICS = ("critic/score/mean", "eval/mean", "actor/entropy", "actor/grad_norm")
 """The curves that are shown before the user chooses."""
@@ -114,7 +115,7 @@ def _reason_for_nothing(choice: _Choice) -> str:
 
 
 def _show_charts(series: Sequence[Series], choice: _Choice, placed: pd.DataFrame) -> None:
-    low, high = choice.zoom or (float(placed["x"].min()), float(placed["x"].max()))
+    low, high = choice.zoom or (float(numbers_of(placed, "x").min()), float(numbers_of(placed, "x").max()))
     unit_name, unit = time_unit(high) if choice.axis is Axis.TIME else ("", 1.0)
     placed = placed.assign(x=placed["x"] / unit)
     frame = drawing.Frame(
@@ -136,7 +137,7 @@ def _show_charts(series: Sequence[Series], choice: _Choice, placed: pd.DataFrame
     with st.grid(2, min_column_width=420):
         for name in choice.metrics:
             with st.container(border=True, height="stretch"):
-                _show_chart(series, replace(choice, metrics=(name,)), placed[placed["name"] == name], frame, unit)
+                _show_chart(series, replace(choice, metrics=(name,)), charts.only(placed, "name", name), frame, unit)
     _explain(series, placed)
 
 
@@ -164,7 +165,7 @@ def _draw(
 ) -> dict[str, Any] | None:
     """Return the chart of one metric, drawn once for all browser tabs; None if there is no value to draw."""
     drawn = combine(points, series, weight)
-    if not (drawn["value"].dropna() > (0 if frame.is_log else -float("inf"))).any():
+    if not (numbers_of(drawn, "value") > (0 if frame.is_log else -np.inf)).any():
         return None
     return charts.to_spec(drawing.draw(drawn, early_ends(drawn, points, series), title=title, frame=frame))
 
@@ -180,6 +181,6 @@ def _explain(series: Sequence[Series], placed: pd.DataFrame) -> None:
         words.append("Line: mean of the runs. Band: 95 % confidence interval of the mean, where there are two or more.")
     if any(member.ended_early for each in series for member in each.members):
         words.append("Cross: ended early.")
-    if (span := int(placed["steps"].max())) > 1:
+    if (span := int(numbers_of(placed, "steps").max())) > 1:
         words.append(f"Each point is the mean of up to {span} steps.")
     st.caption(" ".join(words))

@@ -1,0 +1,1 @@
+"""Records of programs that run without a server."""

@@ -55,6 +55,7 @@ from experiments_db.frames import (
 from ui.contents import StudyContents
 from ui.reading.answers import KeptAnswers
 from ui.reading.study_reader import StudyReader
+from ui.tables.training_rows import BASICS, ListedTraining, rows_of, settings_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -278,6 +279,23 @@ def find_episode(store: ExperimentStore, run_id: str, episode_id: str) -> Episod
 def list_trainings(store: ExperimentStore) -> list[RecordedTraining]:
     """Return the newest trainings that servers recorded, the newest first."""
     return store.list_trainings(limit=MOST_TRAININGS)
+
+
+@_kept
+def training_columns(store: ExperimentStore) -> list[str]:
+    """Return the names of all values of the newest trainings: basics, then settings, then metrics."""
+    trainings = store.list_trainings(limit=MOST_TRAININGS)
+    settings = sorted({name for training in trainings for name in settings_of(training)})
+    metrics = store.training_metric_names([training.id for training in trainings])
+    return list(dict.fromkeys([*BASICS, *settings, *metrics]))
+
+
+@_kept
+def training_rows(store: ExperimentStore, names: tuple[str, ...]) -> list[ListedTraining]:
+    """Return the newest trainings as rows, with the last values of the metrics among these names."""
+    trainings = store.list_trainings(limit=MOST_TRAININGS)
+    ids = [training.id for training in trainings]
+    return rows_of(trainings, store.latest_training_metrics(ids, names))
 
 
 @_kept

@@ -17,14 +17,11 @@ from ui.curves.series import Series
 from ui.curves.view import show_curves
 from ui.tables.filters import HELP, UnreadableFilter, parse_filter
 from ui.tables.training_rows import (
-    BASICS,
     HELD_OUT,
     REWARD,
     ListedTraining,
     group_rows,
-    rows_of,
     series_of,
-    settings_of,
     varied_settings,
 )
 
@@ -40,11 +37,7 @@ CURVE = "Curve"
 
 def read_rows() -> list[ListedTraining] | None:
     """Show the filter, and return the rows that it keeps, in the chosen order; None if it cannot be read."""
-    trainings = queries.list_trainings(elements.database())
-    ids = tuple(training.id for training in trainings)
-    metrics = queries.training_metric_names(elements.database(), ids)
-    settings = sorted({name for training in trainings for name in settings_of(training)})
-    names = list(dict.fromkeys([*BASICS, *settings, *metrics]))
+    names = queries.training_columns(elements.database())
     left, right = st.columns([6, 1], vertical_alignment="bottom")
     with left:
         text = st.text_input(
@@ -62,11 +55,9 @@ def read_rows() -> list[ListedTraining] | None:
         return None
     asked = {REWARD, HELD_OUT, *wanted.names, *st.session_state["columns"], *st.session_state["group"]}
     asked.add(st.session_state["sort"])
-    last = queries.latest_training_metrics(
-        elements.database(), ids, tuple(sorted(asked & {REWARD, HELD_OUT, *metrics}))
-    )
-    rows = [row for row in rows_of(trainings, last) if wanted.keeps(row.values)]
-    show_counts(len(rows), len(trainings))
+    listed = queries.training_rows(elements.database(), tuple(sorted(asked & {REWARD, HELD_OUT, *names})))
+    rows = [row for row in listed if wanted.keeps(row.values)]
+    show_counts(len(rows), len(listed))
     return sort_rows(rows, st.session_state["sort"], is_descending=st.session_state["descending"])
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 import streamlit as st
 
@@ -27,21 +26,17 @@ def follow(show: Callable[..., object], *ids: str, token: Callable[[], object], 
     change with everything that `show` draws. With `is_on` False nothing is followed.
     """
     # The token comes first: a change while `show` reads then counts as one that is not drawn yet.
-    drawn = _ask(token) if is_on else None
+    drawn = (token(), time.monotonic()) if is_on else None
     st.fragment(show)(*ids)
-    if is_on:
-        st.fragment(_look, run_every=REFRESH)(token, drawn)
+    if drawn is not None:
+        st.fragment(_look, run_every=REFRESH)(token, *drawn)
 
 
-def _look(token: Callable[[], object], drawn: object) -> None:
+def _look(token: Callable[[], object], drawn: object, drawn_at: float) -> None:
     try:
-        present = _ask(token)
+        present = token()
     except StoreError:
         # Another process may have locked the database for a moment; the page goes on showing what it was.
         return
-    if present != drawn:
+    if present != drawn or time.monotonic() - drawn_at >= CLOCK_S:
         st.rerun()
-
-
-def _ask(token: Callable[[], object]) -> tuple[Any, int]:
-    return token(), int(time.time() // CLOCK_S)

@@ -106,7 +106,7 @@ def database() -> str:
 def show_missing_database(location: str) -> None:
     st.title("No studies yet", anchor=False)
     st.markdown(f"There is no database at {formats.name(location)}. Start a study to create it:")
-    st.code(EXAMPLE, language="bash")
+    st.code(EXAMPLE, language=None)
     st.caption(
         "To look at another one, set `SWARM_RESEARCH_DB` to its path, or add `?db=PATH` to the address of this page."
     )
@@ -173,7 +173,7 @@ def remember_study(study_id: str) -> None:
 
 def show_no_studies() -> None:
     st.info("The database holds no study yet. Start one:", icon=":material/science:")
-    st.code(EXAMPLE, language="bash")
+    st.code(EXAMPLE, language=None)
 
 
 def badge(status: StudyStatus | RunStatus | Verdict | Outcome) -> str:
@@ -200,7 +200,7 @@ def show_silence(contents: StudyContents) -> None:
         f"{formats.duration(time.time() - since)} ago. Go on with:",
         icon=":material/pause_circle:",
     )
-    st.code(queries.resume_command(database(), contents.study.id), language="bash")
+    st.code(queries.resume_command(database(), contents.study.id), language=None)
 
 
 def show_facts(*facts: str) -> None:

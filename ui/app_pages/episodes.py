@@ -315,7 +315,7 @@ st.title("Episodes", anchor=False)
 owner = choose_owner()
 if owner is None:
     st.info("No episode has been recorded here yet. A training records some of each step:", icon=":material/info:")
-    st.code("swarm train --env reverse", language="bash")
+    st.code("swarm train --env reverse", language=None)
 else:
     is_followed = is_unfinished(owner)
     live.follow(show_episodes, owner.kind, owner.id, token=partial(count_episodes, owner), is_on=is_followed)

@@ -141,9 +141,9 @@ def show_home() -> None:
 
 def show_beginning() -> None:
     st.info("Nothing is on record yet. A training appears here within seconds of its first step:")
-    st.code("swarm train --env reverse", language="bash")
+    st.code("swarm train --env reverse", language=None)
     st.markdown("A study trains, judges and reports by itself:")
-    st.code(elements.EXAMPLE, language="bash")
+    st.code(elements.EXAMPLE, language=None)
 
 
 def token() -> object:

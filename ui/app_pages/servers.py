@@ -78,7 +78,7 @@ def show_recorded() -> None:
         servers = queries.list_servers(elements.database())
         if not servers:
             st.info("No server has recorded anything here yet. Every server does, for example:", icon=":material/info:")
-            st.code("swarm train --env reverse", language="bash")
+            st.code("swarm train --env reverse", language=None)
             return
         elements.choose_row(
             table_of(servers), [id_of(server) for server in servers], param=SERVER, alt="Servers", column_config=COLUMNS
@@ -177,7 +177,7 @@ def show_shell_commands(address: str) -> None:
             "This server has no tokens: it obeys everybody on its machine, so this page only reads. In a shell there:"
         )
         lines = (f"export SWARM_URL={address}", "swarm job --set lr=3e-4", "swarm stop --engine-only")
-        st.code("\n".join(lines), language="bash")
+        st.code("\n".join(lines), language=None)
 
 
 st.title("Servers", anchor=False)

@@ -37,7 +37,9 @@ def show_head(training: RecordedTraining) -> None:
     facts = [f":{COLORS.get(training.status, 'blue')}-badge[{training.status.lower()}]"]
     if training.reason:
         facts.append(formats.plain(formats.shortened(training.reason, 300)))
-    facts += [f"on {formats.plain(training.model)}", f"begun {formats.moment(training.begun_at)}"]
+    if training.model:
+        facts.append(f"on {formats.plain(training.model)}")
+    facts.append(f"begun {formats.moment(training.begun_at)}")
     facts.append(formats.name(training.home))
     elements.show_facts(*facts)
 

@@ -307,4 +307,4 @@ if queries.list_trainings(elements.database()):
     live.follow(show_trainings, token=token)
 else:
     st.info("No server has recorded a training here yet. Every server does, for example:", icon=":material/info:")
-    st.code(EXAMPLE, language="bash")
+    st.code(EXAMPLE, language=None)

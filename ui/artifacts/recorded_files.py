@@ -103,9 +103,9 @@ def commands_of(file: RecordedFile) -> list[LoadingCommand]:
         return _commands_of_checkpoint(file, quoted, literal)
     if file.kind in ("log", "output"):
         return [LoadingCommand("Follow it", f"tail -n 100 -f {quoted}")]
-    if file.kind in ("report.html", "report.figure"):
+    if file.kind in ("report.html", "report.figure") or file.kind.startswith(("image/", "audio/", "video/")):
         return [LoadingCommand("Open it", f"python -m webbrowser {shlex.quote(Path(file.path).absolute().as_uri())}")]
-    if file.kind == "report.data":
+    if file.kind in ("report.data", "text/csv"):
         return [LoadingCommand("Read it in Python", f"import pandas as pd\n\ntable = pd.read_csv({literal})")]
     if file.kind == "job":
         return [LoadingCommand("Start a server with this job", f"swarm start --job {quoted}")]

@@ -587,7 +587,7 @@ class StudyRuns:
 
 @dataclass(frozen=True, slots=True)
 class RunChanges:
-    """What `Changes` holds of arms and runs, with the runs in short and all their mean scores."""
+    """The changes of a study's arms and runs, with the runs in short and all their mean scores."""
 
     revision: int
     experiments: tuple[Experiment, ...]

@@ -176,20 +176,20 @@ def parallel(frame: pd.DataFrame, *, columns: Sequence[str], score: str) -> Char
 
 def _positions(values: Sequence[Any], *, is_score: bool) -> tuple[list[float | None], list[tuple[float, str]]]:
     """Return the place of each value on its axis, from 0 to 1, and the marks of the axis. A missing value has none."""
-    known = [value for value in values if not _is_missing(value)]
+    known = [value for value in values if not formats.is_missing(value)]
     if known and all(isinstance(value, int | float) and not isinstance(value, bool) for value in known):
         low, high = float(min(known)), float(max(known))
         place = _scaling(low, high, is_log=_is_log(low, high) and not is_score)
         levels = sorted(set(map(float, known)))
         shown = levels if len(levels) <= MOST_LEVELS and not is_score else [low, high]
-        return [None if _is_missing(value) else place(float(value)) for value in values], [
+        return [None if formats.is_missing(value) else place(float(value)) for value in values], [
             (place(level), _text(level)) for level in shown
         ]
     names = sorted({_text(value) for value in known})
     step = 1 / max(1, len(names) - 1)
     place_of = {name: number * step if len(names) > 1 else 0.5 for number, name in enumerate(names)}
     marks = [(place, name) for name, place in place_of.items()][: MOST_LEVELS * 2]
-    return [None if _is_missing(value) else place_of[_text(value)] for value in values], marks
+    return [None if formats.is_missing(value) else place_of[_text(value)] for value in values], marks
 
 
 def _is_log(low: float, high: float) -> bool:
@@ -207,10 +207,6 @@ def _scaling(low: float, high: float, *, is_log: bool) -> Callable[[float], floa
 def _number_scale(numbers: Sequence[float]) -> alt.Scale:
     is_log = _is_log(min(numbers), max(numbers))
     return alt.Scale(type="log") if is_log else alt.Scale(zero=False, nice=True)
-
-
-def _is_missing(value: object) -> bool:
-    return value is None or (isinstance(value, float) and not math.isfinite(value))
 
 
 def _text(value: object) -> str:

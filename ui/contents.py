@@ -110,7 +110,7 @@ class StudyContents:
 
     @property
     def work(self) -> StudyWork:
-        """Whether a process works on the study, by now."""
+        """The work on the study: whether a process does any by now."""
         return judge_work(self.study, self.lease, time.time())
 
     @property
@@ -186,7 +186,7 @@ class StudyContents:
 
     @cached_property
     def runs_by_arm(self) -> Counter[str]:
-        """How many runs each arm has that verdicts rest on, by its id."""
+        """The number of runs that verdicts rest on, by the id of the arm."""
         return Counter(run.experiment_id for run in self.claiming)
 
     @cached_property
@@ -200,7 +200,7 @@ class StudyContents:
 
     @cached_property
     def summaries(self) -> Mapping[str, Mapping[str, Any]]:
-        """What the newest analysis says of each arm, by its name."""
+        """The summaries of the newest analysis, by the name of the arm."""
         return {str(item.get("arm")): item for item in self.analysis.get("arms", [])}
 
     @cached_property

@@ -23,6 +23,11 @@ _UNTIPPED = re.compile(r"[\\\"'`\u2028\u2029]")
 _BACKTICKS = re.compile(r"`+")
 
 
+def is_missing(value: object) -> bool:
+    """Return whether there is no value: None, or a number that is not finite."""
+    return value is None or (isinstance(value, float) and not math.isfinite(value))
+
+
 def score(value: float | None) -> str:
     """Return a score with three decimals, the precision of everything measured here."""
     return MISSING if value is None or not math.isfinite(value) else f"{value:.3f}"

@@ -53,7 +53,7 @@ class RunLog:
         that is not finite is stored as missing. Raises InvalidRecord for a step below 0 or a value that is no number.
         """
         at = self.step + 1 if step is None else step
-        wrong = [name for name, value in values.items() if isinstance(value, bool) or not _is_number(value)]
+        wrong = [name for name, value in values.items() if not _is_number(value)]
         if at < 0 or wrong:
             raise InvalidRecord(f"{wrong[0]!r} has a value that is no number" if wrong else f"there is no step {at}")
         now = time.time()
@@ -106,8 +106,12 @@ def record_run(
     A setting `total_steps` gives the explorer's progress bar its end. Raises StoreError.
     """
     location = str(database or os.environ.get("SWARM_RESEARCH_DB") or _usual_file())
-    if "://" not in location:
-        Path(location).parent.mkdir(parents=True, exist_ok=True)
+    beside = None if "://" in location else Path(location).expanduser().absolute().parent
+    if beside is not None:
+        try:
+            beside.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreUnavailable(f"cannot make {beside}: {error.strerror or error}") from error
     with open_store(location) as store:
         state = store.record_training(
             f"run-{uuid.uuid4().hex}", project=project, experiment=name, model=model, engine="none",
@@ -116,7 +120,7 @@ def record_run(
         )  # fmt: skip
         if tags or note:
             store.label_training(state.id, tags=tags, note=note)
-        run = RunLog(store, state, None if "://" in location else Path(location).absolute().parent / FOLDER / state.id)
+        run = RunLog(store, state, None if beside is None else beside / FOLDER / state.id)
         try:
             yield run
         except BaseException as error:
@@ -130,11 +134,14 @@ def _usual_file() -> Path:
 
 
 def _is_number(value: object) -> bool:
+    """Return whether a value is a number; one of numpy or a tensor with one element is."""
+    if isinstance(value, bool | str | bytes):
+        return False
     try:
         float(value)  # pyright: ignore[reportArgumentType]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return False
-    return not isinstance(value, str)
+    return True
 
 
 def _write(

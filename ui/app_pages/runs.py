@@ -11,7 +11,7 @@ import streamlit as st
 from experiments_db import RunStatus
 from ui import downloads, elements, formats, live, queries
 from ui.contents import BASE, FINAL, TEST
-from ui.tables.filters import HELP, UnreadableFilter, parse_filter
+from ui.tables.filter_input import read_filter
 
 ALL = "all studies"
 FIXED = {
@@ -93,22 +93,18 @@ def filter_runs(frame: pd.DataFrame) -> pd.DataFrame | None:
     columns = columns_by_name(frame)
     left, right = st.columns([5, 2], vertical_alignment="bottom")
     with left:
-        text = st.text_input(
-            "Filter", placeholder="lr>=1e-3 status=finished seed=0", key="filter", bind="query-params", help=HELP
-        )
+        wanted = read_filter(columns, example="lr>=1e-3 status=finished seed=0")
     with right:
         groups = [name for name in columns if not is_score(columns[name]) and columns[name] not in NEVER_GROUPED]
         st.multiselect("Group by", groups, key="group", bind="query-params", placeholder="no groups")
-    try:
-        wanted = parse_filter(text, columns)
-    except UnreadableFilter as error:
-        st.warning(f"The filter cannot be read: {formats.plain(str(error))}.", icon=":material/filter_alt_off:")
+    if wanted is None:
         return None
     if not wanted.conditions:
         return frame
     values = zip(*(frame[column].tolist() for column in columns.values()), strict=True)
     rows = (
-        {name: None if is_missing(value) else value for name, value in zip(columns, row, strict=True)} for row in values
+        {name: None if formats.is_missing(value) else value for name, value in zip(columns, row, strict=True)}
+        for row in values
     )
     return pd.DataFrame(frame[[wanted.keeps(row) for row in rows]]).reset_index(drop=True)
 
@@ -131,7 +127,7 @@ def show_groups(frame: pd.DataFrame, names: list[str]) -> None:
     columns = columns_by_name(frame)
     chosen = [columns[name] for name in names if name in columns]
     scores = [str(name) for name in frame if is_score(str(name))]
-    labels = frame[chosen].map(lambda value: formats.MISSING if is_missing(value) else formats.setting(value))
+    labels = frame[chosen].map(lambda value: formats.MISSING if formats.is_missing(value) else formats.setting(value))
     grouped = frame[scores].groupby([labels[name] for name in chosen], sort=False)
     table = pd.DataFrame({"Runs": grouped.size()})
     for score in scores:
@@ -192,7 +188,9 @@ def displayed(frame: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
             table[name] = pd.to_datetime(values, unit="s")
         elif values.dtype == object or pd.api.types.is_string_dtype(values):
             # Factors may be numbers in one arm and words in another.
-            table[name] = [None if is_missing(value) else formats.printable(formats.setting(value)) for value in values]
+            table[name] = [
+                None if formats.is_missing(value) else formats.printable(formats.setting(value)) for value in values
+            ]
         else:
             table[name] = values
     return table
@@ -200,10 +198,6 @@ def displayed(frame: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
 
 def numeric_factors_of(table: pd.DataFrame) -> set[str]:
     return {str(name) for name in table.select_dtypes("number") if str(name).startswith("factor.")}
-
-
-def is_missing(value: Any) -> bool:
-    return pd.api.types.is_scalar(value) and bool(pd.isna(value))
 
 
 def configure(columns: list[str], numeric_factors: set[str]) -> dict[str, Any]:
@@ -239,7 +233,7 @@ def show_actions(selected: list[str]) -> None:
 
 def show_table(frame: pd.DataFrame) -> None:
     order = column_order(frame)
-    filled = [name for name in order if any(not is_missing(value) for value in frame[name])]
+    filled = [name for name in order if any(not formats.is_missing(value) for value in frame[name])]
     default = [name for name in filled if name not in HIDDEN_AT_FIRST]
     actions = st.container(horizontal=True, vertical_alignment="center")
     with actions, st.popover("Columns", icon=":material/view_column:"):

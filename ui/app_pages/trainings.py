@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from statistics import fmean, stdev
@@ -15,7 +14,7 @@ from experiments_db import RecordedTraining
 from ui import charts, differences, downloads, elements, formats, live, queries
 from ui.curves.series import Series
 from ui.curves.view import show_curves
-from ui.tables.filters import HELP, UnreadableFilter, parse_filter
+from ui.tables.filter_input import read_filter
 from ui.tables.training_rows import (
     HELD_OUT,
     REWARD,
@@ -40,18 +39,13 @@ def read_rows() -> list[ListedTraining] | None:
     names = queries.training_columns(elements.database())
     left, right = st.columns([6, 1], vertical_alignment="bottom")
     with left:
-        text = st.text_input(
-            "Filter", placeholder="lr>=1e-3 status=complete tag=paper", key="filter", bind="query-params", help=HELP
-        )
+        wanted = read_filter(names, example="lr>=1e-3 status=complete tag=paper")
     with right, st.popover("View", icon=":material/tune:"):
         st.multiselect("Columns", names, key="columns", bind="query-params", placeholder="settings and metrics")
         st.multiselect("Group by", names, key="group", bind="query-params", placeholder="no groups")
         st.selectbox("Sort by", [NEWEST, *names], key="sort", bind="query-params")
         st.toggle("Largest first", True, key="descending", bind="query-params")
-    try:
-        wanted = parse_filter(text, names)
-    except UnreadableFilter as error:
-        st.warning(f"The filter cannot be read: {formats.plain(str(error))}.", icon=":material/filter_alt_off:")
+    if wanted is None:
         return None
     asked = {REWARD, HELD_OUT, *wanted.names, *st.session_state["columns"], *st.session_state["group"]}
     asked.add(st.session_state["sort"])
@@ -78,13 +72,9 @@ def sort_rows(rows: Sequence[ListedTraining], name: str, *, is_descending: bool)
         is_number = isinstance(value, int | float)
         return not is_number, float(value) if is_number else 0.0, formats.setting(value)
 
-    filled = [row for row in rows if not is_missing(row.values.get(name))]
-    empty = [row for row in rows if is_missing(row.values.get(name))]
+    filled = [row for row in rows if not formats.is_missing(row.values.get(name))]
+    empty = [row for row in rows if formats.is_missing(row.values.get(name))]
     return [*sorted(filled, key=rank, reverse=is_descending), *empty]
-
-
-def is_missing(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and not math.isfinite(value))
 
 
 def table_of(rows: Sequence[ListedTraining], columns: Sequence[str]) -> pd.DataFrame:
@@ -134,7 +124,9 @@ def group_table(groups: Mapping[str, Sequence[ListedTraining]], columns: Sequenc
         found: dict[str, Any] = {"Group": label, "Trainings": len(members)}
         for title, name in names:
             values = [row.values.get(name) for row in members]
-            numbers = [float(value) for value in values if isinstance(value, int | float) and not is_missing(value)]
+            numbers = [
+                float(value) for value in values if isinstance(value, int | float) and not formats.is_missing(value)
+            ]
             found[title] = fmean(numbers) if numbers else None
             found[f"{title} ±"] = stdev(numbers) if len(numbers) > 1 else None
         rows.append(found)
@@ -142,10 +134,17 @@ def group_table(groups: Mapping[str, Sequence[ListedTraining]], columns: Sequenc
 
 
 def choose_rows(rows: Sequence[ListedTraining]) -> list[ListedTraining]:
-    """Show the table, and return the rows that are selected, or else those that the address names."""
-    table = table_of(rows, st.session_state["columns"])
-    event = st.dataframe(
-        table,
+    """Show the table, and return the rows that are selected, which the address names."""
+    ids = [row.training.id for row in rows]
+    named = set(st.query_params.get("chosen", "").split(","))
+    # A table of other rows is another table. Its selection begins anew, with the rows that the address names.
+    key = f"chosen trainings {hash(tuple(ids))}"
+
+    def follow_choice() -> None:
+        st.query_params["chosen"] = ",".join(ids[number] for number in st.session_state[key].selection.rows)
+
+    st.dataframe(
+        table_of(rows, st.session_state["columns"]),
         hide_index=True,
         height=elements.table_height(len(rows)),
         placeholder=formats.MISSING,
@@ -157,16 +156,12 @@ def choose_rows(rows: Sequence[ListedTraining]) -> list[ListedTraining]:
             "Reward": st.column_config.NumberColumn(format="%.3f"),
             "Held-out score": st.column_config.NumberColumn(format="%.3f"),
         },
-        on_select="rerun",
+        on_select=follow_choice,
         selection_mode="multi-row",
-        key="chosen_trainings",
+        selection_default={"selection": {"rows": [number for number, each in enumerate(ids) if each in named]}},
+        key=key,
         alt="Trainings",
     )
-    selected = [rows[number] for number in event.selection.rows if number < len(rows)]
-    if selected:
-        st.query_params["chosen"] = ",".join(row.training.id for row in selected)
-        return selected
-    named = set(st.query_params.get("chosen", "").split(","))
     return [row for row in rows if row.training.id in named]
 
 
@@ -216,15 +211,6 @@ def show_settings(rows: Sequence[ListedTraining], series: Sequence[Series]) -> N
     st.caption("Only what differs. Names and seeds are left out.")
 
 
-def frame_of_settings(rows: Sequence[ListedTraining], series: Sequence[Series], names: Sequence[str]) -> pd.DataFrame:
-    """Return the values of these names, with the label of each training as `item`."""
-    values = [
-        {"item": each.label} | {name: row.values.get(name) for name in names}
-        for row, each in zip(rows, series, strict=True)
-    ]
-    return pd.DataFrame(values, columns=["item", *names])
-
-
 def choose_score() -> str:
     return st.segmented_control("Score", ["score", "reward"], default="score", required=True, key="by", format_func={
         "score": "Held-out score", "reward": "Reward"}.__getitem__)  # fmt: skip
@@ -234,12 +220,14 @@ def show_parallel(rows: Sequence[ListedTraining], series: Sequence[Series]) -> N
     score = choose_score()
     varied = varied_settings(rows)
     chosen = st.multiselect("Axes", varied, default=varied[:MOST_PARALLEL], key="axes")
-    known = [row for row in rows if not is_missing(row.values.get(score))]
+    pairs = zip(rows, series, strict=True)
+    known = [(row, each) for row, each in pairs if not formats.is_missing(row.values.get(score))]
     if not chosen or len(known) < 2:
         st.caption("Parallel coordinates need two trainings with a score, and a setting in which they differ.")
         return
-    kept = [each for row, each in zip(rows, series, strict=True) if row in known]
-    frame = frame_of_settings(known, kept, [*chosen, score])
+    frame = pd.DataFrame(
+        [{"item": each.label} | {name: row.values.get(name) for name in (*chosen, score)} for row, each in known]
+    )
     chart = charts.parallel(frame, columns=[*chosen, score], score=score)
     elements.show_chart(charts.to_spec(chart), alt="Parallel coordinates")
     if len(known) < len(rows):
@@ -248,7 +236,9 @@ def show_parallel(rows: Sequence[ListedTraining], series: Sequence[Series]) -> N
 
 def show_effects(rows: Sequence[ListedTraining], series: Sequence[Series]) -> None:
     score = choose_score()
-    scored = [(row, each) for row, each in zip(rows, series, strict=True) if not is_missing(row.values.get(score))]
+    scored = [
+        (row, each) for row, each in zip(rows, series, strict=True) if not formats.is_missing(row.values.get(score))
+    ]
     varied = [name for name in varied_settings([row for row, _ in scored]) if name != "seed"]
     if not varied:
         st.caption("No setting has scores at more than one value.")

@@ -27,7 +27,7 @@ MORE_STEPS = 20
 
 
 class Presence(StrEnum):
-    """Whether a recorded file is where it was recorded. What lies elsewhere than the database is not looked at."""
+    """The place of a recorded file: where it was recorded, or not. Only below the database's folder is looked."""
 
     HERE = "here"
     GONE = "gone"

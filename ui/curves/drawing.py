@@ -37,7 +37,7 @@ MOST_NAMED = 12
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What all charts of a page share: the series in their order, the x axis and the scale."""
+    """The things that all charts of a page share: the series in their order, the x axis and the scale."""
 
     order: Sequence[str]
     title: str

@@ -6,6 +6,7 @@ All choices are in the address, so that a link shows the same charts.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,7 +34,7 @@ Reader = Callable[[tuple[str, ...], tuple[str, ...], tuple[int, int] | None], pd
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """What the user chose. `zoom` is a range of x before it is expressed in a unit of time."""
+    """The choices of the user. `zoom` is a range of x before it is expressed in a unit of time."""
 
     metrics: tuple[str, ...]
     axis: Axis
@@ -80,7 +81,7 @@ def _zoom_in_address() -> tuple[float, float] | None:
         low, high = (float(part) for part in st.query_params.get("zoom", "").split(","))
     except ValueError:
         return None
-    return (low, high) if low < high else None
+    return (low, high) if math.isfinite(low) and math.isfinite(high) and low < high else None
 
 
 def _whole() -> None:

@@ -22,10 +22,6 @@ _TERM = re.compile(
 _ORDERS: Mapping[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge,
 }  # fmt: skip
-HELP = (
-    "Words that occur in a row, and conditions: `lr>=1e-3`, `status=complete`, `model!=nano`, `note~figure`, "
-    '`"two words"`. All have to hold. Any column, setting or metric has a name.'
-)
 
 
 class UnreadableFilter(ValueError):

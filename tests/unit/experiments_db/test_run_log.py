@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments_db import FILE_LOGGED, ExperimentStore, InvalidRecord, open_store, record_run
+from experiments_db import FILE_LOGGED, ExperimentStore, InvalidRecord, StoreUnavailable, open_store, record_run
 
 KILLED = """
 import sys
@@ -65,7 +65,7 @@ def test_the_database_is_the_one_of_the_environment(tmp_path: Path, monkeypatch:
             assert [each.experiment for each in store.list_trainings()] == [name]
 
 
-@pytest.mark.parametrize("value", [True, "1", None, [1.0]])
+@pytest.mark.parametrize("value", [True, "1", None, [1.0], 10**400])
 def test_a_value_that_is_no_number_is_refused_and_nothing_of_the_step_is_stored(tmp_path: Path, value: object) -> None:
     with record_run("run", database=tmp_path / "research.db") as run:
         with pytest.raises(InvalidRecord, match="bad"):
@@ -74,6 +74,23 @@ def test_a_value_that_is_no_number_is_refused_and_nothing_of_the_step_is_stored(
             run.log({"good": 1.0}, step=-1)
     with open_store(tmp_path / "research.db", read_only=True) as store:
         assert store.training_metric_names([run.id]) == []
+
+
+def test_a_home_folder_is_understood_and_files_lie_beside_the_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.csv").write_text("a\n1\n")
+    with record_run("run", database="~/own/research.db") as run:
+        copy = run.log_file("a.csv")
+    assert copy.is_relative_to(tmp_path / "own" / "files") and not (tmp_path / "~").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_one_error_of_the_store(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreUnavailable, match="file"), record_run("run", database=tmp_path / "file" / "research.db"):
+        pass
 
 
 def test_files_are_copied_and_those_of_one_name_are_kept_apart(tmp_path: Path) -> None:

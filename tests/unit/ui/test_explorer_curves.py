@@ -132,7 +132,7 @@ def test_a_zoom_in_the_address_reads_its_part_step_by_step(
     assert not part.exception and "mean of up to 3 steps" in words(part)
 
 
-@pytest.mark.parametrize("zoom", ["5,1", "a,b", "1", "nan,nan", "1e400,2", "-5,-1", "1e9,2e9"])
+@pytest.mark.parametrize("zoom", ["5,1", "a,b", "1", "nan,nan", "1e400,2", "0,1e400", "-inf,5", "-5,-1", "1e9,2e9"])
 def test_a_zoom_that_makes_no_sense_shows_a_page_all_the_same(open_page: OpenPage, long_training, zoom: str) -> None:
     path, training_id = long_training
     page = open_page("training", path, training=training_id, zoom=zoom)

@@ -206,6 +206,18 @@ def test_trainings_are_compared(open_page: OpenPage, trainings, aspect: str) -> 
     page = open_page("trainings", path, aspect=aspect, filter="lr>0")
     assert not page.exception and "2 of 5 trainings" in words(page)
     assert not page.error and not page.warning
+    drawn = [chart.proto.spec for chart in page.get("vega_lite_chart")]
+    if aspect == "Settings":
+        assert page.dataframe[1].value.loc["lr"].to_list() == ["0.003", "0.001"]
+    else:
+        assert any("score" in spec for spec in drawn)
+
+
+def test_the_trainings_in_the_address_are_the_ones_that_are_drawn(open_page: OpenPage, trainings) -> None:
+    path, ids = trainings
+    page = open_page("trainings", path, chosen=ids["full"])
+    (link,) = [each for each in page.get("page_link") if "Open training" in each.proto.label]
+    assert not page.exception and ids["full"] in link.proto.query_string
 
 
 def test_home_shows_what_runs_and_what_ended(open_page: OpenPage, trainings) -> None:

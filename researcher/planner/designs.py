@@ -17,6 +17,7 @@ from researcher.charter import Design, Factor, Level, Question, StudyKind
 from researcher.plan import Arm
 from researcher.planner.base import History
 from swarm import TrainJob
+from swarm.stored_weights import lr_by_size
 
 BASE_JOB: Mapping[str, Any] = MappingProxyType(
     {
@@ -51,6 +52,7 @@ def default_job(task: str, *, steps: int | None, base: Mapping[str, Any]) -> dic
     if job["model"] != BASE_JOB["model"]:
         usual = {name: TrainJob.model_fields[name].default for name in FOR_THE_BUNDLED_MODEL}
         job |= {name: value for name, value in usual.items() if name not in base}
+        job["lr"] = job["lr"] or lr_by_size(TrainJob(model=job["model"], lora_rank=job.get("lora_rank", 0)))
     return {**job, "total_steps": steps or base.get("total_steps") or STEPS.get(task, DEFAULT_STEPS)}
 
 

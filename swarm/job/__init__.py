@@ -1,10 +1,11 @@
 """The job of a training run: its settings, the rules between them, and how it is read."""
 
 from swarm.job.checks import check_mixture as check_mixture
+from swarm.job.learning_rate import BUNDLED_MODEL as BUNDLED_MODEL
+from swarm.job.learning_rate import LR_OF_BUNDLED_MODELS as LR_OF_BUNDLED_MODELS
+from swarm.job.learning_rate import usual_lr as usual_lr
 from swarm.job.settings import AGGREGATION_BY_LOSS as AGGREGATION_BY_LOSS
-from swarm.job.settings import BUNDLED_MODEL as BUNDLED_MODEL
 from swarm.job.settings import GROUP_TIMEOUT_S as GROUP_TIMEOUT_S
-from swarm.job.settings import LR_OF_BUNDLED_MODELS as LR_OF_BUNDLED_MODELS
 from swarm.job.settings import STALL_TIMEOUT_S as STALL_TIMEOUT_S
 from swarm.job.settings import GuardMode as GuardMode
 from swarm.job.settings import LRScheduler as LRScheduler

@@ -6,8 +6,6 @@ several fields.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, FiniteFloat, field_validator
@@ -15,16 +13,8 @@ from pydantic import ConfigDict, Field, FiniteFloat, field_validator
 from swarm.descriptions import DescribedModel
 from swarm.estimators import AdvantageEstimator
 from swarm.external_samplers import EXTERNAL_SAMPLERS
+from swarm.job.learning_rate import BUNDLED_MODEL
 from swarm.schemas import Identifier, StopRule
-
-BUNDLED_MODEL = "nano"
-"""The default model of a job."""
-LR_OF_BUNDLED_MODELS: Mapping[str, float] = MappingProxyType({BUNDLED_MODEL: 3e-3, "micro": 1e-3})
-"""Default learning rates of the bundled models, by model name."""
-LR_DEFAULT = 1e-6
-"""Default learning rate of all other models, which is verl's. It suits models 10,000 times as large as the bundled."""
-CRITIC_LR_DEFAULT = 1e-5
-"""Default learning rate of a critic, which is verl's."""
 
 PolicyLoss = Literal[
     "vanilla", "gspo", "cispo", "dppo_tv", "dppo_kl", "sapo", "gpg", "clip_cov", "kl_cov", "geo_mean", "dro",
@@ -152,7 +142,8 @@ class JobSettings(DescribedModel):
     [the guard](training.md#when-a-training-collapses)."""
 
     lr: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Learning rate of AdamW. Default: 0.003 for `nano`, 0.001 for `micro`, else 1e-6."""
+    """Learning rate of AdamW. Default: 0.002 for `nano`, 0.001 for `micro`, else 1e-6; ten times as much with
+    `lora_rank`. See [learning rates](models.md#learning-rates)."""
     lr_warmup_steps: int = Field(default=0, ge=0)
     """Steps over which the learning rate rises to `lr`."""
     lr_scheduler_type: LRScheduler = "constant"
@@ -195,7 +186,7 @@ class JobSettings(DescribedModel):
     lam: float | None = Field(default=None, ge=0, le=1)
     """λ of `algorithm: gae`. Default: 1."""
     critic_lr: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Learning rate of the critic of `algorithm: gae`. Default: 0.003 for `nano`, 0.001 for `micro`, else 1e-5."""
+    """Learning rate of the critic of `algorithm: gae`. Default: 0.002 for `nano`, 0.001 for `micro`, else 1e-5."""
     critic_warmup: int | None = Field(default=None, ge=0)
     """The first step of `algorithm: gae` that trains the policy; those before it train the critic alone. Default: 0."""
     cliprange_value: float | None = Field(default=None, gt=0, allow_inf_nan=False)

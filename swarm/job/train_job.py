@@ -17,15 +17,8 @@ from swarm.errors import JobInvalid
 from swarm.estimators import ESTIMATORS
 from swarm.external_samplers import EXTERNAL_SAMPLERS
 from swarm.job.checks import check_estimator, check_loss, check_mixture
-from swarm.job.settings import (
-    AGGREGATION_BY_LOSS,
-    CRITIC_LR_DEFAULT,
-    LR_DEFAULT,
-    LR_OF_BUNDLED_MODELS,
-    JobSettings,
-    RolloutIS,
-    SamplerKind,
-)
+from swarm.job.learning_rate import CRITIC_LR_DEFAULT, LR_OF_BUNDLED_MODELS, default_lr
+from swarm.job.settings import AGGREGATION_BY_LOSS, JobSettings, RolloutIS, SamplerKind
 from swarm.spelling import with_hints
 
 
@@ -99,9 +92,7 @@ class TrainJob(JobSettings):
 
     def resolve(self) -> TrainJob:
         """Return the job with all default values filled in, except those that only a server can decide."""
-        lr = self.lr
-        if lr is None:
-            lr = LR_OF_BUNDLED_MODELS.get(self.model, LR_DEFAULT)
+        lr = default_lr(self.model, has_adapter=self.lora_rank > 0) if self.lr is None else self.lr
         return self.model_copy(
             update={
                 **(self._automatic_critic if self.has_critic else {}),

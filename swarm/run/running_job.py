@@ -120,7 +120,7 @@ class RunningJob:
         ends_here = dict(settings) == {"total_steps": self.filling - 1}
         if last is not None and last < begin and not ends_here:
             raise BadRequest(
-                f"the job ends after {last} steps, before step {begin}: give total_steps as well, of {begin} or more",
+                f"the job ends after {last} steps, before step {begin}: {_remedy(settings, begin)}",
                 param="total_steps" if "total_steps" in settings else "at_step",
             )
         return changed
@@ -140,3 +140,11 @@ class RunningJob:
     def _notify(self) -> None:
         for listener in list(self._listeners):
             listener()
+
+
+def _remedy(settings: Mapping[str, Any], begin: int) -> str:
+    """Say how to change a job that ends before the step at which these settings would take effect."""
+    total = settings.get("total_steps")
+    if total is not None and total >= begin:
+        return "change total_steps alone first, and the other settings after it"
+    return f"give total_steps as well, of {begin} or more"

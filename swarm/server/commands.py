@@ -39,6 +39,7 @@ from swarm.server.initial_weights import require_resumable
 from swarm.server.lease import ServerLease
 from swarm.server.run import JobRun
 from swarm.server.status import build_job_view, build_status
+from swarm.stored_weights import lr_by_size
 
 logger = logging.getLogger(__name__)
 
@@ -341,6 +342,9 @@ class SwarmServer:
                 "resume_from: the run would begin at this checkpoint and with the existing weights: leave one out",
                 param="resume_from",
             )
+        if (suits := await asyncio.to_thread(lr_by_size, job)) is not None:
+            lr = job.resolve().lr
+            logger.warning("the job gives no lr, so it is %g: %g would suit the size of %s", lr, suits, job.model)
         initial_step = await asyncio.to_thread(require_resumable, job)
         row = await self._ledger.record_job(
             *_as_recorded(job), from_weights=resume == "weights", initial_step=initial_step

@@ -162,6 +162,8 @@ def test_total_steps_end_the_job_earlier_or_let_a_finished_one_go_on(start_serve
         run_batch(http, tasks=2, repeats=2, name="more")
         wait_for_step(http, 2)
         assert wait_for_state(http, "COMPLETE")["total_steps"] == 2
+        with pytest.raises(BadRequest, match="change total_steps alone first"):
+            client.change_job({"total_steps": 9, "temperature": 0.5})
         longer = JOB.model_copy(update={"total_steps": 3})
         assert client.auto_sync_train_config_and_start_engine(longer).total_steps == 3
 

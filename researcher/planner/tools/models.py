@@ -7,7 +7,6 @@ test keeps both the same. Facts about other models come from the files in their 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,10 +20,10 @@ from researcher.planner.tools.base import PlannerTool, ToolArguments
 from researcher.planner.tools.sources import ToolSources
 from researcher.planner.tools.texts import number
 from swarm.errors import SwarmError
-from swarm.job import build_job
+from swarm.job import LR_OF_BUNDLED_MODELS, build_job, usual_lr
 from swarm.model_path import resolve_model
+from swarm.stored_weights import stored_parameters
 
-MAX_HEADER_BYTES = 100 * 2**20
 WORDINGS: Mapping[str, str] = MappingProxyType(
     {
         "trained": "wordings that it was trained on, by kind of question",
@@ -56,7 +55,7 @@ BUNDLED: Mapping[str, BundledModel] = MappingProxyType(
             tokens="384: digits and capitals one by one",
             context="2,048 tokens",
             trained_on="the eight bundled tasks, in one wording each",
-            default_lr="0.003",
+            default_lr=f"{LR_OF_BUNDLED_MODELS['nano']:g}",
             abilities="It knows no facts and follows no other wording than that of the bundled tasks: a prompt of "
             "another form leads to noise. It answers in one short line and does not reason.",
         ),
@@ -66,7 +65,7 @@ BUNDLED: Mapping[str, BundledModel] = MappingProxyType(
             tokens="1,248: a thousand common words, all else by character",
             context="2,048 tokens",
             trained_on="106 kinds of task in 422 patterns of wording",
-            default_lr="0.001",
+            default_lr=f"{LR_OF_BUNDLED_MODELS['micro']:g}",
             abilities="It knows no facts. It follows questions about copying, reversing, letters, counting, sorting, "
             "replacing, sums, sequences, comparisons, yes or no, short stories, given options, tools, and "
             "conversations of several turns. It reads text character by character. Wordings that it was not trained on "
@@ -118,21 +117,12 @@ def _from_files(directory: Path) -> list[str]:
     config = _json(directory / "config.json")
     shape = [f"{key} {config[key]}" for key in ("model_type", "num_hidden_layers", "hidden_size", "vocab_size",
              "max_position_embeddings") if key in config]  # fmt: skip
-    count = sum(map(_parameters, sorted(directory.glob("*.safetensors"))))
-    return [f"parameters: {count / 1e6:.4g} million" if count else "parameters: unknown", f"config: {', '.join(shape)}"]
-
-
-def _parameters(path: Path) -> int:
-    """Return the number of parameters in a safetensors file, from its header; 0 if it has none that can be read."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if not 0 < length < MAX_HEADER_BYTES:
-            return 0
-        try:
-            header: dict[str, Any] = json.loads(file.read(length))
-        except ValueError:
-            return 0
-    return sum(math.prod(each["shape"]) for name, each in header.items() if name != "__metadata__")
+    try:
+        count = stored_parameters(directory)
+    except SwarmError as error:
+        return [f"parameters: unknown: {error.message}", f"config: {', '.join(shape)}"]
+    size = f"{count / 1e6:.4g} million; usual lr: {usual_lr(count, has_adapter=False):g}" if count else "unknown"
+    return [f"parameters: {size}", f"config: {', '.join(shape)}"]
 
 
 def _template(directory: Path) -> list[str]:

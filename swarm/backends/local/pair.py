@@ -24,11 +24,11 @@ from swarm.backends.replicas.adapter import load_adapter
 from swarm.backends.replicas.handover import PUBLISH_TIMEOUT_S, Handover, shared_memory_of
 from swarm.backends.replicas.layout import SamplerLayout, SamplerLimits, SamplerSettings, WeightFile
 from swarm.backends.replicas.sampler import ReplicaSampler
-from swarm.backends.stored_weights import stored_dtype, stored_parameters
 from swarm.backends.threads import choose_threads
 from swarm.config import ServerConfig
 from swarm.job import TrainJob
 from swarm.sampler import SamplerInfo
+from swarm.stored_weights import stored_dtype, stored_parameters
 from swarm.types import SamplingParams, StepReport, TokenDelta, TrainBatch, WeightVersion
 
 BOOT_LIMIT_OF: Final = "verl"

@@ -8,20 +8,16 @@ knows no tensors.
 from __future__ import annotations
 
 import json
-import math
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from tokenizers import Tokenizer
 
 from swarm.errors import EngineFailure
 from swarm.model_path import read_stop_ids, read_tokenizer
-
-LARGEST_HEADER: Final = 2**28
-"""Bytes. The file format allows 100 MB."""
+from swarm.stored_weights import stored_parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,28 +39,18 @@ class ModelFacts:
 
 
 def read_facts(directory: Path) -> ModelFacts:
-    """Return the facts of a model directory. Raise EngineFailure if a file is missing or broken."""
+    """Return the facts of a model directory.
+
+    Raise EngineFailure if a file is missing or broken, CheckpointError for damaged weights.
+    """
     tokenizer = read_tokenizer(directory)
     return ModelFacts(
-        parameters=sum(_count(path) for path in sorted(directory.glob("*.safetensors"))),
+        parameters=stored_parameters(directory),
         vocabulary=_vocabulary(directory / "config.json"),
         stop_ids=read_stop_ids(directory, tokenizer),
         eos_id=_eos_id(directory / "tokenizer_config.json", tokenizer),
         tokenizer=tokenizer,
     )
-
-
-def _count(path: Path) -> int:
-    """Return the number of elements in a file: its JSON header follows 8 bytes with its length, little-endian."""
-    try:
-        with path.open("rb") as opened:
-            (length,) = struct.unpack("<Q", opened.read(8))
-            if length > LARGEST_HEADER:
-                raise ValueError("its header is too long")
-            header: dict[str, dict[str, Any]] = json.loads(opened.read(length))
-    except (OSError, ValueError, struct.error) as error:
-        raise EngineFailure(f"{path}: not a safetensors file: {error}") from error
-    return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
 
 
 def _vocabulary(path: Path) -> int:

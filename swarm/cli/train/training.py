@@ -272,6 +272,7 @@ def _job_of(
     """Return the job of the file with the options applied. The environment decides what neither of them sets."""
     from swarm.environments.registry import is_bundled
     from swarm.job import TrainJob, build_job
+    from swarm.stored_weights import lr_by_size
 
     given = TrainJob() if path is None else TrainJob.build_job_from_yaml(path)
     if given.resume_from is not None:
@@ -287,7 +288,11 @@ def _job_of(
         changes["model"] = MODEL_OF_OWN_TASKS
     named = {"experiment_name": name, "model": model, "seed": seed}
     changes |= {field: value for field, value in named.items() if value is not None}
-    return build_job({**given.model_dump(mode="json", exclude_unset=True), **changes})
+    job = build_job({**given.model_dump(mode="json", exclude_unset=True), **changes})
+    if (lr := lr_by_size(job)) is None:
+        return job
+    typer.echo(f"lr {lr:g} suits the size of {job.model}: set lr in a job for another one", err=True)
+    return job.model_copy(update={"lr": lr})
 
 
 def _guard_of(job: TrainJob, program: Program) -> GuardMode:

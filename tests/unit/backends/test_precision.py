@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from swarm.backends.local.model.loading import load_model
 from swarm.backends.local.model.precision import choose_dtype, computing_with, multiplies_bfloat16
-from swarm.backends.stored_weights import stored_dtype, stored_parameters
+from swarm.stored_weights import stored_dtype, stored_parameters
 from swarm.backends.threads import THREADED_PARAMETERS, THREADED_WORK, choose_threads, choose_training_threads
 from swarm.errors import CheckpointError, EngineFailure
 from swarm.job import TrainJob

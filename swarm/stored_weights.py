@@ -1,7 +1,7 @@
-"""The number format and the number of weights in the weight files of a model directory.
+"""The number format and the number of weights in the weight files of a model directory, and what follows from them.
 
-Place in the flow: asked before a model is loaded or exported. It reads the headers of weight files, never the weights,
-and needs no torch.
+Place in the flow: asked before a model is loaded or exported, and for the learning rate of a new job. It reads the
+headers of weight files, never the weights, and needs no torch.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -15,6 +15,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from swarm.errors import CheckpointError
+from swarm.job import LR_OF_BUNDLED_MODELS, TrainJob, usual_lr
 
 _BY_HEADER = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
@@ -30,6 +31,23 @@ def stored_dtype(directory: Path) -> str | None:
 def stored_parameters(directory: Path) -> int:
     """Return the number of stored weights, 0 without safetensors files. Raise CheckpointError for a damaged file."""
     return sum(math.prod(shape) for _, shape in _weights(directory))
+
+
+def lr_by_size(job: TrainJob) -> float | None:
+    """Return the learning rate that suits the size of the job's model, if it is not the one that the job has.
+
+    It is None if the job gives a rate, for a bundled model, whose rate is measured, and without weights that can be
+    read here.
+    """
+    directory = Path(job.model).expanduser()
+    if job.lr is not None or job.model in LR_OF_BUNDLED_MODELS or not directory.is_dir():
+        return None
+    try:
+        parameters = stored_parameters(directory)
+    except CheckpointError:
+        return None
+    suits = usual_lr(parameters, has_adapter=job.lora_rank > 0) if parameters else None
+    return None if suits == job.resolve().lr else suits
 
 
 def _weights(directory: Path) -> Iterator[tuple[str, Sequence[int]]]:

@@ -1,0 +1,57 @@
+"""The learning rate of a job that gives none: by the model's name, and by its size where its weights can be read."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from swarm import TrainJob
+from swarm.job import LR_OF_BUNDLED_MODELS, usual_lr
+from swarm.model_path import BUNDLED_DIRECTORIES
+from swarm.stored_weights import lr_by_size, stored_parameters
+
+
+@pytest.fixture(name="small")
+def _small(tmp_path: Path) -> Path:
+    """Return the directory of a model of the user, as small as nano."""
+    return shutil.copytree(BUNDLED_DIRECTORIES["nano"], tmp_path / "small")
+
+
+@pytest.mark.parametrize(
+    ("given", "lr"),
+    [
+        ({"model": "micro"}, 1e-3),
+        ({"model": "/models/large"}, 1e-6),
+        ({"model": "/models/large", "lora_rank": 8}, 1e-5),
+        ({"model": "/models/large", "lora_rank": 8, "lr": 3e-6}, 3e-6),
+    ],
+)
+def test_the_default_depends_on_the_model_and_on_an_adapter(given: dict[str, object], lr: float) -> None:
+    assert TrainJob.model_validate(given).resolve().lr == lr
+
+
+def test_a_larger_model_has_a_smaller_rate_down_to_the_published_one() -> None:
+    sizes = [10**power for power in range(5, 13)]
+    rates = [usual_lr(size, has_adapter=False) for size in sizes]
+
+    assert rates == sorted(rates, reverse=True)
+    assert [usual_lr(size, has_adapter=False) for size in (500_000_000, 70_000_000_000)] == [1e-6, 1e-6]
+    assert usual_lr(7_000_000_000, has_adapter=True) == 1e-5
+
+
+@pytest.mark.parametrize("name", LR_OF_BUNDLED_MODELS)
+def test_the_rate_by_size_agrees_with_what_was_measured_for_the_bundled_models(name: str) -> None:
+    parameters = stored_parameters(BUNDLED_DIRECTORIES[name])
+    assert usual_lr(parameters, has_adapter=False) == pytest.approx(LR_OF_BUNDLED_MODELS[name], rel=0.25)
+
+
+def test_a_small_model_of_the_user_gets_the_rate_of_its_size(small: Path) -> None:
+    assert lr_by_size(TrainJob(model=str(small))) == usual_lr(stored_parameters(small), has_adapter=False)
+
+
+def test_a_rate_that_is_given_or_cannot_be_known_is_left_alone(small: Path, tmp_path: Path) -> None:
+    assert lr_by_size(TrainJob(model=str(small), lr=1e-5)) is None
+    assert lr_by_size(TrainJob(model="nano")) is None
+    assert lr_by_size(TrainJob(model=str(tmp_path / "elsewhere"))) is None
+    (small / "model.safetensors").write_bytes(b"damaged")
+    assert lr_by_size(TrainJob(model=str(small))) is None

@@ -29,7 +29,6 @@ from swarm.cli import export, job, scoring, skills
 from swarm.cli.env import environments
 from swarm.cli.failures import failures_in_one_line
 from swarm.cli.options import (
-    DEFAULT_URL,
     LogOption,
     NoRecordOption,
     RecordOption,
@@ -62,7 +61,6 @@ app.command()(backup.backup)
 app.command()(backup.restore)
 app.command(name="job")(job.show_or_change)
 
-UrlOption = Annotated[str, typer.Option("--url", envvar="SWARM_URL", help="The server's address.")]
 ChosenUrlOption = Annotated[
     str | None,
     typer.Option(
@@ -330,7 +328,7 @@ async def _print_snapshot(url: str, token: str | None, *, as_json: bool) -> None
 
 @app.command()
 def stop(
-    url: UrlOption = DEFAULT_URL,
+    url: ChosenUrlOption = None,
     engine_only: Annotated[bool, typer.Option("--engine-only", help="Free the model, keep the server.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -338,6 +336,7 @@ def stop(
     with failures_in_one_line():
         from swarm.client import SwarmClient
 
+        url = url or choose_server("swarm stop --url")
         with SwarmClient(url, token=token_of("commander")) as client:
             if engine_only:
                 client.stop_engine()

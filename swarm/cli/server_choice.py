@@ -65,11 +65,11 @@ def _none_known(command: str) -> SwarmError:
     [found] = asyncio.run(_look_at({DEFAULT_URL: ""}))
     if found.is_there:
         return BadRequest(
-            f"no server of yours is known on this machine. One answers that may be another user's: {found.words}. To "
-            f"look at it: {command} {found.url}"
+            f"no server of yours is known on this machine. One answers that may be another user's: {found.words}. If "
+            f"you mean it: {command} {found.url}"
         )
     return ServerUnreachable(
-        f"no server of yours runs on this machine: `swarm start` starts one, and `{command} URL` looks at another"
+        f"no server of yours runs on this machine: `swarm start` starts one, and `{command} URL` takes another"
     )
 
 

@@ -12,11 +12,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from swarm.backends.local.model.loading import load_model
 from swarm.backends.local.model.precision import choose_dtype, computing_with, multiplies_bfloat16
-from swarm.stored_weights import stored_dtype, stored_parameters
 from swarm.backends.threads import THREADED_PARAMETERS, THREADED_WORK, choose_threads, choose_training_threads
 from swarm.errors import CheckpointError, EngineFailure
 from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORY
+from swarm.stored_weights import stored_dtype, stored_parameters
 
 needs_bfloat16 = pytest.mark.skipif(not multiplies_bfloat16(), reason="this processor does not multiply bfloat16")
 

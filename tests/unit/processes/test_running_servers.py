@@ -12,6 +12,8 @@ from swarm.cli import server_choice
 from swarm.job import TrainJob
 from swarm.processes import RunningServer, announced_server, list_running_servers, own_name
 
+COMMANDS = [["status"], ["overwatch", "--once"], ["stop"]]
+
 
 @pytest.fixture
 def listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -50,7 +52,7 @@ def test_a_list_that_cannot_be_written_keeps_no_server_from_running(tmp_path: Pa
         assert list_running_servers() == []
 
 
-@pytest.mark.parametrize("command", [["status"], ["overwatch", "--once"]])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_with_several_servers_a_command_asks_which_one_and_names_them(listed: Path, tmp_path: Path, command) -> None:
     with announced_server("http://127.0.0.1:9", tmp_path):
         entry = {"url": "http://127.0.0.1:8", "home": "/elsewhere", "process": own_name()}
@@ -62,7 +64,7 @@ def test_with_several_servers_a_command_asks_which_one_and_names_them(listed: Pa
         assert run_swarm(*command, SWARM_URL="http://127.0.0.1:9").exit_code == 5
 
 
-@pytest.mark.parametrize("command", [["status"], ["overwatch", "--once"]])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_several_servers_are_told_apart_by_what_they_train(listed: Path, tmp_path: Path, command, start_server) -> None:
     url = start_server(TrainJob(engine="fake", project_name="p", experiment_name="e")).url
     with announced_server(url, tmp_path):
@@ -72,7 +74,7 @@ def test_several_servers_are_told_apart_by_what_they_train(listed: Path, tmp_pat
     assert done.exit_code == 2 and f"{url} (p/e on " in done.stderr
 
 
-@pytest.mark.parametrize("command", [["status"], ["overwatch", "--once"]])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_a_server_at_the_default_address_that_nobody_announced_is_named_and_not_shown(
     listed: Path, command, start_server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,11 +82,11 @@ def test_a_server_at_the_default_address_that_nobody_announced_is_named_and_not_
     monkeypatch.setattr(server_choice, "DEFAULT_URL", url)
     done = run_swarm(*command)
     assert (done.exit_code, done.stdout) == (2, "") and "another user's" in done.stderr
-    hint = done.stderr.partition("To look at it: swarm ")[2].split()
+    hint = done.stderr.partition("If you mean it: swarm ")[2].split()
     assert run_swarm(*hint).exit_code == 0
 
 
-@pytest.mark.parametrize("command", [["status"], ["overwatch", "--once"]])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_without_any_server_a_command_says_how_to_start_one(
     listed: Path, command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,9 +95,9 @@ def test_without_any_server_a_command_says_how_to_start_one(
     assert (done.exit_code, done.stdout) == (5, "") and "`swarm start` starts one" in done.stderr
 
 
-@pytest.mark.parametrize("command", [["status"], ["overwatch", "--once"]])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_the_only_server_is_the_one_that_is_meant(listed: Path, tmp_path: Path, command, start_server) -> None:
     url = start_server().url
     with announced_server(url, tmp_path):
         done = run_swarm(*command)
-    assert done.exit_code == 0 and url in done.stdout
+    assert done.exit_code == 0 and url in done.stdout + done.stderr

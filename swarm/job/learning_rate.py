@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 BUNDLED_MODEL = "nano"
 """The default model of a job."""
-LR_OF_BUNDLED_MODELS: Mapping[str, float] = MappingProxyType({BUNDLED_MODEL: 2e-3, "micro": 1e-3})
+LR_OF_BUNDLED_MODELS: Mapping[str, float] = MappingProxyType({BUNDLED_MODEL: 1.75e-3, "micro": 1e-3})
 """Default learning rates of the bundled models, by model name."""
 LR_DEFAULT = 1e-6
 """Default learning rate of all other models, if their full parameters are trained."""

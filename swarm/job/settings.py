@@ -142,7 +142,7 @@ class JobSettings(DescribedModel):
     [the guard](training.md#when-a-training-collapses)."""
 
     lr: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Learning rate of AdamW. Default: 0.002 for `nano`, 0.001 for `micro`, else 1e-6; ten times as much with
+    """Learning rate of AdamW. Default: 0.00175 for `nano`, 0.001 for `micro`, else 1e-6; ten times as much with
     `lora_rank`. See [learning rates](models.md#learning-rates)."""
     lr_warmup_steps: int = Field(default=0, ge=0)
     """Steps over which the learning rate rises to `lr`."""
@@ -186,7 +186,7 @@ class JobSettings(DescribedModel):
     lam: float | None = Field(default=None, ge=0, le=1)
     """λ of `algorithm: gae`. Default: 1."""
     critic_lr: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Learning rate of the critic of `algorithm: gae`. Default: 0.002 for `nano`, 0.001 for `micro`, else 1e-5."""
+    """Learning rate of the critic of `algorithm: gae`. Default: 0.00175 for `nano`, 0.001 for `micro`, else 1e-5."""
     critic_warmup: int | None = Field(default=None, ge=0)
     """The first step of `algorithm: gae` that trains the policy; those before it train the critic alone. Default: 0."""
     cliprange_value: float | None = Field(default=None, gt=0, allow_inf_nan=False)

@@ -17,6 +17,7 @@ from tests_support import begin, end, run_batch, wait_for_state, wait_for_step
 
 from swarm import AsyncSwarmClient, SwarmClient, TrainJob
 from swarm.errors import BadRequest, RevisionConflict
+from swarm.job import LR_OF_BUNDLED_MODELS
 from swarm.live_settings import FIXED, LIVE
 
 JOB = TrainJob(engine="fake", batch_size=2, num_repeat=2, drain_timeout_s=1)
@@ -51,7 +52,7 @@ def test_what_is_read_at_training_holds_from_the_next_step_and_what_a_batch_is_m
         assert [(change.revision, change.at_step) for change in second.changes] == [(1, 1), (2, 2)]
         assert first.in_force is not None and first.in_force["lr"] == 1e-4
         assert second.in_force is not None and second.in_force["batch_size"] == 2
-        assert second.resolved is not None and second.resolved["lr"] == 3e-3
+        assert second.resolved is not None and second.resolved["lr"] == LR_OF_BUNDLED_MODELS["nano"]
         end(http, begun, task_id="task-0", reward=1.0, call=True)
         end(http, begin(http), task_id="task-0", reward=0.0, call=True)
         for reward in (0.0, 1.0):

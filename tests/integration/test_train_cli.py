@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +23,10 @@ from researcher.cli import app as researcher
 from swarm import SwarmClient, TrainJob
 from swarm.cli import app
 from swarm.environments.scaffold import write_scaffold
+from swarm.job import usual_lr
+from swarm.model_path import BUNDLED_DIRECTORIES
 from swarm.program import load_program
+from swarm.stored_weights import stored_parameters
 
 PAGE = Path(__file__).parents[2] / "docs" / "training.md"
 JOB = "engine: fake\nbatch_size: 2\nnum_repeat: 2\ntotal_steps: 3\n"
@@ -67,6 +71,17 @@ def test_an_own_agent_and_reward_are_trained_and_judged_by_the_true_grade(own: P
     with SwarmClient(url) as client:
         assert [point.metrics["batch/groups"] for point in client.metrics()] == [2.0, 2.0, 2.0]
         assert client.job().job["experiment_name"] == "longer"
+
+
+def test_a_model_of_the_users_own_is_trained_at_the_rate_of_its_size(own: Path, start_server: Any) -> None:
+    small = shutil.copytree(BUNDLED_DIRECTORIES["nano"], own / "small")
+    url = start_server().url
+    done = train(own, "--model", str(small), "--url", url)
+    assert done.exit_code == 0, done.output
+    lr = usual_lr(stored_parameters(small), has_adapter=False)
+    assert f"lr {lr:g} suits the size of {small}" in done.stderr
+    with SwarmClient(url) as client:
+        assert client.job().job["lr"] == lr
 
 
 def test_the_agent_of_the_environments_folder_plays_where_no_program_is_named(own: Path, start_server: Any) -> None:

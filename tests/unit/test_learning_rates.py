@@ -2,10 +2,12 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from swarm import TrainJob
+from researcher.planner.designs import default_job
+from swarm import SwarmClient, TrainJob
 from swarm.job import LR_OF_BUNDLED_MODELS, usual_lr
 from swarm.model_path import BUNDLED_DIRECTORIES
 from swarm.stored_weights import lr_by_size, stored_parameters
@@ -55,3 +57,17 @@ def test_a_rate_that_is_given_or_cannot_be_known_is_left_alone(small: Path, tmp_
     assert lr_by_size(TrainJob(model=str(tmp_path / "elsewhere"))) is None
     (small / "model.safetensors").write_bytes(b"damaged")
     assert lr_by_size(TrainJob(model=str(small))) is None
+
+
+def test_a_study_of_a_small_model_starts_at_the_rate_of_its_size(small: Path) -> None:
+    job = default_job("reverse", steps=None, base={"model": str(small)})
+    assert job["lr"] == usual_lr(stored_parameters(small), has_adapter=False)
+    assert default_job("reverse", steps=None, base={"model": str(small), "lr": 1e-5})["lr"] == 1e-5
+
+
+def test_a_server_that_is_given_such_a_job_says_which_rate_would_suit(
+    small: Path, start_server: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with SwarmClient(start_server().url) as client:
+        client.auto_sync_train_config_and_start_engine(TrainJob(engine="fake", model=str(small)))
+    assert any("would suit the size" in record.getMessage() for record in caplog.records)

@@ -10,7 +10,9 @@ import pytest
 
 from swarm.cli.train.training_record import TrainingRecord, differences, new_record
 from swarm.environments import load_environment
-from swarm.job import TrainJob
+from swarm.job import LR_OF_BUNDLED_MODELS, TrainJob
+
+LR = LR_OF_BUNDLED_MODELS["nano"]
 
 
 def record(folder: Path, program: Path | None = None, *, name: str | None = None, **settings: Any) -> TrainingRecord:
@@ -29,14 +31,14 @@ def folder(tmp_path: Path) -> Path:
     ("before", "now", "words"),
     [
         ({}, {}, []),
-        ({}, {"lr": 3e-3}, []),
+        ({}, {"lr": LR}, []),
         ({}, {"total_steps": 5}, []),
         ({}, {"total_steps": None}, []),
         ({"total_steps": 5}, {"total_steps": 3}, ["total_steps 5 -> 3"]),
         ({}, {"seed": 1}, ["seed 0 -> 1"]),
         ({}, {"seed": 1, "total_steps": 9}, ["seed 0 -> 1"]),
         ({}, {"batch_size": 4, "temperature": 0.5}, ["batch_size 16 -> 4", "temperature 1.0 -> 0.5"]),
-        ({"lr": 3e-3}, {"lr": 3e-3, "model": "micro"}, ["model nano -> micro"]),
+        ({"lr": LR}, {"lr": LR, "model": "micro"}, ["model nano -> micro"]),
     ],
 )
 def test_jobs_that_mean_the_same_are_one_training_and_may_go_further(

@@ -142,8 +142,8 @@ class JobSettings(DescribedModel):
     [the guard](training.md#when-a-training-collapses)."""
 
     lr: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Learning rate of AdamW. Default: 0.00175 for `nano`, 0.001 for `micro`, else 1e-6; ten times as much with
-    `lora_rank`. See [learning rates](models.md#learning-rates)."""
+    """Learning rate of AdamW. Default: 0.00175 for `nano`, 0.001 for `micro`, else 1e-6; with `lora_rank`
+    0.005, 0.003 and 1e-5. See [learning rates](models.md#learning-rates)."""
     lr_warmup_steps: int = Field(default=0, ge=0)
     """Steps over which the learning rate rises to `lr`."""
     lr_scheduler_type: LRScheduler = "constant"

@@ -9,6 +9,7 @@ import pytest
 from researcher.planner.designs import default_job
 from swarm import SwarmClient, TrainJob
 from swarm.job import LR_OF_BUNDLED_MODELS, usual_lr
+from swarm.job.learning_rate import default_lr
 from swarm.model_path import BUNDLED_DIRECTORIES
 from swarm.stored_weights import lr_by_size, stored_parameters
 
@@ -23,6 +24,7 @@ def _small(tmp_path: Path) -> Path:
     ("given", "lr"),
     [
         ({"model": "micro"}, 1e-3),
+        ({"model": "micro", "lora_rank": 8}, 3e-3),
         ({"model": "/models/large"}, 1e-6),
         ({"model": "/models/large", "lora_rank": 8}, 1e-5),
         ({"model": "/models/large", "lora_rank": 8, "lr": 3e-6}, 3e-6),
@@ -41,10 +43,12 @@ def test_a_larger_model_has_a_smaller_rate_down_to_the_published_one() -> None:
     assert usual_lr(7_000_000_000, has_adapter=True) == 1e-5
 
 
+@pytest.mark.parametrize("has_adapter", [False, True])
 @pytest.mark.parametrize("name", LR_OF_BUNDLED_MODELS)
-def test_the_rate_by_size_agrees_with_what_was_measured_for_the_bundled_models(name: str) -> None:
+def test_the_rate_by_size_agrees_with_what_was_measured_for_the_bundled_models(name: str, has_adapter: bool) -> None:
     parameters = stored_parameters(BUNDLED_DIRECTORIES[name])
-    assert usual_lr(parameters, has_adapter=False) == pytest.approx(LR_OF_BUNDLED_MODELS[name], rel=0.25)
+    measured = default_lr(name, has_adapter=has_adapter)
+    assert usual_lr(parameters, has_adapter=has_adapter) == pytest.approx(measured, rel=0.25)
 
 
 def test_a_small_model_of_the_user_gets_the_rate_of_its_size(small: Path) -> None:

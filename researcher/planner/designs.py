@@ -17,7 +17,7 @@ from researcher.charter import Design, Factor, Level, Question, StudyKind
 from researcher.plan import Arm
 from researcher.planner.base import History
 from swarm import TrainJob
-from swarm.stored_weights import lr_by_size
+from swarm.model_path import lr_by_size
 
 BASE_JOB: Mapping[str, Any] = MappingProxyType(
     {

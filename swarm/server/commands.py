@@ -28,6 +28,7 @@ from swarm.gateway.control.server_routes import Control
 from swarm.job import TrainJob, build_job
 from swarm.ledger import JobRow, LaunchRow, Ledger, OpenWork, StateRow
 from swarm.live_settings import JobTimeline
+from swarm.model_path import lr_by_size
 from swarm.rollout.completion import ModelService
 from swarm.rollout.transactions.coordinator_client import CoordinatorClient
 from swarm.run.lifecycle import EngineLifecycle
@@ -39,7 +40,6 @@ from swarm.server.initial_weights import require_resumable
 from swarm.server.lease import ServerLease
 from swarm.server.run import JobRun
 from swarm.server.status import build_job_view, build_status
-from swarm.stored_weights import lr_by_size
 
 logger = logging.getLogger(__name__)
 

@@ -24,9 +24,8 @@ from swarm import SwarmClient, TrainJob
 from swarm.cli import app
 from swarm.environments.scaffold import write_scaffold
 from swarm.job import usual_lr
-from swarm.model_path import BUNDLED_DIRECTORIES
+from swarm.model_path import BUNDLED_DIRECTORIES, stored_parameters
 from swarm.program import load_program
-from swarm.stored_weights import stored_parameters
 
 PAGE = Path(__file__).parents[2] / "docs" / "training.md"
 JOB = "engine: fake\nbatch_size: 2\nnum_repeat: 2\ntotal_steps: 3\n"

@@ -10,8 +10,7 @@ from researcher.planner.designs import default_job
 from swarm import SwarmClient, TrainJob
 from swarm.job import LR_OF_BUNDLED_MODELS, usual_lr
 from swarm.job.learning_rate import default_lr
-from swarm.model_path import BUNDLED_DIRECTORIES
-from swarm.stored_weights import lr_by_size, stored_parameters
+from swarm.model_path import BUNDLED_DIRECTORIES, lr_by_size, stored_parameters
 
 
 @pytest.fixture(name="small")

@@ -21,8 +21,7 @@ from researcher.planner.tools.sources import ToolSources
 from researcher.planner.tools.texts import number
 from swarm.errors import SwarmError
 from swarm.job import LR_OF_BUNDLED_MODELS, build_job, usual_lr
-from swarm.model_path import resolve_model
-from swarm.stored_weights import stored_parameters
+from swarm.model_path import resolve_model, stored_parameters
 
 WORDINGS: Mapping[str, str] = MappingProxyType(
     {

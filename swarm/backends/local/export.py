@@ -24,8 +24,7 @@ from transformers.utils import logging as transformers_logging
 from swarm.backends.local.model.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS, read_base, verify_base
 from swarm.backends.local.model.precision import DTYPES
 from swarm.errors import BadRequest, CheckpointError
-from swarm.model_path import BUNDLED_DIRECTORIES, WEIGHT_SUFFIXES
-from swarm.stored_weights import stored_dtype
+from swarm.model_path import BUNDLED_DIRECTORIES, WEIGHT_SUFFIXES, stored_dtype
 from swarm.trainer.atomic_directory import written_atomically
 from swarm.trainer.manifest import MANIFEST, verify_checkpoint
 

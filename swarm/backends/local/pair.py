@@ -27,8 +27,8 @@ from swarm.backends.replicas.sampler import ReplicaSampler
 from swarm.backends.threads import choose_threads
 from swarm.config import ServerConfig
 from swarm.job import TrainJob
+from swarm.model_path import stored_dtype, stored_parameters
 from swarm.sampler import SamplerInfo
-from swarm.stored_weights import stored_dtype, stored_parameters
 from swarm.types import SamplingParams, StepReport, TokenDelta, TrainBatch, WeightVersion
 
 BOOT_LIMIT_OF: Final = "verl"

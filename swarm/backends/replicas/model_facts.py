@@ -16,8 +16,7 @@ from typing import Any, cast
 from tokenizers import Tokenizer
 
 from swarm.errors import EngineFailure
-from swarm.model_path import read_stop_ids, read_tokenizer
-from swarm.stored_weights import stored_parameters
+from swarm.model_path import read_stop_ids, read_tokenizer, stored_parameters
 
 
 @dataclass(frozen=True, slots=True)

@@ -272,7 +272,7 @@ def _job_of(
     """Return the job of the file with the options applied. The environment decides what neither of them sets."""
     from swarm.environments.registry import is_bundled
     from swarm.job import TrainJob, build_job
-    from swarm.stored_weights import lr_by_size
+    from swarm.model_path import lr_by_size
 
     given = TrainJob() if path is None else TrainJob.build_job_from_yaml(path)
     if given.resume_from is not None:

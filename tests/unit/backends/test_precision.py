@@ -15,8 +15,7 @@ from swarm.backends.local.model.precision import choose_dtype, computing_with, m
 from swarm.backends.threads import THREADED_PARAMETERS, THREADED_WORK, choose_threads, choose_training_threads
 from swarm.errors import CheckpointError, EngineFailure
 from swarm.job import TrainJob
-from swarm.model_path import BUNDLED_DIRECTORY
-from swarm.stored_weights import stored_dtype, stored_parameters
+from swarm.model_path import BUNDLED_DIRECTORY, stored_dtype, stored_parameters
 
 needs_bfloat16 = pytest.mark.skipif(not multiplies_bfloat16(), reason="this processor does not multiply bfloat16")
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from swarm.stored_weights import stored_dtype
+from swarm.model_path import stored_dtype
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 """Number formats by the names of transformers and vLLM."""

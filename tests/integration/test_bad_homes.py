@@ -293,18 +293,23 @@ def test_a_disk_that_is_full_when_a_batch_is_closed_does_not_lose_the_batch(tmp_
     with server(home, namespace.prefix) as (_, http):
         http.put("/v1/swarm/job", json={"job": {**FAKE_JOB, "stop_rule": "any_client_agrees"}})
         http.post("/v1/swarm/engine/start", json={})
-        wait_for_state(http, "ROLLING")
-        straggler = begin(http)
-        for task, reward in (("a", 0.0), ("a", 1.0), ("b", 0.0), ("b", 1.0)):
-            end(http, begin(http), task_id=task, reward=reward, call=True)
-        http.post("/v1/swarm/batch/agree", json={"client_id": "anonymous"}).raise_for_status()
-        assert http.get("/v1/swarm/status").json()["state"] == "DRAINING"
-        filler = fill(namespace.path(home))
+        step = 0
+        while True:
+            step += 1
+            wait_for_state(http, "ROLLING")
+            straggler = begin(http)
+            for task, reward in (("a", 0.0), ("a", 1.0), ("b", 0.0), ("b", 1.0)):
+                end(http, begin(http), task_id=f"{task}{step}", reward=reward, call=True)
+            http.post("/v1/swarm/batch/agree", json={"client_id": "anonymous"}).raise_for_status()
+            filler = fill(namespace.path(home))
+            if http.get("/v1/swarm/status").json()["state"] == "DRAINING":
+                break
+            filler.unlink()  # This machine was so slow that the batch was closed before its disk was full.
         # The straggler is waited for until the drain timeout; the batch is closed then, at the latest.
         time.sleep(FAKE_JOB["drain_timeout_s"] + 1)
         assert http.get("/health").status_code == 200
         filler.unlink()
-        status = wait_for_step(http, 1)
+        status = wait_for_step(http, step)
         assert status["last_metrics"]["batch/episodes"] == 4
         http.post(f"/v1/swarm/episodes/{straggler['episode_id']}/abort", json={})
 

@@ -25,8 +25,8 @@ CRITIC_LR_DEFAULT = 1e-5
 """Default learning rate of a critic, which is verl's."""
 ADAPTER_LR_DEFAULT = 1e-5
 """Default learning rate of an adapter of all other models."""
-LARGE = 500_000_000
-"""Number of parameters from which the published rates hold."""
+SMALL, LARGE = 475_904, 500_000_000
+"""Numbers of parameters: of nano, below which no rate was measured, and from which the published rates hold."""
 EXPONENT, ADAPTER_EXPONENT = 1.1, 0.9
 """Slopes of the lines, on logarithmic axes, from `LARGE` at the published rate to the bundled models.
 
@@ -41,6 +41,9 @@ def default_lr(model: str, *, has_adapter: bool) -> float:
 
 
 def usual_lr(parameters: int, *, has_adapter: bool) -> float:
-    """Return the learning rate that suits a model with so many parameters, as a number of one digit."""
+    """Return the learning rate that suits a model with so many parameters, rounded to one digit.
+
+    A model smaller than nano has the rate of nano's size.
+    """
     published, exponent = (ADAPTER_LR_DEFAULT, ADAPTER_EXPONENT) if has_adapter else (LR_DEFAULT, EXPONENT)
-    return float(f"{published * max(1.0, LARGE / max(1, parameters)) ** exponent:.0e}")
+    return float(f"{published * (LARGE / min(LARGE, max(SMALL, parameters))) ** exponent:.0e}")

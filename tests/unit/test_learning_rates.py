@@ -38,6 +38,7 @@ def test_a_larger_model_has_a_smaller_rate_down_to_the_published_one() -> None:
     rates = [usual_lr(size, has_adapter=False) for size in sizes]
 
     assert rates == sorted(rates, reverse=True)
+    assert max(rates) == usual_lr(1, has_adapter=False) <= 2e-3, "no rate is higher than any that was measured"
     assert [usual_lr(size, has_adapter=False) for size in (500_000_000, 70_000_000_000)] == [1e-6, 1e-6]
     assert usual_lr(7_000_000_000, has_adapter=True) == 1e-5
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from experiments_db import Outcome, Verdict
 from researcher.plan import Contrast, Stage
-from researcher.search.tree import SearchNode
+from researcher.tree import SearchNode
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiments_db import DetailedEvaluation, ExperimentStore, hash_json
+from researcher.phases import KEY
 
 TRAINS = frozenset(
     {
@@ -38,9 +39,6 @@ TRAINS = frozenset(
 """The settings of a job that cannot change the score of base weights.
 
 The temperature is one of them, because evaluation has its own. A setting that is not named here counts as relevant."""
-
-KEY, MEASURED_ON = "base_key", "measured_on"
-"""The keys in a base score's details for what it scores, and for the run whose server measured it."""
 
 
 def key_of(job: Mapping[str, Any], program_code: str, evaluator_hash: str) -> str:

@@ -10,6 +10,7 @@ ResearchError            1
 ├── RunBroken              1   a run cannot go on or cannot be scored; the study can
 │   └── ScoreIncomplete    1   some episodes of a score brought no reward
 ├── RunLost                1   a server no longer has the run
+├── RunRejected            1   a run is not what its arm claims
 ├── StudyBusy           75   another process works on this study
 ├── PlannerError           1   a planner has no valid answer
 ├── LanguageModelRefused   1   its server refuses the key, or has no such model, so waiting does not help
@@ -81,6 +82,10 @@ class ScoreIncomplete(RunBroken):
 
 class RunLost(ResearchError):
     """A run that the server no longer has, so that nothing there can go on or be scored."""
+
+
+class RunRejected(ResearchError):
+    """A run that is not what its arm claims: it gets no score and no further attempt."""
 
 
 class StudyBusy(ResearchError):

@@ -23,23 +23,39 @@ from typing import Any
 import swarm
 from experiments_db import Author, EpisodeSample, EpisodeSummary, Experiment, ExperimentStore, Run, RunStatus, hash_json
 from prompts import load
-from researcher.base_scores import KEY, MEASURED_ON, find_base_score, key_of
+from researcher.base_scores import find_base_score, key_of
 from researcher.charter import Charter
-from researcher.errors import RunBroken, RunLost, ScoreIncomplete
+from researcher.errors import RunBroken, RunLost, RunRejected, ScoreIncomplete
 from researcher.execution.background import Drained
 from researcher.execution.early_stopping import TIME_LIMITS
 from researcher.execution.environments import StudyEnvironments, trained_on
-from researcher.execution.run_record import ENDED_AT, RunMark, RunRejected, check_record, held_out_of, mark_begin
-from researcher.execution.rungs import FROM_RUNG
+from researcher.execution.run_record import RunMark, check_record, held_out_of, mark_begin
 from researcher.execution.runs import engine_of, job_of_run, total_steps
 from researcher.execution.training_process import bound_options, start_training
 from researcher.execution.training_quota import quota_options
+from researcher.phases import (
+    AT_STEP,
+    AUTHORSHIP,
+    BASE,
+    CHECKPOINTS,
+    COST,
+    ENDED_AT,
+    FINAL,
+    FROM_RUNG,
+    KEY,
+    MANIPULATION,
+    MEASURED_ON,
+    PRUNED,
+    RECORD,
+    TEST,
+    TRAIN_DIGEST,
+)
 from researcher.plan import ManipulationCheck
 from researcher.program_trials.authorship import MOST_TASKS, count_authorship, read_answers
 from researcher.program_trials.manipulation import AttemptTranscript, check_from_json, count_passing
 from researcher.servers.launching import await_serving, is_replaced, launch_once, refuse_own_successor
 from researcher.servers.server_pool import PROJECT
-from researcher.study.costs.attempts import COST, cost_of_attempts, cost_to_json, read_training_cost
+from researcher.study.costs.attempts import cost_of_attempts, cost_to_json, read_training_cost
 from swarm import Credentials, Evaluation, SwarmClient, Task, TrainJob
 from swarm.environments import Environment
 from swarm.errors import ProgramFailure
@@ -57,12 +73,6 @@ from swarm.program import (
 from swarm.sandbox import Sandbox
 from swarm.tasks import Split
 
-BASE, FINAL, TEST = "base", "final", "test"
-AT_STEP = "step-"
-"""The prefix of the phase of a score in mid-training; the number of steps follows."""
-CHECKPOINTS = "checkpoints"
-"""The key in a run's external ids for the paths of checkpoints to score in mid-training, by step."""
-
 EVAL_WORKERS = 64
 SAMPLED_EPISODES = 16
 """The final attempts of a run whose conversations are stored."""
@@ -70,22 +80,13 @@ TOKEN_SAMPLES = 4
 """Those of them that are stored token by token."""
 CHECKED_EPISODES = 32
 """The final attempts of a run that a manipulation check looks at."""
-MANIPULATION = "manipulation"
-"""Key in the details of a final score: how many of the attempts looked at pass the arm's manipulation check."""
-AUTHORSHIP = "authorship"
-"""Key in the details of a final score: in how many of the attempts looked at the code did the work of the model."""
 MAX_BROKEN = 0.02
 """The largest share of a score's attempts that a program may break if the worst score is unknown.
 
 The score of a broken attempt cannot be told then."""
-PRUNED = "pruned"
-"""The key in a run's external ids for the paths of checkpoints that the study has removed."""
-RECORD = "record"
-"""The key in a run's external ids for the beginning of its record."""
 REST_POLL_S = 0.1
 MAX_REASONS, MAX_REASON_CHARS = 20, 300
 """Bounds on the stored reasons for one score's broken and repeated attempts."""
-TRAIN_DIGEST = "train_environment_digest"
 CLIENT_EXIT_S = 10.0
 """The seconds in which a client may see TrainingComplete at its next begin; after that it is stopped."""
 

@@ -31,19 +31,19 @@ from experiments_db import (
 from prompts import load
 from researcher.analysis import Analysis
 from researcher.charter import Budget, Charter, DecisionRule, Factor, Level, Question, SearchRules, StudyKind
-from researcher.evaluator import BASE, FINAL, TEST
+from researcher.claims import Claim, ClaimKind
 from researcher.execution.background import BackgroundTasks
 from researcher.judge import summarize_arm
 from researcher.judge.samples import ScoredRun
 from researcher.loop.deps import Deps
 from researcher.loop.nodes.analyze import analyze
 from researcher.loop.state import first_state
+from researcher.phases import BASE, COST, FINAL, TEST
 from researcher.plan import Arm, Contrast, Hypothesis, ManipulationCheck, Plan, Relation, Speaker, Stage
-from researcher.planner.claims import Claim, ClaimKind
 from researcher.planner.scripted import Script, ScriptedPlanner
 from researcher.servers.server_pool import ServerPool
 from researcher.study.budget import BudgetLedger
-from researcher.study.costs.attempts import COST, AttemptCost, cost_to_json
+from researcher.study.costs.attempts import AttemptCost, cost_to_json
 from researcher.study.log import StudyLog, to_json
 
 BASELINE, WINNER, WITHOUT_LR, WITHOUT_AGENT = "plain", "both", "both-lr", "both-agent"

@@ -20,24 +20,23 @@ from typing import Any, cast
 
 from experiments_db import Author, BudgetKind, ExperimentStatus, ExperimentStore, RunStatus
 from prompts import load
-from researcher.base_scores import MEASURED_ON
 from researcher.charter import Budget, Charter, DecisionRule
-from researcher.evaluator import BASE, FINAL, TEST
+from researcher.claims import Claim, ClaimKind, Measured
 from researcher.execution.background import BackgroundTasks
 from researcher.execution.runs import BUDGET, MAX_ON_ONE_SERVER, run_key
+from researcher.history import Action, Decision
 from researcher.loop.deps import Deps
 from researcher.loop.nodes.analyze import analyze
 from researcher.loop.nodes.decide import decide
 from researcher.loop.nodes.final_test import choose_finalists
 from researcher.loop.nodes.plan import plan
 from researcher.loop.state import first_state
+from researcher.phases import BASE, COST, FINAL, MEASURED_ON, TEST
 from researcher.plan import Arm, Contrast, Hypothesis, Plan, Relation
-from researcher.planner.base import Action, Decision
-from researcher.planner.claims import Claim, ClaimKind, Measured
 from researcher.planner.scripted import Script, ScriptedPlanner
 from researcher.servers.server_pool import ServerPool
 from researcher.study.budget import BudgetLedger
-from researcher.study.costs.attempts import COST, AttemptCost, cost_to_json
+from researcher.study.costs.attempts import AttemptCost, cost_to_json
 from researcher.study.ending import judge_ending
 from researcher.study.log import StudyLog, to_json
 

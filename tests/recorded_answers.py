@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 
 from researcher.charter import Charter
 from researcher.errors import LanguageModelUnavailable
+from researcher.history import History
 from researcher.plan import Plan
-from researcher.planner.base import History
 from researcher.planner.language_model.exploring import parse_round
 from researcher.planner.language_model.framing import parse_frame
-from researcher.search.tree import RungScore, SearchNode, SearchTree
 from researcher.study.settings import read_settings
+from researcher.tree import RungScore, SearchNode, SearchTree
 
 T = TypeVar("T")
 

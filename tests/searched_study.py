@@ -27,27 +27,27 @@ from experiments_db import (
 )
 from prompts import load
 from researcher.charter import SHARES_OF_SEARCH, Budget, Charter, DecisionRule, Factor, SearchRules
-from researcher.evaluator import AUTHORSHIP, BASE, FINAL
 from researcher.execution.background import BackgroundTasks
-from researcher.execution.rungs import FROM_RUNG, cost_of
+from researcher.execution.rungs import cost_of
 from researcher.execution.runs import TrialState, job_of, list_trials, run_key
+from researcher.history import Action, Decision, Response
 from researcher.loop.deps import Deps
 from researcher.loop.nodes.analyze import analyze
 from researcher.loop.nodes.decide import decide
 from researcher.loop.nodes.plan import plan
 from researcher.loop.nodes.write_program import write_program
 from researcher.loop.state import ResearchState, first_state
+from researcher.phases import AUTHORSHIP, BASE, FINAL, FROM_RUNG, MANIPULATION
 from researcher.plan import Arm, Plan, Stage
-from researcher.planner.base import Action, Decision, Planner, Response
+from researcher.planner.base import Planner
 from researcher.planner.scripted import Script, ScriptedPlanner
 from researcher.program_trials.authorship import Authorship
 from researcher.reviewer.base import Reviewer
 from researcher.search.building import ChooseMoves
-from researcher.search.tree import Expand, SearchTree
 from researcher.servers.server_pool import ServerPool
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog, to_json
-from researcher.study.results.exclusions import MANIPULATION
+from researcher.tree import Expand, SearchTree
 from swarm.environments import load_environment
 
 STEPS = 8

@@ -25,7 +25,7 @@ from researcher.search.policies import Scope, build_policy
 from researcher.search.proposers import Levels, Proposer, build_proposer, count_combinations
 from researcher.search.proposers.base import combine_all
 from researcher.search.space import PLAIN_PROGRAM
-from researcher.search.tree import Expand, Promote, RungScore, SearchNode, SearchTree
+from researcher.tree import Expand, Promote, RungScore, SearchNode, SearchTree
 
 FOLDER = Path(__file__).parent / "surfaces"
 RUNGS = (0.25, 0.5, 1.0)

@@ -23,18 +23,19 @@ import swarm
 from experiments_db import Author, BudgetKind, Experiment, ExperimentStatus, ExperimentStore, Run, RunStatus, open_store
 from prompts import load
 from researcher.charter import Budget, Charter, DecisionRule, JudgedBy
-from researcher.evaluator import BASE, FINAL, TEST, keep_file
+from researcher.claims import Claim
+from researcher.evaluator import keep_file
 from researcher.execution.background import BackgroundTasks
 from researcher.execution.runs import Trial, job_of, run_key
+from researcher.history import Action, Decision
 from researcher.loop.deps import Deps
 from researcher.loop.nodes.analyze import analyze
 from researcher.loop.nodes.decide import decide
 from researcher.loop.nodes.plan import plan
 from researcher.loop.nodes.report import report
 from researcher.loop.state import first_state
+from researcher.phases import BASE, FINAL, TEST
 from researcher.plan import Arm, Hypothesis, Plan
-from researcher.planner.base import Action, Decision
-from researcher.planner.claims import Claim
 from researcher.planner.scripted import Script, ScriptedPlanner
 from researcher.report.write import build_report
 from researcher.servers.server_pool import ServerPool

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from experiments_db import Verdict
 from researcher.analysis import Analysis
 from researcher.charter import Budget, Charter, DecisionRule, FrameRequest
+from researcher.claims import Claim
+from researcher.history import Action, Decision, History
 from researcher.plan import Arm, ArmProgram, Plan, ProgramProblem
-from researcher.planner.base import Action, Decision, History, Planner
-from researcher.planner.claims import Claim
+from researcher.planner.base import Planner
 from researcher.planner.rules import RulesPlanner
 from researcher.study.settings import StudySettings
 from researcher.study.topic import read_request

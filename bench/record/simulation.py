@@ -27,15 +27,16 @@ from langgraph.runtime import RunControl
 from experiments_db import Author, Experiment, ExperimentStatus, ExperimentStore, Run, RunStatus, open_store
 from prompts import load
 from researcher.charter import Budget, Charter, DecisionRule, FrameRequest
-from researcher.evaluator import BASE, FINAL, TEST, Evaluator
+from researcher.evaluator import Evaluator
 from researcher.execution.background import BackgroundTasks
 from researcher.execution.early_stopping import StoppingLimits
 from researcher.execution.orphaned_runs import reconcile
 from researcher.execution.runs import job_of
+from researcher.history import Action, Decision
 from researcher.loop.deps import Deps
 from researcher.loop.graph import carry_out
+from researcher.phases import BASE, FINAL, TEST
 from researcher.plan import Arm, Hypothesis, Plan
-from researcher.planner.base import Action, Decision
 from researcher.planner.scripted import Script, ScriptedPlanner
 from researcher.servers.leases import LeaseHolder
 from researcher.servers.server_pool import ServerPool

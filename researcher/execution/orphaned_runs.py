@@ -8,11 +8,10 @@ how runs are measured or judged.
 from __future__ import annotations
 
 from experiments_db import Run, RunStatus
-from researcher.evaluator import FINAL
-from researcher.execution.run_record import ENDED_BY
 from researcher.execution.runs import Trial, list_all_trials
 from researcher.loop.deps import Deps, Phase
 from researcher.loop.nodes.launch import begin, charge
+from researcher.phases import ENDED_BY, FINAL
 from researcher.servers.server_pool import Slot
 from swarm import SwarmError
 from swarm.processes import end_stale

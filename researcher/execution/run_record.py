@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from researcher.errors import ResearchError
+from researcher.errors import RunRejected
 from swarm import SwarmClient
 from swarm.program import RUN_MARK
 from swarm.schemas import EpisodeView, EventView
@@ -23,14 +23,6 @@ MAX_READ_EPISODES = 256
 A program that trains on held-out questions does so throughout, so a sample is enough.
 """
 LOADED = "loaded by command"
-ENDED_AT = "ended_at"
-"""Key in a run's external ids: the step with which the study ended the run's job."""
-ENDED_BY = "ended_by"
-"""Key in a run's external ids: the diagnosis for which the study ends the job, until the run is over."""
-
-
-class RunRejected(ResearchError):
-    """A run that is not what its arm claims: it gets no score and no further attempt."""
 
 
 @dataclass(frozen=True, slots=True)

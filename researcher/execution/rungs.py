@@ -10,9 +10,7 @@ from collections.abc import Sequence
 
 from experiments_db import Experiment, Run
 from researcher.execution.runs import total_steps
-
-FROM_RUNG = "from_rung"
-"""Key in a run's external ids: the rung of the run whose checkpoint it goes on from."""
+from researcher.phases import FROM_RUNG
 
 
 def steps_at(share: float, total: int) -> int:

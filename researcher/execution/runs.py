@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from experiments_db import Experiment, ExperimentStatus, ExperimentStore, Run, RunStatus
+from researcher.phases import RESUME_FROM
 from researcher.plan import Plan
 from researcher.servers.server_pool import PROJECT
 from swarm.job import build_job
@@ -49,8 +50,6 @@ OWN_DOING = frozenset({"not_finite", "overrun", "collapse", "kl_divergence", PRO
 Such a run is never trained again, because an arm could then choose among its runs by failing.
 """
 
-RESUME_FROM = "resume_from"
-"""The setting of a job for the checkpoint that its training goes on from."""
 BUDGET = "budget"
 """Kind of the diagnosis of a run that was stopped because the study could no longer pay for it."""
 

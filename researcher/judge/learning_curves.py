@@ -14,8 +14,8 @@ from math import pi
 from statistics import median
 
 from experiments_db import EvaluationSummary
-from researcher.evaluator import AT_STEP, BASE, FINAL
 from researcher.judge import evaluation_noise
+from researcher.phases import AT_STEP, BASE, FINAL
 
 
 @dataclass(frozen=True, slots=True)

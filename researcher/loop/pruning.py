@@ -15,10 +15,10 @@ from pathlib import Path
 
 from experiments_db import Run, RunStatus, Verdict
 from researcher.charter import Charter
-from researcher.evaluator import AT_STEP, CHECKPOINTS, PRUNED, TEST
+from researcher.history import History
 from researcher.loop.deps import Deps
+from researcher.phases import AT_STEP, CHECKPOINTS, PRUNED, TEST
 from researcher.plan import Stage
-from researcher.planner.base import History
 from researcher.search.record import find_explored_runs, read_tree
 from researcher.servers.server_files import Removed, pack_ledgers, remove_checkpoints, remove_optimizer_state
 from researcher.study.settings import KeptCheckpoints

@@ -8,80 +8,15 @@ only through `Analysis`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
+from collections.abc import Sequence
 from typing import Protocol
 
-from experiments_db import NotebookEntry
 from researcher.analysis import Analysis
 from researcher.charter import Charter, FrameRequest
+from researcher.claims import Claim
+from researcher.history import Decision, History, Objection, Response
 from researcher.plan import Arm, ArmProgram, Plan, ProgramProblem
-from researcher.planner.claims import Claim
-from researcher.reviewer.base import Objection
-from researcher.search.tree import Move, SearchTree
-
-
-class Action(StrEnum):
-    """The step that follows an analysis.
-
-    REFINE makes another plan; in an exploring study it goes on exploring. CONFIRM ends the exploration: the best arm is
-    compared with the baseline on fresh seeds. STOP ends the study.
-    """
-
-    REFINE = "refine"
-    CONFIRM = "confirm"
-    STOP = "stop"
-
-
-@dataclass(frozen=True, slots=True)
-class Response:
-    """The answer of a planner to a reviewer's objections; the arm is out for good if it `is_withdrawn`."""
-
-    text: str
-    is_withdrawn: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The next action of a study, with the reason that people see.
-
-    `author` is who decided, if it is not the study's planner. `is_budget_used_up` means that nothing was left to
-    choose, so a raised budget reopens the matter. `disqualified` maps the arms that the planner rules out to its
-    reasons. An arm stays disqualified: no later decision reverses it. `lessons` are what the planner wants to remember.
-    """
-
-    action: Action
-    reason: str
-    author: str = ""
-    is_budget_used_up: bool = False
-    disqualified: Mapping[str, str] = field(default_factory=dict[str, str])
-    lessons: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class History:
-    """The information that a planner may use for its next plan.
-
-    It has earlier plans and analyses of this study, and diagnoses of failed runs. `earlier_findings` are findings of
-    earlier studies in the same environment, negative ones included. `runs_used` counts the runs charged to the budget;
-    None if there is no record. `notes` is the notebook, oldest entry first. `tree` has the arms that were explored, and
-    `runs_left` says how many full runs exploration may still use; both are empty where nothing is explored.
-    """
-
-    plans: tuple[Plan, ...] = ()
-    analyses: tuple[Analysis, ...] = ()
-    diagnoses: tuple[str, ...] = ()
-    earlier_findings: tuple[str, ...] = ()
-    runs_used: float | None = None
-    notes: tuple[NotebookEntry, ...] = ()
-    tree: SearchTree = field(default_factory=SearchTree)
-    runs_left: float = 0.0
-
-    @property
-    def planned_runs(self) -> int:
-        """The number of distinct runs in all plans: an arm that later plans repeat counts once per seed."""
-        return len({(arm.name, seed) for plan in self.plans for arm in plan.arms for seed in plan.seeds})
+from researcher.tree import Move
 
 
 class Planner(Protocol):

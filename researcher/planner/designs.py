@@ -14,8 +14,8 @@ from typing import Any
 
 from experiments_db import Verdict
 from researcher.charter import Design, Factor, Level, Question, StudyKind
+from researcher.history import History
 from researcher.plan import Arm
-from researcher.planner.base import History
 from swarm import TrainJob
 from swarm.model_path import lr_by_size
 

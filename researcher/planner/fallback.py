@@ -16,20 +16,20 @@ from typing import TypeVar
 
 from researcher.analysis import Analysis
 from researcher.charter import Charter, FrameRequest
+from researcher.claims import Claim
 from researcher.errors import PlannerError, ResearchError, TopicInvalid
 from researcher.execution.checks.job_check import contradict_name
+from researcher.history import Decision, History, Objection, Response
 from researcher.plan import Arm, ArmProgram, Plan, ProgramProblem
-from researcher.planner.base import Decision, History, Planner, Response
-from researcher.planner.claims import Claim
+from researcher.planner.base import Planner
 from researcher.planner.language_model.arms import PLAIN_PROGRAM
 from researcher.planner.predictions import predict
 from researcher.planner.rules import build_rules_planner
 from researcher.question.factors import PROGRAM
-from researcher.reviewer.base import Objection
 from researcher.search.space import default_space
-from researcher.search.tree import Move
 from researcher.study.settings import StudySettings
 from researcher.study.topic import read_request
+from researcher.tree import Move
 
 T = TypeVar("T")
 

@@ -16,9 +16,9 @@ from experiments_db import Operator
 from prompts import load
 from researcher.analysis import Analysis
 from researcher.charter import Charter, FrameRequest, SampleSizeGoal, StudiedEnvironment
+from researcher.claims import Claim
+from researcher.history import Action, Decision, History, Objection, Response
 from researcher.plan import Arm, ArmProgram, Plan, ProgramProblem
-from researcher.planner.base import Action, Decision, History, Response
-from researcher.planner.claims import Claim
 from researcher.planner.conversation.asker import Asker
 from researcher.planner.language_model.answers import (
     MAX_ARMS,
@@ -57,8 +57,7 @@ from researcher.planner.language_model.study_state import (
 )
 from researcher.question.asking import refuse_by_name
 from researcher.question.factors import ALGORITHMS
-from researcher.reviewer.base import Objection
-from researcher.search.tree import Move, Promote
+from researcher.tree import Move, Promote
 from swarm.tasks import task_family
 
 REFUSED = (

@@ -13,14 +13,13 @@ from dataclasses import dataclass, field, replace
 from experiments_db import Author, Experiment, Operator, Verdict
 from researcher.analysis import Analysis
 from researcher.charter import Charter, DecisionRule, Factor, FrameRequest, Level, Question, SampleSizeGoal
+from researcher.claims import Claim
 from researcher.errors import PlannerError
+from researcher.history import Decision, History, Objection, Response
 from researcher.memory.replication import Replication
 from researcher.plan import Arm, ArmProgram, Contrast, Hypothesis, Plan, ProgramProblem, Relation
-from researcher.planner.base import Decision, History, Response
-from researcher.planner.claims import Claim
 from researcher.planner.rules import RulesPlanner
-from researcher.reviewer.base import Objection
-from researcher.search.tree import Move
+from researcher.tree import Move
 
 
 @dataclass(frozen=True, slots=True)

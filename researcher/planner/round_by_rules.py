@@ -13,12 +13,12 @@ from researcher.charter import Charter, SearchRules
 from researcher.errors import PlannerError
 from researcher.execution.rungs import steps_at
 from researcher.execution.runs import total_steps
+from researcher.history import History
 from researcher.plan import Arm, Plan, Stage
-from researcher.planner.base import History
 from researcher.search.building import ProposeLevels
 from researcher.search.description import EXPLORING_SEED
 from researcher.search.rounds import list_explored_arms
-from researcher.search.tree import Expand, Move, Promote
+from researcher.tree import Expand, Move, Promote
 
 LayOut = Callable[[Mapping[str, str]], Arm]
 """The arm with the levels that are given by factor."""

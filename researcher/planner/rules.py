@@ -32,30 +32,29 @@ from researcher.charter import (
     SampleSizeGoal,
     StudyKind,
 )
-from researcher.errors import PlannerError, TopicInvalid
-from researcher.execution.checks.job_check import why_not_carried_out
-from researcher.execution.environments import name_environments
-from researcher.plan import Arm, ArmProgram, Plan, ProgramProblem, Stage
-from researcher.planner.base import Action, Decision, History, Response
-from researcher.planner.claims import Claim, ClaimKind
-from researcher.planner.designs import default_job, lay_out, lay_out_levels, repeat_inconclusive
-from researcher.planner.equal_amounts import (
+from researcher.claims import Claim, ClaimKind
+from researcher.equal_amounts import (
     describe_equal_amount,
     describe_inequality,
     hold_equal,
     usual_amount,
     usual_comparison,
 )
+from researcher.errors import PlannerError, TopicInvalid
+from researcher.execution.checks.job_check import why_not_carried_out
+from researcher.execution.environments import name_environments
+from researcher.history import Action, Decision, History, Objection, Response
+from researcher.plan import Arm, ArmProgram, Plan, ProgramProblem, Stage
+from researcher.planner.designs import default_job, lay_out, lay_out_levels, repeat_inconclusive
 from researcher.planner.predictions import predict
 from researcher.planner.round_by_rules import plan_round
 from researcher.programs import load_program_code
 from researcher.question.factors import PROGRAM, RESPONSE_LENGTH, TRAIN_ENV
 from researcher.question.wording import state_question, title_of, title_of_environment
-from researcher.reviewer.base import Objection
 from researcher.search.building import ProposeLevels, build_policy_of, build_proposer_of
 from researcher.search.space import PLAIN_PROGRAM, default_space, programs_of
-from researcher.search.tree import Move
 from researcher.study.settings import StudySettings
+from researcher.tree import Move
 from swarm import TrainJob
 from swarm.environments import has_own_worker, is_bundled, options_of, with_options
 from swarm.tasks import TASK_FAMILIES

@@ -12,12 +12,11 @@ from typing import TypeVar
 
 from researcher.analysis import Analysis
 from researcher.charter import Charter, FrameRequest
+from researcher.claims import Claim
 from researcher.errors import PlannerError
+from researcher.history import Decision, History, Objection, Response
 from researcher.plan import Arm, ArmProgram, Plan, ProgramProblem, Stage
-from researcher.planner.base import Decision, History, Response
-from researcher.planner.claims import Claim
-from researcher.reviewer.base import Objection
-from researcher.search.tree import Move
+from researcher.tree import Move
 
 T = TypeVar("T")
 

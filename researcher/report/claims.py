@@ -18,7 +18,7 @@ from itertools import pairwise
 
 from experiments_db import Verdict
 from researcher.analysis import ArmSummary, Comparison
-from researcher.planner.claims import Claim, ClaimKind, Measured
+from researcher.claims import Claim, ClaimKind, Measured
 from researcher.report.formats import (
     LEAST,
     count,

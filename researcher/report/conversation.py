@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from experiments_db import DetailedEvaluation, EpisodeSummary, ExperimentStore, Run
-from researcher.base_scores import MEASURED_ON
-from researcher.evaluator import BASE, FINAL
+from researcher.phases import BASE, FINAL, MEASURED_ON
 
 MESSAGE_CHARS = 1200
 """The characters of one message that are shown."""

@@ -6,35 +6,10 @@ planner once, and stand in the report. A reviewer sees code and transcripts, and
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Protocol
 
 from researcher.charter import Charter
-
-
-class ObjectionKind(StrEnum):
-    """The kinds of fault that a reviewer looks for.
-
-    SOLVED_IN_CODE: the program answers in the model's place. LEAK: the program knows answers that it should not know.
-    GAMED_REWARD: the training reward rises and the grade does not. NOT_AS_CLAIMED: the transcripts do not show what
-    the arm says it does. OTHER: anything else that makes the score mean something else.
-    """
-
-    SOLVED_IN_CODE = "solved_in_code"
-    LEAK = "leak"
-    GAMED_REWARD = "gamed_reward"
-    NOT_AS_CLAIMED = "not_as_claimed"
-    OTHER = "other"
-
-
-@dataclass(frozen=True, slots=True)
-class Objection:
-    """One objection to an arm; a grave one means that its score is not what the question asks about."""
-
-    kind: ObjectionKind
-    sentence: str
-    is_grave: bool = False
+from researcher.history import Objection
 
 
 class Reviewer(Protocol):

@@ -17,11 +17,11 @@ from experiments_db import Experiment, ExperimentStore, ProgramTrial
 from prompts import load
 from researcher.charter import Charter
 from researcher.errors import PlannerError
-from researcher.evaluator import BASE, FINAL
+from researcher.history import Objection, ObjectionKind
+from researcher.phases import BASE, FINAL
 from researcher.planner.conversation.asker import Asker
 from researcher.planner.language_model.answers import Answer, Line, parse_answer
 from researcher.planner.language_model.briefing import quote_data, quote_text
-from researcher.reviewer.base import Objection, ObjectionKind
 from swarm.guard import REWARD, SUCCESS
 
 NODE = "review"

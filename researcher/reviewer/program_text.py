@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from researcher.reviewer.base import Objection, ObjectionKind
+from researcher.history import Objection, ObjectionKind
 from swarm.environments import Environment
 from swarm.tasks import Split
 

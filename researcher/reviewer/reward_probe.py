@@ -22,8 +22,8 @@ from statistics import fmean, median
 from typing import Any, Protocol
 
 from experiments_db import ProgramTrial
+from researcher.history import Objection, ObjectionKind
 from researcher.reviewer.agent_code import find_function
-from researcher.reviewer.base import Objection, ObjectionKind
 from swarm.environments import Environment, EnvironmentTask, Grade, Transcript, transcript_of
 from swarm.errors import SwarmError
 from swarm.program import ProgramProcess, place_program

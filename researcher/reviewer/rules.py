@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from experiments_db import Experiment, ExperimentStore, Operator, ProgramTrial
 from researcher.charter import Charter
 from researcher.errors import PlannerError
+from researcher.history import Objection, ObjectionKind
 from researcher.plan import ManipulationCheck
 from researcher.program_trials.trial import SOLVED_BLANK
 from researcher.reviewer.agent_code import AgentLook, find_function, look_at_agent
-from researcher.reviewer.base import Objection, ObjectionKind
 from researcher.reviewer.program_text import look_at_text
 from researcher.reviewer.reward_probe import RewardRunner, probe_reward
 from researcher.reviewer.training_record import look_at_trainings

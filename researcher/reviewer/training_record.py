@@ -11,8 +11,8 @@ from statistics import fmean
 
 from experiments_db import Experiment, ExperimentStore, Run
 from researcher.charter import Charter
-from researcher.evaluator import BASE, FINAL
-from researcher.reviewer.base import Objection, ObjectionKind
+from researcher.history import Objection, ObjectionKind
+from researcher.phases import BASE, FINAL
 from swarm.guard import REWARD, SUCCESS
 
 LEAST_STEPS = 8

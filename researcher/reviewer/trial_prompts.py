@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any
 
 from experiments_db import ProgramTrial
-from researcher.reviewer.base import Objection, ObjectionKind
+from researcher.history import Objection, ObjectionKind
 from swarm.environments import Environment
 from swarm.tasks import Split
 

@@ -15,8 +15,8 @@ from typing import Any
 from experiments_db import Author, Experiment, Operator
 from prompts import load
 from researcher.charter import Charter, ComparedAt, Factor, Level
+from researcher.equal_amounts import give_episodes_of, hold_equal
 from researcher.plan import Arm, ArmProgram
-from researcher.planner.equal_amounts import give_episodes_of, hold_equal
 from researcher.question.factors import PROGRAM, TRAIN_ENV
 from swarm.environments import with_options
 from swarm.job import build_job

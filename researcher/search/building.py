@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 
 from researcher.charter import Charter, Factor, ProposerName, SearchRules
-from researcher.search.tree import Expand, Move, SearchTree
+from researcher.tree import Expand, Move, SearchTree
 
 ChooseMoves = Callable[[SearchTree, tuple[float, ...], float, int], tuple[Move, ...]]
 """The choice of a round's moves from the tree, the rungs, the full runs left, and the number of runs at a time."""

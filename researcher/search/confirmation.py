@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping
 
 from experiments_db import Experiment, ExperimentStatus
 from researcher.charter import Charter, SampleSizeGoal
+from researcher.history import History
 from researcher.plan import Arm, ArmProgram, Contrast, Hypothesis, Plan, Relation, Stage
-from researcher.planner.base import History
 from researcher.search.ablation import Ablation, Subject, list_ablations
 from researcher.search.rounds import list_explored_arms
-from researcher.search.tree import SearchNode, SearchTree
 from researcher.study.log import AUTOMATIC
+from researcher.tree import SearchNode, SearchTree
 
 
 def find_leader(charter: Charter, history: History) -> SearchNode | None:

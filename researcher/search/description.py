@@ -16,7 +16,7 @@ from researcher.charter import Charter
 from researcher.judge.judgement import rule_out
 from researcher.judge.samples import within
 from researcher.plan import Stage
-from researcher.search.tree import RungScore, SearchNode, SearchTree
+from researcher.tree import RungScore, SearchNode, SearchTree
 
 EXPLORING_SEED = 0
 """The one seed of all exploring runs. No other run has it, so no claim rests on the runs that chose its arms."""

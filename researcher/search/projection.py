@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import pairwise
 from statistics import fmean
 
-from researcher.search.tree import SearchTree
+from researcher.tree import SearchTree
 
 
 def project(tree: SearchTree) -> dict[str, float]:

@@ -13,14 +13,13 @@ from hashlib import sha256
 
 from experiments_db import EvaluationSummary, Experiment, ExperimentStatus, ExperimentStore, Run
 from researcher.charter import Charter, SearchRules
-from researcher.evaluator import BASE, FINAL
-from researcher.execution.run_record import ENDED_AT
 from researcher.execution.rungs import shares_at
 from researcher.execution.runs import Trial, TrialState, list_all_trials, total_steps
+from researcher.phases import BASE, ENDED_AT, FINAL
 from researcher.plan import Stage
-from researcher.search.tree import RungScore, SearchNode, SearchTree
 from researcher.study.log import plan_from_json
 from researcher.study.results.exclusions import find_excluded
+from researcher.tree import RungScore, SearchNode, SearchTree
 
 Measured = Mapping[tuple[str, str], EvaluationSummary]
 """Scores by run and phase."""

@@ -13,10 +13,10 @@ from researcher.charter import Charter, SearchRules
 from researcher.errors import PlannerError
 from researcher.execution.rungs import shares_at, steps_at
 from researcher.execution.runs import total_steps
+from researcher.history import History
 from researcher.plan import Arm, Plan, Stage
-from researcher.planner.base import History
 from researcher.search.description import EXPLORING_SEED
-from researcher.search.tree import Expand, Move, Promote, SearchNode, SearchTree
+from researcher.tree import Expand, Move, Promote, SearchNode, SearchTree
 
 TOLERANCE = 1e-6
 """The rounding error of sums of parts of runs."""

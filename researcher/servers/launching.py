@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from experiments_db import Run
-from researcher.errors import RunBroken, RunLost, ServerInUse
-from researcher.execution.run_record import RunRejected
+from researcher.errors import RunBroken, RunLost, RunRejected, ServerInUse
 from swarm import SwarmClient
 from swarm.errors import LaunchConflict
 from swarm.schemas import Status

@@ -21,9 +21,9 @@ from experiments_db import (
     Study,
     StudyStatus,
 )
-from researcher.evaluator import FINAL
 from researcher.execution.failure_reason import in_one_line
 from researcher.execution.runs import BUDGET, ENVIRONMENT, OWN_DOING, SERVER_LOST
+from researcher.phases import FINAL
 from researcher.plan import Stage
 from researcher.search.record import read_tree
 from researcher.study.changes.budget_change import is_cut_short

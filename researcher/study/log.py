@@ -17,10 +17,10 @@ from pydantic_core import to_jsonable_python
 from experiments_db import BudgetKind, ExperimentStore, Severity
 from researcher.analysis import Analysis
 from researcher.charter import Charter
+from researcher.claims import Claim
 from researcher.errors import ResearchError
+from researcher.history import History
 from researcher.plan import Plan
-from researcher.planner.base import History
-from researcher.planner.claims import Claim
 
 logger = logging.getLogger(__name__)
 

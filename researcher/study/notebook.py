@@ -14,8 +14,8 @@ from experiments_db import ExperimentStore, NoteKind, Outcome, Review, Run
 from researcher.analysis import Analysis
 from researcher.charter import Charter
 from researcher.plan import Plan, Stage
-from researcher.search.tree import RungScore, SearchNode
 from researcher.study.log import AUTOMATIC
+from researcher.tree import RungScore, SearchNode
 
 
 @dataclass(frozen=True, slots=True)

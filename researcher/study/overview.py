@@ -26,8 +26,8 @@ from experiments_db import (
     Study,
     StudyWork,
 )
-from researcher.evaluator import BASE, FINAL
 from researcher.execution.runs import Trial, TrialState
+from researcher.phases import BASE, FINAL
 from researcher.study.budget import BudgetLine, budget_lines
 from researcher.study.requests import work_of
 from swarm.guard import REWARD

@@ -26,11 +26,11 @@ from typing import Any
 from experiments_db import Author, DetailedEvaluation, Experiment, ExperimentStore, Run, RunStatus, Study, open_store
 from researcher.charter import Charter
 from researcher.errors import ResearchError, ServerProblem
-from researcher.evaluator import BASE, FINAL, Evaluator
+from researcher.evaluator import Evaluator
 from researcher.execution.early_stopping import TIME_LIMITS
 from researcher.execution.environments import StudyEnvironments
-from researcher.execution.run_record import ENDED_AT
 from researcher.execution.runs import engine_of, job_of, total_steps
+from researcher.phases import BASE, ENDED_AT, FINAL
 from researcher.servers.leases import LeaseHolder
 from researcher.servers.server_pool import ServerPool
 from researcher.study.log import charter_from_json

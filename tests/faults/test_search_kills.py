@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from experiments_db import BudgetKind, ExperimentStore, Operator, Run, RunStatus, StudyStatus, open_store
 from researcher.cli import app
-from researcher.execution.rungs import FROM_RUNG
+from researcher.phases import FROM_RUNG
 from researcher.report.numbers.amounts import EPISODES
 from researcher.search.record import read_tree
 from researcher.study.log import StudyLog

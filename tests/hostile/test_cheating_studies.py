@@ -17,10 +17,10 @@ from simulated_study import reports_without_images
 from experiments_db import ExperimentStatus, Operator, StudyStatus, Verdict, open_store
 from prompts import load
 from researcher.charter import Charter
+from researcher.history import Action, Decision, Response
 from researcher.loop import session as session_module
 from researcher.loop.session import work_on
 from researcher.plan import Arm, ArmProgram, Plan, Stage
-from researcher.planner.base import Action, Decision, Response
 from researcher.planner.rules import build_rules_planner
 from researcher.planner.scripted import Script, ScriptedPlanner
 from researcher.study.requests import create_study

@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from experiments_db import Author, Finding, Operator, StudyStatus, Verdict, open_store
 from researcher.cli import app
+from researcher.history import History
 from researcher.loop.session import work_on
 from researcher.memory.recall import recall
 from researcher.memory.replication import read_replication, settings_of
-from researcher.planner.base import History
 from researcher.planner.replication import ReplicationPlanner
 from researcher.study.log import StudyLog
 from researcher.study.requests import create_study

@@ -24,8 +24,8 @@ from researcher.errors import (
     TopicNotUnderstood,
 )
 from researcher.execution.checks.preflight import check_program
+from researcher.history import Action, History
 from researcher.plan import ArmProgram, Contrast, Plan, Relation
-from researcher.planner.base import Action, History
 from researcher.planner.conversation.backoff import Backoff
 from researcher.planner.conversation.chat import Chat, ChatSettings, Price
 from researcher.planner.language_model.briefing import TUNABLE

@@ -13,9 +13,10 @@ from researcher.charter import Budget, Charter, StudyKind
 from researcher.errors import TopicInvalid
 from researcher.execution.background import BackgroundTasks
 from researcher.execution.environments import StudyEnvironments
+from researcher.history import Objection, ObjectionKind
 from researcher.planner.rules import RulesPlanner
 from researcher.planner.tools.base import Toolbox
-from researcher.reviewer.base import Objection, ObjectionKind, Reviewer
+from researcher.reviewer.base import Reviewer
 from researcher.reviewer.build import build_reviewer
 from researcher.study.budget import BudgetLedger
 from researcher.study.log import StudyLog

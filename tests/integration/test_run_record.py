@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 
 from experiments_db import RunStatus, open_store
 from researcher.cli import app
-from researcher.execution.run_record import RunRejected, check_record, held_out_of, mark_begin
+from researcher.errors import RunRejected
+from researcher.execution.run_record import check_record, held_out_of, mark_begin
 from swarm import EpisodeType, SwarmClient, Task, TrainJob, WorkflowOutput
 from swarm.environments.scaffold import write_scaffold
 

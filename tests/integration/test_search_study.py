@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 from experiments_db import BudgetKind, ExperimentStore, NoteKind, Operator, Run, RunStatus, StudyStatus, open_store
 from prompts import load
 from researcher.cli import app
-from researcher.execution.rungs import FROM_RUNG, cost_of
-from researcher.execution.runs import RESUME_FROM
+from researcher.execution.rungs import cost_of
 from researcher.loop.session import work_on
+from researcher.phases import FROM_RUNG, RESUME_FROM
 from researcher.plan import Plan, Stage
 from researcher.search.record import read_tree
 from researcher.study.log import StudyLog

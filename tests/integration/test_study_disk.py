@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 
 from experiments_db import ExperimentStore, RunStatus, StudyStatus, open_store
 from researcher.cli import app
-from researcher.evaluator import PRUNED
 from researcher.execution.storage import GB
 from researcher.loop.session import work_on
+from researcher.phases import PRUNED
 from researcher.study.requests import ask_to_end, create_study
 from researcher.study.settings import StudySettings
 

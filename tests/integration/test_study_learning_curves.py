@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from experiments_db import open_store
-from researcher.base_scores import MEASURED_ON
 from researcher.cli import app
 from researcher.judge.learning_curves import area_under, curve_of
+from researcher.phases import MEASURED_ON
 
 pytestmark = pytest.mark.timeout(400)
 

@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 from experiments_db import ExperimentStatus, RunStatus, StudyStatus, open_store
 from researcher.charter import Charter
 from researcher.cli import app
+from researcher.history import History
 from researcher.loop.session import ServerPool, work_on
 from researcher.plan import Arm, ArmProgram, Plan
-from researcher.planner.base import History
 from researcher.planner.rules import RulesPlanner
 from researcher.study.requests import create_study
 from researcher.study.settings import ProgramSetting, StudySettings

@@ -12,16 +12,16 @@ from experiments_db import BudgetKind
 from researcher.charter import Charter, SearchRules
 from researcher.errors import PlannerError
 from researcher.execution.runs import list_all_trials
+from researcher.history import Action, History
 from researcher.judge.judgement import share_of_alpha
 from researcher.loop.deps import Deps
 from researcher.loop.exploration.review import is_withdrawn
 from researcher.plan import Plan, Stage
-from researcher.planner.base import Action, History
 from researcher.search.allowance import count_explored, find_time_used_up, runs_for_claim, runs_left
 from researcher.search.confirmation import find_leader, plan_confirmation
 from researcher.search.record import read_tree
 from researcher.search.rounds import TOLERANCE, begin_tree, check_round
-from researcher.search.tree import Move, SearchTree
+from researcher.tree import Move, SearchTree
 
 MAX_REVIEWED = 3
 """The leaders that are reviewed one after the other, before a study ends without a confirmation."""

@@ -16,7 +16,7 @@ from researcher.question.factors import PROGRAM
 from researcher.search.building import build_proposer_of
 from researcher.search.record import read_tree
 from researcher.search.space import default_space
-from researcher.search.tree import Expand
+from researcher.tree import Expand
 
 
 def propose_next(deps: Deps, operator: Operator, parents: tuple[str, ...]) -> Mapping[str, str] | None:

@@ -12,9 +12,8 @@ from typing import Any
 from experiments_db import Review
 from researcher.charter import Charter
 from researcher.errors import PlannerError
+from researcher.history import History, Objection, ObjectionKind
 from researcher.loop.deps import Deps
-from researcher.planner.base import History
-from researcher.reviewer.base import Objection, ObjectionKind
 from researcher.study.log import to_json
 from researcher.study.notebook import Notebook
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from researcher.analysis import Analysis
 from researcher.charter import Charter
+from researcher.claims import Claim
 from researcher.errors import BudgetExceeded, PlannerError
+from researcher.history import Action, Decision, History
 from researcher.loop.deps import Deps
 from researcher.loop.nodes.analyze import analyze
 from researcher.loop.nodes.plan import gather_history
 from researcher.loop.state import ResearchState
-from researcher.planner.base import Action, Decision, History
-from researcher.planner.claims import Claim
 from researcher.report.claims import check_claims
 from researcher.report.numbers.gather import gather
 from researcher.study.changes.continuation import find_continuation

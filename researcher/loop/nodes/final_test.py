@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from experiments_db import Run, Verdict
 from researcher.charter import Charter
-from researcher.evaluator import PRUNED, TEST
 from researcher.execution.runs import list_all_trials
+from researcher.history import History
 from researcher.loop.checkpoint_scores import CheckpointScore, score_checkpoints
 from researcher.loop.deps import Deps
 from researcher.loop.state import ResearchState
+from researcher.phases import PRUNED, TEST
 from researcher.plan import Relation
-from researcher.planner.base import History
 from researcher.report.formats import join_names
 from researcher.study.changes.continuation import find_continuation, is_test_over
 from researcher.study.log import StudyLog

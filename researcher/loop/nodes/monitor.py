@@ -9,12 +9,11 @@ from concurrent.futures import Future
 from typing import Any
 
 from experiments_db import RunStatus, Severity
-from researcher.errors import ResearchError, RunBroken, RunLost, ScoreIncomplete
+from researcher.errors import ResearchError, RunBroken, RunLost, RunRejected, ScoreIncomplete
 from researcher.evaluator import step_limit_s
 from researcher.execution.background import Drained
 from researcher.execution.early_stopping import STALL, Diagnosis
 from researcher.execution.failure_reason import in_one_line, last_words
-from researcher.execution.run_record import ENDED_AT, ENDED_BY, RunRejected
 from researcher.execution.runs import FAILURE, OWN_DOING, PROGRAM, TRAINING_SECONDS, UNSCORED, job_of_run
 from researcher.execution.storage import is_storage_outage
 from researcher.execution.training_quota import ends_at_a_quota
@@ -25,6 +24,7 @@ from researcher.loop.outages import is_out, lose, note_servers, set_back, wait_a
 from researcher.loop.pruning import has_space
 from researcher.loop.state import ResearchState
 from researcher.loop.system_faults import diagnose_exit, refuse_to_blame, refuse_to_repeat
+from researcher.phases import ENDED_AT, ENDED_BY
 from researcher.servers.failing_attempts import diagnose_attempts
 from researcher.servers.job_end import EndedTraining, end_job, stop_job
 from researcher.servers.launching import refuse_own_successor

@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from experiments_db import Operator
 from researcher.charter import Asked, ComparedAt, Design, JudgedBy, PolicyName, StudyKind
+from researcher.claims import Claim, ClaimKind, Measured
 from researcher.plan import Relation, Speaker
-from researcher.planner.claims import Claim, ClaimKind, Measured
 
 MAX_ARMS = 12
 MAX_HYPOTHESES = 8

@@ -15,14 +15,14 @@ from typing import Any
 
 from experiments_db import Operator
 from researcher.charter import Charter, Factor, Level, Question
+from researcher.equal_amounts import episodes_per_step
 from researcher.execution.checks.job_check import contradict_name
 from researcher.plan import Arm, ManipulationCheck
 from researcher.planner.designs import lay_out
-from researcher.planner.equal_amounts import episodes_per_step
 from researcher.planner.language_model.answers import ArmAnswer, ManipulationAnswer, Unusable
 from researcher.planner.language_model.briefing import TUNABLE, setting_of
 from researcher.question.factors import PROGRAM
-from researcher.search.tree import SearchTree
+from researcher.tree import SearchTree
 from swarm.errors import JobInvalid
 from swarm.job import build_job
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from researcher.charter import Charter, ComparedAt, SearchRules
+from researcher.equal_amounts import hold_equal
+from researcher.history import History
 from researcher.plan import Arm, Plan, Stage
-from researcher.planner.base import History
-from researcher.planner.equal_amounts import hold_equal
 from researcher.planner.language_model.answers import ArmAnswer, ExploreAnswer, Unusable, parse_answer
 from researcher.planner.language_model.arms import (
     check_names,
@@ -24,7 +24,7 @@ from researcher.planner.language_model.arms import (
 )
 from researcher.planner.language_model.planning import read_hypotheses
 from researcher.planner.language_model.study_state import planned_arms
-from researcher.search.tree import Expand, Move, Promote, SearchTree
+from researcher.tree import Expand, Move, Promote, SearchTree
 
 TOLERANCE = 1e-9
 """The rounding error of sums of shares."""

@@ -23,10 +23,7 @@ from researcher.charter import (
     SampleSizeGoal,
     StudyKind,
 )
-from researcher.errors import TopicInvalid
-from researcher.plan import Arm
-from researcher.planner.designs import BASELINE, default_job, lay_out
-from researcher.planner.equal_amounts import (
+from researcher.equal_amounts import (
     describe_equal_amount,
     describe_inequality,
     episodes_per_step,
@@ -34,6 +31,9 @@ from researcher.planner.equal_amounts import (
     usual_amount,
     usual_comparison,
 )
+from researcher.errors import TopicInvalid
+from researcher.plan import Arm
+from researcher.planner.designs import BASELINE, default_job, lay_out
 from researcher.planner.language_model.answers import MAX_ARMS, FrameAnswer, Unusable, is_arm_name, parse_answer
 from researcher.planner.language_model.arms import MAX_EPISODES_PER_STEP, contents_of
 from researcher.planner.language_model.briefing import TUNABLE

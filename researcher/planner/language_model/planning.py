@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from researcher.charter import Charter, ComparedAt, SampleSizeGoal, StudyKind
+from researcher.equal_amounts import hold_equal
+from researcher.history import History
 from researcher.judge.contrasts import ARMS_OF_RELATION, is_complete
 from researcher.plan import Arm, Contrast, Hypothesis, Plan, Relation
-from researcher.planner.base import History
 from researcher.planner.designs import lay_out
-from researcher.planner.equal_amounts import hold_equal
 from researcher.planner.language_model.answers import (
     FINAL_SCORE,
     HypothesisAnswer,

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from experiments_db import NotebookEntry, NoteKind
 from researcher.charter import Charter, SearchRules
+from researcher.history import History
 from researcher.plan import Arm, Stage
-from researcher.planner.base import History
 from researcher.planner.language_model.briefing import (
     count_of,
     number_as_words,
@@ -21,7 +21,7 @@ from researcher.planner.language_model.briefing import (
     show_results,
 )
 from researcher.question.factors import PROGRAM
-from researcher.search.tree import Expand, Move, Promote, RungScore, SearchNode, SearchTree
+from researcher.tree import Expand, Move, Promote, RungScore, SearchNode, SearchTree
 
 MAX_NOTEBOOK_CHARS = 8_000
 MAX_LESSON_CHARS = 3_000

@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import Field
 
-from researcher.evaluator import BASE
+from researcher.phases import BASE
 from researcher.planner.tools.base import PlannerTool, ToolArguments
 from researcher.planner.tools.sources import ToolSources
 from researcher.planner.tools.texts import number

@@ -23,13 +23,12 @@ from experiments_db import (
     read_search_arms,
 )
 from researcher.analysis import Analysis, ArmSummary
-from researcher.base_scores import MEASURED_ON
 from researcher.charter import Charter
 from researcher.errors import StudyNotFound
-from researcher.evaluator import BASE, FINAL, TEST
 from researcher.judge import Runs, summarize_arm
 from researcher.judge.contrasts import rule_out_contrast
 from researcher.judge.learning_curves import ScoredStep, curve_of
+from researcher.phases import BASE, FINAL, MEASURED_ON, TEST
 from researcher.plan import Plan, Stage
 from researcher.report.conversation import ShownConversation, find_conversation
 from researcher.report.numbers.amounts import gather_amounts

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from experiments_db import Operator
 from researcher.charter import PolicyName
-from researcher.search.tree import Expand, Move, Promote, SearchNode, SearchTree
+from researcher.tree import Expand, Move, Promote, SearchNode, SearchTree
 
 MAX_DEBUGS = 3
 """The number of attempts, one after the other, to mend an arm that failed."""

@@ -17,7 +17,7 @@ from experiments_db import Operator
 from researcher.charter import PolicyName
 from researcher.search.policies.base import Round, Scope, begin_round, promotable
 from researcher.search.projection import project
-from researcher.search.tree import Expand, Move, SearchTree
+from researcher.tree import Expand, Move, SearchTree
 
 DRAFTS = 3
 """The drafts before the first arm that is derived from another one."""

@@ -11,7 +11,7 @@ from itertools import pairwise
 from experiments_db import Operator
 from researcher.charter import PolicyName
 from researcher.search.policies.base import Round, Scope, begin_round, leaders
-from researcher.search.tree import Move, SearchTree
+from researcher.tree import Move, SearchTree
 
 DRAFTS = 3
 """The drafts before the first improvement."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from experiments_db import Operator
 from researcher.charter import PolicyName
 from researcher.search.policies.base import TOLERANCE, Round, Scope, begin_round, leaders
-from researcher.search.tree import Move, SearchTree
+from researcher.tree import Move, SearchTree
 
 DRAFTED = 0.5
 """The part of the arms that are drafts."""

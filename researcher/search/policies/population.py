@@ -16,7 +16,7 @@ from experiments_db import Operator
 from researcher.charter import PolicyName
 from researcher.search.policies.base import Scope, begin_round, promotable
 from researcher.search.projection import project
-from researcher.search.tree import Move, SearchTree
+from researcher.tree import Move, SearchTree
 
 SIZE = 6
 """The arms of the population, and the drafts that begin it."""

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from experiments_db import Operator
 from researcher.charter import Factor, ProposerName
-from researcher.search.tree import Expand, SearchTree
+from researcher.tree import Expand, SearchTree
 
 Levels = Mapping[str, str]
 """The levels of an arm by factor, each by its name."""

@@ -23,7 +23,7 @@ from experiments_db import Operator
 from researcher.charter import Factor, ProposerName
 from researcher.search.projection import mean_gains
 from researcher.search.proposers.base import Levels, allowed, is_within, levels_of
-from researcher.search.tree import Expand, SearchTree
+from researcher.tree import Expand, SearchTree
 
 SCREENED = 512
 """The combinations from which each arm of the screening design is chosen."""

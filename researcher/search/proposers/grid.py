@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from experiments_db import Operator
 from researcher.charter import Factor, ProposerName
 from researcher.search.proposers.base import Levels, allowed, combine_all, key_of, occupied
-from researcher.search.tree import Expand, SearchTree
+from researcher.tree import Expand, SearchTree
 
 
 @dataclass(frozen=True, slots=True)

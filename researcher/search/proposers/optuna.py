@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from experiments_db import Operator
 from researcher.charter import Factor, ProposerName
 from researcher.search.proposers.base import Levels, allowed, is_within, key_of, occupied, values_of
-from researcher.search.tree import Expand, SearchNode, SearchTree
+from researcher.tree import Expand, SearchNode, SearchTree
 
 if TYPE_CHECKING:
     from optuna import Study

@@ -19,9 +19,9 @@ from pathlib import Path
 from experiments_db import ExperimentStore, StoredCharter, Study, StudyStatus
 from researcher.charter import Charter
 from researcher.errors import AlphaSpent, NothingToExtend
+from researcher.history import History
 from researcher.judge.judgement import share_of_alpha
 from researcher.plan import Plan, Stage
-from researcher.planner.base import History
 from researcher.planner.rules import build_rules_planner
 from researcher.study.budget import present_budget
 from researcher.study.changes.budget_change import change_budget

@@ -30,15 +30,13 @@ from experiments_db import (
     open_store,
 )
 from researcher.analysis import Analysis
-from researcher.base_scores import MEASURED_ON
 from researcher.charter import Charter
 from researcher.errors import NothingToExtend, TopicInvalid
-from researcher.evaluator import CHECKPOINTS, PRUNED, TEST
-from researcher.execution.run_record import ENDED_AT
-from researcher.execution.rungs import FROM_RUNG, cost_of
+from researcher.execution.rungs import cost_of
 from researcher.execution.runs import run_key, trial_key
+from researcher.history import History
 from researcher.judge.judgement import share_of_alpha
-from researcher.planner.base import History
+from researcher.phases import CHECKPOINTS, ENDED_AT, FROM_RUNG, MEASURED_ON, PRUNED, TEST
 from researcher.planner.rules import build_rules_planner
 from researcher.study.changes.continuation import (
     FORKED,

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from experiments_db import ExperimentStore
-from researcher.evaluator import FINAL
 from researcher.execution.runs import list_all_trials
-from researcher.study.costs.attempts import COST, AttemptCost, cost_from_json
+from researcher.phases import COST, FINAL
+from researcher.study.costs.attempts import AttemptCost, cost_from_json
 
 NOT_FROM_MODEL_BELOW = 0.5
 """The share of the characters of its replies that the model must have written, or they are not the model's."""

@@ -18,9 +18,6 @@ from swarm import SwarmClient, errors
 from swarm.schemas import EndEpisodeResponse
 from swarm.types import EpisodeType
 
-COST = "cost"
-"""Key in the details of an evaluation: the cost of its attempts."""
-
 _CLIENT_ERROR = "client_error:"
 _SILENT = frozenset({"idle_timeout", "deadline", "no_result"})
 _INTERRUPTIONS = frozenset({"KeyboardInterrupt", "SystemExit", "GeneratorExit", "CancelledError"})

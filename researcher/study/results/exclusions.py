@@ -11,12 +11,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from experiments_db import Author, Experiment, ExperimentStore
-from researcher.evaluator import AUTHORSHIP, FINAL
+from researcher.phases import AUTHORSHIP, FINAL, MANIPULATION
 from researcher.plan import Plan
 from researcher.study.log import DISQUALIFIED, plan_from_json
-
-MANIPULATION = "manipulation"
-"""Key in the details of a score: how many of its transcripts passed the arm's manipulation check, and of how many."""
 
 
 def find_excluded(store: ExperimentStore, study_id: str, until: int | None = None) -> dict[str, str]:

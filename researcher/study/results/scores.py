@@ -15,7 +15,6 @@ from typing import TypeVar
 
 from experiments_db import EvaluationSummary, ExperimentStatus, ExperimentStore, RunStatus
 from researcher.charter import Charter, JudgedBy
-from researcher.evaluator import BASE, FINAL, TEST
 from researcher.execution.runs import Trial, TrialState, list_all_trials
 from researcher.judge import Runs, evaluation_noise, worst_score
 from researcher.judge.learning_curves import (
@@ -28,6 +27,7 @@ from researcher.judge.learning_curves import (
     steps_to,
 )
 from researcher.judge.samples import ScoredRun
+from researcher.phases import BASE, FINAL, TEST
 from researcher.plan import Plan
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from researcher import cli
 from researcher.charter import Charter
 from researcher.errors import TopicInvalid, TopicNotUnderstood
-from researcher.planner.base import History
+from researcher.history import History
 from researcher.planner.rules import RulesPlanner
 from researcher.question.factors import SPECS
 from researcher.study.settings import StudySettings

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from experiments_db import ExperimentStatus, ExperimentStore, RunStatus, open_store
+from researcher.phases import COST
 from researcher.study.costs.arms import ArmCost, cost_flags, gather_costs
 from researcher.study.costs.attempts import (
-    COST,
     AttemptCost,
     cost_from_json,
     cost_of_attempts,

@@ -11,14 +11,14 @@ import pytest
 from experiments_db import ExperimentStatus, ExperimentStore, Outcome, RunStatus, Severity, Verdict, open_store
 from researcher.analysis import Analysis
 from researcher.charter import Budget, Charter
+from researcher.claims import Claim, ClaimKind
 from researcher.execution.background import BackgroundTasks
+from researcher.history import Action, Decision, History
 from researcher.loop.deps import Deps
 from researcher.loop.nodes.analyze import analyze, hypothesis_key
 from researcher.loop.nodes.decide import decide
 from researcher.loop.state import first_state
 from researcher.plan import Contrast, Hypothesis, Plan, Relation
-from researcher.planner.base import Action, Decision, History
-from researcher.planner.claims import Claim, ClaimKind
 from researcher.planner.rules import RulesPlanner
 from researcher.planner.scripted import Script, ScriptedPlanner
 from researcher.report.claims import check_claims

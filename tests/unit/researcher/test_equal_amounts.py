@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from researcher.charter import Charter
+from researcher.equal_amounts import count_episodes
 from researcher.errors import TopicInvalid
+from researcher.history import History
 from researcher.plan import Plan
-from researcher.planner.base import History
-from researcher.planner.equal_amounts import count_episodes
 from researcher.planner.rules import RulesPlanner
 from researcher.study.settings import read_settings
 from researcher.study.settings_check import check_study

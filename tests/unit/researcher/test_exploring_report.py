@@ -28,8 +28,8 @@ from report_contradictions import Page, Texts, find_contradictions
 from simulated_study import reports_without_images
 
 from experiments_db import ArmFailure, BudgetKind, ExperimentStore, NoteKind, Outcome, open_store
+from researcher.claims import Claim, ClaimKind
 from researcher.loop.nodes.report import write_report
-from researcher.planner.claims import Claim, ClaimKind
 from researcher.report import ReportPaths, build_report
 from researcher.report.claims import check_claim
 from researcher.report.drawing.pictures import LIGHT

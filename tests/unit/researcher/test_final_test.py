@@ -9,7 +9,7 @@ import pytest
 from generated_study import FINISHED, Specification, generate, rich
 
 from experiments_db import open_store
-from researcher.evaluator import TEST
+from researcher.phases import TEST
 
 
 def scored_arms(home: Path, wanted: Specification) -> set[str]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from researcher.planner.claims import ClaimKind
+from researcher.claims import ClaimKind
 from researcher.planner.language_model.answers import (
     DecideAnswer,
     PlanAnswer,

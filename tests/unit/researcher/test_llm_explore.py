@@ -14,15 +14,14 @@ from experiments_db import Operator
 from researcher.analysis import Analysis
 from researcher.charter import Charter, PolicyName
 from researcher.errors import LanguageModelUnavailable
+from researcher.history import Action, History, Objection, ObjectionKind
 from researcher.plan import ManipulationCheck, Plan, Speaker, Stage
-from researcher.planner.base import Action, History
 from researcher.planner.fallback import FallbackPlanner
 from researcher.planner.language_model.answers import Unusable
 from researcher.planner.language_model.exploring import parse_round
 from researcher.planner.llm import LLMPlanner
-from researcher.reviewer.base import Objection, ObjectionKind
-from researcher.search.tree import Expand, Move, Promote
 from researcher.study.log import plan_from_json, to_json
+from researcher.tree import Expand, Move, Promote
 
 
 @pytest.fixture

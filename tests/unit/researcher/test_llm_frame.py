@@ -9,8 +9,8 @@ import pytest
 
 from researcher.charter import Charter, ComparedAt, Design, FrameRequest, JudgedBy, StudyKind
 from researcher.errors import TopicInvalid
+from researcher.history import History
 from researcher.plan import Plan
-from researcher.planner.base import History
 from researcher.planner.language_model.answers import FrameAnswer, Unusable
 from researcher.planner.language_model.framing import check_request, parse_frame
 from researcher.planner.language_model.planning import parse_plan

@@ -13,8 +13,9 @@ import pytest
 from experiments_db import Author, ExperimentStatus, ExperimentStore, Run, RunStatus, open_store
 from prompts import load
 from researcher import evaluator as evaluator_module
-from researcher.evaluator import AUTHORSHIP, BASE, FINAL, MANIPULATION, Evaluator
+from researcher.evaluator import Evaluator
 from researcher.execution.environments import StudyEnvironments
+from researcher.phases import AUTHORSHIP, BASE, FINAL, MANIPULATION
 from researcher.plan import ManipulationCheck, Speaker
 from researcher.planner.rules import RulesPlanner
 from researcher.program_trials.authorship import Authorship

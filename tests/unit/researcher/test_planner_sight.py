@@ -34,8 +34,8 @@ from researcher.analysis import Analysis
 from researcher.charter import Budget, Charter
 from researcher.errors import LanguageModelUnavailable
 from researcher.execution.runs import TRAINING_SECONDS
+from researcher.history import History
 from researcher.plan import Arm, ArmProgram, ManipulationCheck, ProgramProblem, Speaker, Stage
-from researcher.planner.base import History
 from researcher.planner.language_model.answers import Unusable
 from researcher.planner.language_model.briefing import MAX_CODE_CHARS
 from researcher.planner.language_model.stored_arms import StoredArms

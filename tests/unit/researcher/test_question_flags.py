@@ -14,10 +14,10 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from researcher.charter import Charter, ComparedAt, Design, FrameRequest, Level, Question, StudiedEnvironment
+from researcher.equal_amounts import MOST_STEPS_IN_TIME
 from researcher.errors import TopicInvalid
+from researcher.history import History
 from researcher.plan import Arm, Plan
-from researcher.planner.base import History
-from researcher.planner.equal_amounts import MOST_STEPS_IN_TIME
 from researcher.planner.rules import RulesPlanner
 from researcher.question.factors import SPECS, FactorSpec
 from researcher.question.flags import read_factors, read_fixed, value_as_text

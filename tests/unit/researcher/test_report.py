@@ -25,10 +25,10 @@ from experiments_db import (
     open_store,
 )
 from researcher.charter import Budget, Charter, DecisionRule, JudgedBy
+from researcher.claims import Claim, ClaimKind
 from researcher.errors import StudyNotFound
 from researcher.judge import Family, judge
 from researcher.judge.samples import ScoredRun
-from researcher.planner.claims import Claim, ClaimKind
 from researcher.report import ReportPaths, build_report
 from researcher.report.drawing.figures import find_main
 from researcher.report.numbers.gather import gather

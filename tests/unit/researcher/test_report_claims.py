@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from simulated_study import BASELINE, SimulatedStudy, Simulation
 
+from researcher.claims import Claim, ClaimKind, Measured
 from researcher.judge.judgement import summarize_arm
 from researcher.judge.samples import ScoredRun
-from researcher.planner.claims import Claim, ClaimKind, Measured
 from researcher.report.claims import check_claim
 from researcher.report.numbers.facts import StudyFacts
 from researcher.report.numbers.gather import gather

@@ -12,17 +12,16 @@ import pytest
 from experiments_db import Operator, Verdict
 from researcher.analysis import Analysis, ArmSummary, Comparison
 from researcher.charter import Asked, Charter, Factor, FrameRequest, PolicyName, ProposerName, StudiedEnvironment
+from researcher.claims import ClaimKind
 from researcher.errors import PlannerError, TopicInvalid
+from researcher.history import Action, History, Objection, ObjectionKind
 from researcher.judge.contrasts import is_complete
 from researcher.plan import Plan, ProgramProblem, Relation, Stage
-from researcher.planner.base import Action, History
-from researcher.planner.claims import ClaimKind
 from researcher.planner.rules import RulesPlanner
-from researcher.reviewer.base import Objection, ObjectionKind
 from researcher.search.rounds import check_round
-from researcher.search.tree import Expand, Promote, RungScore, SearchNode, SearchTree
 from researcher.study.settings import read_settings
 from researcher.study.topic import read_request
+from researcher.tree import Expand, Promote, RungScore, SearchNode, SearchTree
 from swarm import TrainJob
 from swarm.program import is_program
 

@@ -17,9 +17,9 @@ from reviewed_programs import CHEATING_AGENTS, GAMED_REWARDS, HONEST, PLAIN_AGEN
 from experiments_db import Author, ExperimentStatus, ExperimentStore, Operator, RunStatus, open_store
 from researcher.charter import Charter
 from researcher.errors import PlannerError
-from researcher.evaluator import BASE, FINAL
+from researcher.history import Objection, ObjectionKind
+from researcher.phases import BASE, FINAL
 from researcher.planner.rules import RulesPlanner
-from researcher.reviewer.base import Objection, ObjectionKind
 from researcher.reviewer.reward_probe import GradedAttempt, SandboxedRewards, run_reward
 from researcher.reviewer.rules import RulesReviewer
 from researcher.study.costs.attempts import AttemptCost, cost_to_json

@@ -10,8 +10,8 @@ import pytest
 
 from experiments_db import ExperimentStatus, ExperimentStore, RunStatus, open_store
 from researcher.charter import Charter
+from researcher.history import History
 from researcher.judge.samples import ScoredRun
-from researcher.planner.base import History
 from researcher.planner.rules import RulesPlanner
 from researcher.study.results.scores import choose_for_plan, read_scores, read_test_scores
 from researcher.study.settings import StudySettings

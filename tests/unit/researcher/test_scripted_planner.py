@@ -6,10 +6,11 @@ import pytest
 
 from researcher.analysis import Analysis
 from researcher.charter import Budget, Charter, DecisionRule, FrameRequest
+from researcher.claims import Claim, ClaimKind
 from researcher.errors import PlannerError
+from researcher.history import Action, Decision, History
 from researcher.plan import Arm, Plan, ProgramProblem
-from researcher.planner.base import Action, Decision, History, Planner
-from researcher.planner.claims import Claim, ClaimKind
+from researcher.planner.base import Planner
 from researcher.planner.scripted import Script, ScriptedPlanner
 
 CHARTER = Charter(

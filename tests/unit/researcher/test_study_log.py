@@ -12,7 +12,7 @@ import pytest
 from experiments_db import ExperimentStore, StudyStatus, Verdict, open_store
 from researcher.analysis import Analysis, ArmSummary, Comparison
 from researcher.errors import ResearchError
-from researcher.planner.base import History
+from researcher.history import History
 from researcher.planner.rules import RulesPlanner
 from researcher.study.ending import REPORTED, WORKING, is_over
 from researcher.study.log import (

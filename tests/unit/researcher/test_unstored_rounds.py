@@ -21,7 +21,6 @@ from experiments_db import (
     open_store,
 )
 from researcher.errors import RunLost
-from researcher.evaluator import BASE, FINAL
 from researcher.execution.background import BackgroundTasks
 from researcher.execution.early_stopping import EarlyStopping, StoppingLimits
 from researcher.loop.checkpoint_scores import CheckpointScore, score_checkpoints
@@ -32,6 +31,7 @@ from researcher.loop.nodes.launch import launch
 from researcher.loop.nodes.monitor import monitor
 from researcher.loop.nodes.plan import plan
 from researcher.loop.state import first_state
+from researcher.phases import BASE, FINAL
 from researcher.planner.rules import RulesPlanner
 from researcher.servers.leases import LeaseHolder
 from researcher.servers.server_pool import ServerPool

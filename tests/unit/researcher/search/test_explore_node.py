@@ -10,16 +10,15 @@ from searched_study import BASELINE, FAST, RULES, WIDE, begin_search, make_arm, 
 
 from experiments_db import ArmFailure, ExperimentStatus, NoteKind, Operator, Outcome, Verdict, read_search_arms
 from researcher.charter import Budget, Charter
+from researcher.history import Action, Decision, Objection, ObjectionKind, Response
 from researcher.loop.exploration.explore import add_exploration
 from researcher.loop.exploration.proposals import propose_next
 from researcher.plan import ManipulationCheck, Stage
-from researcher.planner.base import Action, Decision, Response
 from researcher.planner.designs import default_job
 from researcher.planner.tools.base import ToolRefused
-from researcher.reviewer.base import Objection, ObjectionKind
 from researcher.search.record import read_tree
-from researcher.search.tree import Expand, Move, SearchTree
 from researcher.study.results.exclusions import find_excluded
+from researcher.tree import Expand, Move, SearchTree
 
 FIRST = make_round([BASELINE, FAST, WIDE])
 CONFIRM = Decision(Action.CONFIRM, "It is clear.")

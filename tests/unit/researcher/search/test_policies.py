@@ -13,7 +13,7 @@ from researcher.charter import PolicyName
 from researcher.search.policies import Scope, build_policy
 from researcher.search.policies.base import MAX_DEBUGS, TOLERANCE
 from researcher.search.projection import project
-from researcher.search.tree import Expand, Move, Promote, RungScore, SearchNode, SearchTree
+from researcher.tree import Expand, Move, Promote, RungScore, SearchNode, SearchTree
 
 POLICIES = [name for name in PolicyName if name is not PolicyName.PLANNER]
 RUNGS = (0.25, 0.5, 1.0)

@@ -10,7 +10,7 @@ from researcher.question.factors import SPECS
 from researcher.question.flags import make_factor
 from researcher.search.proposers import build_proposer, count_combinations
 from researcher.search.proposers.base import combine_all
-from researcher.search.tree import Expand, RungScore, SearchNode, SearchTree
+from researcher.tree import Expand, RungScore, SearchNode, SearchTree
 
 SPACE = (
     make_factor(SPECS["lr"], [1e-4, 3e-4, 1e-3, 3e-3]),

@@ -11,10 +11,10 @@ from searched_study import BASELINE, FAST, WIDE, make_arm, make_charter, make_ro
 from experiments_db import Operator
 from researcher.errors import PlannerError
 from researcher.execution.rungs import shares_at, steps_at
+from researcher.history import History
 from researcher.plan import Plan, Stage
-from researcher.planner.base import History
 from researcher.search.rounds import begin_tree, check_round
-from researcher.search.tree import Expand, Move, Promote, RungScore, SearchNode, SearchTree
+from researcher.tree import Expand, Move, Promote, RungScore, SearchNode, SearchTree
 
 CHARTER = make_charter()
 SCORE = RungScore(0.25, 2, 0.5, 0.05)

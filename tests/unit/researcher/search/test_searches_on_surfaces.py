@@ -25,7 +25,7 @@ from experiments_db import Verdict
 from researcher.charter import Factor, Level, PolicyName, ProposerName
 from researcher.search.proposers import Levels
 from researcher.search.proposers.base import combine_all
-from researcher.search.tree import RungScore
+from researcher.tree import RungScore
 
 POLICIES = [name for name in PolicyName if name is not PolicyName.PLANNER]
 DEFAULT = PolicyName.HALVING, ProposerName.OPTUNA

@@ -41,10 +41,10 @@ from researcher.loop.state import first_state
 from researcher.phases import BASE, COST, FINAL, TEST
 from researcher.plan import Arm, Contrast, Hypothesis, ManipulationCheck, Plan, Relation, Speaker, Stage
 from researcher.planner.scripted import Script, ScriptedPlanner
+from researcher.record.budget import BudgetLedger
+from researcher.record.costs import AttemptCost, cost_to_json
+from researcher.record.log import StudyLog, to_json
 from researcher.servers.server_pool import ServerPool
-from researcher.study.budget import BudgetLedger
-from researcher.study.costs.attempts import AttemptCost, cost_to_json
-from researcher.study.log import StudyLog, to_json
 
 BASELINE, WINNER, WITHOUT_LR, WITHOUT_AGENT = "plain", "both", "both-lr", "both-agent"
 REJECTED, MENDED, CRASHED, PRETENDER, WITHDRAWN = "debate", "debate-2", "lr=0.3", "verifier", "table"

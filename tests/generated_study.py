@@ -23,7 +23,6 @@ from prompts import load
 from researcher.charter import Budget, Charter, DecisionRule
 from researcher.claims import Claim, ClaimKind, Measured
 from researcher.execution.background import BackgroundTasks
-from researcher.execution.runs import BUDGET, MAX_ON_ONE_SERVER, run_key
 from researcher.history import Action, Decision
 from researcher.loop.deps import Deps
 from researcher.loop.nodes.analyze import analyze
@@ -34,11 +33,12 @@ from researcher.loop.state import first_state
 from researcher.phases import BASE, COST, FINAL, MEASURED_ON, TEST
 from researcher.plan import Arm, Contrast, Hypothesis, Plan, Relation
 from researcher.planner.scripted import Script, ScriptedPlanner
+from researcher.record.budget import BudgetLedger
+from researcher.record.costs import AttemptCost, cost_to_json
+from researcher.record.log import StudyLog, to_json
+from researcher.record.runs import BUDGET, MAX_ON_ONE_SERVER, run_key
 from researcher.servers.server_pool import ServerPool
-from researcher.study.budget import BudgetLedger
-from researcher.study.costs.attempts import AttemptCost, cost_to_json
 from researcher.study.ending import judge_ending
-from researcher.study.log import StudyLog, to_json
 
 BASELINE = "a0"
 FINISHED, RETRIED, COLLAPSED, NO_SIGNAL, DIVERGED, LOST, STOPPED, OPEN = (

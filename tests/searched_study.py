@@ -28,8 +28,6 @@ from experiments_db import (
 from prompts import load
 from researcher.charter import SHARES_OF_SEARCH, Budget, Charter, DecisionRule, Factor, SearchRules
 from researcher.execution.background import BackgroundTasks
-from researcher.execution.rungs import cost_of
-from researcher.execution.runs import TrialState, job_of, list_trials, run_key
 from researcher.history import Action, Decision, Response
 from researcher.loop.deps import Deps
 from researcher.loop.nodes.analyze import analyze
@@ -42,11 +40,12 @@ from researcher.plan import Arm, Plan, Stage
 from researcher.planner.base import Planner
 from researcher.planner.scripted import Script, ScriptedPlanner
 from researcher.program_trials.authorship import Authorship
+from researcher.record.budget import BudgetLedger
+from researcher.record.log import StudyLog, to_json
+from researcher.record.runs import TrialState, cost_of, job_of, list_trials, run_key
 from researcher.reviewer.base import Reviewer
 from researcher.search.building import ChooseMoves
 from researcher.servers.server_pool import ServerPool
-from researcher.study.budget import BudgetLedger
-from researcher.study.log import StudyLog, to_json
 from researcher.tree import Expand, SearchTree
 from swarm.environments import load_environment
 

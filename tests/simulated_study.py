@@ -26,7 +26,6 @@ from researcher.charter import Budget, Charter, DecisionRule, JudgedBy
 from researcher.claims import Claim
 from researcher.evaluator import keep_file
 from researcher.execution.background import BackgroundTasks
-from researcher.execution.runs import Trial, job_of, run_key
 from researcher.history import Action, Decision
 from researcher.loop.deps import Deps
 from researcher.loop.nodes.analyze import analyze
@@ -37,10 +36,11 @@ from researcher.loop.state import first_state
 from researcher.phases import BASE, FINAL, TEST
 from researcher.plan import Arm, Hypothesis, Plan
 from researcher.planner.scripted import Script, ScriptedPlanner
+from researcher.record.budget import BudgetLedger
+from researcher.record.log import StudyLog, to_json
+from researcher.record.runs import Trial, job_of, run_key
 from researcher.report.write import build_report
 from researcher.servers.server_pool import ServerPool
-from researcher.study.budget import BudgetLedger
-from researcher.study.log import StudyLog, to_json
 from swarm import Evaluation
 from swarm.environments import load_environment
 from swarm.guard import REWARD, SUCCESS

@@ -21,11 +21,11 @@ from bench.record.simulation import METRICS, LongStudy, Size
 from bench.results import Result
 from experiments_db import ExperimentStore, open_store
 from experiments_db.frames import curves_frame, metrics_frame, runs_frame
-from researcher.execution.runs import job_of
 from researcher.loop.nodes.analyze import analyze
 from researcher.loop.nodes.decide import decide
 from researcher.loop.nodes.plan import plan
 from researcher.loop.state import first_state
+from researcher.record.runs import job_of
 from researcher.report.write import build_report
 from researcher.study.overview import SnapshotReader
 from swarm.guard import REWARD

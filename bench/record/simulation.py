@@ -30,18 +30,18 @@ from researcher.charter import Budget, Charter, DecisionRule, FrameRequest
 from researcher.evaluator import Evaluator
 from researcher.execution.background import BackgroundTasks
 from researcher.execution.early_stopping import StoppingLimits
-from researcher.execution.orphaned_runs import reconcile
-from researcher.execution.runs import job_of
 from researcher.history import Action, Decision
 from researcher.loop.deps import Deps
 from researcher.loop.graph import carry_out
+from researcher.loop.orphaned_runs import reconcile
 from researcher.phases import BASE, FINAL, TEST
 from researcher.plan import Arm, Hypothesis, Plan
 from researcher.planner.scripted import Script, ScriptedPlanner
+from researcher.record.budget import BudgetLedger
+from researcher.record.log import StudyLog, to_json
+from researcher.record.runs import job_of
 from researcher.servers.leases import LeaseHolder
 from researcher.servers.server_pool import ServerPool
-from researcher.study.budget import BudgetLedger
-from researcher.study.log import StudyLog, to_json
 from swarm import Evaluation
 from swarm.environments import load_environment
 from swarm.guard import REWARD

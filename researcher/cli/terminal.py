@@ -63,7 +63,7 @@ class _Logged(Exception):
 
 
 def _show_unexpected(error: Exception, path: Path) -> None:
-    from researcher.execution.failure_reason import in_one_line
+    from researcher.record.failure_reason import in_one_line
 
     reason = in_one_line(f"{type(error).__name__}: {error}")
     typer.echo(f"researcher: unexpected failure: {reason} (traceback: {path})", err=True)

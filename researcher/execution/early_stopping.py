@@ -11,12 +11,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
+from researcher.record.runs import STALL, Diagnosis
 from swarm.guard import NOT_FINITE, MetricLimits, StepMetrics, StepRow, find_fault
 
-STALL = "stall"
-"""Kind of the diagnosis of a run that has made no step for too long."""
 STALL_FACTOR = 10
 """A step that takes so many times as long as the slowest step so far counts as stalled."""
 OVERRUN_FACTOR = 3
@@ -62,32 +60,6 @@ class StoppingLimits(MetricLimits):
     stall_s: float | None = None
     overrun_s: float | None = None
     outage_s: float = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """A reason to end a run early.
-
-    `is_scored`: the weights trained so far are scored as the arm's result. `is_retried`: the system failed, not the
-    arm, so another attempt follows.
-    """
-
-    kind: str
-    sentence: str
-    is_scored: bool
-    is_retried: bool
-
-    def as_recorded(self) -> dict[str, Any]:
-        """Return the form in which the row of a run stores it."""
-        return {"kind": self.kind, "sentence": self.sentence, "is_retried": self.is_retried}
-
-    @classmethod
-    def on_record(cls, recorded: Mapping[str, Any]) -> Diagnosis:
-        """Return the diagnosis of a run whose training was ended in order to be scored.
-
-        Only such a diagnosis is stored before its run is over.
-        """
-        return cls(str(recorded["kind"]), str(recorded["sentence"]), is_scored=True, is_retried=False)
 
 
 class EarlyStopping:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from experiments_db import Experiment, ExperimentStore, Run
 from researcher.charter import Charter, ComparedAt
-from researcher.execution.rungs import cost_of
-from researcher.execution.runs import TRAINING_SECONDS
+from researcher.record.runs import TRAINING_SECONDS, cost_of
 
 
 def ends_at_a_quota(charter: Charter, run: Run) -> bool:

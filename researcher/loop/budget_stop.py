@@ -3,14 +3,14 @@
 Place in the flow: `monitor` asks at the end of every round. A run that is stopped this way is neither a failure nor a
 result of its arm. It has no score, is named as stopped by the budget, and is launched again when the budget is raised.
 A run that has finished training is still scored, because a score costs less than the training did. This module knows no
-amounts; study/budget.py does.
+amounts; record/budget.py does.
 """
 
 from __future__ import annotations
 
-from researcher.execution.runs import BUDGET
 from researcher.loop.deps import Deps, Phase
 from researcher.loop.outages import stop
+from researcher.record.runs import BUDGET
 
 
 def stop_over_budget(deps: Deps) -> bool:

@@ -18,19 +18,19 @@ from experiments_db import Experiment, ExperimentStore, RunStatus
 from researcher.charter import Charter, Question, SearchRules
 from researcher.evaluator import Evaluator
 from researcher.execution.background import BackgroundTasks
-from researcher.execution.early_stopping import Diagnosis, EarlyStopping, StoppingLimits
+from researcher.execution.early_stopping import EarlyStopping, StoppingLimits
 from researcher.execution.environments import StudyEnvironments
-from researcher.execution.runs import engine_of, total_steps
 from researcher.execution.storage import DiskGuard
 from researcher.loop.learned_limits import LearnedLimits
 from researcher.loop.open_trials import OpenTrials
 from researcher.planner.base import Planner
 from researcher.program_trials.study_trials import ProgramTrials
+from researcher.record.budget import BudgetLedger
+from researcher.record.log import StudyLog
+from researcher.record.runs import Diagnosis, engine_of, total_steps
 from researcher.reviewer.base import Reviewer
 from researcher.search.building import ChooseMoves, build_policy_of
 from researcher.servers.server_pool import ServerPool, Slot
-from researcher.study.budget import BudgetLedger
-from researcher.study.log import StudyLog
 from researcher.study.settings import KeptCheckpoints
 from swarm.processes import Child
 from swarm.sandbox import Sandbox

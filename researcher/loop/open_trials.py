@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from experiments_db import Experiment, ExperimentStatus, ExperimentStore, Run
-from researcher.execution.runs import Trial, TrialState
 from researcher.plan import Plan
+from researcher.record.runs import Trial, TrialState
 
 TrialKey = tuple[str, int, int]
 """The id of an arm, a seed, and a rung."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 
 from experiments_db import RunStatus
-from researcher.execution.failure_reason import in_one_line
-from researcher.execution.runs import OWN_DOING, SERVER_LOST
 from researcher.loop.deps import ActiveRun, Deps
+from researcher.record.failure_reason import in_one_line
+from researcher.record.runs import OWN_DOING, SERVER_LOST
 from swarm.processes import Child
 
 OUTAGE_WAIT_S = 30.0

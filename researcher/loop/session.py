@@ -28,13 +28,13 @@ from researcher.errors import AnswerOverdue, BudgetExceeded, LanguageModelUnavai
 from researcher.execution.background import BackgroundTasks, Drained
 from researcher.execution.early_stopping import StoppingLimits
 from researcher.execution.environments import StudyEnvironments
-from researcher.execution.orphaned_runs import end_clients, leave, reconcile
 from researcher.execution.storage import GB, DiskGuard, await_storage, free_bytes, is_storage_outage
 from researcher.loop.deps import Deps
 from researcher.loop.exploration.proposals import propose_next
 from researcher.loop.graph import carry_out
 from researcher.loop.nodes.frame import frame
 from researcher.loop.nodes.report import write_report
+from researcher.loop.orphaned_runs import end_clients, leave, reconcile
 from researcher.loop.pruning import prune_finished
 from researcher.loop.state import first_state
 from researcher.loop.system_faults import examine_environment
@@ -44,15 +44,15 @@ from researcher.planner.replication import ReplicationPlanner
 from researcher.planner.rules import build_rules_planner
 from researcher.planner.tools.base import Toolbox
 from researcher.planner.tools.build import build_toolbox
+from researcher.record.budget import BudgetLedger
+from researcher.record.lease import StudyLease
+from researcher.record.log import StudyLog
 from researcher.reviewer.build import build_reviewer
 from researcher.servers.leases import LeaseHolder, name_database
 from researcher.servers.server_files import unpack_ledgers
 from researcher.servers.server_pool import ServerPool
-from researcher.study.budget import BudgetLedger
 from researcher.study.changes.budget_change import change_budget, check_change, check_reopens, is_cut_short
 from researcher.study.ending import is_over, judge_ending, reopen
-from researcher.study.lease import StudyLease
-from researcher.study.log import StudyLog
 from researcher.study.requests import find_study, resume_command
 from researcher.study.settings import StudySettings, sandbox_of
 from researcher.webhook import FAILED as NOT_TOLD

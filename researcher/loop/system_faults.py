@@ -8,9 +8,8 @@ no run is repeated in vain, and `resume` goes on once the cause is fixed. This m
 from __future__ import annotations
 
 from researcher.errors import EnvironmentBroken, ScoreIncomplete
-from researcher.execution.early_stopping import Diagnosis
-from researcher.execution.runs import ENVIRONMENT, FAILURE, PROGRAM
 from researcher.loop.deps import ActiveRun, Deps
+from researcher.record.runs import ENVIRONMENT, FAILURE, PROGRAM, Diagnosis
 from swarm.processes import KILLED
 from swarm.program import ENVIRONMENT_FAILED, PROGRAM_FAILED
 

@@ -26,7 +26,7 @@ from researcher.memory.recall import describe_effect
 from researcher.memory.recipe import make_recipe
 from researcher.memory.standing import KnownFinding, find_alike, list_known, weigh
 from researcher.plan import Plan, SampleSize
-from researcher.study.results.scores import read_scores
+from researcher.record.scores import read_scores
 
 
 @dataclass(frozen=True, slots=True)

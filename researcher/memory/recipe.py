@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 
 from experiments_db import Experiment, hash_json
 from researcher.charter import Charter, JudgedBy
-from researcher.study.log import to_json
+from researcher.record.log import to_json
 from swarm import TrainJob
 from swarm.errors import JobInvalid
 from swarm.job import build_job

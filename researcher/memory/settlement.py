@@ -13,7 +13,7 @@ from experiments_db import ExperimentStore, Finding, RecordNotFound, Severity
 from researcher.errors import FindingNotFound, TopicInvalid
 from researcher.memory.recall import describe_effect
 from researcher.memory.standing import KnownFinding, agrees, contradicts, find_alike, know
-from researcher.study.log import StudyLog
+from researcher.record.log import StudyLog
 
 CHECKS, FOUND_AGAIN, RETRACTED = "finding.checked", "finding.found_again", "finding.retracted"
 """Kinds of events: a study sets out to check findings, has found one again, or has contradicted one."""

@@ -20,8 +20,8 @@ from researcher.planner.fallback import answer_by_rules
 from researcher.planner.language_model.stored_arms import StoredArms
 from researcher.planner.llm import LLMPlanner
 from researcher.planner.tools.base import Toolbox
-from researcher.study.budget import BudgetLedger
-from researcher.study.log import StudyLog
+from researcher.record.budget import BudgetLedger
+from researcher.record.log import StudyLog
 from researcher.study.settings import StudySettings
 
 

@@ -11,10 +11,9 @@ from dataclasses import replace
 
 from researcher.charter import Charter, SearchRules
 from researcher.errors import PlannerError
-from researcher.execution.rungs import steps_at
-from researcher.execution.runs import total_steps
 from researcher.history import History
 from researcher.plan import Arm, Plan, Stage
+from researcher.record.runs import steps_at, total_steps
 from researcher.search.building import ProposeLevels
 from researcher.search.description import EXPLORING_SEED
 from researcher.search.rounds import list_explored_arms

@@ -17,23 +17,16 @@ from researcher.evaluator import boot_timeout_s
 from researcher.execution.background import BackgroundTasks
 from researcher.execution.checks.preflight import check_program
 from researcher.execution.environments import StudyEnvironments, trained_on
-from researcher.execution.runs import plain_name
 from researcher.plan import ArmProgram, ManipulationCheck, ProgramProblem
 from researcher.planner.language_model.arms import find_baseline
 from researcher.planner.tools.base import ToolRefused
 from researcher.planner.tools.proposals import Propose
 from researcher.planner.tools.sources import ToolSources
-from researcher.planner.tools.trials import describe_trial
-from researcher.program_trials.trial import (
-    MAX_ATTEMPTS,
-    TrialRequest,
-    TrialResult,
-    digest_code,
-    find_problems,
-    run_trial,
-)
-from researcher.servers.server_pool import PROJECT, ServerPool, Slot, is_outage
-from researcher.study.log import StudyLog
+from researcher.planner.tools.trials import MAX_ATTEMPTS, describe_trial
+from researcher.program_trials.trial import TrialRequest, TrialResult, digest_code, find_problems, run_trial
+from researcher.record.log import StudyLog
+from researcher.record.runs import PROJECT, plain_name
+from researcher.servers.server_pool import ServerPool, Slot, is_outage
 from swarm.errors import EngineFailure, EnvironmentFailure, EnvironmentInvalid, ProgramFailure, SwarmError
 from swarm.sandbox import Sandbox
 

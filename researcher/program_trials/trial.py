@@ -45,7 +45,6 @@ attempts with a probability of 4 %."""
 LEAST_TOLD = 2
 LEAST_UNWRITTEN = 2
 """The attempts from which on the code has told the model the answers, or has replied in its place."""
-MAX_ATTEMPTS = 16
 TRIAL_LIMIT_S = 300.0
 """The time in which the attempts of a trial must have ended. They run at once, so it limits each of them."""
 MAX_HUNG = 2

@@ -12,6 +12,8 @@ from itertools import combinations
 from researcher.charter import Charter, JudgedBy
 from researcher.judge.sample_size import describe_target
 from researcher.question.wording import title_of_environment
+from researcher.record.costs import NOT_FROM_MODEL_BELOW
+from researcher.record.log import BUDGET_USED_UP
 from researcher.report.changes import list_changes
 from researcher.report.formats import (
     count,
@@ -26,8 +28,6 @@ from researcher.report.formats import (
 from researcher.report.headline import is_better_trained, unseen
 from researcher.report.numbers.counts import RunCounts, RunEnd
 from researcher.report.numbers.facts import ArmFacts, StudyFacts
-from researcher.study.costs.arms import NOT_FROM_MODEL_BELOW
-from researcher.study.log import BUDGET_USED_UP
 
 USUAL_EPISODES = 100
 """The number of held-out episodes below which one episode is more than a hundredth of a score."""

@@ -21,9 +21,11 @@ from markupsafe import Markup, escape
 
 import swarm
 from experiments_db import BudgetKind, Event
-from researcher.execution.failure_reason import in_one_line
 from researcher.judge.sample_size import describe_target
 from researcher.question.wording import describe_question
+from researcher.record.budget import present_budget
+from researcher.record.failure_reason import in_one_line
+from researcher.record.log import AUTOMATIC, claim_from_json
 from researcher.report.claims import CheckedClaim, check_claims
 from researcher.report.conversation import ShownConversation
 from researcher.report.formats import (
@@ -44,8 +46,6 @@ from researcher.report.numbers.facts import ArmFacts, StudyFacts
 from researcher.report.numbers.learning_speed import compare_speed
 from researcher.report.overview import FAILED_SCORES, describe_work, limitations, recommendation
 from researcher.report.sections.search_page import search_page
-from researcher.study.budget import present_budget
-from researcher.study.log import AUTOMATIC, claim_from_json
 
 if TYPE_CHECKING:
     from researcher.report.drawing.figures import Picture

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from researcher.execution.background import BackgroundTasks
 from researcher.planner.tools.base import Toolbox
+from researcher.record.budget import BudgetLedger
+from researcher.record.log import StudyLog
 from researcher.reviewer.base import Reviewer
 from researcher.reviewer.reward_probe import SandboxedRewards
 from researcher.reviewer.rules import RulesReviewer
-from researcher.study.budget import BudgetLedger
-from researcher.study.log import StudyLog
 from researcher.study.settings import StudySettings
 from swarm.environments import Environment
 from swarm.sandbox import Sandbox

@@ -16,12 +16,12 @@ from researcher.errors import PlannerError
 from researcher.history import Objection, ObjectionKind
 from researcher.plan import ManipulationCheck
 from researcher.program_trials.trial import SOLVED_BLANK
+from researcher.record.costs import NOT_FROM_MODEL_BELOW, gather_costs
 from researcher.reviewer.agent_code import AgentLook, find_function, look_at_agent
 from researcher.reviewer.program_text import look_at_text
 from researcher.reviewer.reward_probe import RewardRunner, probe_reward
 from researcher.reviewer.training_record import look_at_trainings
 from researcher.reviewer.trial_prompts import look_at_prompts
-from researcher.study.costs.arms import NOT_FROM_MODEL_BELOW, gather_costs
 from swarm.environments import Environment
 from swarm.errors import SwarmError
 

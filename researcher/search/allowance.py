@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from experiments_db import BudgetKind
 from researcher.charter import Charter, SearchRules
-from researcher.execution.rungs import cost_of
-from researcher.execution.runs import Trial
+from researcher.record.runs import Trial, cost_of
 
 ARMS_OF_CLAIM = 2
 """The fewest arms of a confirmation: the baseline and the arm that was found."""

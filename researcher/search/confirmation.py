@@ -13,9 +13,9 @@ from experiments_db import Experiment, ExperimentStatus
 from researcher.charter import Charter, SampleSizeGoal
 from researcher.history import History
 from researcher.plan import Arm, ArmProgram, Contrast, Hypothesis, Plan, Relation, Stage
+from researcher.record.log import AUTOMATIC
 from researcher.search.ablation import Ablation, Subject, list_ablations
 from researcher.search.rounds import list_explored_arms
-from researcher.study.log import AUTOMATIC
 from researcher.tree import SearchNode, SearchTree
 
 

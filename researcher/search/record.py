@@ -13,12 +13,11 @@ from hashlib import sha256
 
 from experiments_db import EvaluationSummary, Experiment, ExperimentStatus, ExperimentStore, Run
 from researcher.charter import Charter, SearchRules
-from researcher.execution.rungs import shares_at
-from researcher.execution.runs import Trial, TrialState, list_all_trials, total_steps
 from researcher.phases import BASE, ENDED_AT, FINAL
 from researcher.plan import Stage
-from researcher.study.log import plan_from_json
-from researcher.study.results.exclusions import find_excluded
+from researcher.record.exclusions import find_excluded
+from researcher.record.log import plan_from_json
+from researcher.record.runs import Trial, TrialState, list_all_trials, shares_at, total_steps
 from researcher.tree import RungScore, SearchNode, SearchTree
 
 Measured = Mapping[tuple[str, str], EvaluationSummary]

@@ -11,10 +11,9 @@ from dataclasses import replace
 
 from researcher.charter import Charter, SearchRules
 from researcher.errors import PlannerError
-from researcher.execution.rungs import shares_at, steps_at
-from researcher.execution.runs import total_steps
 from researcher.history import History
 from researcher.plan import Arm, Plan, Stage
+from researcher.record.runs import shares_at, steps_at, total_steps
 from researcher.search.description import EXPLORING_SEED
 from researcher.tree import Expand, Move, Promote, SearchNode, SearchTree
 

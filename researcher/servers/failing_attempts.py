@@ -10,9 +10,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from researcher.execution.early_stopping import Diagnosis
-from researcher.execution.runs import PROGRAM
-from researcher.study.costs.attempts import error_of_program
+from researcher.record.costs import error_of_program
+from researcher.record.runs import PROGRAM, Diagnosis
 from swarm import SwarmClient
 from swarm.job import build_job
 from swarm.schemas import Status

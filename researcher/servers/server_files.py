@@ -20,7 +20,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from researcher.servers.server_pool import PROJECT
+from researcher.record.runs import PROJECT
 from swarm.config import LEDGER
 
 logger = logging.getLogger(__name__)

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from researcher.errors import ServerInUse, ServerProblem
+from researcher.record.runs import PROJECT
 from researcher.servers.circuit_breaker import CircuitBreaker
 from researcher.servers.leases import LeaseHolder, refuse_if_used
 from researcher.servers.own_server import start_own_server
@@ -38,8 +39,6 @@ MAX_FAILED_BOOTS = 4
 """Failed starts in a row after which an own server counts as broken."""
 LONGEST_REST_S = 60.0
 
-PROJECT = "research"
-"""Project name of every job of the researcher; a server busy with another project belongs to somebody else."""
 
 _IDLE = frozenset({"OFFLINE", "FAILED"})
 _OUTAGES = (ServerUnreachable, Unavailable, LeaseLost, LedgerError, ServerInUse)

@@ -21,13 +21,13 @@ from experiments_db import (
     Study,
     StudyStatus,
 )
-from researcher.execution.failure_reason import in_one_line
-from researcher.execution.runs import BUDGET, ENVIRONMENT, OWN_DOING, SERVER_LOST
 from researcher.phases import FINAL
 from researcher.plan import Stage
+from researcher.record.failure_reason import in_one_line
+from researcher.record.log import EXTENDED, StudyLog
+from researcher.record.runs import BUDGET, ENVIRONMENT, OWN_DOING, SERVER_LOST
 from researcher.search.record import read_tree
 from researcher.study.changes.budget_change import is_cut_short
-from researcher.study.log import EXTENDED, StudyLog
 
 REPORTED, WORKING = "report.written", "study.working"
 ROWS_CHANGED = "rows.changed"

@@ -26,9 +26,9 @@ from experiments_db import (
     Study,
     StudyWork,
 )
-from researcher.execution.runs import Trial, TrialState
 from researcher.phases import BASE, FINAL
-from researcher.study.budget import BudgetLine, budget_lines
+from researcher.record.budget import BudgetLine, budget_lines
+from researcher.record.runs import Trial, TrialState
 from researcher.study.requests import work_of
 from swarm.guard import REWARD
 

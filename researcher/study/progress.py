@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.text import Text
 
 from experiments_db import Event, ExperimentStore, RunStatus, Severity, StoreError, StudyStatus, StudyWork
-from researcher.execution.failure_reason import in_one_line
+from researcher.record.failure_reason import in_one_line
 from researcher.study.overview import SnapshotReader, StudySnapshot, describe_silence, describe_wait, format_duration
 from researcher.study.requests import work_of
 from researcher.study.runs_drawn import describe_leader, draw_arms, draw_curves

@@ -32,8 +32,8 @@ from researcher.errors import TopicInvalid
 from researcher.execution.environments import look_at, name_environments
 from researcher.question.asking import METRICS_OF, QuestionFlags, build_question
 from researcher.question.flags import complete_model
+from researcher.record.budget import present_budget
 from researcher.search.rules import LEAST_RUNS, SearchFlags, search_rules
-from researcher.study.budget import present_budget
 from swarm.config import complete_address
 from swarm.environments import agent_of
 from swarm.errors import JobInvalid

@@ -19,9 +19,9 @@ from experiments_db import Artifact, DetailedEvaluation, Experiment, ExperimentS
 from researcher.charter import Charter
 from researcher.evaluator import evaluator_hash
 from researcher.execution.environments import StudyEnvironments
-from researcher.execution.runs import job_of_run
 from researcher.loop.pruning import checkpoint_of
 from researcher.phases import PRUNED, TRAIN_DIGEST
+from researcher.record.runs import job_of_run
 from researcher.verification.result import RecordCheck, differences
 from swarm.environments import Environment
 from swarm.errors import SwarmError

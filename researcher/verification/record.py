@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from experiments_db import BudgetKind, ExperimentStore, RunStatus, StoredCharter, Study, hash_json
-from researcher.execution.rungs import cost_of
-from researcher.execution.runs import list_all_trials
 from researcher.phases import FINAL, TEST
+from researcher.record.log import charter_from_json, plan_from_json
+from researcher.record.runs import cost_of, list_all_trials
 from researcher.study.ending import ROWS_CHANGED
-from researcher.study.log import charter_from_json, plan_from_json
 from researcher.verification.result import TOLERANCE, RecordCheck, differences
 
 

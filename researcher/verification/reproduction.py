@@ -29,11 +29,11 @@ from researcher.errors import ResearchError, ServerProblem
 from researcher.evaluator import Evaluator
 from researcher.execution.early_stopping import TIME_LIMITS
 from researcher.execution.environments import StudyEnvironments
-from researcher.execution.runs import engine_of, job_of, total_steps
 from researcher.phases import BASE, ENDED_AT, FINAL
+from researcher.record.log import charter_from_json
+from researcher.record.runs import engine_of, job_of, total_steps
 from researcher.servers.leases import LeaseHolder
 from researcher.servers.server_pool import ServerPool
-from researcher.study.log import charter_from_json
 from swarm import SwarmClient
 from swarm.guard import REWARD
 from swarm.processes import Child, tail

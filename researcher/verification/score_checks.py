@@ -19,10 +19,10 @@ from researcher.loop.deps import Deps
 from researcher.loop.nodes.analyze import analyze
 from researcher.loop.state import first_state
 from researcher.planner.rules import RulesPlanner
+from researcher.record.budget import BudgetLedger
+from researcher.record.log import StudyLog
 from researcher.servers.leases import LeaseHolder
 from researcher.servers.server_pool import ServerPool
-from researcher.study.budget import BudgetLedger
-from researcher.study.log import StudyLog
 from researcher.verification.recomputed import Moment, RecomputedStore, Written, recompute
 from researcher.verification.result import RecordCheck, differences
 

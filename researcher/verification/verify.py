@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from experiments_db import ExperimentStore
 from researcher.errors import StudyNotFound
-from researcher.study.log import charter_from_json
+from researcher.record.log import charter_from_json
 from researcher.verification.file_checks import (
     check_checkpoints,
     check_environments,

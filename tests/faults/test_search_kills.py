@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 from experiments_db import BudgetKind, ExperimentStore, Operator, Run, RunStatus, StudyStatus, open_store
 from researcher.cli import app
 from researcher.phases import FROM_RUNG
+from researcher.record.log import StudyLog
 from researcher.report.numbers.amounts import EPISODES
 from researcher.search.record import read_tree
-from researcher.study.log import StudyLog
 
 SEED = 11
 STEPS = 8

@@ -23,8 +23,8 @@ from researcher.loop.session import work_on
 from researcher.plan import Arm, ArmProgram, Plan, Stage
 from researcher.planner.rules import build_rules_planner
 from researcher.planner.scripted import Script, ScriptedPlanner
+from researcher.record.exclusions import find_excluded
 from researcher.study.requests import create_study
-from researcher.study.results.exclusions import find_excluded
 from researcher.study.settings import read_settings
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]

@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 
 from experiments_db import open_store
 from researcher.cli import app
-from researcher.study.costs.arms import ArmCost, cost_flags, gather_costs
-from researcher.study.costs.attempts import cost_of_attempts
+from researcher.record.costs import ArmCost, cost_flags, cost_of_attempts, gather_costs
 from swarm import SwarmClient, TrainJob
 from swarm.environments import load_environment
 from swarm.program import Program, measure

@@ -18,7 +18,7 @@ from researcher.loop.session import work_on
 from researcher.memory.recall import recall
 from researcher.memory.replication import read_replication, settings_of
 from researcher.planner.replication import ReplicationPlanner
-from researcher.study.log import StudyLog
+from researcher.record.log import StudyLog
 from researcher.study.requests import create_study
 from researcher.study.settings import ProgramSetting, StudySettings, sandbox_of
 from swarm.sandbox import choose_sandbox

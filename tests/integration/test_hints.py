@@ -14,7 +14,7 @@ import pytest
 
 from experiments_db import StudyStatus, lease_name, open_store
 from researcher.cli.parts import EXAMPLE
-from researcher.study.lease import TTL_S
+from researcher.record.lease import TTL_S
 from researcher.study.requests import create_study
 from researcher.study.settings import StudySettings
 from researcher.study.settings_check import check_study

@@ -21,8 +21,8 @@ from researcher.planner.conversation.backoff import Backoff
 from researcher.planner.conversation.chat import Chat, ChatSettings, Price
 from researcher.planner.language_model.answers import DecideAnswer, parse_answer
 from researcher.planner.tools.base import PlannerTool, ToolArguments, Toolbox, ToolRefused
-from researcher.study.budget import BudgetLedger
-from researcher.study.log import StudyLog
+from researcher.record.budget import BudgetLedger
+from researcher.record.log import StudyLog
 from researcher.study.settings import read_settings
 
 STOP = '{"action": "stop", "reason": "done"}'

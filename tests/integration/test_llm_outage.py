@@ -18,8 +18,8 @@ from experiments_db import BudgetKind, ExperimentStore, RunStatus, StudyStatus, 
 from researcher.errors import BudgetExceeded, LanguageModelRefused, LanguageModelUnavailable, TopicInvalid
 from researcher.loop.session import work_on
 from researcher.planner.conversation import backoff
+from researcher.record.log import StudyLog, plan_from_json
 from researcher.study.changes.fork import ForkChanges, prepare_fork
-from researcher.study.log import StudyLog, plan_from_json
 from researcher.study.requests import ask_to_end, create_study
 from researcher.study.settings import StudySettings
 

@@ -32,7 +32,7 @@ from researcher.planner.language_model.briefing import TUNABLE
 from researcher.planner.language_model.stored_arms import StoredArms
 from researcher.planner.llm import LLMPlanner
 from researcher.question.flags import read_factors
-from researcher.study.budget import BudgetLedger
+from researcher.record.budget import BudgetLedger
 from researcher.study.settings import read_settings
 from swarm import TrainJob
 from swarm.sandbox.sandbox import choose_sandbox

@@ -16,10 +16,10 @@ from researcher.execution.environments import StudyEnvironments
 from researcher.history import Objection, ObjectionKind
 from researcher.planner.rules import RulesPlanner
 from researcher.planner.tools.base import Toolbox
+from researcher.record.budget import BudgetLedger
+from researcher.record.log import StudyLog
 from researcher.reviewer.base import Reviewer
 from researcher.reviewer.build import build_reviewer
-from researcher.study.budget import BudgetLedger
-from researcher.study.log import StudyLog
 from researcher.study.settings import StudySettings, read_settings
 from researcher.study.settings_check import check_study
 from researcher.study.topic import read_request

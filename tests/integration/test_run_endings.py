@@ -15,8 +15,8 @@ from simulated_study import reports_without_images
 
 from experiments_db import ExperimentStore, Run, RunStatus, StudyStatus, open_store
 from researcher.execution.early_stopping import StoppingLimits
-from researcher.execution.runs import TRAINING_SECONDS
 from researcher.loop.session import work_on
+from researcher.record.runs import TRAINING_SECONDS
 from researcher.report.numbers.amounts import EPISODES, gather_amounts
 from researcher.study.requests import ask_to_end, create_study
 from researcher.study.settings import StudySettings

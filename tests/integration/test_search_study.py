@@ -16,12 +16,12 @@ from typer.testing import CliRunner
 from experiments_db import BudgetKind, ExperimentStore, NoteKind, Operator, Run, RunStatus, StudyStatus, open_store
 from prompts import load
 from researcher.cli import app
-from researcher.execution.rungs import cost_of
 from researcher.loop.session import work_on
 from researcher.phases import FROM_RUNG, RESUME_FROM
 from researcher.plan import Plan, Stage
+from researcher.record.log import StudyLog
+from researcher.record.runs import cost_of
 from researcher.search.record import read_tree
-from researcher.study.log import StudyLog
 from researcher.study.requests import ask_to_end, create_study
 from researcher.study.settings import StudySettings, read_settings
 from swarm.guard import REWARD

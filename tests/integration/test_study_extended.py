@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from experiments_db import ExperimentStore, RunStatus, StudyStatus, open_store
 from researcher.cli import app
 from researcher.loop.session import work_on
-from researcher.study.log import StudyLog, plan_from_json
+from researcher.record.log import StudyLog, plan_from_json
 from researcher.study.requests import create_study
 from researcher.study.settings import StudySettings
 

@@ -25,7 +25,8 @@ from typing import Any
 from researcher.errors import EnvironmentBroken, ResearchError, ServerProblem
 from researcher.execution.checks.job_check import check_job
 from researcher.plan import ArmProgram, ProgramProblem
-from researcher.servers.server_pool import PROJECT, is_outage
+from researcher.record.runs import PROJECT
+from researcher.servers.server_pool import is_outage
 from swarm import SwarmClient
 from swarm.errors import SandboxUnavailable, SwarmError
 from swarm.job import build_job

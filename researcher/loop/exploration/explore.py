@@ -11,12 +11,12 @@ from dataclasses import replace
 from experiments_db import BudgetKind
 from researcher.charter import Charter, SearchRules
 from researcher.errors import PlannerError
-from researcher.execution.runs import list_all_trials
 from researcher.history import Action, History
 from researcher.judge.judgement import share_of_alpha
 from researcher.loop.deps import Deps
 from researcher.loop.exploration.review import is_withdrawn
 from researcher.plan import Plan, Stage
+from researcher.record.runs import list_all_trials
 from researcher.search.allowance import count_explored, find_time_used_up, runs_for_claim, runs_left
 from researcher.search.confirmation import find_leader, plan_confirmation
 from researcher.search.record import read_tree

@@ -9,9 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from experiments_db import Run, RunStatus
-from researcher.execution.runs import Trial
 from researcher.loop.deps import Deps
 from researcher.phases import PRUNED, RESUME_FROM
+from researcher.record.runs import Trial
 from researcher.servers.server_pool import Slot
 
 

@@ -14,8 +14,8 @@ from researcher.charter import Charter
 from researcher.errors import PlannerError
 from researcher.history import History, Objection, ObjectionKind
 from researcher.loop.deps import Deps
-from researcher.study.log import to_json
-from researcher.study.notebook import Notebook
+from researcher.record.log import to_json
+from researcher.record.notebook import Notebook
 
 
 def is_withdrawn(deps: Deps, charter: Charter, history: History, arm: str) -> bool:

@@ -17,8 +17,8 @@ from researcher.loop.state import ResearchState
 from researcher.loop.system_faults import refuse_to_blame
 from researcher.plan import Arm, ArmProgram, ProgramProblem
 from researcher.planner.rules import PROGRAM
+from researcher.record.notebook import Notebook
 from researcher.servers.server_pool import Slot
-from researcher.study.notebook import Notebook
 from swarm.job import build_job
 
 MAX_REPAIRS = 3

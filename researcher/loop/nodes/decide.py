@@ -15,11 +15,11 @@ from researcher.loop.deps import Deps
 from researcher.loop.nodes.analyze import analyze
 from researcher.loop.nodes.plan import gather_history
 from researcher.loop.state import ResearchState
+from researcher.record.log import AUTOMATIC, BUDGET_USED_UP, DISQUALIFIED, JUDGED, to_json
+from researcher.record.notebook import Notebook
 from researcher.report.claims import check_claims
 from researcher.report.numbers.gather import gather
 from researcher.study.changes.continuation import find_continuation
-from researcher.study.log import AUTOMATIC, BUDGET_USED_UP, DISQUALIFIED, JUDGED, to_json
-from researcher.study.notebook import Notebook
 
 MAX_PLANS = 50
 """The most plans of a study, for planners that never stop, whatever the budget."""

@@ -19,7 +19,6 @@ from typing import Any
 from experiments_db import BudgetKind
 from researcher.charter import Charter, SampleSizeGoal
 from researcher.errors import Underpowered
-from researcher.execution.runs import Trial, TrialState, list_trials
 from researcher.judge.power import Spread, assume_spread, choose_size, measure_spread
 from researcher.judge.sample_size import describe, refuse
 from researcher.judge.samples import ScoredRun
@@ -29,9 +28,10 @@ from researcher.loop.state import ResearchState
 from researcher.memory.prior import confirm, find_prior
 from researcher.memory.settlement import set_out_to_check
 from researcher.plan import Plan, Stage
+from researcher.record.log import charter_from_json
+from researcher.record.runs import Trial, TrialState, list_trials
+from researcher.record.scores import read_scores
 from researcher.search.allowance import runs_for_claim
-from researcher.study.log import charter_from_json
-from researcher.study.results.scores import read_scores
 
 ENOUGH_DF = 6
 """Degrees of freedom of earlier studies that replace a pilot: three arms of three runs."""

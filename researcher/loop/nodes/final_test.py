@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from experiments_db import Run, Verdict
 from researcher.charter import Charter
-from researcher.execution.runs import list_all_trials
 from researcher.history import History
 from researcher.loop.checkpoint_scores import CheckpointScore, score_checkpoints
 from researcher.loop.deps import Deps
 from researcher.loop.state import ResearchState
 from researcher.phases import PRUNED, TEST
 from researcher.plan import Relation
+from researcher.record.log import StudyLog
+from researcher.record.runs import list_all_trials
 from researcher.report.formats import join_names
 from researcher.study.changes.continuation import find_continuation, is_test_over
-from researcher.study.log import StudyLog
 
 
 def final_test(deps: Deps, state: ResearchState) -> ResearchState:

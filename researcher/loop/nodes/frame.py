@@ -10,8 +10,8 @@ from researcher.execution.environments import count_tasks
 from researcher.loop.deps import Deps
 from researcher.loop.state import ResearchState
 from researcher.question.wording import describe_question
+from researcher.record.log import to_json
 from researcher.search.rules import LEAST_EPISODES
-from researcher.study.log import to_json
 from swarm.environments import is_bundled
 
 SPREAD_OF_EFFECT = 0.5

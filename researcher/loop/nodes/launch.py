@@ -11,9 +11,6 @@ from functools import partial
 
 from experiments_db import BudgetKind, Run, RunStatus, Severity
 from researcher.errors import BudgetExceeded
-from researcher.execution.early_stopping import Diagnosis
-from researcher.execution.rungs import cost_of
-from researcher.execution.runs import Trial, TrialState, gpus_of, job_of, run_key, total_steps
 from researcher.loop.deps import ActiveRun, Deps, Phase
 from researcher.loop.exploration.resumption import find_former, is_readable, take_slot
 from researcher.loop.nodes.design import needs_design, pilot_trials
@@ -22,6 +19,7 @@ from researcher.loop.outages import note_servers
 from researcher.loop.pruning import has_space
 from researcher.loop.state import ResearchState
 from researcher.phases import ENDED_BY, FROM_RUNG, RESUME_FROM
+from researcher.record.runs import Diagnosis, Trial, TrialState, cost_of, gpus_of, job_of, run_key, total_steps
 from researcher.servers.server_pool import Slot
 from swarm.guard import WATCHED
 

@@ -12,9 +12,6 @@ from experiments_db import RunStatus, Severity
 from researcher.errors import ResearchError, RunBroken, RunLost, RunRejected, ScoreIncomplete
 from researcher.evaluator import step_limit_s
 from researcher.execution.background import Drained
-from researcher.execution.early_stopping import STALL, Diagnosis
-from researcher.execution.failure_reason import in_one_line, last_words
-from researcher.execution.runs import FAILURE, OWN_DOING, PROGRAM, TRAINING_SECONDS, UNSCORED, job_of_run
 from researcher.execution.storage import is_storage_outage
 from researcher.execution.training_quota import ends_at_a_quota
 from researcher.loop.budget_stop import stop_over_budget
@@ -25,12 +22,14 @@ from researcher.loop.pruning import has_space
 from researcher.loop.state import ResearchState
 from researcher.loop.system_faults import diagnose_exit, refuse_to_blame, refuse_to_repeat
 from researcher.phases import ENDED_AT, ENDED_BY
+from researcher.record.failure_reason import in_one_line, last_words
+from researcher.record.log import DIAGNOSED
+from researcher.record.notebook import Notebook
+from researcher.record.runs import FAILURE, OWN_DOING, PROGRAM, STALL, TRAINING_SECONDS, UNSCORED, Diagnosis, job_of_run
 from researcher.servers.failing_attempts import diagnose_attempts
 from researcher.servers.job_end import EndedTraining, end_job, stop_job
 from researcher.servers.launching import refuse_own_successor
 from researcher.servers.server_pool import is_outage
-from researcher.study.log import DIAGNOSED
-from researcher.study.notebook import Notebook
 from swarm import SwarmError
 from swarm.errors import ProgramFailure
 from swarm.processes import KILLED, tail

@@ -10,7 +10,6 @@ from dataclasses import replace
 from experiments_db import ExperimentStatus
 from researcher.charter import Charter
 from researcher.errors import BudgetExceeded
-from researcher.execution.runs import TrialState, list_all_trials
 from researcher.history import History
 from researcher.loop.deps import Deps
 from researcher.loop.exploration.explore import add_exploration, count_claims, next_plan
@@ -18,9 +17,10 @@ from researcher.loop.nodes.analyze import hypothesis_key
 from researcher.loop.state import ResearchState
 from researcher.memory.recall import recall
 from researcher.plan import Arm, Plan, Stage
+from researcher.record.log import to_json
+from researcher.record.notebook import Notebook
+from researcher.record.runs import TrialState, list_all_trials
 from researcher.study.changes.continuation import adapt, find_continuation
-from researcher.study.log import to_json
-from researcher.study.notebook import Notebook
 
 
 def plan(deps: Deps, state: ResearchState) -> ResearchState:

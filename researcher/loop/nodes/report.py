@@ -8,9 +8,9 @@ from experiments_db import StudyStatus
 from researcher.evaluator import keep_file
 from researcher.loop.deps import Deps
 from researcher.loop.state import ResearchState
+from researcher.record.log import StudyLog
 from researcher.report.write import build_report
 from researcher.study.ending import REPORTED, judge_ending
-from researcher.study.log import StudyLog
 
 
 def report(deps: Deps, state: ResearchState) -> ResearchState:

@@ -13,8 +13,8 @@ from researcher.evaluator import keep_file
 from researcher.loop.deps import Deps
 from researcher.loop.state import ResearchState
 from researcher.plan import Arm, ArmProgram, Plan
+from researcher.record.log import StudyLog
 from researcher.search.confirmation import ablated_programs
-from researcher.study.log import StudyLog
 
 PROGRAM = "program"
 """Kind of the artifact that holds an arm's program."""

@@ -42,7 +42,7 @@ from researcher.planner.conversation.tool_loop import (
 )
 from researcher.planner.language_model.answers import Unusable
 from researcher.planner.tools.base import Toolbox
-from researcher.study.budget import BudgetLedger
+from researcher.record.budget import BudgetLedger
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from researcher.planner.fallback import answer_by_rules
 from researcher.planner.language_model.stored_arms import StoredArms
 from researcher.planner.llm import LLMPlanner
 from researcher.planner.tools.base import Toolbox
-from researcher.study.log import StudyLog
+from researcher.record.log import StudyLog
 from researcher.study.overview import EXTERNAL
 from researcher.study.settings import StudySettings
 

@@ -17,7 +17,7 @@ from researcher.errors import ResearchError
 from researcher.planner.tools.base import ToolRefused
 from researcher.planner.tools.proposals import Propose
 from researcher.planner.tools.trials import TryProgram
-from researcher.study.log import StudyLog
+from researcher.record.log import StudyLog
 from swarm.environments import Environment
 from swarm.errors import SwarmError
 

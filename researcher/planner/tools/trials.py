@@ -14,10 +14,10 @@ from experiments_db import JsonObject, ProgramTrial
 from researcher.plan import ManipulationCheck, Speaker
 from researcher.planner.tools.base import PlannerTool, ToolArguments
 from researcher.planner.tools.texts import as_data, clip, messages_as_text, number
-from researcher.program_trials.trial import MAX_ATTEMPTS
 
 TryProgram = Callable[[str, int, ManipulationCheck | None], str]
 
+MAX_ATTEMPTS = 16
 SHOWN_ATTEMPTS = 4
 MESSAGE_CHARS = 500
 TRANSCRIPT_CHARS = 2_000

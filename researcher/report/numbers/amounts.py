@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from experiments_db import ExperimentStore
-from researcher.execution.runs import TRAINING_SECONDS
+from researcher.record.runs import TRAINING_SECONDS
 
 EPISODES = "batch/episodes"
 TOKENS = ("rollout/trained_tokens", "actor/trained_tokens")

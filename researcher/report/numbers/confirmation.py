@@ -14,7 +14,7 @@ from researcher.analysis import Analysis, Comparison
 from researcher.charter import Charter
 from researcher.judge import Runs, compare_on_test
 from researcher.plan import Arm, Plan, Relation, Stage
-from researcher.study.results.scores import choose_for_plan
+from researcher.record.scores import choose_for_plan
 
 
 @dataclass(frozen=True, slots=True)

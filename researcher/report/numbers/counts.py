@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from experiments_db import Experiment, Run, RunStatus
-from researcher.execution.failure_reason import in_one_line
-from researcher.execution.runs import Trial, TrialState
 from researcher.judge import Runs
+from researcher.record.failure_reason import in_one_line
+from researcher.record.runs import Trial, TrialState
 
 
 class RunEnd(StrEnum):

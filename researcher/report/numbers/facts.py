@@ -31,6 +31,7 @@ from researcher.analysis import ArmSummary, Comparison, JudgedContrast
 from researcher.charter import Charter
 from researcher.judge.learning_curves import ScoredStep
 from researcher.plan import Relation, SampleSize
+from researcher.record.costs import ArmCost
 from researcher.report.conversation import ShownConversation
 from researcher.report.numbers.amounts import Amounts
 from researcher.report.numbers.confirmation import ConfirmedSearch
@@ -38,7 +39,6 @@ from researcher.report.numbers.counts import RunCounts
 from researcher.report.numbers.exploration import Exploration
 from researcher.report.numbers.planner_record import PlannerRecord
 from researcher.report.numbers.seeds_needed import SeedsNeeded
-from researcher.study.costs.arms import ArmCost
 
 Curve = tuple[tuple[int, float], ...]
 """Pairs of step and value, in the order of steps, without values that are not finite."""

@@ -30,6 +30,10 @@ from researcher.judge.contrasts import rule_out_contrast
 from researcher.judge.learning_curves import ScoredStep, curve_of
 from researcher.phases import BASE, FINAL, MEASURED_ON, TEST
 from researcher.plan import Plan, Stage
+from researcher.record.costs import ArmCost, cost_flags, gather_costs
+from researcher.record.exclusions import find_excluded
+from researcher.record.log import JUDGED, StudyLog, analysis_from_json, charter_from_json
+from researcher.record.scores import read_scores, read_test_scores
 from researcher.report.conversation import ShownConversation, find_conversation
 from researcher.report.numbers.amounts import gather_amounts
 from researcher.report.numbers.confirmation import gather_confirmation
@@ -45,10 +49,6 @@ from researcher.report.numbers.judged_arms import (
 from researcher.report.numbers.mean_curves import with_curves
 from researcher.report.numbers.planner_record import gather_planner_record
 from researcher.report.numbers.seeds_needed import estimate_seeds
-from researcher.study.costs.arms import ArmCost, cost_flags, gather_costs
-from researcher.study.log import JUDGED, StudyLog, analysis_from_json, charter_from_json
-from researcher.study.results.exclusions import find_excluded
-from researcher.study.results.scores import read_scores, read_test_scores
 from swarm.guard import REWARD, SUCCESS
 
 MAX_EVENTS = 10_000

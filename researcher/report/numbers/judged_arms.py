@@ -16,7 +16,7 @@ from experiments_db import ExperimentStore
 from researcher.analysis import Analysis, Comparison
 from researcher.charter import Charter, JudgedBy
 from researcher.judge import compare_on_test, contradicts
-from researcher.study.results.scores import read_test_scores
+from researcher.record.scores import read_test_scores
 
 if TYPE_CHECKING:
     from researcher.report.numbers.facts import ArmFacts

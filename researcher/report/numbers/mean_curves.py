@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from experiments_db import Experiment, RunStatus
-from researcher.execution.runs import OWN_DOING
+from researcher.record.runs import OWN_DOING
 
 if TYPE_CHECKING:
     from researcher.report.numbers.facts import Curve, RunFacts

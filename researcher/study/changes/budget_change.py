@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from experiments_db import BudgetKind, ExperimentStore, Study, StudyStatus
 from researcher.errors import TopicInvalid
-from researcher.study.log import BUDGET_USED_UP
+from researcher.record.log import BUDGET_USED_UP
 from researcher.study.settings import StudySettings, read_settings
 
 CHANGED = "budget.changed"

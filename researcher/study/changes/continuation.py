@@ -23,10 +23,10 @@ from researcher.history import History
 from researcher.judge.judgement import share_of_alpha
 from researcher.plan import Plan, Stage
 from researcher.planner.rules import build_rules_planner
-from researcher.study.budget import present_budget
+from researcher.record.budget import present_budget
+from researcher.record.log import EXTENDED, StudyLog
 from researcher.study.changes.budget_change import change_budget
 from researcher.study.ending import is_over, reopen
-from researcher.study.log import EXTENDED, StudyLog
 from researcher.study.requests import resume_command
 from researcher.study.settings import read_settings
 

@@ -32,12 +32,14 @@ from experiments_db import (
 from researcher.analysis import Analysis
 from researcher.charter import Charter
 from researcher.errors import NothingToExtend, TopicInvalid
-from researcher.execution.rungs import cost_of
-from researcher.execution.runs import run_key, trial_key
 from researcher.history import History
 from researcher.judge.judgement import share_of_alpha
+from researcher.memory.findings import record_verdicts
 from researcher.phases import CHECKPOINTS, ENDED_AT, FROM_RUNG, MEASURED_ON, PRUNED, TEST
 from researcher.planner.rules import build_rules_planner
+from researcher.record.exclusions import find_excluded
+from researcher.record.log import DIAGNOSED, StudyLog, analysis_from_json, to_json
+from researcher.record.runs import cost_of, run_key, trial_key
 from researcher.study.changes.continuation import (
     FORKED,
     Continuation,
@@ -48,9 +50,6 @@ from researcher.study.changes.continuation import (
     record,
     runs_per_arm,
 )
-from researcher.study.log import DIAGNOSED, StudyLog, analysis_from_json, to_json
-from researcher.study.results.exclusions import find_excluded
-from researcher.study.results.findings import record_verdicts
 from researcher.study.settings import ForkOrigin, StudySettings, read_settings, without_question
 from researcher.study.topic import complete_from_topic
 

@@ -28,9 +28,9 @@ from researcher.memory.recipe import make_recipe, recipe_to_json
 from researcher.memory.settlement import FOUND_AGAIN, RETRACTED
 from researcher.memory.standing import list_known, weigh
 from researcher.planner.rules import RulesPlanner
+from researcher.record.budget import BudgetLedger
+from researcher.record.log import StudyLog, to_json
 from researcher.servers.server_pool import ServerPool
-from researcher.study.budget import BudgetLedger
-from researcher.study.log import StudyLog, to_json
 from researcher.study.settings import read_settings
 from researcher.study.topic import read_request
 

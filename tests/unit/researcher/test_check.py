@@ -22,9 +22,9 @@ from researcher.loop.nodes.write_program import write_program
 from researcher.loop.state import first_state
 from researcher.plan import ArmProgram
 from researcher.planner.rules import RulesPlanner
+from researcher.record.budget import BudgetLedger
+from researcher.record.log import StudyLog, to_json
 from researcher.servers.server_pool import ServerPool, Slot
-from researcher.study.budget import BudgetLedger
-from researcher.study.log import StudyLog, to_json
 from researcher.study.settings import StudySettings
 from researcher.study.topic import read_request
 from swarm.sandbox.sandbox import choose_sandbox

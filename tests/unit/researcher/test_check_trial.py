@@ -25,10 +25,10 @@ from researcher.planner.scripted import Script, ScriptedPlanner
 from researcher.planner.tools.base import ToolRefused
 from researcher.planner.tools.build import build_toolbox
 from researcher.program_trials import study_trials as trials_module
+from researcher.record.budget import BudgetLedger
+from researcher.record.log import StudyLog, to_json
 from researcher.servers.leases import LeaseHolder
 from researcher.servers.server_pool import ServerPool
-from researcher.study.budget import BudgetLedger
-from researcher.study.log import StudyLog, to_json
 from researcher.study.settings import StudySettings
 from researcher.study.topic import read_request
 from swarm.environments import load_environment

@@ -11,12 +11,14 @@ import pytest
 
 from experiments_db import ExperimentStatus, ExperimentStore, RunStatus, open_store
 from researcher.phases import COST
-from researcher.study.costs.arms import ArmCost, cost_flags, gather_costs
-from researcher.study.costs.attempts import (
+from researcher.record.costs import (
+    ArmCost,
     AttemptCost,
+    cost_flags,
     cost_from_json,
     cost_of_attempts,
     cost_to_json,
+    gather_costs,
     read_training_cost,
 )
 from swarm import SwarmClient, Task, TrainJob, WorkflowOutput

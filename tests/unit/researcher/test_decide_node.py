@@ -21,15 +21,15 @@ from researcher.loop.state import first_state
 from researcher.plan import Contrast, Hypothesis, Plan, Relation
 from researcher.planner.rules import RulesPlanner
 from researcher.planner.scripted import Script, ScriptedPlanner
+from researcher.record.budget import BudgetLedger
+from researcher.record.exclusions import find_excluded
+from researcher.record.log import AUTOMATIC, StudyLog, to_json
 from researcher.report.claims import check_claims
 from researcher.report.numbers.gather import gather
 from researcher.servers.leases import LeaseHolder
 from researcher.servers.server_pool import ServerPool
-from researcher.study.budget import BudgetLedger
 from researcher.study.changes.continuation import ContinuationRequest
 from researcher.study.changes.fork import Fork, carry_out_fork
-from researcher.study.log import AUTOMATIC, StudyLog, to_json
-from researcher.study.results.exclusions import find_excluded
 from researcher.study.settings import StudySettings
 from researcher.study.topic import read_request
 from researcher.verification.score_checks import check_analyses

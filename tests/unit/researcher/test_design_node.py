@@ -21,10 +21,10 @@ from researcher.loop.nodes.launch import is_piloted, open_trials
 from researcher.loop.nodes.plan import plan
 from researcher.loop.state import first_state
 from researcher.planner.rules import RulesPlanner
+from researcher.record.budget import BudgetLedger
+from researcher.record.log import StudyLog, to_json
 from researcher.servers.leases import LeaseHolder
 from researcher.servers.server_pool import ServerPool
-from researcher.study.budget import BudgetLedger
-from researcher.study.log import StudyLog, to_json
 from researcher.study.settings import StudySettings, read_settings
 from researcher.study.topic import read_request
 

@@ -12,10 +12,10 @@ from researcher.execution.early_stopping import (
     PACE_STEPS,
     STALL_FACTOR,
     TIME_LIMITS,
-    Diagnosis,
     EarlyStopping,
     StoppingLimits,
 )
+from researcher.record.runs import Diagnosis
 from swarm.guard import ENTROPY, GROUPS, KL, REWARD, SILENT_GROUPS, SPREAD, SUCCESS
 
 

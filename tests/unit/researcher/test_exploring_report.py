@@ -30,6 +30,7 @@ from simulated_study import reports_without_images
 from experiments_db import ArmFailure, BudgetKind, ExperimentStore, NoteKind, Outcome, open_store
 from researcher.claims import Claim, ClaimKind
 from researcher.loop.nodes.report import write_report
+from researcher.record.scores import read_scores
 from researcher.report import ReportPaths, build_report
 from researcher.report.claims import check_claim
 from researcher.report.drawing.pictures import LIGHT
@@ -41,7 +42,6 @@ from researcher.report.numbers.planner_record import MOST_NOTES
 from researcher.report.sections.clauses import NOT_MEASURED, list_clauses
 from researcher.report.sections.next_steps import next_steps
 from researcher.report.summary import summarize
-from researcher.study.results.scores import read_scores
 from researcher.verification.report_check import check_report
 
 

@@ -7,7 +7,7 @@ import traceback
 
 import pytest
 
-from researcher.execution.failure_reason import in_one_line, last_words
+from researcher.record.failure_reason import in_one_line, last_words
 
 
 def _raised() -> str:

@@ -14,10 +14,10 @@ from researcher.loop.deps import Deps
 from researcher.loop.nodes.frame import frame
 from researcher.loop.state import first_state
 from researcher.planner.llm import LLMPlanner
+from researcher.record.budget import BudgetLedger
+from researcher.record.log import StudyLog
 from researcher.servers.leases import LeaseHolder
 from researcher.servers.server_pool import ServerPool
-from researcher.study.budget import BudgetLedger
-from researcher.study.log import StudyLog
 from researcher.study.settings import read_settings
 
 CHOSEN = {"judged_by": "worst", "eval_every": 5, "attempt_calls": 3, "attempt_tokens": 900, "eval_episodes": 50}

@@ -20,7 +20,7 @@ from researcher.planner.fallback import FallbackPlanner
 from researcher.planner.language_model.answers import Unusable
 from researcher.planner.language_model.exploring import parse_round
 from researcher.planner.llm import LLMPlanner
-from researcher.study.log import plan_from_json, to_json
+from researcher.record.log import plan_from_json, to_json
 from researcher.tree import Expand, Move, Promote
 
 

@@ -16,7 +16,7 @@ from researcher.planner.language_model.framing import check_request, parse_frame
 from researcher.planner.language_model.planning import parse_plan
 from researcher.planner.rules import RulesPlanner
 from researcher.question.wording import describe_question
-from researcher.study.log import charter_from_json, to_json
+from researcher.record.log import charter_from_json, to_json
 from researcher.study.settings import StudySettings, read_settings
 
 TOPIC = "Does it help?"

@@ -20,8 +20,8 @@ from researcher.plan import ManipulationCheck, Speaker
 from researcher.planner.rules import RulesPlanner
 from researcher.program_trials.authorship import Authorship
 from researcher.program_trials.manipulation import check_to_json
+from researcher.record.log import to_json
 from researcher.servers.server_pool import connect
-from researcher.study.log import to_json
 from researcher.study.settings import StudySettings
 from researcher.study.topic import read_request
 from swarm.environments import load_environment

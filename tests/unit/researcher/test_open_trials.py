@@ -12,10 +12,10 @@ import pytest
 from bench.record.meter import metered
 from experiments_db import Experiment, ExperimentStatus, ExperimentStore, Run, RunStatus, open_store
 from researcher.execution.early_stopping import StoppingLimits
-from researcher.execution.runs import Trial, TrialState, list_trials, run_key
 from researcher.loop.learned_limits import LearnedLimits
 from researcher.loop.open_trials import OpenTrials
 from researcher.plan import Arm, Plan
+from researcher.record.runs import Trial, TrialState, list_trials, run_key
 from researcher.study.overview import SnapshotReader, take_snapshot
 from swarm.guard import KL
 

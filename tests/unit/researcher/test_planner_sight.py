@@ -33,7 +33,6 @@ from prompts import load
 from researcher.analysis import Analysis
 from researcher.charter import Budget, Charter
 from researcher.errors import LanguageModelUnavailable
-from researcher.execution.runs import TRAINING_SECONDS
 from researcher.history import History
 from researcher.plan import Arm, ArmProgram, ManipulationCheck, ProgramProblem, Speaker, Stage
 from researcher.planner.language_model.answers import Unusable
@@ -43,6 +42,7 @@ from researcher.planner.language_model.study_state import MAX_NOTEBOOK_CHARS, sh
 from researcher.planner.llm import LLMPlanner
 from researcher.planner.tools.build import build_toolbox
 from researcher.planner.tools.sources import ToolSources
+from researcher.record.runs import TRAINING_SECONDS
 from researcher.study.settings import StudySettings
 from swarm.environments import load_environment
 

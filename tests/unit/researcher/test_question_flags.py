@@ -21,7 +21,7 @@ from researcher.plan import Arm, Plan
 from researcher.planner.rules import RulesPlanner
 from researcher.question.factors import SPECS, FactorSpec
 from researcher.question.flags import read_factors, read_fixed, value_as_text
-from researcher.study.log import charter_from_json, to_json
+from researcher.record.log import charter_from_json, to_json
 from researcher.study.settings import StudySettings, read_settings
 from researcher.study.topic import read_request
 from swarm.job import build_job

@@ -19,7 +19,7 @@ from researcher.planner.external.question_queue import QuestionQueue
 from researcher.planner.external.requests import await_question, call_in_study, submit_answer
 from researcher.planner.language_model.answers import Unusable
 from researcher.planner.tools.base import PlannerTool, ToolArguments, Toolbox, ToolRefused
-from researcher.study.log import StudyLog
+from researcher.record.log import StudyLog
 from researcher.study.settings import StudySettings, read_settings
 from researcher.study.settings_check import check_study
 

@@ -29,11 +29,11 @@ from researcher.claims import Claim, ClaimKind
 from researcher.errors import StudyNotFound
 from researcher.judge import Family, judge
 from researcher.judge.samples import ScoredRun
+from researcher.record.log import StudyLog, to_json
 from researcher.report import ReportPaths, build_report
 from researcher.report.drawing.figures import find_main
 from researcher.report.numbers.gather import gather
 from researcher.report.render import without_paths
-from researcher.study.log import StudyLog, to_json
 
 SCORES = {
     "lr=0.001": {0: 0.52, 1: 0.575, 2: 0.535},

@@ -13,10 +13,10 @@ from simulated_study import BASELINE, SimulatedStudy, Simulation
 from researcher.claims import Claim, ClaimKind, Measured
 from researcher.judge.judgement import summarize_arm
 from researcher.judge.samples import ScoredRun
+from researcher.record.log import StudyLog
 from researcher.report.claims import check_claim
 from researcher.report.numbers.facts import StudyFacts
 from researcher.report.numbers.gather import gather
-from researcher.study.log import StudyLog
 
 HIGH, LOW, EQUAL = "lr=0.003", "lr=0.0003", "lr=0.002"
 EXACT = {

@@ -20,9 +20,9 @@ from researcher.errors import PlannerError
 from researcher.history import Objection, ObjectionKind
 from researcher.phases import BASE, FINAL
 from researcher.planner.rules import RulesPlanner
+from researcher.record.costs import AttemptCost, cost_to_json
 from researcher.reviewer.reward_probe import GradedAttempt, SandboxedRewards, run_reward
 from researcher.reviewer.rules import RulesReviewer
-from researcher.study.costs.attempts import AttemptCost, cost_to_json
 from researcher.study.settings import read_settings
 from researcher.study.topic import read_request
 from swarm.environments import Environment, EnvironmentTask, load_environment

@@ -13,7 +13,7 @@ from researcher.charter import Charter
 from researcher.history import History
 from researcher.judge.samples import ScoredRun
 from researcher.planner.rules import RulesPlanner
-from researcher.study.results.scores import choose_for_plan, read_scores, read_test_scores
+from researcher.record.scores import choose_for_plan, read_scores, read_test_scores
 from researcher.study.settings import StudySettings
 from researcher.study.topic import read_request
 

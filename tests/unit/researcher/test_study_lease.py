@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from experiments_db import ExperimentStore, StoreLeaseLost, StudyStatus, open_store
 from researcher.cli import app
 from researcher.errors import StudyBusy
-from researcher.study.lease import TTL_S, StudyLease
+from researcher.record.lease import TTL_S, StudyLease
 from swarm.processes.child import process_start
 
 

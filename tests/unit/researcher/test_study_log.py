@@ -14,8 +14,7 @@ from researcher.analysis import Analysis, ArmSummary, Comparison
 from researcher.errors import ResearchError
 from researcher.history import History
 from researcher.planner.rules import RulesPlanner
-from researcher.study.ending import REPORTED, WORKING, is_over
-from researcher.study.log import (
+from researcher.record.log import (
     DIAGNOSED,
     EXTENDED,
     StudyLog,
@@ -24,6 +23,7 @@ from researcher.study.log import (
     plan_from_json,
     to_json,
 )
+from researcher.study.ending import REPORTED, WORKING, is_over
 from researcher.study.settings import StudySettings
 from researcher.study.topic import read_request
 

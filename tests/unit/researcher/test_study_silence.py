@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from experiments_db import ExperimentStore, Lease, Study, StudyStatus, StudyWork, judge_work, lease_name, open_store
 from experiments_db.study_work import BEGIN_WITHIN_S
 from researcher.cli import app
-from researcher.study.lease import TTL_S
+from researcher.record.lease import TTL_S
 from researcher.study.overview import take_snapshot
 from researcher.study.progress import render
 

@@ -12,11 +12,17 @@ import pytest
 
 from experiments_db import Experiment, ExperimentStatus, ExperimentStore, Run, RunStatus, open_store
 from researcher.execution.background import BackgroundTasks
-from researcher.execution.early_stopping import Diagnosis, EarlyStopping, StoppingLimits
-from researcher.execution.runs import (
+from researcher.execution.early_stopping import EarlyStopping, StoppingLimits
+from researcher.loop.budget_stop import stop_over_budget
+from researcher.loop.deps import ActiveRun, ActiveRuns, Deps, Phase
+from researcher.loop.outages import lose
+from researcher.plan import Arm, Plan
+from researcher.record.log import StudyLog
+from researcher.record.runs import (
     MAX_LOSSES,
     MAX_ON_ONE_SERVER,
     SERVER_LOST,
+    Diagnosis,
     TrialState,
     job_of,
     list_all_trials,
@@ -24,12 +30,7 @@ from researcher.execution.runs import (
     plain_name,
     run_key,
 )
-from researcher.loop.budget_stop import stop_over_budget
-from researcher.loop.deps import ActiveRun, ActiveRuns, Deps, Phase
-from researcher.loop.outages import lose
-from researcher.plan import Arm, Plan
 from researcher.servers.server_pool import Slot
-from researcher.study.log import StudyLog
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from researcher.planner.tools.base import MAX_RESULT_CHARS, Toolbox, ToolRefused
 from researcher.planner.tools.build import build_toolbox
 from researcher.planner.tools.models import BUNDLED
 from researcher.planner.tools.sources import ToolSources
-from researcher.study.log import to_json
+from researcher.record.log import to_json
 from swarm.environments import load_environment
 from swarm.tasks import Split
 

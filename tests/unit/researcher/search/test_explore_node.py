@@ -16,8 +16,8 @@ from researcher.loop.exploration.proposals import propose_next
 from researcher.plan import ManipulationCheck, Stage
 from researcher.planner.designs import default_job
 from researcher.planner.tools.base import ToolRefused
+from researcher.record.exclusions import find_excluded
 from researcher.search.record import read_tree
-from researcher.study.results.exclusions import find_excluded
 from researcher.tree import Expand, Move, SearchTree
 
 FIRST = make_round([BASELINE, FAST, WIDE])

@@ -14,7 +14,7 @@ from researcher.errors import TopicInvalid
 from researcher.loop.nodes.frame import frame
 from researcher.loop.state import first_state
 from researcher.planner.scripted import Script, ScriptedPlanner
-from researcher.study.log import StudyLog
+from researcher.record.log import StudyLog
 
 
 def frame_on(home: Path, tasks: int, charter: Charter) -> Charter:

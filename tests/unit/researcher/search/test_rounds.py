@@ -10,9 +10,9 @@ from searched_study import BASELINE, FAST, WIDE, make_arm, make_charter, make_ro
 
 from experiments_db import Operator
 from researcher.errors import PlannerError
-from researcher.execution.rungs import shares_at, steps_at
 from researcher.history import History
 from researcher.plan import Plan, Stage
+from researcher.record.runs import shares_at, steps_at
 from researcher.search.rounds import begin_tree, check_round
 from researcher.tree import Expand, Move, Promote, RungScore, SearchNode, SearchTree
 

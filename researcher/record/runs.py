@@ -14,11 +14,12 @@ from enum import StrEnum
 from typing import Any
 
 from experiments_db import Experiment, ExperimentStatus, ExperimentStore, Run, RunStatus
-from researcher.phases import RESUME_FROM
+from researcher.phases import FROM_RUNG, RESUME_FROM
 from researcher.plan import Plan
-from researcher.servers.server_pool import PROJECT
 from swarm.job import build_job
 
+PROJECT = "research"
+"""Project name of every job of the researcher; a server busy with another project belongs to somebody else."""
 TRAINING_SECONDS = "training/seconds"
 """Metric of a step: seconds from the end of the step before it, or from the start of the program, to its own end.
 
@@ -30,6 +31,8 @@ MAX_ON_ONE_SERVER = 4
 """The same limit for failures on one server, where there is no other to try."""
 MAX_LOSSES = 10
 """A run may be the cause if so many attempts at it lost their server."""
+STALL = "stall"
+"""Kind of the diagnosis of a run that has made no step for too long."""
 FAILURE = "failure"
 """Kind of the diagnosis of a run that the system broke in any other way; another attempt follows."""
 SERVER_LOST = "server_lost"
@@ -52,6 +55,32 @@ Such a run is never trained again, because an arm could then choose among its ru
 
 BUDGET = "budget"
 """Kind of the diagnosis of a run that was stopped because the study could no longer pay for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """A reason to end a run early.
+
+    `is_scored`: the weights trained so far are scored as the arm's result. `is_retried`: the system failed, not the
+    arm, so another attempt follows.
+    """
+
+    kind: str
+    sentence: str
+    is_scored: bool
+    is_retried: bool
+
+    def as_recorded(self) -> dict[str, Any]:
+        """Return the form in which the row of a run stores it."""
+        return {"kind": self.kind, "sentence": self.sentence, "is_retried": self.is_retried}
+
+    @classmethod
+    def on_record(cls, recorded: Mapping[str, Any]) -> Diagnosis:
+        """Return the diagnosis of a run whose training was ended in order to be scored.
+
+        Only such a diagnosis is stored before its run is over.
+        """
+        return cls(str(recorded["kind"]), str(recorded["sentence"]), is_scored=True, is_retried=False)
 
 
 class TrialState(StrEnum):
@@ -232,6 +261,23 @@ def gpus_of(job: Mapping[str, Any]) -> int:
 
 def total_steps(job: Mapping[str, Any]) -> int:
     return int(job["total_steps"])
+
+
+def steps_at(share: float, total: int) -> int:
+    """Return the step at which a part of the training ends, at least 1."""
+    return max(1, round(share * total))
+
+
+def shares_at(rungs: Sequence[float], total: int, step: int) -> tuple[float, ...]:
+    """Return the parts of the full training that end at a step; in a short training there are several."""
+    return tuple(share for share in rungs if steps_at(share, total) == step)
+
+
+def cost_of(run: Run, experiment: Experiment) -> float:
+    """Return the full runs that a run counts as; an exploring run counts as the part that it trains itself."""
+    if not run.rung:
+        return 1.0
+    return (run.rung - int(run.external_ids.get(FROM_RUNG, 0))) / total_steps(experiment.job)
 
 
 def _group(runs: Iterable[Run]) -> dict[tuple[str, int, int], Sequence[Run]]:

@@ -14,7 +14,7 @@ from experiments_db import ExperimentStore, NoteKind, Outcome, Review, Run
 from researcher.analysis import Analysis
 from researcher.charter import Charter
 from researcher.plan import Plan, Stage
-from researcher.study.log import AUTOMATIC
+from researcher.record.log import AUTOMATIC
 from researcher.tree import RungScore, SearchNode
 
 

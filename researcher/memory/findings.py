@@ -16,7 +16,7 @@ from researcher.judge.contrasts import rule_out_contrast
 from researcher.judge.judgement import rule_out
 from researcher.memory.recipe import make_recipe, recipe_to_json
 from researcher.plan import Stage
-from researcher.study.log import finite
+from researcher.record.log import finite
 
 METHOD = "Welch's t over seeds with the variance of equal arms, Holm-corrected"
 EVALUATION_ALONE = "evaluation noise alone, one run per arm"

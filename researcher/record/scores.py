@@ -15,7 +15,6 @@ from typing import TypeVar
 
 from experiments_db import EvaluationSummary, ExperimentStatus, ExperimentStore, RunStatus
 from researcher.charter import Charter, JudgedBy
-from researcher.execution.runs import Trial, TrialState, list_all_trials
 from researcher.judge import Runs, evaluation_noise, worst_score
 from researcher.judge.learning_curves import (
     JudgedNumber,
@@ -29,6 +28,7 @@ from researcher.judge.learning_curves import (
 from researcher.judge.samples import ScoredRun
 from researcher.phases import BASE, FINAL, TEST
 from researcher.plan import Plan
+from researcher.record.runs import Trial, TrialState, list_all_trials
 
 T = TypeVar("T")
 Scores = dict[tuple[str, str], EvaluationSummary]

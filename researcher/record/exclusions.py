@@ -13,7 +13,7 @@ from typing import Any
 from experiments_db import Author, Experiment, ExperimentStore
 from researcher.phases import AUTHORSHIP, FINAL, MANIPULATION
 from researcher.plan import Plan
-from researcher.study.log import DISQUALIFIED, plan_from_json
+from researcher.record.log import DISQUALIFIED, plan_from_json
 
 
 def find_excluded(store: ExperimentStore, study_id: str, until: int | None = None) -> dict[str, str]:

@@ -8,10 +8,10 @@ how runs are measured or judged.
 from __future__ import annotations
 
 from experiments_db import Run, RunStatus
-from researcher.execution.runs import Trial, list_all_trials
 from researcher.loop.deps import Deps, Phase
 from researcher.loop.nodes.launch import begin, charge
 from researcher.phases import ENDED_BY, FINAL
+from researcher.record.runs import Trial, list_all_trials
 from researcher.servers.server_pool import Slot
 from swarm import SwarmError
 from swarm.processes import end_stale

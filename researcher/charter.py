@@ -103,21 +103,18 @@ class Budget:
 class PolicyName(StrEnum):
     """The rule by which an exploring study chooses the arms that it expands or trains on.
 
-    PLANNER leaves the choice to the planner. The other names are explained in researcher/search/policies.
+    PLANNER leaves the choice to the planner. The other names are explained in researcher/search/policies.py.
     """
 
     PLANNER = "planner"
-    GREEDY = "greedy"
-    BEST_FIRST = "best-first"
     POPULATION = "population"
     HALVING = "halving"
 
 
 class ProposerName(StrEnum):
-    """The method that proposes settings within a space; researcher/search/proposers explains them."""
+    """The method that proposes settings within a space; researcher/search/proposers.py explains them."""
 
     GRID = "grid"
-    FACTORIAL = "factorial"
     OPTUNA = "optuna"
 
 

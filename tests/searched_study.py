@@ -44,7 +44,7 @@ from researcher.record.budget import BudgetLedger
 from researcher.record.log import StudyLog, to_json
 from researcher.record.runs import TrialState, cost_of, job_of, list_trials, run_key
 from researcher.reviewer.base import Reviewer
-from researcher.search.building import ChooseMoves
+from researcher.search.policies import ChooseMoves
 from researcher.servers.server_pool import ServerPool
 from researcher.tree import Expand, SearchTree
 from swarm.environments import load_environment

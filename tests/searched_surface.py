@@ -21,9 +21,8 @@ from typing import Any
 from researcher.charter import Factor, Level, PolicyName, ProposerName
 from researcher.question.factors import PROGRAM, SPECS
 from researcher.question.flags import make_factor
-from researcher.search.policies import Scope, build_policy
-from researcher.search.proposers import Levels, Proposer, build_proposer, count_combinations
-from researcher.search.proposers.base import combine_all
+from researcher.search.policies import POLICIES, Scope
+from researcher.search.proposers import PROPOSERS, Levels, ProposeLevels, combine_all, count_combinations
 from researcher.search.space import PLAIN_PROGRAM
 from researcher.tree import Expand, Promote, RungScore, SearchNode, SearchTree
 
@@ -130,17 +129,18 @@ def explore(
     surface: Surface, policy: PolicyName, proposer: ProposerName, *, runs: float, width: int = 2, seed: int = 0
 ) -> Explored:
     """Explore a surface as a study does, until the policy has no more moves."""
-    chooser = build_policy(policy, Scope(arms=count_combinations(surface.space)))
-    assert chooser is not None
+    choose = POLICIES[policy](Scope(arms=count_combinations(surface.space)))
     tree = SearchTree((SearchNode("baseline", levels=surface.usual),), seed=seed)
     rounds = 0
-    while moves := chooser.choose(tree, RUNGS, runs - tree.spent, width):
-        tree = carry_out(tree, moves, surface, build_proposer(proposer))
+    while moves := choose(tree, RUNGS, runs - tree.spent, width):
+        tree = carry_out(tree, moves, surface, PROPOSERS[proposer])
         rounds += 1
     return Explored(tree, rounds, tree.ranked()[0].levels)
 
 
-def carry_out(tree: SearchTree, moves: Sequence[Expand | Promote], surface: Surface, proposer: Proposer) -> SearchTree:
+def carry_out(
+    tree: SearchTree, moves: Sequence[Expand | Promote], surface: Surface, propose: ProposeLevels
+) -> SearchTree:
     nodes = {node.name: node for node in tree.nodes}
     added: list[Levels] = []
     for move in moves:
@@ -148,7 +148,7 @@ def carry_out(tree: SearchTree, moves: Sequence[Expand | Promote], surface: Surf
             node = nodes[move.arm]
             nodes[move.arm] = replace(node, scores=(*node.scores, surface.score(node.levels, move.share)))
             continue
-        levels = proposer.propose(tree, surface.space, move, added)
+        levels = propose(tree, surface.space, move, added)
         assert levels is not None, "a policy adds no arm to a space that is used up"
         added.append(levels)
         name = f"arm-{len(nodes)}"

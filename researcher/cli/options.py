@@ -58,13 +58,13 @@ AskedOption = Annotated[
 PolicyOption = Annotated[
     str | None,
     typer.Option(
-        help="How a search chooses what to try: halving (default with rules), greedy, best-first, population, or "
-        "planner (default with any other planner)."
+        help="How a search chooses what to try: halving (default with rules), population, or planner (default "
+        "with any other planner)."
     ),
 ]
 ProposerOption = Annotated[
     str | None,
-    typer.Option(help="What proposes the settings of a search's new arms: optuna (default), grid, factorial."),
+    typer.Option(help="What proposes the settings of a search's new arms: optuna (default) or grid."),
 ]
 RungsOption = Annotated[
     str | None,

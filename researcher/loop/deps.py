@@ -29,7 +29,7 @@ from researcher.record.budget import BudgetLedger
 from researcher.record.log import StudyLog
 from researcher.record.runs import Diagnosis, engine_of, total_steps
 from researcher.reviewer.base import Reviewer
-from researcher.search.building import ChooseMoves, build_policy_of
+from researcher.search.policies import ChooseMoves, build_policy
 from researcher.servers.server_pool import ServerPool, Slot
 from researcher.study.settings import KeptCheckpoints
 from swarm.processes import Child
@@ -177,7 +177,7 @@ class Deps:
     disk: DiskGuard | None = None
     is_afresh: bool = False
     reviewer: Reviewer | None = None
-    build_policy: Callable[[Charter, SearchRules], ChooseMoves | None] = build_policy_of
+    build_policy: Callable[[Charter, SearchRules], ChooseMoves | None] = build_policy
     open_trials: OpenTrials = field(init=False)
     learned_limits: LearnedLimits = field(init=False)
 

@@ -14,8 +14,8 @@ from researcher.errors import PlannerError
 from researcher.history import History
 from researcher.plan import Arm, Plan, Stage
 from researcher.record.runs import steps_at, total_steps
-from researcher.search.building import ProposeLevels
 from researcher.search.description import EXPLORING_SEED
+from researcher.search.proposers import PROPOSERS
 from researcher.search.rounds import list_explored_arms
 from researcher.tree import Expand, Move, Promote
 
@@ -30,7 +30,6 @@ def plan_round(
     moves: Sequence[Move],
     baseline: Arm,
     lay_out: LayOut,
-    propose: ProposeLevels,
 ) -> Plan:
     """Return the round that carries out the moves; the first one has the baseline too.
 
@@ -41,7 +40,7 @@ def plan_round(
     if charter.baseline not in known:
         raise PlannerError(f"the charter's baseline, {charter.baseline}, is not that of the rules, {baseline.name}")
     arms: dict[str, Arm] = {} if history.plans else {baseline.name: baseline}
-    added = _add(charter, rules, history, moves, lay_out, propose)
+    added = _add(charter, rules, history, moves, lay_out)
     arms |= {arm.name: arm for arm in added}
     shares = dict.fromkeys(arms, rules.rungs[0])
     for move in moves:
@@ -64,7 +63,6 @@ def _add(
     history: History,
     moves: Sequence[Move],
     lay_out: LayOut,
-    propose: ProposeLevels,
 ) -> list[Arm]:
     """Return the arms that the moves add, as far as the space has levels for them."""
     taken: list[Mapping[str, str]] = []
@@ -72,7 +70,7 @@ def _add(
     for move in moves:
         if not isinstance(move, Expand):
             continue
-        levels = propose(history.tree, charter.asks.factors, move, taken)
+        levels = PROPOSERS[rules.proposer](history.tree, charter.asks.factors, move, taken)
         if levels is None:
             continue
         taken.append(levels)

@@ -9,7 +9,7 @@ moves of every round, and its proposer the levels of every new arm.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,7 +27,6 @@ from researcher.charter import (
     FrameRequest,
     JudgedBy,
     PolicyName,
-    ProposerName,
     Question,
     SampleSizeGoal,
     StudyKind,
@@ -51,7 +50,7 @@ from researcher.planner.round_by_rules import plan_round
 from researcher.programs import load_program_code
 from researcher.question.factors import PROGRAM, RESPONSE_LENGTH, TRAIN_ENV
 from researcher.question.wording import state_question, title_of, title_of_environment
-from researcher.search.building import ProposeLevels, build_policy_of, build_proposer_of
+from researcher.search.policies import build_policy
 from researcher.search.space import PLAIN_PROGRAM, default_space, programs_of
 from researcher.study.settings import StudySettings
 from researcher.tree import Move
@@ -81,14 +80,13 @@ class RulesPlanner:
 
     `programs` maps the name of each program level to its code. A single program runs in every arm, unless a search has
     programs of the library beside it. `train_envs` likewise maps names to references of the environments to train on.
-    `build_proposer` returns the proposals of a proposer by its name. The charter has everything else.
+    The charter has everything else.
     """
 
     name = "rules"
 
     programs: Mapping[str, str] = field(default_factory=dict[str, str])
     train_envs: Mapping[str, str] = field(default_factory=dict[str, str])
-    build_proposer: Callable[[ProposerName], ProposeLevels] = build_proposer_of
 
     def frame(self, request: FrameRequest) -> Charter:
         name = request.environment.name if request.environment else _choose_family(request.family)
@@ -151,7 +149,7 @@ class RulesPlanner:
             raise PlannerError("a study without rules of a search explores nothing")
         if not moves:
             # The charter leaves the moves to a language model, in whose place the usual policy answers.
-            choose = build_policy_of(charter, replace(rules, policy=PolicyName.HALVING))
+            choose = build_policy(charter, replace(rules, policy=PolicyName.HALVING))
             moves = () if choose is None else choose(history.tree, rules.rungs, history.runs_left, WIDTH)
         baseline = next(arm for arm in self.list_arms(charter) if arm.is_baseline)
         options = options_of(self._only_train_env or charter.environment)
@@ -161,8 +159,7 @@ class RulesPlanner:
             _, arm = hold_equal((baseline, laid_out), ComparedAt(charter.compared_at), charter.amount)
             return replace(arm, environment=self._environment_of(arm, charter))
 
-        propose = self.build_proposer(rules.proposer)
-        return plan_round(charter, rules, history, moves, baseline, lay_out_arm, propose)
+        return plan_round(charter, rules, history, moves, baseline, lay_out_arm)
 
     def respond(self, charter: Charter, arm: str, objections: Sequence[Objection], history: History) -> Response:
         """Withdraw an arm to which there is a grave objection, because no rule can refute one."""

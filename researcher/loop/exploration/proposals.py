@@ -13,7 +13,7 @@ from researcher.errors import ResearchError
 from researcher.loop.deps import Deps
 from researcher.planner.tools.base import ToolRefused
 from researcher.question.factors import PROGRAM
-from researcher.search.building import build_proposer_of
+from researcher.search.proposers import PROPOSERS
 from researcher.search.record import read_tree
 from researcher.search.space import default_space
 from researcher.tree import Expand
@@ -37,4 +37,4 @@ def propose_next(deps: Deps, operator: Operator, parents: tuple[str, ...]) -> Ma
         raise ToolRefused(f"there is no arm {', '.join(unknown)}; there are: {known}")
     space = charter.asks.factors or default_space(charter.job, (), charter.asks.fixed)
     settings = tuple(factor for factor in space if factor.name != PROGRAM)
-    return build_proposer_of(charter.search.proposer)(tree, settings or space, Expand(parents, operator), ())
+    return PROPOSERS[charter.search.proposer](tree, settings or space, Expand(parents, operator), ())

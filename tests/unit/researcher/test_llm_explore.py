@@ -240,7 +240,7 @@ def test_rules_explore_and_respond_while_the_model_is_away(charter: Charter, his
 
 
 def test_rules_of_exploration_are_chosen_by_the_model_where_a_person_left_them_open() -> None:
-    chosen = framed_search({"policy": "greedy", "rungs": [0.1, 1.0]}, max_runs=40).search
+    chosen = framed_search({"policy": "population", "rungs": [0.1, 1.0]}, max_runs=40).search
     assert chosen is not None
     assert (chosen.policy, chosen.rungs, chosen.runs) == (PolicyName.GREEDY, (0.1, 1.0), 20.0)
     usual = framed_search().search
@@ -253,4 +253,4 @@ def test_rules_of_exploration_are_chosen_by_the_model_where_a_person_left_them_o
         with pytest.raises(Unusable, match=message):
             framed_search(answer)
     with pytest.raises(Unusable, match="policy: only a study of the kind optimize explores"):
-        framed_search({"kind": "compare", "vary": ["lr=1,2"], "policy": "greedy"}, kind="compare")
+        framed_search({"kind": "compare", "vary": ["lr=1,2"], "policy": "population"}, kind="compare")

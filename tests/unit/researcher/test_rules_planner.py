@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
 from dataclasses import replace
-from itertools import product
 
 import pytest
 
 from experiments_db import Operator, Verdict
 from researcher.analysis import Analysis, ArmSummary, Comparison
-from researcher.charter import Asked, Charter, Factor, FrameRequest, PolicyName, ProposerName, StudiedEnvironment
+from researcher.charter import Asked, Charter, FrameRequest, PolicyName, ProposerName, StudiedEnvironment
 from researcher.claims import ClaimKind
 from researcher.errors import PlannerError, TopicInvalid
 from researcher.history import Action, History, Objection, ObjectionKind
@@ -156,19 +154,9 @@ def test_unknown_environment_lists_the_known_ones() -> None:
         _begin("x", vary=["lr=1,2"], family="juggle")
 
 
-def _propose_in_order(
-    tree: SearchTree, space: tuple[Factor, ...], expand: Expand, taken: Collection[Mapping[str, str]]
-) -> Mapping[str, str] | None:
-    """Propose every combination in order."""
-    names = [[level.name for level in factor.levels] for factor in space]
-    combined = (dict(zip([factor.name for factor in space], each, strict=True)) for each in product(*names))
-    used = [dict(levels) for levels in (*(node.levels for node in tree.nodes), *taken)]
-    return next((levels for levels in combined if levels not in used), None)
-
-
 def _search(**flags: object) -> tuple[RulesPlanner, Charter]:
-    planner = RulesPlanner(build_proposer=lambda name: _propose_in_order)
-    return planner, planner.frame(_request("A title", kind="optimize", steps=8, **flags))
+    planner = RulesPlanner()
+    return planner, planner.frame(_request("A title", kind="optimize", proposer="grid", steps=8, **flags))
 
 
 BASELINE_LEVELS = {"lr": "lr=0.001", "num_repeat": "num_repeat=8"}
@@ -212,10 +200,10 @@ def test_promotion_trains_a_known_arm_on_and_a_used_up_space_adds_none() -> None
 
 def test_arm_of_a_search_trains_with_the_option_of_its_environment() -> None:
     reference = "tasks.jsonl?max_tokens=9"
-    asked = {"kind": "optimize", "vary": ["env.max_tokens=9,30", "lr=1e-3,3e-3"], "env": reference}
+    asked = {"kind": "optimize", "proposer": "grid", "vary": ["env.max_tokens=9,30", "lr=1e-3,3e-3"], "env": reference}
     environment = StudiedEnvironment(reference, "tasks", "Questions.", "digest")
     settings = read_settings(asked)
-    planner = RulesPlanner(build_proposer=lambda name: _propose_in_order)
+    planner = RulesPlanner()
     request = FrameRequest("A title", environment=environment, question=settings.question(), search=settings.search())
     charter = planner.frame(request)
     levels = {factor.name: factor.levels[0].name for factor in charter.asks.factors}

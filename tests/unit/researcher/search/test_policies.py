@@ -10,12 +10,9 @@ from hypothesis import strategies as st
 
 from experiments_db import Operator
 from researcher.charter import PolicyName
-from researcher.search.policies import Scope, build_policy
-from researcher.search.policies.base import MAX_DEBUGS, TOLERANCE
-from researcher.search.projection import project
+from researcher.search.policies import MAX_DEBUGS, POLICIES, TOLERANCE, Scope, project
 from researcher.tree import Expand, Move, Promote, RungScore, SearchNode, SearchTree
 
-POLICIES = [name for name in PolicyName if name is not PolicyName.PLANNER]
 RUNGS = (0.25, 0.5, 1.0)
 LADDERS = st.lists(st.integers(1, 19), unique=True, max_size=4).map(lambda ends: (*(n / 20 for n in sorted(ends)), 1.0))
 
@@ -66,12 +63,12 @@ def carried_out(tree: SearchTree, moves: tuple[Move, ...], rungs: tuple[float, .
 def test_every_exploration_stays_within_its_allowance_repeats_itself_and_ends(
     name, rungs, runs, width, seed, sign, debugs, failing, arms
 ):
-    policy = build_policy(name, Scope(debugs, arms))
+    policy = POLICIES[name](Scope(debugs, arms))
     tree, random, paid = SearchTree((SearchNode("baseline"),), sign, seed), Random(seed), 0.0
     for _ in range(1000):
         left = runs - paid
-        moves = policy.choose(tree, rungs, left, width)
-        assert moves == build_policy(name, Scope(debugs, arms)).choose(tree, rungs, left, width)
+        moves = policy(tree, rungs, left, width)
+        assert moves == POLICIES[name](Scope(debugs, arms))(tree, rungs, left, width)
         if not moves:
             break
         assert len(moves) <= width
@@ -94,9 +91,9 @@ def test_every_exploration_stays_within_its_allowance_repeats_itself_and_ends(
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("runs", [2.0, 5.0, 12.0])
 def test_exploration_without_failures_uses_its_allowance_and_trains_an_arm_to_the_end(name, runs):
-    policy, tree = build_policy(name, Scope()), SearchTree((SearchNode("baseline"),))
+    policy, tree = POLICIES[name](Scope()), SearchTree((SearchNode("baseline"),))
     random = Random(0)
-    while moves := policy.choose(tree, RUNGS, runs - tree.spent, 3):
+    while moves := policy(tree, RUNGS, runs - tree.spent, 3):
         tree = carried_out(tree, moves, RUNGS, random, 0.0)
     assert tree.ranked()[0].last.share == 1.0
     assert runs - tree.spent < 0.5
@@ -105,30 +102,28 @@ def test_exploration_without_failures_uses_its_allowance_and_trains_an_arm_to_th
 @pytest.mark.parametrize("name", POLICIES)
 def test_arms_without_a_score_are_trained_first(name):
     tree = SearchTree((SearchNode("baseline"), SearchNode("unfinished", ("baseline",), Operator.DRAFT)))
-    moves = build_policy(name, Scope()).choose(tree, RUNGS, 8.0, 2)
+    moves = POLICIES[name](Scope())(tree, RUNGS, 8.0, 2)
     assert moves == (Promote("baseline", 0.25), Promote("unfinished", 0.25))
 
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_failed_arms_are_mended_only_where_programs_are_written(name):
     tree = SearchTree((scored("baseline", 0.4, parents=(), operator=None), scored("broken", failure="it crashed")))
-    without = build_policy(name, Scope()).choose(tree, RUNGS, 8.0, 4)
+    without = POLICIES[name](Scope())(tree, RUNGS, 8.0, 4)
     assert all(move.operator is not Operator.DEBUG for move in without if isinstance(move, Expand))
-    first, *_ = build_policy(name, Scope(debugs=True)).choose(tree, RUNGS, 8.0, 4)
+    first, *_ = POLICIES[name](Scope(debugs=True))(tree, RUNGS, 8.0, 4)
     assert first == Expand(("broken",), Operator.DEBUG)
 
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_an_arm_is_mended_three_times_at_most(name):
     nodes = [scored("baseline", 0.4, parents=(), operator=None), SearchNode("arm", ("baseline",), Operator.DRAFT)]
-    policy, attempts = build_policy(name, Scope(debugs=True)), 0
+    policy, attempts = POLICIES[name](Scope(debugs=True)), 0
     nodes[-1] = replace(nodes[-1], failure="it crashed")
     while True:
         tree = SearchTree(tuple(nodes))
         debugs = [
-            move
-            for move in policy.choose(tree, RUNGS, 8.0, 4)
-            if isinstance(move, Expand) and move.operator is Operator.DEBUG
+            move for move in policy(tree, RUNGS, 8.0, 4) if isinstance(move, Expand) and move.operator is Operator.DEBUG
         ]
         if not debugs:
             break
@@ -139,9 +134,9 @@ def test_an_arm_is_mended_three_times_at_most(name):
 
 
 def test_halving_begins_as_many_arms_as_can_be_halved_to_the_end():
-    policy, tree = build_policy(PolicyName.HALVING, Scope()), SearchTree((SearchNode("baseline"),))
+    policy, tree = POLICIES[PolicyName.HALVING](Scope()), SearchTree((SearchNode("baseline"),))
     random = Random(1)
-    while moves := policy.choose(tree, RUNGS, 8.0 - tree.spent, 4):
+    while moves := policy(tree, RUNGS, 8.0 - tree.spent, 4):
         tree = carried_out(tree, moves, RUNGS, random, 0.0)
     reached = Counter(node.last.share for node in tree.nodes)
     # 16 arms cost 4 runs, their better half 2, and half of those 2 again.
@@ -151,49 +146,33 @@ def test_halving_begins_as_many_arms_as_can_be_halved_to_the_end():
 def test_halving_promotes_the_best_of_a_rung_once_all_of_it_is_scored():
     arms = [scored("baseline", 0.4, parents=(), operator=None)]
     arms += [scored(f"arm-{index}", 0.1 * index) for index in range(3)]
-    policy = build_policy(PolicyName.HALVING, Scope())
+    policy = POLICIES[PolicyName.HALVING](Scope())
     # Two runs in all pay four arms; those of the second half improve the best.
-    assert policy.choose(SearchTree(tuple(arms[:1])), RUNGS, 1.75, 1) == (Expand(("baseline",), Operator.DRAFT),)
-    assert policy.choose(SearchTree(tuple(arms[:3])), RUNGS, 1.25, 4) == (Expand(("baseline",), Operator.IMPROVE),)
-    assert policy.choose(SearchTree(tuple(arms)), RUNGS, 1.0, 4) == (Promote("baseline", 0.5), Promote("arm-2", 0.5))
+    assert policy(SearchTree(tuple(arms[:1])), RUNGS, 1.75, 1) == (Expand(("baseline",), Operator.DRAFT),)
+    assert policy(SearchTree(tuple(arms[:3])), RUNGS, 1.25, 4) == (Expand(("baseline",), Operator.IMPROVE),)
+    assert policy(SearchTree(tuple(arms)), RUNGS, 1.0, 4) == (Promote("baseline", 0.5), Promote("arm-2", 0.5))
     downwards = SearchTree(tuple(arms), sign=-1.0)
-    assert policy.choose(downwards, RUNGS, 1.0, 4) == (Promote("arm-0", 0.5), Promote("arm-1", 0.5))
+    assert policy(downwards, RUNGS, 1.0, 4) == (Promote("arm-0", 0.5), Promote("arm-1", 0.5))
 
 
 def test_halving_finishes_its_best_arms_when_less_is_left_than_was_expected():
     arms = (scored("baseline", 0.4, parents=(), operator=None), *(scored(f"arm-{n}", 0.1 * n) for n in range(8)))
-    moves = build_policy(PolicyName.HALVING, Scope()).choose(SearchTree(arms), RUNGS, 0.8, 4)
+    moves = POLICIES[PolicyName.HALVING](Scope())(SearchTree(arms), RUNGS, 0.8, 4)
     assert moves[0] == Promote("arm-7", 0.5)
     assert all(isinstance(move, Promote) for move in moves)
 
 
 def test_a_small_space_is_trained_to_the_end():
-    policy, tree = build_policy(PolicyName.HALVING, Scope(arms=3)), SearchTree((SearchNode("baseline"),))
+    policy, tree = POLICIES[PolicyName.HALVING](Scope(arms=3)), SearchTree((SearchNode("baseline"),))
     random = Random(0)
-    while moves := policy.choose(tree, RUNGS, 8.0 - tree.spent, 4):
+    while moves := policy(tree, RUNGS, 8.0 - tree.spent, 4):
         tree = carried_out(tree, moves, RUNGS, random, 0.0)
     assert [node.last.share for node in tree.nodes] == [1.0, 1.0, 1.0]
 
 
-def test_greedy_search_improves_the_best_arm():
-    arms = (scored("baseline", 0.4, parents=(), operator=None), *(scored(f"arm-{n}", 0.5 + 0.1 * n) for n in range(3)))
-    moves = build_policy(PolicyName.GREEDY, Scope()).choose(SearchTree(arms), RUNGS, 8.0, 3)
-    assert moves == (Promote("arm-2", 0.5), *[Expand(("arm-2",), Operator.IMPROVE)] * 2)
-
-
-def test_best_first_search_leaves_an_arm_that_has_many_children():
-    arms = [scored("baseline", 0.4, parents=(), operator=None), *(scored(f"arm-{n}", 0.5) for n in range(3))]
-    arms += [scored("good", 0.6)]
-    policy = build_policy(PolicyName.BEST_FIRST, Scope())
-    chosen = [
-        move.parents[0] for move in policy.choose(SearchTree(tuple(arms)), RUNGS, 8.0, 12) if isinstance(move, Expand)
-    ]
-    assert chosen[0] == "good" and len(set(chosen)) > 2
-
-
 def test_population_crosses_and_changes_its_better_arms():
     arms = [scored("baseline", 0.1, parents=(), operator=None), *(scored(f"arm-{n}", 0.5 + n / 100) for n in range(8))]
-    moves = build_policy(PolicyName.POPULATION, Scope()).choose(SearchTree(tuple(arms)), RUNGS, 8.0, 20)
+    moves = POLICIES[PolicyName.POPULATION](Scope())(SearchTree(tuple(arms)), RUNGS, 8.0, 20)
     children = [move for move in moves if isinstance(move, Expand)]
     assert {move.operator for move in children} == {Operator.COMBINE, Operator.TUNE}
     assert "baseline" not in {parent for move in children for parent in move.parents}
@@ -203,7 +182,3 @@ def test_population_crosses_and_changes_its_better_arms():
 def test_projected_scores_add_the_gains_of_arms_that_went_on():
     tree = SearchTree((scored("one", 0.2, 0.4, 0.5), scored("two", 0.3, 0.4), scored("three", 0.25)))
     assert project(tree) == pytest.approx({"one": 0.5, "two": 0.5, "three": 0.25 + 0.15 + 0.1})
-
-
-def test_the_planner_chooses_by_itself_where_no_policy_is_named():
-    assert build_policy(PolicyName.PLANNER, Scope()) is None

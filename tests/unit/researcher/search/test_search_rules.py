@@ -11,7 +11,7 @@ from researcher.errors import TopicInvalid
 from researcher.study.settings import read_settings
 
 FLAGS: dict[str, Any] = {
-    "policy": "greedy",
+    "policy": "population",
     "proposer": "grid",
     "rungs": ["0.5", "1"],
     "explore_runs": 5,
@@ -32,7 +32,7 @@ def test_flags_of_a_person_stand() -> None:
     rules = read_settings({"kind": "optimize", "max_runs": 30, **FLAGS}).search()
 
     assert rules == SearchRules(
-        PolicyName.GREEDY, ProposerName.GRID, (0.5, 1.0), runs=5.0, split=BudgetSplit(0.6, 0.3, 0.0, 0.1)
+        PolicyName.POPULATION, ProposerName.GRID, (0.5, 1.0), runs=5.0, split=BudgetSplit(0.6, 0.3, 0.0, 0.1)
     )
 
 

@@ -23,11 +23,10 @@ from bench.judge.policies import fixed_seeds
 from bench.judge.shapes import beta
 from experiments_db import Verdict
 from researcher.charter import Factor, Level, PolicyName, ProposerName
-from researcher.search.proposers import Levels
-from researcher.search.proposers.base import combine_all
+from researcher.search.policies import POLICIES
+from researcher.search.proposers import Levels, combine_all
 from researcher.tree import RungScore
 
-POLICIES = [name for name in PolicyName if name is not PolicyName.PLANNER]
 DEFAULT = PolicyName.HALVING, ProposerName.OPTUNA
 WITHIN = 0.03
 
@@ -76,25 +75,22 @@ def test_the_same_seed_gives_the_same_tree_and_no_arm_twice(policy, proposer):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("proposer", [ProposerName.FACTORIAL, ProposerName.OPTUNA])
 @pytest.mark.parametrize("from_worst", [False, True], ids=["usual baseline", "worst baseline"])
-def test_halving_is_near_the_best_arm_of_all_grids_but_one_wherever_it_begins(proposer, from_worst):
+def test_halving_is_near_the_best_arm_of_all_grids_but_one_wherever_it_begins(from_worst):
     distance = {
-        name: load_surface(name).best
-        - fmean(found(name, PolicyName.HALVING, proposer, range(12), from_worst=from_worst))
+        name: load_surface(name).best - fmean(found(name, *DEFAULT, range(12), from_worst=from_worst))
         for name in surfaces()
     }
     assert sum(far > WITHIN for far in distance.values()) <= 1, distance
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", [PolicyName.BEST_FIRST, PolicyName.POPULATION])
-@pytest.mark.parametrize("proposer", [ProposerName.FACTORIAL, ProposerName.OPTUNA])
 @pytest.mark.parametrize("from_worst", [False, True], ids=["usual baseline", "worst baseline"])
-def test_policies_with_rungs_beat_random_arms_of_the_same_training(policy, proposer, from_worst):
+def test_a_population_beats_random_arms_of_the_same_training(from_worst):
     seeds, gains = range(24), np.zeros(24)
     for name in surfaces():
-        gains += np.array(found(name, policy, proposer, seeds, from_worst=from_worst)) - drawn_at_random(name, seeds)
+        bred = found(name, PolicyName.POPULATION, ProposerName.OPTUNA, seeds, from_worst=from_worst)
+        gains += np.array(bred) - drawn_at_random(name, seeds)
     assert stats.ttest_1samp(gains, 0.0, alternative="greater").pvalue < 0.01
 
 
@@ -168,7 +164,6 @@ def confirm(seed: int, proposer: ProposerName) -> tuple[Verdict | None, float]:
     ("studies", "proposer"),
     [
         pytest.param(150, ProposerName.GRID),
-        pytest.param(2000, ProposerName.FACTORIAL, marks=pytest.mark.slow),
         pytest.param(2000, ProposerName.OPTUNA, marks=[pytest.mark.slow, pytest.mark.timeout(1200)]),
     ],
 )

@@ -41,11 +41,13 @@ def questions(
                 values = {"study": study.id, "question": None, "status": study.status.value, "is_at_work": is_at_work}
                 typer.echo(json.dumps(values))
             return
-        shown = describe_question(question, home)
+        shown = describe_question(question)
         if as_json:
             typer.echo(json.dumps({"study": study.id} | shown))
             return
-        typer.echo(f"question {question.id} ({question.node}); the answer goes to {shown['answer_file']}", err=True)
+        typer.echo(
+            f"question {question.id} ({question.node}); answer with: researcher answer {study.id} FILE", err=True
+        )
         if question.objection:
             typer.echo(f"the last answer was refused: {question.objection}", err=True)
         typer.echo(question.prompt)

@@ -243,7 +243,7 @@ class _Worker:
             study_id=self.study.id,
             store=store,
             log=log,
-            planner=_build_planner(self.settings, request, log, self.ledger, self.background, self.folder, toolbox),
+            planner=_build_planner(self.settings, request, log, self.ledger, self.background, toolbox),
             pool=pool,
             background=self.background,
             ledger=self.ledger,
@@ -373,7 +373,6 @@ def _build_planner(
     log: StudyLog,
     ledger: BudgetLedger,
     background: BackgroundTasks,
-    folder: Path,
     toolbox: Callable[[], Toolbox],
 ) -> Planner:
     """Return the planner of the settings. Raises PlannerError if the language model has no name or no key."""
@@ -384,7 +383,7 @@ def _build_planner(
     if settings.planner == "external":
         from researcher.planner.external.planner import build_external_planner
 
-        return build_external_planner(settings, request, log, background, folder, toolbox)
+        return build_external_planner(settings, request, log, background, toolbox)
     # Imported here because most studies have no language model, and its SDK takes a second to load.
     from researcher.planner.build import build_language_planner
 

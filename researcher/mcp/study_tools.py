@@ -188,7 +188,7 @@ class StudyTools:
             if question is None:
                 why = describe_no_question(store, study, self._home)
                 return _as_json({"question": None, "why": why} | _state(store, store.get_study(study.id), self._home))
-            return _as_json(describe_question(question, self._home) | {"study": study.id})
+            return _as_json(describe_question(question) | {"study": study.id})
 
     def _answer(self, given: ForAnswer) -> str:
         with self._open(must_exist=True) as store:

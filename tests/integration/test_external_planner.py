@@ -1,4 +1,4 @@
-"""A coding agent plans a study: with the MCP SDK's own client, with commands, and with files."""
+"""A coding agent plans a study: with the MCP SDK's own client, and with commands."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_coding_agent_plans_a_study_from_its_start_to_its_report(home: Path) -
             assert "exit code 2" in await refusal(client, "start", topic=TOPIC, planner="external", model="m")
             begun = await call(client, "start", topic=TOPIC, planner="external", **SMALL)
             asked = await next_question(client)
-            assert asked["node"] == "frame" and TOPIC in asked["prompt"] and Path(asked["file"]).is_file()
+            assert asked["node"] == "frame" and TOPIC in asked["prompt"]
             assert "no JSON object" in await refusal(client, "answer", answer="I do not know.")
             assert "no JSON object" in (await next_question(client))["objection"]
             assert "not over" in await refusal(client, "report")
@@ -163,7 +163,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.2)
 
 
-def test_commands_and_files_answer_and_a_waiting_study_pauses_at_once(home: Path, tmp_path: Path) -> None:
+def test_commands_answer_and_a_waiting_study_pauses_at_once(home: Path, tmp_path: Path) -> None:
     begun = begin(home)
     study = begun["study"]
     asked = json.loads(command(home, "questions", study, "--wait", "60", "--json").stdout)
@@ -176,7 +176,7 @@ def test_commands_and_files_answer_and_a_waiting_study_pauses_at_once(home: Path
     assert (refused.exit_code, other.exit_code, missing.exit_code) == (2, 1, 2)
     assert "no JSON object" in refused.stderr and refused.stdout == ""
 
-    Path(asked["answer_file"]).write_text(ANSWERS["frame"])
+    assert command(home, "answer", study, "-", text=ANSWERS["frame"]).exit_code == 0
     with open_store(home / "research.db", read_only=True) as store:
         wait_until(lambda: any(item.node == "plan" for item in store.list_questions(study)))
         assert command(home, "pause", study).exit_code == 0

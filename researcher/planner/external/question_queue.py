@@ -1,10 +1,4 @@
-"""Questions to an agent outside of the study, such as a coding agent: asked, waited for, and checked.
-
-Place in the flow: the `external` planner asks through a `QuestionQueue` in place of a language model. A question is a
-row of the database and a file; the answer comes as either. The same parsers check it as check a language model's
-answer. While a question is open, the study carries out calls of tools that need its process. This module knows nothing
-of MCP or of the command line.
-"""
+"""Questions to an agent outside of the study, such as a coding agent: asked, waited for, and checked."""
 
 from __future__ import annotations
 
@@ -14,13 +8,11 @@ import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import TypeVar
 
 from experiments_db import ExperimentStore, PlannerQuestion, QuestionStatus, StoreConflict
 from prompts import load
 from researcher.errors import AnswerOverdue
-from researcher.planner.external.question_files import QuestionFiles
 from researcher.planner.language_model.answers import Unusable
 from researcher.planner.tools.base import Toolbox, ToolRefused
 
@@ -42,21 +34,19 @@ class QuestionQueue:
         self,
         store: ExperimentStore,
         study_id: str,
-        folder: Path,
         *,
         sleep: Callable[[float], object],
         report: Callable[[str, str], object],
         deadline_s: float | None = None,
         toolbox: Callable[[], Toolbox] = lambda: Toolbox(()),
     ) -> None:
-        """Create a queue with its files in `folder`.
+        """Create a queue.
 
         `sleep` waits, and may raise whatever ends the work meanwhile. `report` gets the kind of an event and a line for
         people. `toolbox` returns the tools that the study's process carries out, and is asked anew for each call.
         """
         self._store = store
         self._study_id = study_id
-        self._files = QuestionFiles(folder)
         self._sleep = sleep
         self._report = report
         self._deadline_s = deadline_s
@@ -79,14 +69,18 @@ class QuestionQueue:
             self._study_id, node, prompt if earlier is None else earlier.prompt, deadline=deadline
         )
         if asked.status is QuestionStatus.OPEN:
-            path = self._files.write(asked)
-            self._report("planner.asked", f"The study waits for an answer to question {asked.id} ({node}): {path}")
+            self._report(
+                "planner.asked",
+                f"The study waits for an answer to question {asked.id} ({node}): "
+                f"researcher questions {self._study_id} shows it, and researcher answer answers it.",
+            )
         while True:
             answered = self._await_answer(asked)
             try:
                 parsed = parse(answered.answer or "")
             except Unusable as error:
-                self._refuse(answered, str(error))
+                self._store.close_question(asked.id, objection=str(error))
+                self._report("planner.refused", f"The answer to question {asked.id} ({node}) is refused: {error}")
             else:
                 self._store.close_question(asked.id)
                 self._report("planner.answered", f"Question {asked.id} ({node}) is answered.")
@@ -107,16 +101,6 @@ class QuestionQueue:
             found = self._store.get_question(asked.id)
             if found.status is QuestionStatus.ANSWERED:
                 return found
-            try:
-                text = self._files.take(found)
-            except Unusable as error:
-                self._refuse(found, str(error))
-                continue
-            if text is not None:
-                # Another answer may have been stored in the meantime: then that one counts.
-                with suppress(StoreConflict):
-                    self._store.answer_question(found.id, text)
-                continue
             self._serve_tools()
             if found.deadline is not None and time.time() > found.deadline:
                 found = self._store.close_question(found.id, is_expired=True)
@@ -124,14 +108,6 @@ class QuestionQueue:
                     minutes = (self._deadline_s or 0.0) / 60
                     raise AnswerOverdue(f"question {found.id} ({found.node}) had no answer within {minutes:g} min")
             self._sleep(POLL_S)
-
-    def _refuse(self, question: PlannerQuestion, objection: str) -> None:
-        reopened = self._store.close_question(question.id, objection=objection)
-        self._files.put_aside(question)
-        self._files.write(reopened)
-        self._report(
-            "planner.refused", f"The answer to question {question.id} ({question.node}) is refused: {objection}"
-        )
 
     def _serve_tools(self) -> None:
         """Carry out the calls of tools that wait; one that nobody waits for any more expires."""

@@ -1,8 +1,4 @@
-"""Requests from outside about the questions of a study to its external planner: to find one, and to answer it.
-
-Place in the flow: `researcher questions`, `researcher answer` and the MCP server call these functions. The study's own
-process reads the answer and accepts or refuses it (planner/external/question_queue.py).
-"""
+"""Requests from outside about the questions of a study to its external planner: to find one, and to answer it."""
 
 from __future__ import annotations
 
@@ -14,17 +10,15 @@ from typing import Any
 
 from experiments_db import ExperimentStore, PlannerQuestion, QuestionStatus, RecordNotFound, Study
 from researcher.errors import AnswerRefused, ResearchError
-from researcher.planner.external.question_files import answer_path, check_answer, question_path
-from researcher.planner.language_model.answers import Unusable
 from researcher.planner.tools.base import ToolRefused
 from researcher.study.ending import is_over
 from researcher.study.overview import EXTERNAL, take_snapshot
 from researcher.study.requests import resume_command, work_of
 
-QUESTIONS = "questions"
-"""The folder of a study with its questions."""
-
+MAX_ANSWER_CHARS = 200_000
+"""The longest answer; far above a program with its explanation."""
 LOOK_S = 0.2
+"""The seconds between two looks at what the study's process has made of an answer or a call."""
 
 
 def await_question(store: ExperimentStore, study: Study, wait_s: float) -> PlannerQuestion | None:
@@ -53,12 +47,11 @@ def submit_answer(
     there is no such question.
     """
     question = _choose(store, study, number)
-    try:
-        check_answer(text)
-    except Unusable as error:
-        raise AnswerRefused(f"question {question.id} ({question.node}): {error}") from error
+    named = f"question {question.id} ({question.node})"
+    if len(text) > MAX_ANSWER_CHARS:
+        raise AnswerRefused(f"{named}: the answer has {len(text)} characters: shorten it to {MAX_ANSWER_CHARS}")
     if not text.strip():
-        raise AnswerRefused(f"question {question.id} ({question.node}): the answer is empty")
+        raise AnswerRefused(f"{named}: the answer is empty")
     stored = store.answer_question(question.id, text)
     deadline = time.monotonic() + wait_s
     while stored.status is QuestionStatus.ANSWERED and stored.answer == text and time.monotonic() < deadline:
@@ -67,9 +60,9 @@ def submit_answer(
         time.sleep(LOOK_S)
         stored = store.get_question(question.id)
     if stored.status is QuestionStatus.OPEN or stored.answer != text:
-        raise AnswerRefused(f"question {question.id} ({question.node}) is open again: {stored.objection}")
+        raise AnswerRefused(f"{named} is open again: {stored.objection}")
     if stored.status is QuestionStatus.EXPIRED:
-        raise ResearchError(f"question {question.id} ({question.node}) has expired: the answer came too late")
+        raise ResearchError(f"{named} has expired: the answer came too late")
     return stored
 
 
@@ -103,17 +96,14 @@ def find_open(store: ExperimentStore, study: Study) -> PlannerQuestion | None:
     return question if question is not None and question.status is QuestionStatus.OPEN else None
 
 
-def describe_question(question: PlannerQuestion, home: Path) -> dict[str, Any]:
+def describe_question(question: PlannerQuestion) -> dict[str, Any]:
     """Return a question with all that its answer needs, as JSON."""
-    folder = (home / "studies" / question.study_id / QUESTIONS).resolve()
     return {
         "question": question.id,
         "node": question.node,
         "objection": question.objection,
         "asked_at": question.created_at,
         "deadline": question.deadline,
-        "file": str(question_path(folder, question)),
-        "answer_file": str(answer_path(folder, question)),
         "prompt": question.prompt,
     }
 

@@ -1,4 +1,4 @@
-"""Questions to an external planner: asked once, answered by a row or a file, checked, and waited for."""
+"""Questions to an external planner: asked once, checked, and waited for."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from experiments_db import ExperimentStore, PlannerQuestion, QuestionStatus, Sto
 from researcher.errors import AnswerOverdue, AnswerRefused, ResearchError, TopicInvalid
 from researcher.execution.background import Drained
 from researcher.planner.external.planner import build_external_planner
-from researcher.planner.external.question_files import MAX_ANSWER_CHARS, answer_path, question_path
 from researcher.planner.external.question_queue import QuestionQueue
-from researcher.planner.external.requests import await_question, call_in_study, submit_answer
+from researcher.planner.external.requests import MAX_ANSWER_CHARS, await_question, call_in_study, submit_answer
 from researcher.planner.language_model.answers import Unusable
 from researcher.planner.tools.base import PlannerTool, ToolArguments, Toolbox, ToolRefused
 from researcher.record.log import StudyLog
@@ -64,9 +63,8 @@ def parse_number(text: str) -> int:
         raise Unusable(f"{text.strip()!r} is no number") from error
 
 
-def queue_of(store: ExperimentStore, study_id: str, tmp_path: Path, world: World, **options: Any) -> QuestionQueue:
-    folder = tmp_path / "questions"
-    return QuestionQueue(store, study_id, folder, sleep=world.sleep, report=world.report, **options)
+def queue_of(store: ExperimentStore, study_id: str, world: World, **options: Any) -> QuestionQueue:
+    return QuestionQueue(store, study_id, sleep=world.sleep, report=world.report, **options)
 
 
 def open_question(store: ExperimentStore, study_id: str) -> PlannerQuestion:
@@ -79,77 +77,42 @@ def answering(store: ExperimentStore, study_id: str, text: str) -> Callable[[], 
     return lambda: store.answer_question(open_question(store, study_id).id, text)
 
 
-def test_an_answer_as_a_row_is_parsed_and_accepted(store: ExperimentStore, study_id: str, tmp_path: Path) -> None:
+def test_an_answer_as_a_row_is_parsed_and_accepted(store: ExperimentStore, study_id: str) -> None:
     world = World(nothing, answering(store, study_id, "7"))
 
-    assert queue_of(store, study_id, tmp_path, world).ask("plan", QUESTION, parse_number) == 7
+    assert queue_of(store, study_id, world).ask("plan", QUESTION, parse_number) == 7
 
     [question] = store.list_questions(study_id)
     assert question.status is QuestionStatus.ACCEPTED and QUESTION in question.prompt
     assert [kind for kind, _ in world.events] == ["planner.asked", "planner.answered"]
-    assert QUESTION in question_path(tmp_path / "questions", question).read_text()
 
 
 def test_a_refused_answer_opens_the_same_question_again_with_the_objection(
-    store: ExperimentStore, study_id: str, tmp_path: Path
+    store: ExperimentStore, study_id: str
 ) -> None:
     world = World(answering(store, study_id, "seven"), answering(store, study_id, "7"))
 
-    assert queue_of(store, study_id, tmp_path, world).ask("plan", QUESTION, parse_number) == 7
+    assert queue_of(store, study_id, world).ask("plan", QUESTION, parse_number) == 7
 
     [question] = store.list_questions(study_id)
     assert question.objection == "'seven' is no number"
-    assert "'seven' is no number" in question_path(tmp_path / "questions", question).read_text()
-
-
-def test_a_file_answers_once_it_has_been_written_to_its_end(
-    store: ExperimentStore, study_id: str, tmp_path: Path
-) -> None:
-    def write(text: str) -> Callable[[], object]:
-        return lambda: answer_path(tmp_path / "questions", open_question(store, study_id)).write_text(text)
-
-    # A text of another length at each look: the file is still being written.
-    world = World(write(""), write("4"), write("42"), write("not 42"), nothing, write("42"), nothing)
-
-    assert queue_of(store, study_id, tmp_path, world).ask("plan", QUESTION, parse_number) == 42
-
-    [question] = store.list_questions(study_id)
-    assert question.objection == "'not 42' is no number"
-    assert [path.read_text() for path in (tmp_path / "questions").glob("*.refused-*.md")] == ["not 42"]
-
-
-@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"1" * (4 * MAX_ANSWER_CHARS + 1), b"1" * (MAX_ANSWER_CHARS + 1)])
-def test_a_file_that_is_no_text_or_too_long_is_refused(
-    store: ExperimentStore, study_id: str, tmp_path: Path, content: bytes
-) -> None:
-    def write() -> None:
-        answer_path(tmp_path / "questions", open_question(store, study_id)).write_bytes(content)
-
-    world = World(write, nothing, answering(store, study_id, "7"))
-
-    assert queue_of(store, study_id, tmp_path, world).ask("plan", QUESTION, parse_number) == 7
-    assert open_or_last(store, study_id).objection
-
-
-def open_or_last(store: ExperimentStore, study_id: str) -> PlannerQuestion:
-    return store.list_questions(study_id)[-1]
 
 
 def test_a_process_that_goes_on_asks_its_open_question_again_and_keeps_accepted_answers(
-    store: ExperimentStore, study_id: str, tmp_path: Path
+    store: ExperimentStore, study_id: str
 ) -> None:
     def text(mark: str) -> str:
         return f"{QUESTION}\n\nBEGIN DATA {mark}\nforeign\nEND DATA {mark}"
 
     first = World(answering(store, study_id, "1"))
-    queue = queue_of(store, study_id, tmp_path, first)
+    queue = queue_of(store, study_id, first)
     assert queue.ask("interpret", text("aaaa"), parse_number) == 1
     with pytest.raises(Drained):
         queue.ask("plan", text("bbbb"), parse_number)
     number = open_question(store, study_id).id
 
     resumed = World(answering(store, study_id, "2"))
-    queue = queue_of(store, study_id, tmp_path, resumed, deadline_s=600.0)
+    queue = queue_of(store, study_id, resumed, deadline_s=600.0)
     assert queue.ask("interpret", text("cccc"), parse_number) == 1
     assert queue.ask("plan", text("dddd"), parse_number) == 2
 
@@ -158,51 +121,47 @@ def test_a_process_that_goes_on_asks_its_open_question_again_and_keeps_accepted_
 
 
 def test_an_answer_that_came_while_no_process_worked_is_read_when_one_does(
-    store: ExperimentStore, study_id: str, tmp_path: Path
+    store: ExperimentStore, study_id: str
 ) -> None:
     with pytest.raises(Drained):
-        queue_of(store, study_id, tmp_path, World()).ask("plan", QUESTION, parse_number)
+        queue_of(store, study_id, World()).ask("plan", QUESTION, parse_number)
     study = store.set_study_status(study_id, store.get_study(study_id).status.PAUSED, "paused on request")
 
     stored = submit_answer(store, study, "7", number=None, wait_s=60.0)
 
     assert stored.status is QuestionStatus.ANSWERED
-    assert queue_of(store, study_id, tmp_path, World()).ask("plan", QUESTION, parse_number) == 7
+    assert queue_of(store, study_id, World()).ask("plan", QUESTION, parse_number) == 7
 
 
-def test_another_question_takes_the_place_of_one_that_is_no_longer_asked(
-    store: ExperimentStore, study_id: str, tmp_path: Path
-) -> None:
+def test_another_question_takes_the_place_of_one_that_is_no_longer_asked(store: ExperimentStore, study_id: str) -> None:
     for text in ("# plan: the first", "# plan: the second"):
         with pytest.raises(Drained):
-            queue_of(store, study_id, tmp_path, World()).ask("plan", text, parse_number)
+            queue_of(store, study_id, World()).ask("plan", text, parse_number)
 
     assert [item.status for item in store.list_questions(study_id)] == [QuestionStatus.EXPIRED, QuestionStatus.OPEN]
 
 
 def test_a_question_without_an_answer_ends_at_its_deadline_and_is_asked_anew(
-    store: ExperimentStore, study_id: str, tmp_path: Path
+    store: ExperimentStore, study_id: str
 ) -> None:
-    queue = queue_of(store, study_id, tmp_path, World(nothing), deadline_s=-1.0)
+    queue = queue_of(store, study_id, World(nothing), deadline_s=-1.0)
     with pytest.raises(AnswerOverdue):
         queue.ask("plan", QUESTION, parse_number)
     world = World(answering(store, study_id, "7"))
 
-    assert queue_of(store, study_id, tmp_path, world).ask("plan", QUESTION, parse_number) == 7
+    assert queue_of(store, study_id, world).ask("plan", QUESTION, parse_number) == 7
 
     assert [item.status for item in store.list_questions(study_id)] == [QuestionStatus.EXPIRED, QuestionStatus.ACCEPTED]
 
 
-def test_of_two_answers_at_once_one_counts_and_the_other_is_a_conflict(
-    store: ExperimentStore, study_id: str, tmp_path: Path
-) -> None:
+def test_of_two_answers_at_once_one_counts_and_the_other_is_a_conflict(store: ExperimentStore, study_id: str) -> None:
     def answer_twice() -> None:
         number = open_question(store, study_id).id
         store.answer_question(number, "1")
         with pytest.raises(StoreConflict):
             store.answer_question(number, "2")
 
-    assert queue_of(store, study_id, tmp_path, World(answer_twice)).ask("plan", QUESTION, parse_number) == 1
+    assert queue_of(store, study_id, World(answer_twice)).ask("plan", QUESTION, parse_number) == 1
 
 
 class Doubled(ToolArguments):
@@ -215,7 +174,7 @@ def double(given: Doubled) -> str:
     return str(2 * given.number)
 
 
-def test_tools_that_need_the_study_run_while_it_waits(store: ExperimentStore, study_id: str, tmp_path: Path) -> None:
+def test_tools_that_need_the_study_run_while_it_waits(store: ExperimentStore, study_id: str) -> None:
     def broken(_: ToolArguments) -> str:
         raise RuntimeError("out of order")
 
@@ -231,9 +190,9 @@ def test_tools_that_need_the_study_run_while_it_waits(store: ExperimentStore, st
         store.request_tool(study_id, "double", '{"number": 1}', deadline=time.time() - 1)
 
     world = World(request, answering(store, study_id, "7"))
-    assert queue_of(store, study_id, tmp_path, world, toolbox=lambda: toolbox).ask("plan", QUESTION, parse_number) == 7
+    assert queue_of(store, study_id, world, toolbox=lambda: toolbox).ask("plan", QUESTION, parse_number) == 7
 
-    asked = open_or_last(store, study_id).id
+    asked = store.list_questions(study_id)[-1].id
     answers = [store.get_question(asked + place) for place in range(1, 6)]
     assert [json.loads(item.answer or "null") for item in answers[:2]] == [
         {"result": "42"},
@@ -258,10 +217,10 @@ def test_a_study_that_does_not_ask_serves_no_tools_and_takes_no_answer(store: Ex
 
 @pytest.mark.parametrize("text", ["", " \n", "x" * (MAX_ANSWER_CHARS + 1)])
 def test_an_empty_or_endless_answer_is_refused_before_it_is_stored(
-    store: ExperimentStore, study_id: str, tmp_path: Path, text: str
+    store: ExperimentStore, study_id: str, text: str
 ) -> None:
     with pytest.raises(Drained):
-        queue_of(store, study_id, tmp_path, World()).ask("plan", QUESTION, parse_number)
+        queue_of(store, study_id, World()).ask("plan", QUESTION, parse_number)
 
     with pytest.raises(AnswerRefused):
         submit_answer(store, store.get_study(study_id), text, number=None, wait_s=0.0)
@@ -280,14 +239,12 @@ class Patience:
         time.sleep(min(seconds, 0.01))
 
 
-def test_rules_answer_in_place_of_an_agent_that_is_silent(
-    store: ExperimentStore, study_id: str, tmp_path: Path
-) -> None:
+def test_rules_answer_in_place_of_an_agent_that_is_silent(store: ExperimentStore, study_id: str) -> None:
     settings = StudySettings(planner="external", engine="fake", answer_deadline=1e-6, on_no_answer="rules")
     topic = "learning rate 0.001 or 0.003 for copying words"
     log = StudyLog(store, study_id)
     background: Any = Patience()
-    planner = build_external_planner(settings, settings.request(topic), log, background, tmp_path)
+    planner = build_external_planner(settings, settings.request(topic), log, background)
 
     charter = planner.frame(settings.request(topic))
 

@@ -1,8 +1,5 @@
 """`python -m bench NAME ...`: runs benchmarks and prints their figures. `python -m bench gpu` has options of its own.
 
-Place in the flow: top of the package. Figures go to stdout, messages to stderr. What has been measured is printed
-before the next benchmark begins.
-
 Exit codes: 0 done, 1 a benchmark failed, 2 wrong usage, 130 interrupted, 143 terminated.
 """
 
@@ -27,16 +24,9 @@ from swarm.errors import SwarmError
 class Benchmark(StrEnum):
     """Each is a module of this package."""
 
-    ENGINE = "engine"
-    GATEWAY = "gateway"
     REAL_SIZE = "real_size"
     MERGING = "merging"
-    CONTROL_PLANE = "control_plane"
-    SCALE = "scale"
-    SCALE_LIVE = "scale_live"
     JUDGE = "judge"
-    RECORD = "record"
-    EXPLORER = "explorer"
 
 
 def main(
@@ -44,7 +34,7 @@ def main(
     seconds: Annotated[float, typer.Option(min=0.2, max=900, help="How long each case is measured.")] = 3.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines on stdout instead of a table.")] = False,
 ) -> None:
-    """Measure how fast service, record and explorer are here, and how often the judge is wrong."""
+    """Measure how fast models are sampled and trained here, and how often the judge is wrong."""
     # A benchmark ends its child processes on the way out.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     finished = [_measure(name, seconds, as_json=as_json) for name in names]
@@ -52,7 +42,7 @@ def main(
 
 
 def _measure(name: Benchmark, seconds: float, *, as_json: bool) -> bool:
-    """Run and show one benchmark. Return False if something went wrong, which is then said in one line."""
+    """Run and show one benchmark. Return False after a failure, which is reported in one line."""
     typer.echo(f"bench: {name}, {seconds:g} s per case", err=True)
     conditions = read_conditions(seconds)
     try:

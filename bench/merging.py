@@ -1,9 +1,4 @@
-"""The savings in a training step from merging turns into samples and computing common prefixes once.
-
-Place in the flow: a benchmark. Each case is one random batch, trained three ways by the learner in this process: one
-sample per turn (unmerged), one per leaf (merged), and merged with common prefixes computed once (shared). The ways take
-turns, time is the processor's, on one thread, and the best of each counts: what else the machine does matters little.
-"""
+"""The savings in a training step from merging turns into samples and computing common prefixes once."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""A model of real size on this machine: how fast it is sampled over HTTP, and by whom.
-
-Place in the flow: a benchmark. The model has the shape of Qwen2-0.5B, random weights in bfloat16 and the vocabulary of
-the bundled model: 0.36 billion parameters. Prompts are 100 random tokens, completions 48. The same requests go to a
-server whose worker samples, to one whose sampler is vLLM, and to vLLM alone, the latter two if SWARM_VLLM_PYTHON names
-an interpreter that has it. These three are up at the same time and measured in turn. transformers' own `generate` runs
-in this process afterwards. All have one thread per core.
-"""
+"""A model of real size on this machine: how fast it is sampled over HTTP, and by whom."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
@@ -31,9 +24,8 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, Qwen2Config
 
-from bench.control_plane import start_server
-from bench.gateway import CALL_LIMIT_S, START_LIMIT_S
 from bench.results import Result
+from bench.versions.processor_time import start_server
 from swarm import AsyncConnectionStack, EpisodeType, SwarmClient, TrainJob
 from swarm.model_path import BUNDLED_DIRECTORY, WEIGHT_SUFFIXES, read_tokenizer
 from swarm.processes.cores import usable_cores
@@ -46,6 +38,8 @@ SETTLE_S: Final = 1.5
 """Pause between two endpoints' turns: vLLM goes on waiting busily for a second after its last request."""
 VLLM: Final = "SWARM_VLLM_PYTHON"
 CASE_LIMIT_S: Final = 300.0
+START_LIMIT_S: Final = 180.0
+CALL_LIMIT_S: Final = 30.0
 STOP_LIMIT_S: Final = 20.0
 
 
@@ -57,13 +51,16 @@ class _Endpoint:
 
 
 def run(seconds: float) -> list[Result]:
-    """Return tokens per second of each sampler at 1, 8 and 32 requests.
+    """Return tokens per second of each sampler at 1, 8 and 32 requests, with one thread per core.
 
-    Raises EngineFailure, TimeoutError, and what a failing call raises.
+    The same requests go to a server whose worker samples. They also go to a server whose sampler is vLLM, and to vLLM
+    alone, if SWARM_VLLM_PYTHON names an interpreter that has it. These three are up at the same time and measured in
+    turn. `generate` of transformers runs in this process afterwards.
+
+    Raises EngineFailure, TimeoutError, and the error of a call that fails.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(usable_cores())
-    os.environ["SWARM_TORCH_THREADS"] = str(usable_cores())
     try:
         with tempfile.TemporaryDirectory(prefix="bench-real-size-") as directory:
             model = write_model(Path(directory) / "model")
@@ -162,8 +159,8 @@ def _prompts() -> Iterator[list[int]]:
 @asynccontextmanager
 async def _swarm(model: Path, sampler: str) -> AsyncGenerator[_Endpoint]:
     async with AsyncExitStack() as stack:
-        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-real-size-"))
-        url, _ = stack.enter_context(start_server(Path(directory)))
+        settings = {name: value for name, value in os.environ.items() if name == VLLM}
+        url, _ = stack.enter_context(start_server(SWARM_TORCH_THREADS=str(usable_cores()), **settings))
         client = stack.enter_context(SwarmClient(url, client_id="bench", timeout=CALL_LIMIT_S))
         job = TrainJob.model_validate({"model": str(model), "sampler": sampler, "project_name": "bench"})
         await asyncio.to_thread(client.auto_sync_train_config_and_start_engine, job, boot_timeout=CASE_LIMIT_S)

@@ -1,21 +1,14 @@
-"""The figures of a benchmark and the conditions under which it ran.
-
-Place in the flow: every benchmark returns `Result`s; __main__.py adds `Conditions` to them and prints them. This module
-does not know how anything is measured.
-"""
+"""The figures of a benchmark and the conditions under which it ran."""
 
 from __future__ import annotations
 
 import os
 import platform
 import subprocess
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from swarm import __version__
 
@@ -65,17 +58,6 @@ def read_conditions(seconds: float) -> Conditions:
 def to_row(result: Result, conditions: Conditions) -> dict[str, Any]:
     """Return a flat row, so that any data frame reads it."""
     return {**asdict(conditions), **asdict(result)}
-
-
-def latency_results(benchmark: str, case: str, what: str, durations_s: Sequence[float]) -> list[Result]:
-    """Return the median and 99th percentile of durations, in milliseconds; empty if there are none."""
-    if not durations_s:
-        return []
-    p50, p99 = (1000 * np.percentile(np.asarray(durations_s), [50, 99])).tolist()
-    return [
-        Result(benchmark, case, f"{what}_p50", p50, "ms"),
-        Result(benchmark, case, f"{what}_p99", p99, "ms"),
-    ]
 
 
 def _git_sha() -> str | None:

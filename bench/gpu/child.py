@@ -1,7 +1,4 @@
-"""The process of one part: `python -m bench.gpu.child ORDER`, where schedule.py has written the order as JSON.
-
-Place in the flow: started once per part. It knows no part by name.
-"""
+"""The process of one part: `python -m bench.gpu.child ORDER`, where schedule.py has written the order as JSON."""
 
 from __future__ import annotations
 

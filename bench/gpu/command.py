@@ -1,8 +1,5 @@
 """The command `python -m bench gpu`.
 
-Place in the flow: __main__.py calls it for this name. The page goes to stdout and messages to stderr; page and JSON are
-also written to a folder, after every part, so that a run that is ended leaves what it has.
-
 Exit codes: 0 done, 1 a part or a case failed, 2 wrong usage.
 """
 

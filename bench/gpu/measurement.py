@@ -1,8 +1,4 @@
-"""The figures of one part while it runs: each is written at once, so that a part that is ended loses none.
-
-Place in the flow: every part gets a `Measurement` and adds figures to it; schedule.py reads the file afterwards. This
-module does not know what is measured.
-"""
+"""The figures of one part while it runs: each is written at once, so that a part that is ended loses none."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Random models in the shape of Qwen2, and random batches for them.
-
-Place in the flow: the parts that measure speed and memory build their models here. On a GPU they have the shapes of
-Qwen2.5 0.5B and 1.5B; on a CPU they are hundreds of times smaller, which the names of the cases say.
-"""
+"""Random models in the shape of Qwen2, and random batches for them."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 

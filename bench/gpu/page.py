@@ -1,7 +1,4 @@
-"""The outcome of a run as one page of text and as JSON.
-
-Place in the flow: command.py prints the page and writes both. This module knows nothing of how anything is measured.
-"""
+"""The outcome of a run as one page of text and as JSON."""
 
 from __future__ import annotations
 

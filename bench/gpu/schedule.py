@@ -1,8 +1,4 @@
-"""The parts of the run, and the time that each of them gets of the whole.
-
-Place in the flow: command.py runs them in this order. A part that ends early leaves its time to the later ones. This
-module does not import the parts, so that it costs nothing to read their names.
-"""
+"""The parts of the run, and the time that each of them gets of the whole."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """The error rates of the researcher: false keeps by policy and by shape of scores, power, and diverging arms.
 
-Place in the flow: one of the benchmarks. It plays simulated studies through the real nodes for as long as a case is
-measured. A study takes some hundred milliseconds: 2,000 of each policy take `--seconds 900` on an idle core. The bank
-of cases is played as arrays, `BANK_STUDIES` of each case whatever the time.
+2,000 studies of each policy take `--seconds 900` on an idle core.
 """
 
 from __future__ import annotations

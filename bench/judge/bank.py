@@ -1,10 +1,4 @@
-"""The bank of cases: shapes of scores under which a rule of decision is wrong more often than it says.
-
-Place in the flow: the benchmark and the tests play these, thousands of studies in seconds as arrays, some through
-`judge` and through the real nodes of a study, to show that all three say the same. Every arm has the baseline's true
-mean, so that keeping it or calling it worse is false; in the cases of power one arm is better by `EFFECT`. This module
-chooses no rule.
-"""
+"""The bank of cases: shapes of scores under which a rule of decision is wrong more often than it says."""
 
 from __future__ import annotations
 
@@ -45,6 +39,9 @@ LOST = "the system lost it"
 @dataclass(frozen=True, slots=True)
 class Case:
     """The distributions of the runs of the arms and of the baseline.
+
+    Every arm has the true mean of the baseline, so a verdict for or against it is false. In the cases of power one arm
+    is better by `EFFECT`.
 
     The first `arms` of the arms have the shape `arm`, the others that of the baseline.
 

@@ -1,7 +1,6 @@
 """The rule of decision for thousands of studies at once, in arrays.
 
-Place in the flow: the bank of cases measures rates with this. It says nothing of its own: a test holds it against the
-verdicts of `researcher.judge`, study by study. The first axis is the study, the second the arm, the last the seed.
+The first axis is the study, the second the arm, the last the seed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The policies whose error rates are measured: how a study chooses its arms, its runs and its end.
-
-Place in the flow: the benchmark and the tests take a charter and a planner from here and play studies of them. This
-module draws no scores.
-"""
+"""The policies whose error rates are measured: how a study chooses its arms, its runs and its end."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The distributions of an arm's scores: the shapes that training gives, and what a program makes of them.
-
-Place in the flow: the bank of cases draws runs here by the thousand, the simulated studies one at a time. A shape has a
-mean that is known, so that arms of different shapes can be given the same one. This module judges nothing and stores
-nothing.
-"""
+"""The distributions of an arm's scores: the shapes that training gives, and what a program makes of them."""
 
 from __future__ import annotations
 

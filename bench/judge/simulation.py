@@ -1,8 +1,4 @@
-"""Simulated studies: the real plan, design, analyze and decide nodes on a real store, with scores drawn from a model.
-
-Place in the flow: the benchmark and the tests play studies here whose truth is known. Nothing is trained: a run that
-the plan asks for is stored as finished, with the score that the truth gives it. This module judges nothing.
-"""
+"""Simulated studies: the real plan, design, analyze and decide nodes on a real store, with drawn scores."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Processor time of a training step, divided among the server, its worker and its client.
 
-Place in the flow: asv imports this module in an environment of each commit in turn, always as the working tree has it.
-So it imports nothing of `bench`, and of the service only what its users know: the command that starts a server, and the
-client. All else that it sees of the server is its processes.
+asv runs this file on earlier commits too, so it imports nothing but what users of the service know.
 """
 
 from __future__ import annotations
@@ -92,7 +90,7 @@ class FakeStep(_ProcessorTime):
 def _measure(job: TrainJob) -> StepCost:
     """Return the mean cost of a few steps on a server of their own."""
     with (
-        _start_server() as (url, process),
+        start_server() as (url, process),
         SwarmClient(url, client_id="bench", timeout=CALL_LIMIT_S) as client,
         httpx.Client(timeout=CALL_LIMIT_S, transport=ConnectionStack()) as http,
         ThreadPoolExecutor(THREADS) as pool,
@@ -159,11 +157,14 @@ class _Steps:
 
 
 @contextmanager
-def _start_server() -> Iterator[tuple[str, psutil.Process]]:
-    """Start a server without a job, and without what the caller has set for servers; it is ended with the block."""
+def start_server(**settings: str) -> Iterator[tuple[str, psutil.Process]]:
+    """Start a server without a job, and yield its URL and its process. The server ends with the block.
+
+    Of the variables that configure a server, it has those of `settings` and no others.
+    """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SWARM_")}
     # The recorder is a process beside the server, which would count as its sampler.
-    environment["SWARM_NO_RECORD"] = "1"
+    environment |= {"SWARM_NO_RECORD": "1", **settings}
     with tempfile.TemporaryDirectory(prefix="bench-versions-") as home:
         command = [sys.executable, "-m", "swarm.cli", "start", "--port", "0", "--json", "--home", home]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as server:

@@ -1,12 +1,4 @@
-"""The sweep of the bundled models' default settings: trainings of every environment at each of a list of settings.
-
-Each run trains for 60 steps. It is scored on held-out tasks before, at 30 steps and at the end. Runs are appended to
-`FOLDER/MODEL.jsonl`; those that are there are not made again. `report` prints the table of a file.
-
-    swarm start --port 8000 --home /tmp/defaults
-    python -m recipes.defaults.sweep run http://127.0.0.1:8000 FOLDER nano 2 '{"lr": 0.001}' '{"lr": 0.003}'
-    python -m recipes.defaults.sweep report FOLDER/nano.jsonl
-"""
+"""The sweep of the bundled models' default settings: trainings of every environment at each of a list of settings."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The environments of the sweep: the eight bundled ones for nano, and ten of a user's kind for micro.
-
-Five of the ten are made here as JSONL files, five are of reasoning-gym. None of their wordings is in micro's recipe.
-"""
+"""The environments of the sweep: the eight bundled ones for nano, and ten of a user's kind for micro."""
 
 from __future__ import annotations
 

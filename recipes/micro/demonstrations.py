@@ -1,8 +1,4 @@
-"""Demonstrations for micro's warm-up: conversations of one or several questions, with right answers.
-
-Place in the flow: the model learns them in warmup.py. Besides questions of all kinds, there are tool calls and the
-conversations of the bundled tasks, which nano's recipe demonstrates.
-"""
+"""Demonstrations for micro's warm-up: conversations of one or several questions, with right answers."""
 
 from __future__ import annotations
 

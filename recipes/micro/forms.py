@@ -1,7 +1,4 @@
-"""The forms of an answer that a question may ask for: bare, inside tags, as JSON, as a list in brackets and others.
-
-Place in the flow: wording.py draws a form for each question, and demonstrations.py writes the answer in this form.
-"""
+"""The forms of an answer that a question may ask for: bare, inside tags, as JSON, as a list in brackets and others."""
 
 from __future__ import annotations
 

@@ -1,10 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
-"""The accuracy of a model on wordings that it was trained on, on held-out wordings, and on held-out kinds of task.
-
-Place in the flow: the last step of build.py, which measures the quality of the recipe. A reply is right if it is
-exactly the answer in the requested form.
-"""
+"""The accuracy of a model on wordings that it was trained on, on held-out wordings, and on held-out kinds of task."""
 
 from __future__ import annotations
 

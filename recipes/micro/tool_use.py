@@ -1,8 +1,4 @@
-"""Demonstrations of tools: a call, the tool's answer, and a reply that repeats this answer.
-
-Place in the flow: demonstrations.py mixes them in. The tools differ from those of the bundled tasks, so that the model
-learns to read a tool's name and parameters.
-"""
+"""Demonstrations of tools: a call, the tool's answer, and a reply that repeats this answer."""
 
 from __future__ import annotations
 

@@ -1,11 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
-"""The tokenizer of micro, which reads common words of instructions whole and everything else by character.
-
-Place in the flow: it is made from words.py alone, without training, and warmup.py encodes with it. A word of
-WHOLE_WORDS is one token after a space. After a quotation mark, a colon, a comma or a line break, the same word is read
-by character. There it is often the subject of a question, whose letters may matter. Digits are always read one by one.
-"""
+"""The tokenizer of micro, which reads common words of instructions whole and everything else by character."""
 
 from __future__ import annotations
 

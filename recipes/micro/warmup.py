@@ -1,10 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""The warm-up of micro: supervised learning of right answers to very many wordings.
-
-Place in the flow: build.py calls `warm_up` once. Unlike nano, it has no wrong demonstrations. A model of this size
-learns so many kinds of task only in part, so that reinforcement learning has something to improve. The same seed,
-number of threads and kind of machine give the same weights.
-"""
+"""The warm-up of micro: supervised learning of right answers to very many wordings."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The wording of questions: very many ways to ask about an item of a kind of task.
-
-Place in the flow: demonstrations.py and score.py write their questions with it. A question has a wording of the kind,
-with its subject inside, before or after it. It may also have examples, irrelevant sentences, and a request for the form
-of the answer. This module knows nothing of turns or roles.
-"""
+"""The wording of questions: very many ways to ask about an item of a kind of task."""
 
 from __future__ import annotations
 

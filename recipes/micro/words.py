@@ -1,8 +1,4 @@
-"""Common English words: those that micro's tokenizer reads whole, and those that its questions are about.
-
-Place in the flow: vocabulary.py makes tokens of the first group. The kinds of task draw their subjects from the second
-group, which is read by character. This module knows nothing of tokens or tasks.
-"""
+"""Common English words: those that micro's tokenizer reads whole, and those that its questions are about."""
 
 from __future__ import annotations
 

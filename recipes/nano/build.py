@@ -1,10 +1,5 @@
 # pyright: reportUnknownMemberType=false
-"""Rebuild the bundled base model: `python -m recipes.nano.build --out DIR [--steps N] [--seed 0]`.
-
-Place in the flow: a person runs it when a task family, the chat template or the recipe changes. Its output goes into
-`swarm/nano/model`. It uses one thread throughout, so that the same seed gives the same bytes on the same kind of
-machine.
-"""
+"""Rebuild the bundled base model: `python -m recipes.nano.build --out DIR [--steps N] [--seed 0]`."""
 
 from __future__ import annotations
 

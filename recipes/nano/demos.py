@@ -1,9 +1,4 @@
-"""Demonstrations for the warm-up: conversations on tasks of the train split, right or plausibly wrong.
-
-Place in the flow: warmup.py renders them with the chat template, and the model learns the assistant's tokens. The
-quality of a demonstration is the probability that it is right. A quality below 1 sets how often the base model is
-right, and leaves it the randomness that reinforcement learning needs. This module knows nothing of tokens.
-"""
+"""Demonstrations for the warm-up: conversations on tasks of the train split, right or plausibly wrong."""
 
 from __future__ import annotations
 

@@ -1,10 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportPrivateImportUsage=false
-"""Supervised learning of demonstrations on a CPU, for the recipes of all bundled models.
-
-Place in the flow: each recipe's warmup.py calls `learn` once. The same batches, number of threads and kind of machine
-give the same weights. This module does not know what is demonstrated.
-"""
+"""Supervised learning of demonstrations on a CPU, for the recipes of all bundled models."""
 
 from __future__ import annotations
 

@@ -1,10 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownParameterType=false, reportMissingTypeArgument=false, reportIncompatibleMethodOverride=false
-"""Muon in single precision, the optimizer of the bundled models' hidden matrices.
-
-Place in the flow: learning.py uses it. With Muon, circuits for copying and reversal form within a minute of training;
-with AdamW they do not. The Muon of torch orthogonalizes in bfloat16, which is many times slower on CPUs without AMX.
-"""
+"""Muon in single precision, the optimizer of the bundled models' hidden matrices."""
 
 from __future__ import annotations
 
@@ -21,7 +17,9 @@ _ITERATIONS = 5
 class Muon(torch.optim.Optimizer):
     """The optimizer Muon, whose update is the orthogonalized momentum.
 
-    An update has the root mean square of a typical AdamW update (arXiv:2502.16982).
+    With it, circuits for copying and reversal form within a minute of training; with AdamW they do not. An update has
+    the root mean square of a typical AdamW update (arXiv:2502.16982). The Muon of torch works in bfloat16, which is
+    many times slower on CPUs without AMX.
     """
 
     def __init__(

@@ -1,8 +1,5 @@
 # pyright: reportUnknownMemberType=false
-"""The network of all bundled models: a Qwen3 with tied embeddings, in single precision.
-
-Place in the flow: each recipe's warmup.py makes its model from a `Shape` before it learns.
-"""
+"""The network of all bundled models: a Qwen3 with tied embeddings, in single precision."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
 # pyright: reportUnknownMemberType=false
-"""The output of a build: its progress and its files, for all bundled models.
-
-Place in the flow: each model's build.py calls it. This module knows nothing of recipes.
-"""
+"""The output of a build: its progress and its files, for all bundled models."""
 
 from __future__ import annotations
 

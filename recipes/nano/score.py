@@ -1,10 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
-"""The accuracy of a model on the tasks of each family, sampled with plain Hugging Face `generate`.
-
-Place in the flow: the last step of build.py, which measures the quality of the recipe. It runs the conversations of the
-reference agent side by side and renders each history again. So it needs neither a server nor a sampler.
-"""
+"""The accuracy of a model on the tasks of each family, sampled with plain Hugging Face `generate`."""
 
 from __future__ import annotations
 

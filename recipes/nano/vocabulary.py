@@ -1,10 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportAttributeAccessIssue=false
-"""The tokenizer of nano: a byte-level BPE of 384 tokens that reads digits and capitals one by one.
-
-Place in the flow: warmup.py trains it first, on rendered demonstrations, and then encodes with it. Numbers and words in
-capitals are not merged, so that a small model sees their characters. All other recurring text is merged.
-"""
+"""The tokenizer of nano: a byte-level BPE of 384 tokens that reads digits and capitals one by one."""
 
 from __future__ import annotations
 
@@ -18,6 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from recipes.nano.demos import Demo
 
+# Numbers and words in capitals are not merged, so that a small model sees their characters.
 VOCAB_SIZE = 384
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 # These are not special tokens, because parsers of tool calls look for them in decoded text.

@@ -1,11 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportPrivateImportUsage=false
-"""The warm-up of nano: supervised learning of demonstrations, first right ones, then ones of lower quality.
-
-Place in the flow: build.py calls `warm_up` once. Right demonstrations form the skills. Those of lower quality make the
-base model right only now and then, so that reinforcement learning has something to improve. The same seed, number of
-threads and kind of machine give the same weights.
-"""
+"""The warm-up of nano: supervised learning of demonstrations, first right ones, then ones of lower quality."""
 
 from __future__ import annotations
 

@@ -1,15 +1,4 @@
-"""The making of response surfaces: exhaustive grids of real runs of the bundled model, for tests of searches.
-
-A search is tested on a surface by looking scores up, where a study would train. Each combination is trained with two
-seeds and scored after a quarter, a half and all of its steps. Two seeds cannot tell which of 24 combinations is best:
-the highest of many noisy means is partly chance. So the best third of each grid is trained with four fresh seeds, and
-scored once, at their end, on more episodes. Every run of a grid trains on as many episodes. Runs are appended to
-`FOLDER/NAME.jsonl`; those that are there are not made again. The grids named `programs_...` cross programs with
-settings: each program trains, and is scored with its own agent. Their files are `PROGRAMS/PROGRAM.py`.
-
-    swarm start --port 8000 --home /tmp/surfaces
-    python -m recipes.surfaces.make http://127.0.0.1:8000 FOLDER PROGRAMS [NAME ...]
-"""
+"""The making of response surfaces: exhaustive grids of real runs of the bundled model, for tests of searches."""
 
 from __future__ import annotations
 

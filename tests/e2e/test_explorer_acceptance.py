@@ -13,11 +13,10 @@ from urllib.parse import quote
 
 import pytest
 from explorer_databases import FILLED, add_training, make_database
+from explorer_server import serve
 from explorer_study import add_study
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from bench.explorer.database import FULL, fill
-from bench.explorer.pages import serve
 from experiments_db import RunStatus, TrainingNews, TrainingPoint, open_store
 
 pytestmark = pytest.mark.browser
@@ -116,8 +115,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def tab(browser: Browser, home: Path) -> Iterator[Tab]:
     """A tab of one server, which opens each database by its address."""
-    with serve(home / "none.db", log=home / "server.log") as server:
-        yield open_tab(browser, server.url, home / "server.log")
+    with serve(home / "none.db", log=home / "server.log") as url:
+        yield open_tab(browser, url, home / "server.log")
 
 
 @pytest.fixture(scope="module")
@@ -210,15 +209,3 @@ def test_a_live_page_on_which_nothing_happens_is_not_drawn_again(browser: Browse
     assert sum(received) - drawn < drawn
     watching.settle()
     watching.page.context.close()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_every_page_opens_on_ten_thousand_runs(browser: Browser, tmp_path: Path) -> None:
-    filled = fill(tmp_path / "research.db", FULL)
-    with serve(filled.path, log=tmp_path / "server.log") as server:
-        visiting = open_tab(browser, server.url, tmp_path / "server.log")
-        for address in (*PAGES, *PARTS, f"/run?run={filled.long_run_id}", f"/study?study={filled.study_id}"):
-            visiting.open(address, filled.path)
-            assert visiting.page.locator('[data-testid="stAlertContentError"]').count() == 0, address
-        assert server.memory_mb < 400

@@ -1,8 +1,4 @@
-"""The contract tests of the local engine on the device, as pytest counts them.
-
-Place in the flow: one part. The tests are those of the suite, with `--device`. On a GPU they run in float32: they
-compare logprobs to five digits, which bfloat16 does not have.
-"""
+"""The contract tests of the local engine on the device, as pytest counts them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The anatomy of a decoding step: what the device computes, what the host costs, and which attention is chosen.
-
-Place in the flow: one part, on the sampler's own forward pass in this process. If the device is idle for most of a
-step, the host cannot launch its kernels fast enough. A first call with a new length that takes longer than the second
-one means that a kernel is made anew for each length.
-"""
+"""The anatomy of a decoding step: what the device computes, what the host costs, and which attention is chosen."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 

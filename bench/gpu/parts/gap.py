@@ -1,8 +1,4 @@
-"""The gap between the logprobs that the sampler records and those of the trainer for the same weights and tokens.
-
-Place in the flow: one part, on a real worker. The trainer measures the gap itself in its first update. It is rounding:
-a wrong mask or position would show in tenths.
-"""
+"""The gap between the logprobs that the sampler records and those of the trainer for the same weights and tokens."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Learning of the bundled model on the device beside that on the CPU, over several seeds.
-
-Place in the flow: one part, on real workers and without HTTP. Ways take turns, so that each has the same number of
-seeds when the time is over. Two ways differ if the difference of their means is beyond two standard errors of it.
-"""
+"""Learning of the bundled model on the device beside that on the CPU, over several seeds."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What the machine does at best: bytes per second of its memory, and products per second of large matrices.
-
-Place in the flow: the first part; the later parts compare their figures with these, which come from the same run.
-"""
+"""What the machine does at best: bytes per second of its memory, and products per second of large matrices."""
 
 # pyright: reportUnknownMemberType=false
 

@@ -1,8 +1,4 @@
-"""Tokens per second of the sampler in its worker, beside what the bandwidth of the memory allows.
-
-Place in the flow: one part. A decoding step reads all weights once and the keys and values of every request. So
-n requests can get at most n x bandwidth / (bytes of the weights + n x bytes of a request's cache) tokens per second.
-"""
+"""Tokens per second of the sampler in its worker, beside what the bandwidth of the memory allows."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Training steps of groups with long common prompts, with each prefix computed once and without.
-
-Place in the flow: one part, on the learner in this process. Both ways take the same batch and the same weights, so
-their gradients differ by rounding alone.
-"""
+"""Training steps of groups with long common prompts, with each prefix computed once and without."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Training steps of random models: how many of the device's products per second they use, and how much memory.
-
-Place in the flow: one part, on the learner in this process. MFU counts what the model itself needs: six products per
-weight and trained token with full parameters, four with an adapter, which leaves the weights as they are. Layers that
-are computed again for the backward pass do not count. The peak is that of large matrices in the same run.
-"""
+"""Training steps of random models: how many of the device's products per second they use, and how much memory."""
 
 # pyright: reportUnknownMemberType=false
 

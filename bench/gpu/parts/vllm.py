@@ -1,8 +1,4 @@
-"""vLLM as the sampler on the trainer's own device: how long it takes to fall asleep, to wake, and to get new weights.
-
-Place in the flow: one part, on a real pair, if SWARM_VLLM_PYTHON or this interpreter has vLLM. Otherwise the part says
-that it is not installed.
-"""
+"""vLLM as the sampler on the trainer's own device: the time to fall asleep, to wake, and to get new weights."""
 
 # pyright: reportUnknownMemberType=false
 

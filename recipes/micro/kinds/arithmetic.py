@@ -1,7 +1,4 @@
-"""Kinds of task about numbers: sums, products, sequences, the largest and the smallest.
-
-Place in the flow: a table of `Kind`, gathered in `kinds/__init__.py`.
-"""
+"""Kinds of task about numbers: sums, products, sequences, the largest and the smallest."""
 
 from __future__ import annotations
 

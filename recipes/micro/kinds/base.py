@@ -1,8 +1,4 @@
-"""The type of a kind of task, and the functions that draw its numbers, words and lists.
-
-Place in the flow: the modules beside this file are tables of `Kind`, and wording.py asks their questions. This module
-knows nothing of wordings.
-"""
+"""The type of a kind of task, and the functions that draw its numbers, words and lists."""
 
 from __future__ import annotations
 

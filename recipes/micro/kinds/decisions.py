@@ -1,7 +1,4 @@
-"""Kinds of task whose answer is yes or no.
-
-Place in the flow: a table of `Kind`, gathered in `kinds/__init__.py`. Both answers are drawn equally often.
-"""
+"""Kinds of task whose answer is yes or no."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Kinds of task about the letters of a word or text.
-
-Place in the flow: a table of `Kind`, gathered in `kinds/__init__.py`.
-"""
+"""Kinds of task about the letters of a word or text."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Kinds of task about the items of a list or the words of a sentence.
-
-Place in the flow: a table of `Kind`, gathered in `kinds/__init__.py`.
-"""
+"""Kinds of task about the items of a list or the words of a sentence."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Kinds of task about a short text: counts, owners, comparisons, steps and choices.
-
-Place in the flow: a table of `Kind`, gathered in `kinds/__init__.py`. The subject is the text, and a wording asks about
-it.
-"""
+"""Kinds of task about a short text: counts, owners, comparisons, steps and choices."""
 
 from __future__ import annotations
 

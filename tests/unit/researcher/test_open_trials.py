@@ -8,8 +8,8 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from statement_meter import metered
 
-from bench.record.meter import metered
 from experiments_db import Experiment, ExperimentStatus, ExperimentStore, Run, RunStatus, open_store
 from researcher.execution.early_stopping import StoppingLimits
 from researcher.loop.learned_limits import LearnedLimits

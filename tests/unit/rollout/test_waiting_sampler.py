@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 
 import pytest
+from simulated_time import run_simulated
 
-from bench.scale.stations import run_simulated
 from swarm.errors import RolloutPaused
 from swarm.rollout.waiting_sampler import Draft, WaitingSampler
 from swarm.run.lifecycle import EngineLifecycle

@@ -1,7 +1,6 @@
 """Counts of the work of this process's databases: statements, and the steps that SQLite takes to answer them.
 
-Place in the flow: the benchmark and a test read the counts between two rounds of a study's loop. A statement that reads
-ten times the rows takes about ten times the steps, however fast or busy the machine is.
+A statement that reads ten times the rows takes about ten times the steps, however fast or busy the machine is.
 """
 
 from __future__ import annotations

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bench.engine import drive
 from bench.gpu.measurement import Measurement
 from bench.gpu.models import ModelShape, shapes, write_model
 from swarm.backends.local.sampler import LocalSampler
@@ -18,6 +18,7 @@ from swarm.backends.local.trainer import LocalTrainer, build_local, build_worker
 from swarm.backends.process.worker_process import WorkerProcess
 from swarm.config import ServerConfig
 from swarm.job import TrainJob
+from swarm.types import SamplingParams
 
 CONCURRENCY = (1, 8, 32, 128, 512)
 PROMPT_TOKENS, COMPLETION_TOKENS = 64, 128
@@ -70,10 +71,36 @@ async def _sample(measurement: Measurement, sampler: LocalSampler, shape: ModelS
     for count in CONCURRENCY:
         case = f"{shape.name} {measurement.dtype_name}, {count} at a time"
         with measurement.case(case):
-            await drive(sampler, count, WARM_UP * seconds, prompts, COMPLETION_TOKENS)
+            await _drive(sampler, prompts, count, WARM_UP * seconds)
             measured_s = (1 - WARM_UP) * seconds
-            output = await drive(sampler, count, measured_s, prompts, COMPLETION_TOKENS)
-            _report(measurement, case, shape, count, output.tokens / measured_s)
+            tokens = await _drive(sampler, prompts, count, measured_s)
+            _report(measurement, case, shape, count, tokens / measured_s)
+
+
+async def _drive(sampler: LocalSampler, prompts: Iterator[list[int]], concurrency: int, seconds: float) -> int:
+    """Keep `concurrency` requests going for `seconds`, and return the number of their tokens.
+
+    Requests under way at the end are aborted; their tokens count.
+    """
+    deadline = time.perf_counter() + seconds
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(_sample_until(deadline, sampler, prompts)) for _ in range(concurrency)]
+    except ExceptionGroup as failures:
+        # A worker that dies fails every request with the same reason.
+        raise failures.exceptions[0] from failures
+    return sum(task.result() for task in tasks)
+
+
+async def _sample_until(deadline: float, sampler: LocalSampler, prompts: Iterator[list[int]]) -> int:
+    params, tokens = SamplingParams(max_tokens=COMPLETION_TOKENS, ignore_eos=True), 0
+    while time.perf_counter() < deadline:
+        async with aclosing(sampler.generate("bench", next(prompts), params)) as deltas:
+            async for delta in deltas:
+                if time.perf_counter() >= deadline:
+                    break
+                tokens += len(delta.token_ids_T)
+    return tokens
 
 
 def _report(measurement: Measurement, case: str, shape: ModelShape, count: int, rate: float) -> None:

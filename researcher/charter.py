@@ -53,9 +53,8 @@ class DecisionRule:
     the metric. `correction` is `holm` or `none`, and applies to the comparisons of one plan.
 
     `shares` divides `alpha` among the plans that make a claim: the first share belongs to the first of them. A plan
-    beyond the last share decides nothing. If `shares` is empty, every plan uses all of `alpha`. The first
-    `plans_of_parent` shares belong to the study that this study was forked from. The remaining shares add up to 1 at
-    most.
+    beyond the last share decides nothing. If `shares` is empty, every plan uses all of `alpha`. The
+    shares add up to 1 at most.
     """
 
     alpha: float = 0.05
@@ -63,7 +62,6 @@ class DecisionRule:
     min_seeds: int = 3
     correction: str = "holm"
     shares: tuple[float, ...] = HALVING
-    plans_of_parent: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from experiments_db import (
 )
 from prompts import load
 from researcher.charter import SHARES_OF_SEARCH, Budget, Charter, DecisionRule, Factor, SearchRules
+from researcher.evaluation.authorship import Authorship
 from researcher.execution.background import BackgroundTasks
 from researcher.history import Action, Decision, Response
 from researcher.loop.deps import Deps
@@ -39,7 +40,6 @@ from researcher.phases import AUTHORSHIP, BASE, FINAL, FROM_RUNG, MANIPULATION
 from researcher.plan import Arm, Plan, Stage
 from researcher.planner.base import Planner
 from researcher.planner.scripted import Script, ScriptedPlanner
-from researcher.program_trials.authorship import Authorship
 from researcher.record.budget import BudgetLedger
 from researcher.record.log import StudyLog, to_json
 from researcher.record.runs import TrialState, cost_of, job_of, list_trials, run_key

@@ -24,7 +24,7 @@ from experiments_db import Author, BudgetKind, Experiment, ExperimentStatus, Exp
 from prompts import load
 from researcher.charter import Budget, Charter, DecisionRule, JudgedBy
 from researcher.claims import Claim
-from researcher.evaluator import keep_file
+from researcher.evaluation.evaluator import keep_file
 from researcher.execution.background import BackgroundTasks
 from researcher.history import Action, Decision
 from researcher.loop.deps import Deps

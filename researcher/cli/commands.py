@@ -2,7 +2,7 @@
 
 Place in the flow: top of the package. Each command checks its arguments before it imports anything heavy. Data goes to
 stdout, messages and progress go to stderr. Every failure is one line with a documented exit code. This module decides
-nothing about a study. The command start is in start.py; resume, extend, fork, pause and stop are in lifecycle.py;
+nothing about a study. The command start is in start.py; resume, extend, pause and stop are in lifecycle.py;
 questions and answer are in questions.py, mcp is in mcp.py, findings and replicate are in findings.py.
 
 Exit codes: 0 done, paused or stopped on request; 1 failure; 2 wrong usage, a bad topic or a refused answer; 3 no such
@@ -264,7 +264,6 @@ app.command()(findings.replicate)
 for command in (
     lifecycle.resume,
     lifecycle.extend,
-    lifecycle.fork,
     lifecycle.pause,
     lifecycle.stop,
     questions.questions,

@@ -1,4 +1,4 @@
-"""The commands `researcher resume | extend | fork | pause | stop`, which change the course of an existing study.
+"""The commands `researcher resume | extend | pause | stop`, which change the course of an existing study.
 
 Place in the flow: commands.py adds these commands to its own. This module decides nothing about a study.
 """
@@ -23,7 +23,7 @@ from researcher.cli.options import (
     ResumeMinFreeGbOption,
     StudyArgument,
 )
-from researcher.cli.parts import database_of, open_database, print_values, work
+from researcher.cli.parts import open_database, print_values, work
 from researcher.cli.terminal import failures_in_one_line
 from researcher.home import DEFAULT_HOME
 
@@ -85,42 +85,16 @@ def extend(
 ) -> None:
     """Go on with a finished study as far as its charter has alpha left: more runs for open arms, or further plans."""
     with failures_in_one_line(), open_database(home, db, must_exist=True) as store:
-        from researcher.study.changes import continuation
+        from researcher.planner.rules import build_rules_planner
+        from researcher.study import continuation
         from researcher.study.requests import find_study
+        from researcher.study.settings import read_settings
 
         study = find_study(store, study_id)
         wanted = continuation.ContinuationRequest(iterations, seeds, max_runs)
-        continuation.extend(store, study, wanted, continuation.next_plan_of(study), home)
-        work(store, study.id, home, db, as_json, detach=detach)
-
-
-def fork(
-    study_id: StudyArgument,
-    at: Annotated[int, typer.Option("--at", min=1, help="Number of the decision, as the report counts them.")],
-    topic: Annotated[
-        str | None, typer.Option(help="Another question on the same baseline (default: the same).")
-    ] = None,
-    seeds: Annotated[
-        int | None, typer.Option(min=1, max=100, help="Runs per arm of the next plan (default: as the plan says).")
-    ] = None,
-    max_runs: MaxRunsOption = None,
-    max_hours: MaxHoursOption = None,
-    detach: DetachOption = False,
-    home: HomeOption = DEFAULT_HOME,
-    db: DatabaseOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Begin a study with the record of another one up to a decision; runs of that record are not trained again."""
-    with failures_in_one_line(), open_database(home, db, must_exist=True) as store:
-        from researcher.study.changes.fork import ForkChanges, carry_out_fork, prepare_fork
-        from researcher.study.requests import find_study
-        from researcher.study.settings_check import check_study
-
-        parent = find_study(store, study_id)
-        found = prepare_fork(store, parent, at, ForkChanges(topic, seeds, max_runs, max_hours))
-        check_study(found.topic, found.settings)
-        study = carry_out_fork(store, database_of(home, db), found)
-        typer.echo(f"study {study.id} begins with study {parent.id} up to decision {at}", err=True)
+        settings = read_settings(study.settings)
+        next_plan = build_rules_planner(settings).plan if settings.planner == "rules" else None
+        continuation.extend(store, study, wanted, next_plan, home)
         work(store, study.id, home, db, as_json, detach=detach)
 
 

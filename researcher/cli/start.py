@@ -86,7 +86,7 @@ def start(
     """Begin a study and work on it until its report is written."""
     given = locals()
     with failures_in_one_line():
-        from researcher.study.settings_check import check_study
+        from researcher.loop.settings_check import check_study
         from researcher.study.topic import complete_from_topic
 
         settings = complete_from_topic(topic, _read_flags(given))

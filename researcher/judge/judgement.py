@@ -484,7 +484,7 @@ def _check(charter: Charter, runs: Mapping[str, Runs]) -> None:
     ):
         if value not in known:
             raise ValueError(f"{name} must be {' or '.join(known)}, got {value!r}")
-    if sum(rule.shares[rule.plans_of_parent :]) > 1 + TOLERANCE:
+    if sum(rule.shares) > 1 + TOLERANCE:
         raise ValueError(f"the shares of alpha must add up to 1 at most, got {rule.shares}")
     for arm, by_seed in runs.items():
         for seed, run in by_seed.items():

@@ -16,7 +16,7 @@ from typing import Any
 
 from experiments_db import Experiment, ExperimentStore, RunStatus
 from researcher.charter import Charter, Question, SearchRules
-from researcher.evaluator import Evaluator
+from researcher.evaluation.evaluator import Evaluator
 from researcher.execution.background import BackgroundTasks
 from researcher.execution.early_stopping import EarlyStopping, StoppingLimits
 from researcher.execution.environments import StudyEnvironments

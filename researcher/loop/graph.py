@@ -48,7 +48,7 @@ from researcher.loop.nodes.plan import plan
 from researcher.loop.nodes.report import report
 from researcher.loop.nodes.write_program import write_program
 from researcher.loop.state import ResearchState, first_state
-from researcher.study.changes.continuation import find_continuation
+from researcher.study.continuation import find_continuation
 
 RECURSION_LIMIT = 1_000_000_000
 """LangGraph counts steps per invocation, and a study of weeks takes one every second. Only the budget ends a study."""

@@ -51,7 +51,7 @@ from researcher.reviewer.build import build_reviewer
 from researcher.servers.leases import LeaseHolder, name_database
 from researcher.servers.server_files import unpack_ledgers
 from researcher.servers.server_pool import ServerPool
-from researcher.study.changes.budget_change import change_budget, check_change, check_reopens, is_cut_short
+from researcher.study.budget_change import change_budget, check_change, check_reopens, is_cut_short
 from researcher.study.ending import is_over, judge_ending, reopen
 from researcher.study.requests import find_study, resume_command
 from researcher.study.settings import StudySettings, sandbox_of

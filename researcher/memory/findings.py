@@ -1,7 +1,6 @@
 """The findings on arms and the verdicts on hypotheses, stored for people and for later studies.
 
-Place in the flow: the analyze node stores them once the judge has decided. A fork derives them from the analyses that
-it copies, as they were at that time. This module judges nothing.
+Place in the flow: the analyze node stores them once the judge has decided.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from experiments_db import ExperimentStore, Finding, Study, Verdict
+from experiments_db import ExperimentStore, Finding, Verdict
 from researcher.memory.recipe import Recipe, recipe_from_json
 
 
@@ -63,12 +63,11 @@ class Standing:
 def list_known(store: ExperimentStore) -> list[KnownFinding]:
     """Return the findings of all studies, oldest first.
 
-    A finding that a fork has copied is left out. So is one that a later plan of the same study has judged again.
+    A finding that a later plan of the same study has judged again is left out.
     """
-    studies = {study.id: study for study in store.list_studies(limit=None)}
     newest: dict[tuple[str, str, str | None], KnownFinding] = {}
     for finding in store.list_findings():
-        if not finding.recipe or _is_copy(studies[finding.study_id], finding):
+        if not finding.recipe:
             continue
         key = (finding.study_id, finding.experiment_id, finding.baseline_id)
         newest.pop(key, None)
@@ -132,8 +131,3 @@ def _finds_again(other: KnownFinding, item: KnownFinding) -> bool:
 
 def _is_other(one: KnownFinding, other: KnownFinding) -> bool:
     return one.finding.study_id != other.finding.study_id
-
-
-def _is_copy(study: Study, finding: Finding) -> bool:
-    origin = study.settings.get("parent")
-    return origin is not None and finding.iteration < origin["decision"]

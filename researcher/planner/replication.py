@@ -49,7 +49,7 @@ class ReplicationPlanner:
             topic=request.topic,
             question=f"Is {self.replication.arm.name} again {_WORDS[known.finding.verdict]} {self._baseline}?",
             baseline=self._baseline,
-            rule=replace(earlier.rule, min_effect=min_effect, shares=(1.0,), plans_of_parent=0),
+            rule=replace(earlier.rule, min_effect=min_effect, shares=(1.0,)),
             budget=request.budget,
             planner=self.name,
             sample_size=replace(goal, target_effect=max(effect, min_effect)) if is_score else goal,

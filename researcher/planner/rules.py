@@ -179,10 +179,7 @@ class RulesPlanner:
         return tuple(replace(arm, environment=self._environment_of(arm, charter)) for arm in arms)
 
     def _unseen_arms(self, charter: Charter, history: History) -> tuple[Arm, ...]:
-        """Return the baseline and the arms that no plan has had, or nothing if there are none.
-
-        A study that was forked to ask for more has such arms.
-        """
+        """Return the baseline and the arms that no plan has had, or nothing if there are none."""
         known = {arm.name for plan in history.plans for arm in plan.arms}
         arms = self.list_arms(charter)
         unseen = tuple(arm for arm in arms if arm.name not in known)

@@ -13,7 +13,7 @@ from typing import Any
 
 from experiments_db import Experiment, ExperimentStore, ProgramTrial
 from researcher.errors import EnvironmentBroken, ResearchError, ServerProblem
-from researcher.evaluator import boot_timeout_s
+from researcher.evaluation.evaluator import boot_timeout_s
 from researcher.execution.background import BackgroundTasks
 from researcher.execution.checks.preflight import check_program
 from researcher.execution.environments import StudyEnvironments, trained_on

@@ -23,9 +23,9 @@ from typing import Any
 
 from experiments_db import ExperimentStore, ProgramTrial
 from prompts import load
+from researcher.evaluation.authorship import count_authorship, is_told, read_answers
+from researcher.evaluation.manipulation import AttemptTranscript, PassCount, count_passing, is_true_of_all
 from researcher.plan import ManipulationCheck, ProgramProblem
-from researcher.program_trials.authorship import count_authorship, is_told, read_answers
-from researcher.program_trials.manipulation import AttemptTranscript, PassCount, count_passing, is_true_of_all
 from swarm import SwarmClient
 from swarm.environments import Environment
 from swarm.errors import EnvironmentFailure, ProgramFailure, SwarmError

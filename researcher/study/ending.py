@@ -27,7 +27,7 @@ from researcher.record.failure_reason import in_one_line
 from researcher.record.log import EXTENDED, StudyLog
 from researcher.record.runs import BUDGET, ENVIRONMENT, OWN_DOING, SERVER_LOST
 from researcher.search.record import read_tree
-from researcher.study.changes.budget_change import is_cut_short
+from researcher.study.budget_change import is_cut_short
 
 REPORTED, WORKING = "report.written", "study.working"
 ROWS_CHANGED = "rows.changed"

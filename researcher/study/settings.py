@@ -56,15 +56,6 @@ class KeptCheckpoints(StrEnum):
     NONE = "none"
 
 
-class ForkOrigin(BaseModel):
-    """The study that another one was forked from, and the decision after which it was forked."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    study: str
-    decision: int
-
-
 class ReplicationOrigin(BaseModel):
     """The finding that a study repeats; `is_trusted` is false if a language model wrote a program of its arms."""
 
@@ -175,7 +166,6 @@ class StudySettings(BaseModel):
     notes: str | None = None
     afresh: bool = False
     reviewer: str | None = Field(default=None, min_length=1)
-    parent: ForkOrigin | None = None
     replicates: ReplicationOrigin | None = None
 
     @field_validator("servers")
@@ -313,13 +303,6 @@ def read_metric(text: str) -> tuple[JudgedBy, float | None]:
     if not math.isfinite(score):
         raise ValueError("steps-to takes a score, as in steps-to:0.9")
     return JudgedBy(name), score
-
-
-def without_question(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return stored settings without the fields of the question."""
-    asked = {"kind", "asked", "vary", "fix", "baseline", "design", "equal", "not_studied", "replicates"}
-    asked |= {"policy", "proposer", "rungs", "explore_runs", "split"}
-    return {name: value for name, value in values.items() if name not in asked}
 
 
 def read_settings(values: Mapping[str, Any]) -> StudySettings:

@@ -26,7 +26,7 @@ from typing import Any
 from experiments_db import Author, DetailedEvaluation, Experiment, ExperimentStore, Run, RunStatus, Study, open_store
 from researcher.charter import Charter
 from researcher.errors import ResearchError, ServerProblem
-from researcher.evaluator import Evaluator
+from researcher.evaluation.evaluator import Evaluator
 from researcher.execution.early_stopping import TIME_LIMITS
 from researcher.execution.environments import StudyEnvironments
 from researcher.phases import BASE, ENDED_AT, FINAL

@@ -30,8 +30,8 @@ from simulated_study import Simulation
 import researcher.cli
 import swarm.cli
 from experiments_db import FILE_LOGGED, open_store
+from researcher.loop.settings_check import check_study
 from researcher.study.settings import read_settings
-from researcher.study.settings_check import check_study
 from researcher.study.topic import complete_from_topic
 from researcher.webhook import NEWS, SCHEMA, News, describe
 from swarm import SwarmClient, Task, TrainJob

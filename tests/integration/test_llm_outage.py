@@ -15,11 +15,10 @@ from llm_replies.server import BROKEN_JSON, DROP, HANG, LEARNING_RATE, OTHER_JSO
 from simulated_study import reports_without_images
 
 from experiments_db import BudgetKind, ExperimentStore, RunStatus, StudyStatus, open_store
-from researcher.errors import BudgetExceeded, LanguageModelRefused, LanguageModelUnavailable, TopicInvalid
+from researcher.errors import BudgetExceeded, LanguageModelRefused, LanguageModelUnavailable
 from researcher.loop.session import work_on
 from researcher.planner.conversation import backoff
-from researcher.record.log import StudyLog, plan_from_json
-from researcher.study.changes.fork import ForkChanges, prepare_fork
+from researcher.record.log import plan_from_json
 from researcher.study.requests import ask_to_end, create_study
 from researcher.study.settings import StudySettings
 
@@ -86,14 +85,6 @@ def test_study_waits_through_failures_of_every_sort_and_finishes(store, model, b
     assert seen.count("llm.waiting") == 7 and seen.count("llm.answering") == 1
     assert store.sum_llm_usage(study_id).failed_calls >= 7
     assert {run.status for run in store.list_runs(study_id=study_id)} == {RunStatus.FINISHED}
-
-
-def test_fork_of_a_framed_study_asks_nothing_else(store, begin, tmp_path):
-    study = work_on(store, begin(), tmp_path).study
-
-    assert prepare_fork(store, study, 1, ForkChanges(seeds=2)).charter.asks == StudyLog(store, study.id).charter().asks
-    with pytest.raises(TopicInvalid, match="--topic: a language model frames a question only as a study begins"):
-        prepare_fork(store, study, 1, ForkChanges(topic="lr 1e-3 or 2e-3 on reversal"))
 
 
 def test_answers_that_no_repair_mends_are_an_outage_too(store, model, begin, tmp_path):

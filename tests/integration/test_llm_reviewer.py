@@ -14,6 +14,7 @@ from researcher.errors import TopicInvalid
 from researcher.execution.background import BackgroundTasks
 from researcher.execution.environments import StudyEnvironments
 from researcher.history import Objection, ObjectionKind
+from researcher.loop.settings_check import check_study
 from researcher.planner.rules import RulesPlanner
 from researcher.planner.tools.base import Toolbox
 from researcher.record.budget import BudgetLedger
@@ -21,7 +22,6 @@ from researcher.record.log import StudyLog
 from researcher.reviewer.base import Reviewer
 from researcher.reviewer.build import build_reviewer
 from researcher.study.settings import StudySettings, read_settings
-from researcher.study.settings_check import check_study
 from researcher.study.topic import read_request
 
 GAMED = "def reward(task, transcript, grade):\n    return len(transcript[-1]['content'])\n"

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from experiments_db import RunStatus, open_store
 from researcher.cli import app
 from researcher.errors import RunRejected
-from researcher.execution.run_record import check_record, held_out_of, mark_begin
+from researcher.evaluation.run_record import check_record, held_out_of, mark_begin
 from swarm import EpisodeType, SwarmClient, Task, TrainJob, WorkflowOutput
 from swarm.environments.scaffold import write_scaffold
 

@@ -13,7 +13,7 @@ import pytest
 from simulated_study import reports_without_images
 from typer.testing import CliRunner
 
-from experiments_db import BudgetKind, ExperimentStore, NoteKind, Operator, Run, RunStatus, StudyStatus, open_store
+from experiments_db import BudgetKind, ExperimentStore, NoteKind, Run, RunStatus, StudyStatus, open_store
 from prompts import load
 from researcher.cli import app
 from researcher.loop.session import work_on
@@ -159,19 +159,3 @@ def test_record_of_a_search_can_be_recomputed(searched: Searched) -> None:
     charged = searched.store.sum_budget(searched.study_id)[BudgetKind.RUNS]
     claims = [run for run in searched.runs if not run.rung and run.status is RunStatus.FINISHED]
     assert charged == pytest.approx(len(claims) + sum(0.5 for run in searched.runs if run.rung and run.attempt == 1))
-
-
-@pytest.mark.slow
-def test_fork_of_a_search_goes_on_exploring_with_the_copied_rungs(searched: Searched) -> None:
-    arguments = ["fork", searched.study_id, "--at", "1", "--home", str(searched.home), "--json"]
-
-    forked = CliRunner().invoke(app, arguments)
-
-    assert forked.exit_code == 0, forked.stderr
-    study = json.loads(forked.stdout)["study"]
-    copied = [run for run in searched.store.list_runs(study_id=study) if "copied_from" in run.external_ids]
-    assert copied and all(run.rung for run in copied)
-    operators = {item.operator for item in searched.store.list_experiments(study) if not item.is_baseline}
-    assert Operator.DRAFT in operators
-    verified = CliRunner().invoke(app, ["verify", study, "--home", str(searched.home)])
-    assert verified.exit_code == 0, verified.stdout

@@ -31,7 +31,7 @@ def store(tmp_path: Path) -> Iterator[ExperimentStore]:
 def finished(
     tmp_path_factory: pytest.TempPathFactory, start_shared_server: Callable[..., Any]
 ) -> Iterator[tuple[ExperimentStore, Path, str]]:
-    """A store, its folder and a finished study, which no test changes: what is forked from it stands beside it."""
+    """A store, its folder and a finished study, which no test changes."""
     home = tmp_path_factory.mktemp("finished")
     with reports_without_images(), open_store(home / "research.db") as store:
         yield store, home, carry_out(store, home, servers=[start_shared_server().url])
@@ -74,37 +74,6 @@ def test_extended_study_trains_fresh_runs_on_the_alpha_that_is_left(store: Exper
     assert again.exit_code == 11 and "alpha" in again.stderr and len(store.list_runs(study_id=study)) == 6
 
 
-@pytest.mark.timeout(400)
-def test_fork_goes_on_after_a_decision_with_copied_runs_that_are_not_trained_again(
-    finished: tuple[ExperimentStore, Path, str],
-) -> None:
-    store, home, parent = finished
-    before = (store.list_runs(study_id=parent), store.list_events(parent, limit=None))
-    topic = "batch size 2, 3 or 4 for tool use at equal steps"
-
-    forked = call(home, "fork", parent, "--at", "1", "--topic", topic, "--seeds", "1")
-
-    assert forked.exit_code == 0, forked.stderr
-    found = json.loads(forked.stdout)
-    study = found["study"]
-    assert found["status"] == "finished" and study != parent
-    assert (store.list_runs(study_id=parent), store.list_events(parent, limit=None)) == before
-    assert store.get_study(study).settings["parent"] == {"study": parent, "decision": 1}
-    runs = store.list_runs(study_id=study)
-    copied = {run.external_ids["copied_from"]: run for run in runs if "copied_from" in run.external_ids}
-    assert copied.keys() == {run.id for run in before[0]}
-    assert all(copied[run.id].finished_at == run.finished_at and copied[run.id].job == run.job for run in before[0])
-    assert all(copied[run.id].training_cost == run.training_cost is not None for run in before[0])
-    launched = {event.run_id for event in store.list_events(study, kind="run.launched", limit=None)}
-    assert launched == {run.id for run in runs} - {run.id for run in copied.values()} and len(launched) == 2
-    plan = plan_from_json(store.list_plans(study)[-1].document)
-    assert ([arm.name for arm in plan.arms], plan.seeds) == (["batch_size=2", "batch_size=4"], (1,))
-    report = Path(found["report"]).read_text()
-    assert f"is that of study {parent}" in report and f"is that of study {parent}" in Path(found["html"]).read_text()
-    verified = call(home, "verify", study)
-    assert verified.exit_code == 0, verified.stdout
-
-
 def test_what_the_charter_leaves_no_alpha_for_is_refused_and_the_study_left_as_it_is(
     finished: tuple[ExperimentStore, Path, str],
 ) -> None:
@@ -114,15 +83,6 @@ def test_what_the_charter_leaves_no_alpha_for_is_refused_and_the_study_left_as_i
     refused = call(home, "extend", study)
     assert refused.exit_code == 11
     assert len(refused.stderr.splitlines()) == 1 and f"researcher start --topic '{TOPIC}'" in refused.stderr
-    for arguments, code, words in (
-        (("--at", "2"), 2, "has no decision 2"),
-        (("--at", "1"), 11, "alpha"),
-        (("--at", "1", "--topic", "batch size 2 or 4 for sorting at equal steps"), 2, "the topic is about sorting"),
-        (("--at", "1", "--topic", "batch size 5 or 6 for tool use at equal steps"), 2, "its baseline is"),
-    ):
-        refused = call(home, "fork", study, *arguments)
-        assert refused.exit_code == code, refused.stderr
-        assert words in refused.stderr
     assert (store.list_studies(), store.list_events(study, limit=None)) == before
 
 

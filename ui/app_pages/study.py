@@ -44,8 +44,6 @@ def show_head(contents: StudyContents) -> None:
         elements.elapsed(contents),
         f"`{study.id}`",
     ]
-    if origin := study.settings.get("parent"):
-        facts.append(f"forked from `{origin['study']}` after decision {origin['decision']}")
     if study.status_reason and study.status is not StudyStatus.FAILED:
         facts.insert(1, formats.plain(study.status_reason))
     elements.show_facts(*facts)

@@ -19,7 +19,7 @@ from researcher.record.log import AUTOMATIC, BUDGET_USED_UP, DISQUALIFIED, JUDGE
 from researcher.record.notebook import Notebook
 from researcher.report.claims import check_claims
 from researcher.report.numbers.gather import gather
-from researcher.study.changes.continuation import find_continuation
+from researcher.study.continuation import find_continuation
 
 MAX_PLANS = 50
 """The most plans of a study, for planners that never stop, whatever the budget."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 
 from experiments_db import Run, RunStatus
-from researcher.evaluator import Evaluator
+from researcher.evaluation.evaluator import Evaluator
 from researcher.loop.checkpoint_scores import CheckpointScore, score_checkpoints
 from researcher.loop.deps import ActiveRun, Deps, Phase
 from researcher.loop.nodes.monitor import end_with

@@ -17,7 +17,7 @@ from researcher.plan import Relation
 from researcher.record.log import StudyLog
 from researcher.record.runs import list_all_trials
 from researcher.report.formats import join_names
-from researcher.study.changes.continuation import find_continuation, is_test_over
+from researcher.study.continuation import find_continuation, is_test_over
 
 
 def final_test(deps: Deps, state: ResearchState) -> ResearchState:

@@ -10,7 +10,7 @@ from typing import Any
 
 from experiments_db import RunStatus, Severity
 from researcher.errors import ResearchError, RunBroken, RunLost, RunRejected, ScoreIncomplete
-from researcher.evaluator import step_limit_s
+from researcher.evaluation.evaluator import step_limit_s
 from researcher.execution.background import Drained
 from researcher.execution.storage import is_storage_outage
 from researcher.execution.training_quota import ends_at_a_quota

@@ -20,7 +20,7 @@ from researcher.plan import Arm, Plan, Stage
 from researcher.record.log import to_json
 from researcher.record.notebook import Notebook
 from researcher.record.runs import TrialState, list_all_trials
-from researcher.study.changes.continuation import adapt, find_continuation
+from researcher.study.continuation import adapt, find_continuation
 
 
 def plan(deps: Deps, state: ResearchState) -> ResearchState:

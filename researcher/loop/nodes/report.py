@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from experiments_db import StudyStatus
-from researcher.evaluator import keep_file
+from researcher.evaluation.evaluator import keep_file
 from researcher.loop.deps import Deps
 from researcher.loop.state import ResearchState
 from researcher.record.log import StudyLog

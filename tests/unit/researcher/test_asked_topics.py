@@ -82,7 +82,7 @@ def _frame_of_command(line: str) -> Charter:
 
     words = shlex.split(line[line.index("researcher start") :])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("researcher.study.settings_check.check_study", check)
+        patch.setattr("researcher.loop.settings_check.check_study", check)
         patch.delenv("OPENAI_API_KEY", raising=False)
         done = CliRunner().invoke(cli.app, words[1:])
     assert done.exit_code == 2 and "this is as far as it goes" in done.stderr, done.stderr

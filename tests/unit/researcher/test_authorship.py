@@ -9,7 +9,7 @@ from itertools import islice
 
 import pytest
 
-from researcher.program_trials.authorship import MOST_TASKS, Authorship, count_authorship, is_told, read_answers
+from researcher.evaluation.authorship import MOST_TASKS, Authorship, count_authorship, is_told, read_answers
 from swarm.environments import Environment, Grade, load_environment
 from swarm.program import EndedAttempt
 from swarm.schemas import EpisodeDetail, EpisodeView, TurnView

@@ -20,7 +20,7 @@ from cheating_programs import EVADING, HINTED, PLAIN, REFUSED_BY_TRIAL, UNWRITTE
 from reviewed_programs import HONEST
 
 import researcher.programs
-from researcher.program_trials.authorship import Authorship, count_authorship, read_answers
+from researcher.evaluation.authorship import Authorship, count_authorship, read_answers
 from swarm.environments import Environment, load_environment
 from swarm.program import EndedAttempt, RecordedSession, load_program
 from swarm.rollout.model_share import share_written

@@ -28,8 +28,6 @@ from researcher.report.claims import check_claims
 from researcher.report.numbers.gather import gather
 from researcher.servers.leases import LeaseHolder
 from researcher.servers.server_pool import ServerPool
-from researcher.study.changes.continuation import ContinuationRequest
-from researcher.study.changes.fork import Fork, carry_out_fork
 from researcher.study.settings import StudySettings
 from researcher.study.topic import read_request
 from researcher.verification.score_checks import check_analyses
@@ -141,19 +139,6 @@ def test_arm_that_a_later_decision_disqualifies_keeps_no_verdict_of_before(
     assert (hypothesis.verdict, hypothesis.verdict_reason) == (Outcome.UNDECIDED, f"{cheat} disqualified")
     assert [item.outcome for item in gather(store, study).contrasts] == [Outcome.UNDECIDED]
     assert [check.mismatches for check in check_analyses(store, study, charter)] == [(), (), ()]
-
-
-def test_fork_of_the_decision_before_has_the_verdicts_of_then(store: ExperimentStore, tmp_path: Path) -> None:
-    study, charter, cheat, honest = disqualify_later(store, tmp_path)
-    parent, settings = store.get_study(study), StudySettings()
-
-    forked = carry_out_fork(
-        store, str(tmp_path / "research.db"), Fork(parent, 0, settings, charter, ContinuationRequest())
-    ).id
-
-    assert kept_in(store, forked) == {cheat, honest}
-    assert [item.verdict for item in store.list_hypotheses(forked)] == [Outcome.SUPPORTED]
-    assert [check.mismatches for check in check_analyses(store, forked, charter)] == [(), (), ()]
 
 
 def test_what_a_planner_said_as_it_disqualified_an_arm_is_checked_against_what_it_had_seen(

@@ -8,10 +8,10 @@ from researcher.charter import Charter
 from researcher.equal_amounts import count_episodes
 from researcher.errors import TopicInvalid
 from researcher.history import History
+from researcher.loop.settings_check import check_study
 from researcher.plan import Plan
 from researcher.planner.rules import RulesPlanner
 from researcher.study.settings import read_settings
-from researcher.study.settings_check import check_study
 from researcher.study.topic import read_request
 
 

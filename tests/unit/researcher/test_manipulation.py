@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from researcher.plan import ManipulationCheck, Speaker
-from researcher.program_trials import manipulation
-from researcher.program_trials.manipulation import (
+from researcher.evaluation import manipulation
+from researcher.evaluation.manipulation import (
     AttemptTranscript,
     PassCount,
     check_from_json,
@@ -18,6 +17,7 @@ from researcher.program_trials.manipulation import (
     count_passing,
     passes,
 )
+from researcher.plan import ManipulationCheck, Speaker
 from swarm.sandbox import choose_sandbox
 
 NOWHERE = "http://127.0.0.1:9"

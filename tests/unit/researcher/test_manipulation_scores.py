@@ -12,14 +12,14 @@ import pytest
 
 from experiments_db import Author, ExperimentStatus, ExperimentStore, Run, RunStatus, open_store
 from prompts import load
-from researcher import evaluator as evaluator_module
-from researcher.evaluator import Evaluator
+from researcher.evaluation import evaluator as evaluator_module
+from researcher.evaluation.authorship import Authorship
+from researcher.evaluation.evaluator import Evaluator
+from researcher.evaluation.manipulation import check_to_json
 from researcher.execution.environments import StudyEnvironments
 from researcher.phases import AUTHORSHIP, BASE, FINAL, MANIPULATION
 from researcher.plan import ManipulationCheck, Speaker
 from researcher.planner.rules import RulesPlanner
-from researcher.program_trials.authorship import Authorship
-from researcher.program_trials.manipulation import check_to_json
 from researcher.record.log import to_json
 from researcher.servers.server_pool import connect
 from researcher.study.settings import StudySettings

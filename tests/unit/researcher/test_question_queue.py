@@ -13,6 +13,7 @@ import pytest
 from experiments_db import ExperimentStore, PlannerQuestion, QuestionStatus, StoreConflict, open_store
 from researcher.errors import AnswerOverdue, AnswerRefused, ResearchError, TopicInvalid
 from researcher.execution.background import Drained
+from researcher.loop.settings_check import check_study
 from researcher.planner.external.planner import build_external_planner
 from researcher.planner.external.question_queue import QuestionQueue
 from researcher.planner.external.requests import MAX_ANSWER_CHARS, await_question, call_in_study, submit_answer
@@ -20,7 +21,6 @@ from researcher.planner.language_model.answers import Unusable
 from researcher.planner.tools.base import PlannerTool, ToolArguments, Toolbox, ToolRefused
 from researcher.record.log import StudyLog
 from researcher.study.settings import StudySettings, read_settings
-from researcher.study.settings_check import check_study
 
 QUESTION = "# plan: what next?"
 

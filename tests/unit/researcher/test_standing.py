@@ -139,15 +139,6 @@ def test_finding_is_found_again_by_other_studies_on_other_seeds_alone(store: Exp
     assert standing.is_prior and f"found again by {third.study_id}" in describe_standing(standing)
 
 
-def test_finding_that_a_fork_has_copied_is_no_finding_of_its_own(store: ExperimentStore) -> None:
-    first = record(store, KEPT, seed=0)
-    parent = {"study": first.study_id, "decision": 1}
-    record(store, KEPT, seed=0, parent=parent)
-    own = record(store, KEPT, seed=1, iteration=1, parent=parent)
-
-    assert [item.finding.id for item in list_known(store)] == [first.id, own.id]
-
-
 def test_contradicted_finding_is_no_prior_until_what_contradicts_it_is_retracted(store: ExperimentStore) -> None:
     record(store, KEPT, seed=0)
     later = record(store, (-0.10, -0.15, -0.05, 0.001, Verdict.WORSE), seed=1)

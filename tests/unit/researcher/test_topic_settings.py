@@ -9,10 +9,10 @@ import pytest
 from experiments_db import open_store
 from researcher.charter import Asked, ComparedAt, JudgedBy, StudyKind
 from researcher.errors import TopicInvalid, TopicNotUnderstood
+from researcher.loop.settings_check import check_study
 from researcher.study import topic as study_topic
 from researcher.study.requests import create_study
 from researcher.study.settings import StudySettings, read_settings
-from researcher.study.settings_check import check_study
 from researcher.study.topic import complete_from_topic
 
 ELSEWHERE = ("http://127.0.0.1:9",)

@@ -9,11 +9,11 @@ from typer.testing import CliRunner
 
 from researcher.cli import app
 from researcher.errors import TopicInvalid
+from researcher.loop.settings_check import check_study
 from researcher.planner.tools import notes as notes_module
 from researcher.planner.tools.base import Toolbox, ToolRefused
 from researcher.planner.tools.notes import notes_tool
 from researcher.study.settings import StudySettings
-from researcher.study.settings_check import check_study
 
 
 @pytest.fixture

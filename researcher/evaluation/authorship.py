@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any
 
-from researcher.program_trials.manipulation import text_of
+from researcher.evaluation.manipulation import text_of
 from swarm.environments import Environment
 from swarm.program import EndedAttempt
 from swarm.schemas import EpisodeDetail, TurnView

@@ -22,15 +22,11 @@ from researcher.errors import AlphaSpent, NothingToExtend
 from researcher.history import History
 from researcher.judge.judgement import share_of_alpha
 from researcher.plan import Plan, Stage
-from researcher.planner.rules import build_rules_planner
 from researcher.record.budget import present_budget
 from researcher.record.log import EXTENDED, StudyLog
-from researcher.study.changes.budget_change import change_budget
+from researcher.study.budget_change import change_budget
 from researcher.study.ending import is_over, reopen
 from researcher.study.requests import resume_command
-from researcher.study.settings import read_settings
-
-FORKED = "study.forked"
 
 NextPlan = Callable[[Charter, History], Plan]
 
@@ -63,10 +59,9 @@ class Continuation:
 
 def find_continuation(store: ExperimentStore, study_id: str) -> Continuation | None:
     """Return the last request; None if there is none, as in most studies."""
-    events = [event for kind in (EXTENDED, FORKED) for event in store.list_events(study_id, kind=kind, limit=None)]
-    if not events:
+    newest = next(iter(store.list_events(study_id, kind=EXTENDED, newest_first=True, limit=1)), None)
+    if newest is None:
         return None
-    newest = max(events, key=lambda event: event.id)
     return Continuation(
         newest.payload["iteration"], ContinuationRequest(**newest.payload["request"]), newest.created_at
     )
@@ -95,23 +90,14 @@ def extend(
     check_alpha(charter, study.id, wanted, history)
     if next_plan is not None:
         check_plan(charter, history, study.id, wanted, next_plan)
-    message = f"Extended by up to {request.iterations} plan(s) with {runs_per_arm(request)}."
-    record(store, study.id, EXTENDED, message, wanted)
+    runs = "as many runs per arm as the plan says" if request.seeds is None else f"{request.seeds} runs per arm"
+    message = f"Extended by up to {request.iterations} plan(s) with {runs}."
+    payload = {"iteration": wanted.iteration, "request": asdict(request)}
+    store.append_event(study.id, EXTENDED, message, payload=payload)
     running = reopen(store, study.id, message)
     if request.max_runs is not None:
         change_budget(store, running, {"max_runs": request.max_runs})
     return wanted
-
-
-def record(store: ExperimentStore, study_id: str, kind: str, message: str, wanted: Continuation) -> None:
-    """Store a request; from now on the study follows it."""
-    store.append_event(
-        study_id, kind, message, payload={"iteration": wanted.iteration, "request": asdict(wanted.request)}
-    )
-
-
-def runs_per_arm(request: ContinuationRequest) -> str:
-    return "as many runs per arm as the plan says" if request.seeds is None else f"{request.seeds} runs per arm"
 
 
 def count_claims(history: History, iteration: int) -> int:
@@ -165,12 +151,3 @@ def adapt(proposed: Plan, wanted: Continuation | None, history: History) -> Plan
 def is_test_over(stored: StoredCharter, wanted: Continuation | None) -> bool:
     """Return whether the test split was opened before the study was extended, perhaps because of its scores."""
     return wanted is not None and stored.test_opened_at is not None and stored.test_opened_at < wanted.at
-
-
-def next_plan_of(study: Study) -> NextPlan | None:
-    """Return the planner's method for the next plan, if it can be asked at once and costs nothing; else None.
-
-    Raises ResearchError for settings that cannot be read.
-    """
-    settings = read_settings(study.settings)
-    return build_rules_planner(settings).plan if settings.planner == "rules" else None

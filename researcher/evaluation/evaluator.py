@@ -26,10 +26,12 @@ from prompts import load
 from researcher.base_scores import find_base_score, key_of
 from researcher.charter import Charter
 from researcher.errors import RunBroken, RunLost, RunRejected, ScoreIncomplete
+from researcher.evaluation.authorship import MOST_TASKS, count_authorship, read_answers
+from researcher.evaluation.manipulation import AttemptTranscript, check_from_json, count_passing
+from researcher.evaluation.run_record import RunMark, check_record, held_out_of, mark_begin
 from researcher.execution.background import Drained
 from researcher.execution.early_stopping import TIME_LIMITS
 from researcher.execution.environments import StudyEnvironments, trained_on
-from researcher.execution.run_record import RunMark, check_record, held_out_of, mark_begin
 from researcher.execution.training_process import bound_options, start_training
 from researcher.execution.training_quota import quota_options
 from researcher.phases import (
@@ -50,8 +52,6 @@ from researcher.phases import (
     TRAIN_DIGEST,
 )
 from researcher.plan import ManipulationCheck
-from researcher.program_trials.authorship import MOST_TASKS, count_authorship, read_answers
-from researcher.program_trials.manipulation import AttemptTranscript, check_from_json, count_passing
 from researcher.record.costs import cost_of_attempts, cost_to_json, read_training_cost
 from researcher.record.runs import PROJECT, engine_of, job_of_run, total_steps
 from researcher.servers.launching import await_serving, is_replaced, launch_once, refuse_own_successor

@@ -8,8 +8,8 @@ only through `Analysis`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
 
 from researcher.analysis import Analysis
 from researcher.charter import Charter, FrameRequest
@@ -17,6 +17,8 @@ from researcher.claims import Claim
 from researcher.history import Decision, History, Objection, Response
 from researcher.plan import Arm, ArmProgram, Plan, ProgramProblem
 from researcher.tree import Move
+
+T = TypeVar("T")
 
 
 class Planner(Protocol):
@@ -72,4 +74,20 @@ class Planner(Protocol):
 
     def decide(self, charter: Charter, analysis: Analysis, history: History) -> Decision:
         """Return whether to refine with another plan or to stop."""
+        ...
+
+
+class Asker(Protocol):
+    """Somebody who answers questions in text."""
+
+    @property
+    def model(self) -> str:
+        """The name of who answers."""
+        ...
+
+    def ask(self, node: str, question: str, parse: Callable[[str], T]) -> T:
+        """Return the parsed answer to a question of the kind `node`.
+
+        `parse` raises Unusable, with what to correct. Raises ResearchError where no usable answer comes.
+        """
         ...

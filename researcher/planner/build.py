@@ -15,7 +15,7 @@ from researcher.errors import BudgetExceeded, LanguageModelUnavailable, Research
 from researcher.execution.background import BackgroundTasks
 from researcher.planner.base import Planner
 from researcher.planner.conversation.backoff import Backoff
-from researcher.planner.conversation.chat import Chat, ChatSettings, Price
+from researcher.planner.conversation.chat import Chat, ChatSettings
 from researcher.planner.fallback import answer_by_rules
 from researcher.planner.language_model.stored_arms import StoredArms
 from researcher.planner.llm import LLMPlanner
@@ -58,13 +58,12 @@ def build_chat(
     toolbox: Callable[[], Toolbox] = lambda: Toolbox(()),
 ) -> Chat:
     """Return the questions of a study to a language model. Raises PlannerError if it has no name or no key."""
-    price = settings.llm_price
     return Chat(
         ChatSettings(
             model=model,
             base_url=os.environ.get("OPENAI_BASE_URL"),
             api_key=os.environ.get("OPENAI_API_KEY", ""),
-            price=None if price is None else Price(*price),
+            price=settings.llm_price,
             tools_as_json=settings.llm_tools == "json",
             deadline_s=60 * settings.llm_deadline,
         ),

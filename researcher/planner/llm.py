@@ -19,7 +19,7 @@ from researcher.charter import Charter, FrameRequest, SampleSizeGoal, StudiedEnv
 from researcher.claims import Claim
 from researcher.history import Action, Decision, History, Objection, Response
 from researcher.plan import Arm, ArmProgram, Plan, ProgramProblem
-from researcher.planner.conversation.asker import Asker
+from researcher.planner.base import Asker
 from researcher.planner.language_model.answers import (
     MAX_ARMS,
     DecideAnswer,

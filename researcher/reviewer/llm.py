@@ -19,7 +19,7 @@ from researcher.charter import Charter
 from researcher.errors import PlannerError
 from researcher.history import Objection, ObjectionKind
 from researcher.phases import BASE, FINAL
-from researcher.planner.conversation.asker import Asker
+from researcher.planner.base import Asker
 from researcher.planner.language_model.answers import Answer, Line, parse_answer
 from researcher.planner.language_model.briefing import quote_data, quote_text
 from swarm.guard import REWARD, SUCCESS

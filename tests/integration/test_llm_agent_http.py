@@ -18,7 +18,7 @@ from researcher.errors import LanguageModelRefused, LanguageModelUnavailable, To
 from researcher.execution.background import BackgroundTasks
 from researcher.planner.build import build_chat
 from researcher.planner.conversation.backoff import Backoff
-from researcher.planner.conversation.chat import Chat, ChatSettings, Price
+from researcher.planner.conversation.chat import Chat, ChatSettings
 from researcher.planner.language_model.answers import DecideAnswer, parse_answer
 from researcher.planner.tools.base import PlannerTool, ToolArguments, Toolbox, ToolRefused
 from researcher.record.budget import BudgetLedger
@@ -95,7 +95,7 @@ def ask(store: ExperimentStore, study_id: str) -> Callable[..., DecideAnswer]:
 def test_model_looks_with_a_tool_and_then_answers(serve, ask, store, study_id):
     server = serve(f"thought: Does it still rise?\n{LOOK}", STOP)
 
-    assert ask(server, price=Price(1.0, 2.0)).action == "stop"
+    assert ask(server, price=(1.0, 2.0)).action == "stop"
 
     first, second = server.requests
     assert [tool["function"]["name"] for tool in first["tools"]] == ["curve"]

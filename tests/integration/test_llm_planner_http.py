@@ -27,7 +27,7 @@ from researcher.execution.checks.preflight import check_program
 from researcher.history import Action, History
 from researcher.plan import ArmProgram, Contrast, Plan, Relation
 from researcher.planner.conversation.backoff import Backoff
-from researcher.planner.conversation.chat import Chat, ChatSettings, Price
+from researcher.planner.conversation.chat import Chat, ChatSettings
 from researcher.planner.language_model.briefing import TUNABLE
 from researcher.planner.language_model.stored_arms import StoredArms
 from researcher.planner.llm import LLMPlanner
@@ -83,7 +83,7 @@ def make_planner(
     url: str,
     *,
     budget: Budget | None = None,
-    price: Price | None = None,
+    price: tuple[float, float] | None = None,
     pauses: list[float] | None = None,
     patience_s: float = 0.0,
     **options: Any,
@@ -410,7 +410,7 @@ def test_foreign_text_is_shown_as_capped_data_that_cannot_end_its_own_mark(plann
 
 
 def test_every_call_is_recorded_with_tokens_and_cost_and_charged(store, study_id, replies):
-    price = Price(input_usd=2.0, output_usd=8.0)
+    price = (2.0, 8.0)
     planner = make_planner(store, study_id, replies.url, price=price)
     planner.frame(FrameRequest(topic=TOPIC))
     [call] = store.list_llm_calls(study_id)
@@ -438,9 +438,7 @@ def test_no_call_is_made_that_could_exceed_the_budget(store, study_id, replies):
         make_planner(store, study_id, replies.url, budget=Budget(max_llm_tokens=5000)).frame(FrameRequest(topic=TOPIC))
     cheap = Budget(max_llm_usd=0.01)
     with pytest.raises(BudgetExceeded, match="--max-llm-usd"):
-        make_planner(store, study_id, replies.url, budget=cheap, price=Price(5.0, 20.0)).frame(
-            FrameRequest(topic=TOPIC)
-        )
+        make_planner(store, study_id, replies.url, budget=cheap, price=(5.0, 20.0)).frame(FrameRequest(topic=TOPIC))
     assert replies.requests == []
 
 

@@ -1,9 +1,6 @@
 """The questions of one study to one language model: asked, answered, and always recorded and charged.
 
-Place in the flow: the planner asks through a `Chat`. tool_loop.py leads the model to an answer, endpoint.py carries
-each request, and every request is one row on record. This module classifies failures into those that waiting may cure
-and others; backoff.py does the waiting. The key is in no record, log or message. This module knows nothing of a study's
-subject.
+The key of the model is in no record, log or message.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import httpx
 import openai
@@ -31,15 +28,7 @@ from researcher.planner.conversation.endpoint import (
     ModelReply,
     refuses_tools,
 )
-from researcher.planner.conversation.tool_calls import find_call
-from researcher.planner.conversation.tool_loop import (
-    Answered,
-    NoUsableAnswer,
-    Request,
-    ToolLoop,
-    as_message,
-    describe_cut,
-)
+from researcher.planner.conversation.tool_loop import NoUsableAnswer, ToolLoop, as_message, describe_cut, find_call
 from researcher.planner.language_model.answers import Unusable
 from researcher.planner.tools.base import Toolbox
 from researcher.record.budget import BudgetLedger
@@ -65,29 +54,19 @@ class _ToolsRefused(Exception):
     """A server that takes no tools: the conversation begins anew, with tool calls as text."""
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
-    """The price of tokens, in US dollars per million."""
-
-    input_usd: float
-    output_usd: float
-
-    def of(self, input_tokens: int, output_tokens: int) -> float:
-        return (self.input_usd * input_tokens + self.output_usd * output_tokens) / 1e6
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatSettings:
     """The model, its server and the bounds of a question.
 
     With `tools_as_json`, tools are called in text even if the server has tool calls. The model may think about one
     question for `deadline_s`. It may look with tools for `turns` turns, or until the question has taken `tokens`.
+    `price` is that of the tokens of prompts and of answers, in US dollars per million.
     """
 
     model: str
     base_url: str | None
     api_key: str = field(repr=False)
-    price: Price | None = None
+    price: tuple[float, float] | None = None
     tools_as_json: bool = False
     deadline_s: float = DEADLINE_S
     silence_s: float = SILENCE_S
@@ -96,9 +75,12 @@ class ChatSettings:
 
 
 @dataclass(slots=True)
-class _Spent:
-    """The requests and tokens that one question has taken so far."""
+class _Question(Generic[T]):
+    """A question as it is asked: its kind, the check of its answer, its tools, and what it has taken so far."""
 
+    node: str
+    parse: Callable[[str], T]
+    toolbox: Toolbox
     requests: int = 0
     tokens: int = 0
     usd: float = 0.0
@@ -159,99 +141,89 @@ class Chat:
         before a call that could exceed the budget.
         """
         self._backoff.ensure_open()
-        toolbox, spent = self._toolbox(), _Spent()
+        asked = _Question(node, parse, self._toolbox())
         while True:
             try:
-                answer = self._converse(node, question, parse, toolbox, spent)
+                answer: T = self._begin(asked).run(question)
             except _ToolsRefused:
                 self._as_json = True
             except NoUsableAnswer as failure:
                 self._backoff.wait(f"{node}: {failure}", failure.retry_after_s)
             else:
                 self._backoff.succeed()
-                self._report("llm.answered", self._describe_cost(node, spent))
+                self._report("llm.answered", self._describe_cost(asked))
                 return answer
 
-    def _converse(self, node: str, question: str, parse: Callable[[str], T], toolbox: Toolbox, spent: _Spent) -> T:
-        loop = ToolLoop(
-            send=lambda request: self._request(node, request, parse, toolbox, spent),
-            parse=parse,
-            toolbox=toolbox,
+    def _begin(self, asked: _Question[Any]) -> ToolLoop:
+        return ToolLoop(
+            send=lambda loop: self._request(asked, loop),
+            parse=asked.parse,
+            toolbox=asked.toolbox,
             as_json=self._as_json,
             max_turns=self._settings.turns,
             max_tokens=self._settings.tokens,
         )
-        return loop.run(question)
 
-    def _request(
-        self, node: str, request: Request, parse: Callable[[str], object], toolbox: Toolbox, spent: _Spent
-    ) -> Answered:
-        """Return the reply to a request, which is repeated until there is one.
+    def _request(self, asked: _Question[Any], loop: ToolLoop) -> ModelReply:
+        """Return the reply to the messages of a conversation, which are sent until there is one.
 
         What the model has looked at is not lost by an outage. Raises NoUsableAnswer after the question's deadline.
         """
-        left_s = self._settings.deadline_s - request.seconds
+        left_s = self._settings.deadline_s - loop.seconds
         if left_s <= 0:
             raise NoUsableAnswer(f"no answer within {self._settings.deadline_s / 60:g} minutes (--llm-deadline)")
         while True:
             try:
-                answered = self._call(node, request, parse, toolbox, spent, left_s)
+                reply = self._call(asked, loop, left_s)
             except NoUsableAnswer as failure:
-                self._backoff.wait(f"{node}: {failure}", failure.retry_after_s)
+                self._backoff.wait(f"{asked.node}: {failure}", failure.retry_after_s)
                 continue
-            if answered is not None:
-                if answered.reply.calls:
+            if reply is not None:
+                if reply.calls:
                     self._backoff.succeed()
-                return answered
+                return reply
 
-    def _call(
-        self,
-        node: str,
-        request: Request,
-        parse: Callable[[str], object],
-        toolbox: Toolbox,
-        spent: _Spent,
-        limit_s: float,
-    ) -> Answered | None:
+    def _call(self, asked: _Question[Any], loop: ToolLoop, limit_s: float) -> ModelReply | None:
         """Make one request and record it; None if the server refused a field that the next request leaves out.
 
         An answer is recorded with the objection of `parse` to it. Raises NoUsableAnswer if waiting may help,
         _ToolsRefused if the server takes no tools, and ResearchError for good.
         """
-        expected = math.ceil(len(json.dumps(request.messages, ensure_ascii=False)) / CHARS_PER_TOKEN)
+        expected = math.ceil(len(json.dumps(loop.messages, ensure_ascii=False)) / CHARS_PER_TOKEN)
         self._ledger.ensure_can_call_llm(expected + MAX_OUTPUT_TOKENS, self._cost(expected, MAX_OUTPUT_TOKENS))
-        tools = [] if self._as_json else toolbox.as_functions()
-        prompt = json.dumps(request.messages[request.first_new :], ensure_ascii=False, indent=1)
-        spent.requests += 1
+        tools = [] if self._as_json else asked.toolbox.as_functions()
+        prompt = json.dumps(loop.messages[loop.first_new :], ensure_ascii=False, indent=1)
+        asked.requests += 1
         started = time.monotonic()
         try:
             reply: ModelReply = self._carry(
-                lambda: self._endpoint.send(request.messages, tools, may_call=request.may_call, limit_s=limit_s),
-                limit_s,
+                lambda: self._endpoint.send(loop.messages, tools, may_call=loop.may_call, limit_s=limit_s), limit_s
             )
         # A body that is not JSON, or not a completion, raises ValueError.
         except (openai.OpenAIError, httpx.HTTPError, ValueError, TimeoutError) as error:
             reason, latency = self._describe(error), time.monotonic() - started
-            self._record(node, prompt, None, (0, 0), spent, latency, reason)
+            self._record(asked, prompt, None, (0, 0), latency, reason)
             if tools and refuses_tools(error):
                 raise _ToolsRefused(reason) from None
             if self._endpoint.learn(error):
                 return None
-            raise self._classify(node, error) from None
+            raise self._classify(asked.node, error) from None
         latency = time.monotonic() - started
-        reply = self._with_calls(reply, request, toolbox)
+        reply = self._with_calls(reply, loop)
         answered = json.dumps([reply.text, reply.reasoning, [as_message(call) for call in reply.calls]])
         used = reply.usage or (expected, math.ceil(len(answered) / CHARS_PER_TOKEN))
-        spent.calls += [call.name for call in reply.calls]
-        objection = None if reply.calls else _objection(reply, parse)
-        self._record(node, prompt, _as_text(reply, self._as_json), used, spent, latency, objection)
-        return Answered(reply, sum(used), latency)
+        asked.calls += [call.name for call in reply.calls]
+        objection = None if reply.calls else _objection(reply, asked.parse)
+        self._record(asked, prompt, _as_text(reply, self._as_json), used, latency, objection)
+        loop.tokens += sum(used)
+        loop.seconds += latency
+        return reply
 
-    def _with_calls(self, reply: ModelReply, request: Request, toolbox: Toolbox) -> ModelReply:
+    def _with_calls(self, reply: ModelReply, loop: ToolLoop) -> ModelReply:
         """Return the reply with its tool calls, as far as the model may call tools now."""
-        if not request.may_call:
+        if not loop.may_call:
             return replace(reply, calls=())
-        if not self._as_json or not toolbox.tools:
+        if not self._as_json:
             return reply
         call = find_call(reply.text)
         return replace(reply, calls=() if call is None else (call,))
@@ -270,18 +242,17 @@ class Chat:
 
     def _record(
         self,
-        node: str,
+        asked: _Question[Any],
         prompt: str,
         response: str | None,
         tokens: tuple[int, int],
-        spent: _Spent,
         latency_s: float,
         error: str | None,
     ) -> None:
         cost = self._cost(*tokens)
         call = self._store.record_llm_call(
             self._study_id,
-            node=node,
+            node=asked.node,
             model=self.model,
             prompt=self._without_key(prompt),
             response=None if response is None else self._without_key(response),
@@ -289,25 +260,26 @@ class Chat:
             output_tokens=tokens[1],
             cost_usd=cost,
             latency_s=latency_s,
-            attempt=spent.requests,
+            attempt=asked.requests,
             error=error,
-            prompt_hash=digest(node) if node in names() else None,
+            prompt_hash=digest(asked.node) if asked.node in names() else None,
         )
         key = f"llm-call-{call.id}"
         self._ledger.charge(BudgetKind.LLM_TOKENS, sum(tokens), key)
         self._ledger.charge(BudgetKind.COST_USD, cost, key)
-        spent.tokens += sum(tokens)
-        spent.usd += cost
-        logger.info("%s: %s answered in %.1f s (%d tokens)", node, self.model, latency_s, tokens[1])
+        asked.tokens += sum(tokens)
+        asked.usd += cost
+        logger.info("%s: %s answered in %.1f s (%d tokens)", asked.node, self.model, latency_s, tokens[1])
 
     def _cost(self, input_tokens: int, output_tokens: int) -> float:
-        price = self._settings.price
-        return price.of(input_tokens, output_tokens) if price else 0.0
+        of_input, of_output = self._settings.price or (0.0, 0.0)
+        return (of_input * input_tokens + of_output * output_tokens) / 1e6
 
-    def _describe_cost(self, node: str, spent: _Spent) -> str:
-        looked = f", {len(spent.calls)} tool calls ({', '.join(dict.fromkeys(spent.calls))})" if spent.calls else ""
-        cost = "" if self._settings.price is None else f", ${spent.usd:.4f}"
-        return f"{node}: {self.model} answered in {spent.requests} request(s){looked}: {spent.tokens:,} tokens{cost}."
+    def _describe_cost(self, asked: _Question[Any]) -> str:
+        looked = f", {len(asked.calls)} tool calls ({', '.join(dict.fromkeys(asked.calls))})" if asked.calls else ""
+        cost = "" if self._settings.price is None else f", ${asked.usd:.4f}"
+        taken = f"{asked.requests} request(s){looked}: {asked.tokens:,} tokens{cost}"
+        return f"{asked.node}: {self.model} answered in {taken}."
 
     def _describe(self, error: Exception) -> str:
         """Return the error in one line, without the key, because servers repeat part of it in their messages."""

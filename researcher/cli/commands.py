@@ -1,17 +1,4 @@
-"""The commands `researcher start | resume | watch | status | list | report | verify | reproduce | export | ui`.
-
-Place in the flow: top of the package. Each command checks its arguments before it imports anything heavy. Data goes to
-stdout, messages and progress go to stderr. Every failure is one line with a documented exit code. This module decides
-nothing about a study. The command start is in start.py; resume, extend, pause and stop are in lifecycle.py;
-questions and answer are in questions.py, mcp is in mcp.py, findings and replicate are in findings.py.
-
-Exit codes: 0 done, paused or stopped on request; 1 failure; 2 wrong usage, a bad topic or a refused answer; 3 no such
-study or finding; 5 a swarm server cannot be reached or started; 6 no sandbox; 7 budget; 8 the record is not what was
-stored or measured; 9 too little power; 10 paused, because the planner gives no answer; 11 no alpha is left for another
-plan; 12 the study has failed, because no arm has a score or nothing could be compared; 13 the environment fails
-whatever the arms do; 75 another process works on the study, or another study uses the server; 130 and 143 ended by
-SIGINT and SIGTERM (`resume` goes on). `watch` ends with 1 where the study has failed or no process works on it.
-"""
+"""The command `researcher`, with the commands that read a study or its runs; docs/operations.md has the exit codes."""
 
 from __future__ import annotations
 

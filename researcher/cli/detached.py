@@ -1,9 +1,4 @@
-"""The process that works on a study after the command that began it has ended.
-
-Place in the flow: parts.py starts it instead of working on the study itself; it runs `researcher resume`. It
-has a session of its own, so neither the end of a terminal nor a Ctrl-C in it reaches the process. This module knows
-nothing of the study's content.
-"""
+"""The process that works on a study after the command that began it has ended."""
 
 from __future__ import annotations
 

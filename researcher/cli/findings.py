@@ -1,7 +1,4 @@
-"""The commands `researcher findings`, `findings retract` and `replicate`: what the studies of a database know.
-
-Place in the flow: commands.py adds these commands to its own. researcher/memory decides what a finding is worth.
-"""
+"""The commands `researcher findings`, `findings retract` and `replicate`: what the studies of a database know."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The commands `researcher resume | extend | pause | stop`, which change the course of an existing study.
-
-Place in the flow: commands.py adds these commands to its own. This module decides nothing about a study.
-"""
+"""The commands `researcher resume | extend | pause | stop`, which change the course of an existing study."""
 
 from __future__ import annotations
 

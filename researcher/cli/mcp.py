@@ -1,8 +1,4 @@
-"""The command `researcher mcp`, which serves coding agents.
-
-Place in the flow: commands.py adds this command to its own. The tools that run commands are put together here, because
-only the command line knows the options. This module speaks no protocol.
-"""
+"""The command `researcher mcp`, which serves coding agents."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The options of a command as arguments of a tool, and back as words of a command line.
-
-Place in the flow: `researcher mcp` offers `start` and `resume` with the options that the commands have, so that both
-can never differ. This module knows no option by name.
-"""
+"""The options of a command as arguments of a tool, and back as words of a command line."""
 
 from __future__ import annotations
 

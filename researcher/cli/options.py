@@ -1,7 +1,4 @@
-"""The options and arguments of the researcher's commands, each with its type, bounds and help.
-
-Place in the flow: commands.py gives these types to its commands. study/settings.py decides what a value means.
-"""
+"""The options and arguments of the researcher's commands, each with its type, bounds and help."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The common parts of the commands: opening the store, finding the study and printing the result.
-
-Place in the flow: commands.py and lifecycle.py use these. This module parses no arguments and decides nothing about a
-study.
-"""
+"""The common parts of the commands: opening the store, finding the study and printing the result."""
 
 from __future__ import annotations
 

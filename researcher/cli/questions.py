@@ -1,8 +1,4 @@
-"""The commands `researcher questions | answer`, by which a coding agent or a person plans a study.
-
-Place in the flow: commands.py adds these commands to its own. planner/external/requests.py finds and answers questions.
-This module decides nothing about a study.
-"""
+"""The commands `researcher questions | answer`, by which a coding agent or a person plans a study."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The command `researcher start`, which begins a study.
-
-Place in the flow: commands.py adds this command to its own. Flags become the settings of a study here.
-study/settings.py decides what they mean.
-"""
+"""The command `researcher start`, which begins a study."""
 
 from __future__ import annotations
 

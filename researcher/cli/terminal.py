@@ -1,8 +1,4 @@
-"""The output of failures in a terminal, one line each, and the log that has the rest.
-
-Place in the flow: commands.py wraps each command in `failures_in_one_line`, and opens a study's log with `log_to`. This
-module knows no command.
-"""
+"""The output of failures in a terminal, one line each, and the log that has the rest."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The MCP server of the researcher, over standard input and output or over HTTP.
-
-Place in the flow: `researcher mcp` calls it with the tools of study_tools.py. The SDK speaks the protocol. This module
-knows no tool by name.
-"""
+"""The MCP server of the researcher, over standard input and output or over HTTP."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The tools by which a coding agent begins, plans and reads studies.
-
-Place in the flow: `researcher mcp` builds a `StudyTools` and serves its tools (server.py). Commands that start
-processes are run as commands, with their messages and exit codes; everything else is read from the database. Scores of
-the test split are shown only of a study that is over. This module knows no protocol.
-"""
+"""The tools by which a coding agent begins, plans and reads studies."""
 
 from __future__ import annotations
 

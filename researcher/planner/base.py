@@ -1,10 +1,4 @@
-"""The planner protocol: the functions that the research loop calls.
-
-Place in the flow: nodes call a planner and store what it returns. The loop is code; a planner never runs anything
-itself. The implementations are `rules` (no language model), `llm` (any OpenAI-compatible model) and `scripted`
-(replays, for tests). A planner sees no server and no database, and it cannot change the verdict rule. Scores reach it
-only through `Analysis`.
-"""
+"""The planner protocol: the functions that the research loop calls."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The construction of the planner with a language model, alone or with the rules planner as fallback.
-
-Place in the flow: session.py calls `build_language_planner` for every planner but `rules`, and a reviewer that asks a
-language model gets its chat from `build_chat`. The key and the address of
-the model's server come from environment variables, as for every client of that API. This module asks a model nothing.
-"""
+"""The construction of the planner with a language model, alone or with the rules planner as fallback."""
 
 from __future__ import annotations
 

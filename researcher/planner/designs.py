@@ -1,8 +1,4 @@
-"""Layouts of arms: the settings that every job starts from, and the arms that the `rules` planner compares.
-
-Place in the flow: rules.py calls these with the question of a charter or with the history of the study. This module
-knows nothing of topics as text, of files or of servers.
-"""
+"""Layouts of arms: the settings that every job starts from, and the arms that the `rules` planner compares."""
 
 from __future__ import annotations
 

@@ -1,12 +1,4 @@
-"""The planner that asks a language model first, and the rules planner if the model fails.
-
-Place in the flow: one of the planners of base.py, made of two others. Each question goes to the language model first.
-The rules planner answers only after a failure that was named beforehand: an outage, a used-up budget of tokens or
-money, or both. The next question goes to the language model again.
-
-The rules planner answers only what it can answer soundly. It frames a topic as `--planner rules` reads it, plans by the
-factors of the charter, and writes no program except the plain one. If it cannot answer, the model's failure is raised.
-"""
+"""The planner that asks a language model first, and the rules planner if the model fails."""
 
 from __future__ import annotations
 
@@ -37,6 +29,10 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class FallbackPlanner:
     """A planner made of a language model and rules.
+
+    Each question goes to the language model first. Rules answer only what they answer soundly: they frame a topic as
+    `--planner rules` reads it, plan by the factors of the charter, and write no program except the plain one. If rules
+    cannot answer either, the model's failure is raised.
 
     `failures` are the errors after which `rules` answer. `read` turns a topic into the request that rules frame; it
     raises TopicInvalid. `plain` is the name of the plain program in the language model's arms. `say` gets the kind of

@@ -1,9 +1,4 @@
-"""The planner that asks in words: for frames, plans, rounds of exploration, programs, claims and decisions.
-
-Place in the flow: one of the planners of base.py. Prompts come from prompts/, and an asker takes them: a language model
-(chat.py), or an agent outside of the study. The modules in language_model/ read and check the answers. What a person
-fixed, the splits and the rule of verdicts are not for a model to choose.
-"""
+"""The planner that asks in words: for frames, plans, rounds of exploration, programs, claims and decisions."""
 
 from __future__ import annotations
 

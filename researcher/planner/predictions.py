@@ -1,8 +1,4 @@
-"""The predictions of the `rules` planner, as statements with the contrasts that judge them.
-
-Place in the flow: rules.py calls this for every plan. This module knows nothing of how arms were laid out, of scores or
-of statistics.
-"""
+"""The predictions of the `rules` planner, as statements with the contrasts that judge them."""
 
 from __future__ import annotations
 

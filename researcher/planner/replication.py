@@ -1,9 +1,4 @@
-"""The planner of a replication: the two arms of a finding, as they were, on fresh seeds.
-
-Place in the flow: one of the planners of base.py, for the study that `researcher replicate` begins. The charter is that
-of the finding's study, with a budget and alpha of its own. The rules planner reads the results. This module knows no
-database: what it repeats is handed in.
-"""
+"""The planner of a replication: the two arms of a finding, as they were, on fresh seeds."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""A round of exploration as rules carry it out: a proposer gives the levels of new arms, and known arms go on.
-
-Place in the flow: rules.py calls it with the moves of the charter's policy. This module knows nothing of files,
-environments or servers.
-"""
+"""A round of exploration as rules carry it out: a proposer gives the levels of new arms, and known arms go on."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""The planner without a language model: a designed experiment from the factors of the charter.
-
-Place in the flow: one of the planners of base.py, and the default if no language model is configured. designs.py lays
-out the arms. This module orders the iterations and states the assumptions.
-
-A comparing study gets one iteration with exactly the arms of its factors. In a search the charter's policy chooses the
-moves of every round, and its proposer the levels of every new arm.
-"""
+"""The planner without a language model: a designed experiment from the factors of the charter."""
 
 from __future__ import annotations
 

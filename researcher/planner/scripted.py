@@ -1,8 +1,4 @@
-"""The planner that replays given answers, for tests and for repeating a study's decisions exactly.
-
-Place in the flow: one of the planners of base.py. The history determines the next answer, so a study that is resumed in
-another process continues at the right place. This module knows nothing of the content of the answers.
-"""
+"""The planner that replays given answers, for tests and for repeating a study's decisions exactly."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The library of programs that work on any environment, for planners that write none: one file each.
-
-Place in the flow: search/space.py makes the program a factor of a search, and the `rules` planner gives an arm the code
-of its level. The files beside this module are data. This module knows nothing of studies or arms.
-"""
+"""The library of programs that work on any environment, for planners that write none: one file each."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The question of a person, built from flags and a topic.
-
-Place in the flow: the settings of a study call `flags_of` for a topic that is read, and then `build_question` for the
-result. An impossible question is refused here, before anything starts. This module opens no environment and knows
-nothing of arms.
-"""
+"""The question of a person, built from flags and a topic."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The table of factors: every setting of a job with its names and usual levels, or the reason why it is no factor.
-
-Place in the flow: flags, the reader of topics, planners, docs and refusals all use it. Types, ranges and meanings come
-from TrainJob. This table adds names, usual levels and the other settings that a setting needs to have an effect. It
-knows nothing of arms, designs or scores.
-"""
+"""The table of factors: every setting of a job with its names and usual levels, or the reason why it is no factor."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Factors and fixed values from flags: `--vary lr=1e-3,3e-3`, `--vary env.difficulty=1,3`, `--fix batch_size=8`.
-
-Place in the flow: the command line hands the texts over before anything starts. The field of TrainJob checks the values
-of a setting, and the environment checks those of an option once it is opened. This module knows nothing of topics, arms
-or designs.
-"""
+"""Factors and fixed values from flags: `--vary lr=1e-3,3e-3`, `--vary env.difficulty=1,3`, `--fix batch_size=8`."""
 
 from __future__ import annotations
 

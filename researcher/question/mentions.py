@@ -1,10 +1,4 @@
-"""The mentions of settings in a topic, with their values.
-
-Place in the flow: reader.py asks once counts are taken out. Values belong to a setting in three cases. They directly
-follow its name ("lr 1e-3 or 3e-3"). Its name directly follows them ("8 or 16 episodes per task"). Or the topic names
-one setting without values and has one list of numbers. A number beside an unknown word, or between two settings, is not
-a value.
-"""
+"""The mentions of settings in a topic, with their values."""
 
 from __future__ import annotations
 
@@ -98,6 +92,8 @@ class Mention:
 def find_mentions(tokens: Sequence[Token], *, near_unknown: bool = False) -> tuple[Mention, ...]:
     """Return the mentions in order, and give numbers that are their values the kind READ.
 
+    Values belong to a setting in three cases. They directly follow its name ("lr 1e-3 or 3e-3"). Its name directly
+    follows them ("8 or 16 episodes per task"). Or the topic names one setting and has one list of numbers elsewhere.
     A setting beside an unknown word may be something else, as in "LoRA dropout". Such a mention counts only with
     `near_unknown`.
     """

@@ -1,9 +1,4 @@
-"""The reader of topics without a language model: settings, values, an environment and question words.
-
-Place in the flow: the result completes the settings of a study, unless flags name the factors. Every word must be known
-and stand where docs/research.md allows it. A topic with any other word is refused; no word is ever ignored as a remark.
-This module knows nothing of arms, servers or scores.
-"""
+"""The reader of topics without a language model: settings, values, an environment and question words."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The words of a topic as tokens, each with its meaning.
-
-Place in the flow: reader.py reads the tokens in order. A word without a known meaning keeps the kind WORD. This module
-knows nothing of how tokens belong together.
-"""
+"""The words of a topic as tokens, each with its meaning."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The wording of a question: titles of factors and environments, the question itself, and its parts.
-
-Place in the flow: frame states the question of the charter with it. The command line prints the parts of the question
-before anything starts, and the report shows both. This module decides nothing.
-"""
+"""The wording of a question: titles of factors and environments, the question itself, and its parts."""
 
 from __future__ import annotations
 

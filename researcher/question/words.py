@@ -1,8 +1,4 @@
-"""The words that a topic may use beside the names of settings and values. docs/research.md shows these tables.
-
-Place in the flow: only reader.py reads them. A word is here only if the question stays the same without it. Negations,
-multiples and restrictions ("not", "twice", "except") are therefore not here, and a topic with them is refused.
-"""
+"""The words that a topic may use beside the names of settings and values. docs/research.md shows these tables."""
 
 from __future__ import annotations
 
@@ -11,6 +7,8 @@ from types import MappingProxyType
 
 from researcher.charter import Asked, ComparedAt
 
+# A word is here only if the question stays the same without it. Negations, multiples and restrictions ("not", "twice",
+# "except") are therefore not here, and a topic with them is refused.
 HARMLESS = frozenset(
     """
     a affect affects against agent agents an and any are arms as at by can change changes choice choose compare

@@ -1,9 +1,4 @@
-"""The ablations of an arm: the arm without each of its parts, to see which part its gain comes from.
-
-Place in the flow: a confirmation compares them with the arm that it confirms. A part is a factor in which the arm
-differs from the baseline, a setting where the question names no factors, or a function of its program. A part that
-cannot be taken away by itself is left out. This module knows nothing of scores.
-"""
+"""The ablations of an arm: the arm without each of its parts, to see which part its gain comes from."""
 
 from __future__ import annotations
 
@@ -62,6 +57,9 @@ def list_ablations(
     charter: Charter, winner: Subject, baseline: Subject, known: Mapping[str, Subject]
 ) -> tuple[Ablation, ...]:
     """Return the ablations of an arm, at most MOST_ABLATIONS; none if it has fewer than two parts.
+
+    A part is a factor in which the arm differs from the baseline, a setting where the question names no factors, or a
+    function of its program. A part that cannot be taken away by itself is left out.
 
     `known` are the other arms of the study that may run, by name. One that equals an ablation takes its place.
     """

@@ -1,8 +1,4 @@
-"""What exploration and confirmation may still use of a study's budget.
-
-Place in the flow: the plan node asks before every round and before a confirmation, the design node for the size of the
-confirmation. This module knows nothing of moves, scores or servers.
-"""
+"""What exploration and confirmation may still use of a study's budget."""
 
 from __future__ import annotations
 

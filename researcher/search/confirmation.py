@@ -1,9 +1,4 @@
-"""The confirmation of the arm that exploration found: a plan made by code, on fresh seeds and fresh tasks.
-
-Place in the flow: the plan node calls it once exploration has ended. The baseline, the arm that leads and its ablations
-are run; the judge decides by the charter's rule. No planner has a part in it, so nothing can be claimed that the
-charter did not foresee.
-"""
+"""The confirmation of the arm that exploration found: a plan made by code, on fresh seeds and fresh tasks."""
 
 from __future__ import annotations
 

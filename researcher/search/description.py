@@ -1,8 +1,4 @@
-"""The description of a round of exploration: the explored arms by their scores, without a comparison or a verdict.
-
-Place in the flow: analyze calls it for an exploring plan, where it calls the judge for all others. This module knows
-nothing of databases.
-"""
+"""The description of a round of exploration: the explored arms by their scores, without a comparison or a verdict."""
 
 from __future__ import annotations
 

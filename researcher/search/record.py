@@ -1,8 +1,4 @@
-"""The tree of a study's exploration, from the database.
-
-Place in the flow: the plan node reads it for policies and planners, analyze for the ranking of the explored arms. A
-node has one score for every rung that the arm has come to. This module chooses nothing.
-"""
+"""The tree of a study's exploration, from the database."""
 
 from __future__ import annotations
 

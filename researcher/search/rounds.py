@@ -1,8 +1,4 @@
-"""The check of a round of exploration, whoever planned it, and the baseline's part in it.
-
-Place in the flow: the plan node checks what a planner's `explore` returns. A planner with a language model checks its
-own answer here first. This module knows nothing of servers or databases.
-"""
+"""The check of a round of exploration, whoever planned it, and the baseline's part in it."""
 
 from __future__ import annotations
 

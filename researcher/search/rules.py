@@ -1,8 +1,4 @@
-"""The rules of a search, from the flags of a person and the usual values.
-
-Place in the flow: the settings of a study call it for a request, and a planner that chooses a search by itself calls it
-for its charter. This module knows nothing of arms or runs.
-"""
+"""The rules of a search, from the flags of a person and the usual values."""
 
 from __future__ import annotations
 

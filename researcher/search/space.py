@@ -1,8 +1,4 @@
-"""The space of a search that names no factors: settings of the job that matter, and the program.
-
-Place in the flow: planners put it into the charter of an optimizing study. The proposers choose arms within it. This
-module knows nothing of arms, scores or files.
-"""
+"""The space of a search that names no factors: settings of the job that matter, and the program."""
 
 from __future__ import annotations
 

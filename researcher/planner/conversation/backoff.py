@@ -1,9 +1,4 @@
-"""The waiting for a language model that gives no answer.
-
-Place in the flow: chat.py reports every failed attempt here and continues once `wait` returns. The pauses grow and are
-random within bounds, so that many studies do not retry at the same moment. This module knows nothing of HTTP, or of
-what a study does after an outage.
-"""
+"""The waiting for a language model that gives no answer."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The questions of one study to one language model: asked, answered, and always recorded and charged.
-
-The key of the model is in no record, log or message.
-"""
+"""The questions of one study to one language model: asked, answered, and always recorded and charged."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""One streamed request to an OpenAI-compatible server, and what it answers.
-
-Place in the flow: chat.py sends each turn of a question here, and the openai SDK carries it. A model may think for as
-long as bytes come: only silence ends a request, or the deadline of its question. Servers know different fields of the
-API, so a field that one refuses by name is left out from then on. The key goes only to the SDK. This module knows
-nothing of budgets, records or studies.
-"""
+"""One streamed request to an OpenAI-compatible server, and what it answers."""
 
 from __future__ import annotations
 

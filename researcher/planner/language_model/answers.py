@@ -1,9 +1,4 @@
-"""The valid answers of a language model as pydantic models, and the parsers that find them in its text.
-
-Place in the flow: chat.py calls these parsers. They turn free text into models, from which framing.py and
-planning.py make the dataclasses of a study. The message of `Unusable` tells the model what to correct. This module
-knows nothing of prompts, HTTP or studies.
-"""
+"""The valid answers of a language model as pydantic models, and the parsers that find them in its text."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""An arm as a language model answers it: what it changes of its parent, checked and completed.
-
-Place in the flow: planning.py and exploring.py read the arms of an answer here. An arm is a job of checked settings and
-the name of a program. What cannot be is refused by name. This module asks nobody.
-"""
+"""An arm as a language model answers it: what it changes of its parent, checked and completed."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The texts that show a question to a language model: settings, tasks, arms, results, and foreign text marked as data.
-
-Place in the flow: the `llm` planner fills its prompts with these, and study_state.py adds what a study has done so far.
-All foreign text is capped. This module asks nobody and decides nothing.
-"""
+"""The texts of prompts: settings, tasks, arms, results, and foreign text marked as data."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""A round of exploration, as a language model answers it: new arms, arms that are trained on, or the end.
-
-Place in the flow: llm.py asks for a round and gets it from here; arms.py has read its arms. Moves that the policy has
-chosen are carried out, each of them and no others. This module adds the baseline where the others need it beside them.
-It asks nobody.
-"""
+"""A round of exploration, as a language model answers it: new arms, arms that are trained on, or the end."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The question of a study as a language model frames it.
-
-Place in the flow: llm.py asks for a frame and gets a charter from here. The model's answer is read like a person's
-flags, by the same code. A person's own flags stand, and an answer that contradicts them is refused by name.
-measuring.py reads how runs are measured. This module asks nobody.
-"""
+"""The question of a study as a language model frames it."""
 
 from __future__ import annotations
 

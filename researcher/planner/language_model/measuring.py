@@ -1,8 +1,4 @@
-"""What arms get, how runs are measured and how a study explores, as a language model frames it.
-
-Place in the flow: framing.py asks here. What a person fixed stays, and what the person left open the model may choose.
-Every other answer is refused by name. This module knows nothing of factors or arms.
-"""
+"""What arms get, how runs are measured and how a study explores, as a language model frames it."""
 
 from __future__ import annotations
 

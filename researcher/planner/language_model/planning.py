@@ -1,8 +1,4 @@
-"""The plan that makes a claim, as a language model answers it.
-
-Place in the flow: llm.py asks for a plan and gets one from here; arms.py has read its arms. This module adds the
-charter's baseline itself. An answer that leaves the charter's question is refused by name. This module asks nobody.
-"""
+"""The plan that makes a claim, as a language model answers it."""
 
 from __future__ import annotations
 

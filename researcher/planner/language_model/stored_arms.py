@@ -1,7 +1,4 @@
-"""What the database has of an arm that a prompt needs: its program, and why it failed.
-
-Place in the flow: build.py gives it to the `llm` planner. This module knows nothing of prompts.
-"""
+"""What the database has of an arm that a prompt needs: its program, and why it failed."""
 
 from __future__ import annotations
 

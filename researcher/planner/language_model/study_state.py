@@ -1,8 +1,4 @@
-"""The texts that show a language model what a study has done so far: rules, notebook, tree of experiments and budget.
-
-Place in the flow: the `llm` planner fills its prompts with these. What others wrote stands between marks, and every
-text has a bound. This module asks nobody and decides nothing.
-"""
+"""The texts of prompts that show a study so far: rules, notebook, tree of experiments and budget."""
 
 from __future__ import annotations
 

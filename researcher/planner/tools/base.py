@@ -1,9 +1,4 @@
-"""What a planner may look at before it answers: tools with names, checked arguments and a text as result.
-
-Place in the flow: a planner with a language model calls tools in its loop, and a coding agent calls the same ones over
-MCP. build.py puts the toolbox of a study together. A tool changes nothing in the study, except that a trial of a
-program is recorded. This module knows no language model and no protocol.
-"""
+"""What a planner may look at before it answers: tools with names, checked arguments and a text as result."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The toolbox of a study: every tool that its sources allow.
-
-Place in the flow: the session of a study, or an MCP server, calls `build_toolbox` once. This module knows what each
-tool is called, and nothing of what it does.
-"""
+"""The toolbox of a study: every tool that its sources allow."""
 
 from __future__ import annotations
 

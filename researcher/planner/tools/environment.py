@@ -1,8 +1,4 @@
-"""The tool `environment`: what the arms are judged on, with sample tasks of the train split.
-
-Place in the flow: build.py puts it into the toolbox. Tasks and solutions are shown of the train split only; of the held
-out splits it shows how many tasks there are. This module grades nothing.
-"""
+"""The tool `environment`: what the arms are judged on, with sample tasks of the train split."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The tool `model`: what the studied model is, and what it can do.
-
-Place in the flow: build.py puts it into the toolbox. The facts about the bundled models are those of docs/models.md; a
-test keeps both the same. Facts about other models come from the files in their directory. This module loads no weights.
-"""
+"""The tool `model`: what the studied model is, and what it can do."""
 
 from __future__ import annotations
 

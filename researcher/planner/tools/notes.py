@@ -1,9 +1,4 @@
-"""The tool `notes`: a search over a folder of Markdown and text files that a person gave the study.
-
-Place in the flow: build.py puts it into the toolbox where `--notes` names a folder. The first search reads the files
-and ranks their passages by BM25 (Robertson & Zaragoza 2009). Files that a link leads out of the folder to are not read.
-This module knows nothing of studies.
-"""
+"""The tool `notes`: a search over a folder of Markdown and text files that a person gave the study."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The tool `program_api`: the contract of a program in full, with examples that run.
-
-Place in the flow: build.py puts it into the toolbox. The contract is the one that the planner's prompts have, and the
-examples are those of the skill for writing programs. This module runs nothing.
-"""
+"""The tool `program_api`: the contract of a program in full, with examples that run."""
 
 from __future__ import annotations
 

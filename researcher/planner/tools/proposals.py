@@ -1,8 +1,4 @@
-"""The tool `propose`: the next settings within the study's space, by its proposer.
-
-Place in the flow: build.py puts it into the toolbox where the study has a proposer. This module knows no proposer; it
-asks a function of the study.
-"""
+"""The tool `propose`: the next settings within the study's space, by its proposer."""
 
 from __future__ import annotations
 

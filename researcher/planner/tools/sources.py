@@ -1,8 +1,4 @@
-"""What the tools of one study read from.
-
-Place in the flow: the session of a study, or an MCP server, makes `ToolSources`, and build.py makes tools from it.
-Nothing here writes to the study. This module knows no tool.
-"""
+"""What the tools of one study read from."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The form of a tool's texts: rounded numbers, capped texts, and foreign text marked as data.
-
-Place in the flow: all tools use it. Programs, episodes, notes and messages of other people are foreign: a language
-model must not take them for instructions.
-"""
+"""The form of a tool's texts: rounded numbers, capped texts, and foreign text marked as data."""
 
 from __future__ import annotations
 

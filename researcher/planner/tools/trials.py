@@ -1,8 +1,4 @@
-"""The tool `try_program`: a few attempts of a draft with the base weights of the studied model.
-
-Place in the flow: build.py puts it into the toolbox where the study can spare a server. The study runs the trial
-(program_trials/study_trials.py); this module checks the arguments and has the text of a trial.
-"""
+"""The tool `try_program`: a few attempts of a draft with the base weights of the studied model."""
 
 from __future__ import annotations
 

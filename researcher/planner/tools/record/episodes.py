@@ -1,8 +1,4 @@
-"""The tool `episodes`: conversations of single attempts, from scores on the search split and from trials.
-
-Place in the flow: build.py puts it into the toolbox. Only attempts of the search and the train split are shown: an
-attempt of the test split is never read. This module knows no tokens.
-"""
+"""The tool `episodes`: conversations of single attempts, from scores on the search split and from trials."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The tool `findings`: decided comparisons of all studies in the database, retracted ones marked.
-
-Place in the flow: build.py puts it into the toolbox. Findings about the test split are left out, because a study in the
-same environment must not choose by them. This module judges nothing.
-"""
+"""The tool `findings`: decided comparisons of all studies in the database, retracted ones marked."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The tool `metrics`: the training curves of arms, as numbers.
-
-Place in the flow: build.py puts it into the toolbox. It reads what the monitor has copied from the servers: scores of
-training episodes, entropy, KL, tokens, seconds, silent groups and whatever else a trainer reports. This module reads no
-held-out score.
-"""
+"""The tool `metrics`: the training curves of arms, as numbers."""
 
 from __future__ import annotations
 

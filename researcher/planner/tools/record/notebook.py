@@ -1,7 +1,4 @@
-"""The tool `notebook`: what was predicted, tried, failed, read and learned in this study.
-
-Place in the flow: build.py puts it into the toolbox. Prompts carry the newest part of the notebook; this tool has all.
-"""
+"""The tool `notebook`: what was predicted, tried, failed, read and learned in this study."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The tools `code` and `diff`: the program and the settings of an arm, and what differs between two arms.
-
-Place in the flow: build.py puts them into the toolbox. A long text comes in pages, so that nothing is cut unseen.
-"""
+"""The tools `code` and `diff`: the program and the settings of an arm, and what differs between two arms."""
 
 from __future__ import annotations
 

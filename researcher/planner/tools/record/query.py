@@ -1,10 +1,4 @@
-"""The tools `query` and `tables`: read-only SQL on the study's database, without what a planner must not see.
-
-Place in the flow: build.py puts them into the toolbox. A statement sees views, never tables. A view has the rows of the
-study and the columns that a planner may see; nothing measured on the test split is among them. The database is attached
-under a name that is drawn for each call, and SQLite's authorizer allows nothing but reading: so no statement can name a
-table behind a view. This module knows SQLite alone, and the tool is refused on PostgreSQL.
-"""
+"""The tools `query` and `tables`: read-only SQL on the study's database, without what a planner must not see."""
 
 from __future__ import annotations
 
@@ -177,7 +171,11 @@ def query_tools(sources: ToolSources) -> tuple[PlannerTool, PlannerTool]:
 
 
 def _read(path: Path, sql: str, study_id: str, test_split: str) -> tuple[list[str], list[Sequence[Any]]]:
-    """Return the names of the columns, and at most MAX_ROWS + 1 rows. Raises ToolRefused."""
+    """Return the names of the columns, and at most MAX_ROWS + 1 rows. Raises ToolRefused.
+
+    A statement sees views, never tables. A view has the rows of the study and the columns that a planner may see, and
+    nothing measured on the test split. SQLite's authorizer allows nothing but reading.
+    """
     # The name of the attached database must not be known to the statement: it would lead around the views.
     hidden = f"db_{secrets.token_hex(16)}"
     deadline = time.monotonic() + TIME_LIMIT_S

@@ -1,8 +1,4 @@
-"""Environments: tasks in three disjoint splits, and a grader for attempts at them.
-
-Other names than those of the contract load their module on first use, because the sandbox of a program does not show
-it.
-"""
+"""Environments: tasks in three disjoint splits, and a grader for attempts at them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The interface of an environment: tasks in three disjoint splits, sessions, and a grader.
-
-Place in the flow: the modules beside this one implement it, and registry.py finds an environment by name. An agent sees
-the public part of a task and the messages of its session. Answers and graders stay in the environment. This module
-knows nothing of models, episodes or HTTP.
-"""
+"""The interface of an environment: tasks in three disjoint splits, sessions, and a grader."""
 
 from __future__ import annotations
 

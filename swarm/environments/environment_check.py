@@ -1,8 +1,4 @@
-"""Checks of an environment's tasks and grader that need no model.
-
-Place in the flow: `swarm env check` prints the results. Each check looks at the first tasks of every split. This module
-does not know where an environment comes from.
-"""
+"""Checks of an environment's tasks and grader that need no model."""
 
 from __future__ import annotations
 

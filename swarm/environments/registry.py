@@ -1,8 +1,4 @@
-"""The table of the sources of environments, and the lookup of an environment by the name that a user gives.
-
-Place in the flow: programs, the CLI and the researcher look up environments here. A name is a bundled family, one of an
-installed library, or a path. Options follow a question mark: `tasks.jsonl?grader=number`.
-"""
+"""The table of the sources of environments, and the lookup of an environment by the name that a user gives."""
 
 from __future__ import annotations
 
@@ -37,7 +33,9 @@ _PLAIN_IN_OPTIONS = "/:,=@?[]{}\"'"
 
 
 def load_environment(name: str) -> Environment:
-    """Return the environment called `name`.
+    """Return the environment called `name`: a bundled family, one of an installed library, or a path.
+
+    Options follow a question mark: `tasks.jsonl?grader=number`.
 
     Raises NotFound for an unknown name, and EnvironmentInvalid for an environment that cannot be used. Raises
     SandboxUnavailable if its grader runs programs and there is no sandbox.

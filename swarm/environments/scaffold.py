@@ -1,7 +1,4 @@
-"""A template of an environment folder: a small task that passes every check.
-
-Place in the flow: `swarm env init` writes it. This module does not know how a folder is read.
-"""
+"""A template of an environment folder: a small task that passes every check."""
 
 from __future__ import annotations
 

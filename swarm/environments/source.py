@@ -1,8 +1,4 @@
-"""The interface of a source of environments: which names are its own, and how an environment of such a name is opened.
-
-Place in the flow: the modules of sources/ and verifiers/ implement it, and the table of registry.py lists them. This
-module knows no environment.
-"""
+"""The interface of a source of environments: its names, and the opening of an environment of such a name."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The import of a user's Python file: a grader, tasks or a program.
-
-Place in the flow: folder.py and swarm.program import users' files here, in the calling process. This module does not
-know what such a file contains.
-"""
+"""The import of a user's Python file: a grader, tasks or a program."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Token arrays as compact bytes: little-endian, fixed width, no framing.
-
-Place in the flow: between `Turn` fields and BLOB columns. Logprobs keep all 64 bits, so they are read back bit by bit.
-This module knows nothing of SQL.
-"""
+"""Token arrays as compact bytes: little-endian, fixed width, no framing."""
 
 from __future__ import annotations
 

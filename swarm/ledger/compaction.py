@@ -1,10 +1,4 @@
-"""The removal of old tokens from a ledger, so that its file becomes smaller.
-
-Place in the flow: called without a server, under the ledger's lock. Turns go; episodes with their rewards, batches,
-metrics and events stay. Turns that a restarted server needs stay too: those of running episodes, and of episodes that
-wait for a batch or are in a closed but untrained one. So do the turns of trained batches that a recovery would train
-once more. This module knows nothing of checkpoints: the caller names the step from which a recovery starts.
-"""
+"""The removal of old tokens from a ledger, so that its file becomes smaller."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The database file: its creation, its lock, and connections to it.
-
-Place in the flow: opening.py opens a ledger with these functions, once the ledger is known to be sound. This module
-knows nothing of the meaning of rows.
-"""
+"""The database file: its creation, its lock, and connections to it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Evaluations on record: which weights are due to be scored, who scores them, and the result.
-
-Place in the flow: like queries.py and the writes, for the held-out scores of a run. The score is computed here from the
-rewards of recorded episodes, all of whose tokens the weights in question sampled. Leases are not stored: only the
-server in memory knows when one expires.
-"""
+"""Evaluations on record: which weights are due to be scored, who scores them, and the result."""
 
 from __future__ import annotations
 

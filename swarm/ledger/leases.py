@@ -1,8 +1,4 @@
-"""Leases and launches on record: which researcher has the server, and which run was started under which key.
-
-Place in the flow: like queries.py and the writes, for the two facts that outlive the researcher who made them. A
-lease's heartbeats are not stored: only the server in memory knows when one expires.
-"""
+"""Leases and launches on record: which researcher has the server, and which run was started under which key."""
 
 from __future__ import annotations
 

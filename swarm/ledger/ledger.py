@@ -1,15 +1,4 @@
-"""The durable record of jobs, episodes, turns, batches and metrics.
-
-Place in the flow: the server writes here before it acknowledges anything, and reads here after a crash. Writes go
-through one writer thread that commits them in groups. Reads run in worker threads on read-only connections. This module
-knows nothing of HTTP, tokenizers or weights.
-
-Reads and writes are coroutines. A write returns once it is on disk (`synchronous=FULL`). If the disk refuses, it raises
-LedgerError with nothing stored. Writes run in the order of their calls. Steps, metrics, counters and open work
-are those of the newest job; earlier jobs stay on record. Every change of a job, a state, a batch or a reward records an
-event in the same transaction. The docstring of each method is where its operation is: in queries.py, in writes/,
-leases.py, evaluations.py and transactions.py.
-"""
+"""The durable record of jobs, episodes, turns, batches and metrics."""
 
 from __future__ import annotations
 
@@ -76,7 +65,13 @@ def _write_at(
 
 
 class Ledger:
-    """The record of one server directory, for any number of asyncio tasks and threads of one process."""
+    """The record of one server directory, for any number of asyncio tasks and threads of one process.
+
+    A write returns once it is on disk (`synchronous=FULL`). If the disk refuses, it raises LedgerError with nothing
+    stored. Writes run in the order of their calls, in one thread that commits them in groups. Reads run in worker
+    threads on read-only connections. Steps, metrics, counters and open work are those of the newest job. Every change
+    of a job, a state, a batch or a reward records an event in the same transaction.
+    """
 
     def __init__(self, path: Path, writer: Writer, watchers: EventWatchers, lock: IO[str]) -> None:
         self._path = path

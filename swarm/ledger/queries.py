@@ -1,8 +1,4 @@
-"""The reads of a ledger: one function per question, from database rows to frozen rows.
-
-Place in the flow: called by the ledger on a read-only connection, and by writes inside a transaction. This module knows
-nothing of threads.
-"""
+"""The reads of a ledger: one function per question, from database rows to frozen rows."""
 
 from __future__ import annotations
 

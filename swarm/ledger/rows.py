@@ -1,8 +1,4 @@
-"""The rows that the ledger returns: frozen, one class per table.
-
-Place in the flow: the server reads these to answer requests and to resume after a crash. This module knows nothing of
-SQL. All times are seconds since the epoch.
-"""
+"""The rows that the ledger returns: frozen, one class per table."""
 
 from __future__ import annotations
 

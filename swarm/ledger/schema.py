@@ -1,8 +1,4 @@
-"""The tables of a ledger, and the mark that tells a ledger from other files.
-
-Place in the flow: database.py creates a new file with this text. integrity/inspection.py refuses a file that another
-schema made. This module knows nothing of the meaning of rows.
-"""
+"""The tables of a ledger, and the mark that tells a ledger from other files."""
 
 SCHEMA_VERSION = 1
 APPLICATION_ID = 0x53574C47

@@ -1,9 +1,4 @@
-"""Episodes that end together with episodes of other servers, or not at all: their writes and reads.
-
-Place in the flow: beside writes/episodes.py, whose statements these complete. A prepared episode has its result on
-record and waits for a decision, which rollout/transactions/two_phase.py finds out. The commit of an episode without
-`inquiry_url` is the decision.
-"""
+"""Episodes that end together with episodes of other servers, or not at all: their writes and reads."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The one thread that changes the database, and the watchers of events.
-
-Place in the flow: the ledger submits operations. The writer runs them in order and commits all waiting ones as one
-group. It reports to each event loop once for a whole group, because waking a loop costs more than most writes. Watchers
-of events are woken the same way. The writer knows nothing of what an operation does.
-"""
+"""The one thread that changes the database, and the watchers of events."""
 
 from __future__ import annotations
 

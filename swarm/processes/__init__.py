@@ -1,7 +1,4 @@
-"""Child processes: how to start them, wait for their announcements, and end them and whatever they leave.
-
-A name loads its module on first use, because the sandbox of a program shows only some of the modules.
-"""
+"""Child processes: how to start them, wait for their announcements, and end them and whatever they leave."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The one line of JSON that tells a parent that its child process is ready.
-
-Place in the flow: servers, environments and programs keep their standard output for the lines that their parent reads.
-child.py starts them. This module does not know what a line means.
-"""
+"""The one line of JSON that tells a parent that its child process is ready."""
 
 from __future__ import annotations
 

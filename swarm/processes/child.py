@@ -1,8 +1,4 @@
-"""Child processes that end with their parent, and names that identify a process although its id may be reused.
-
-Place in the flow: servers, programs and environments are started here. supervise.py wraps each of them. This module
-does not know what they do.
-"""
+"""Child processes that end with their parent, and names that identify a process although its id may be reused."""
 
 from __future__ import annotations
 

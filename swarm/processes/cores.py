@@ -1,7 +1,4 @@
-"""The number of cores that this process may use, which an operator may limit.
-
-Place in the flow: backends ask before they start threads, and a study before it starts several servers.
-"""
+"""The number of cores that this process may use, which an operator may limit."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The flush of a file or a directory to disk.
-
-Place in the flow: code that renames a file which must survive a loss of power flushes its directory afterwards. This
-module does not know what is written.
-"""
+"""The flush of a file or a directory to disk."""
 
 from __future__ import annotations
 

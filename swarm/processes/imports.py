@@ -1,8 +1,4 @@
-"""Faster imports of large libraries: pause the garbage collector, or keep libraries out.
-
-Place in the flow: at the bottom of the package. The sampler's worker and the server wrap their large imports in these
-functions, because they serve nothing before the imports are done.
-"""
+"""Faster imports of large libraries: pause the garbage collector, or keep libraries out."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The servers that run on this machine for this user, so that a command can ask which one is meant.
-
-Place in the flow: `swarm start` announces its server here for as long as it runs, and the commands that look at a
-server read the list. It knows addresses and processes, and nothing of jobs.
-"""
+"""The servers that run on this machine for this user, so that a command can ask which one is meant."""
 
 from __future__ import annotations
 

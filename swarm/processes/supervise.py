@@ -1,9 +1,4 @@
-"""The supervisor of one command, which it ends with all descendants once standard input closes or the parent dies.
-
-Place in the flow: child.py runs this script around every command, and keeps the writing end of its standard input. That
-end closes however the parent dies, so that nothing outlives the parent. The script uses the standard library alone and
-is run by its path, so that it starts in milliseconds.
-"""
+"""The supervisor of one command, which it ends with all descendants once standard input closes or the parent dies."""
 
 from __future__ import annotations
 

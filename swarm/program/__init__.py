@@ -1,7 +1,4 @@
-"""Programs: an agent for any environment, with its training reward and its curriculum; the library runs them.
-
-A name loads its module on first use, because the process of a foreign program does not have the modules that drive it.
-"""
+"""Programs: an agent for any environment, with its training reward and its curriculum; the library runs them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The limits of a training run by trained tokens, by seconds or by a step.
-
-Place in the flow: `train` (training.py) asks the gate of an `AmountGate` before each chunk of tasks. A chunk is at most
-one step, so the server is at rest when the amount is counted. A run ends with the first step that reaches its limit,
-and does no further step. This module knows nothing of programs, tasks or graders.
-"""
+"""The limits of a training run by trained tokens, by seconds or by a step."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""One attempt of an agent at a task: the model that the agent calls, and the session that it answers.
-
-Place in the flow: training.py begins an episode for each attempt, and ends it with the graded transcript of the
-session. This module knows nothing of batches or training.
-"""
+"""One attempt of an agent at a task: the model that the agent calls, and the session that it answers."""
 
 from __future__ import annotations
 

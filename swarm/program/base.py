@@ -1,12 +1,4 @@
-"""A program: one Python file with an agent, and optionally a training reward and a curriculum.
-
-Place in the flow: the CLI loads a program and training.py runs it. This module knows nothing of servers or graders.
-
-    agent(task, model, session)         the workflow: it replies to the session until that is over, or returns its
-    answer reward(task, transcript, grade)     the number to train on instead of the grade's score, or one number for
-    each role schedule(tasks, progress)           the tasks to train on, in order, chosen from `tasks`; progress is from
-    0 to 1
-"""
+"""A program: one Python file with an agent, and optionally a training reward and a curriculum."""
 
 from __future__ import annotations
 
@@ -30,7 +22,12 @@ Schedule = Callable[[Sequence[Task], float], Sequence[Task]]
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The functions of a program; `name` is for people."""
+    """The functions of a program; `name` is for people.
+
+    `agent` is the workflow: it replies to the session until that is over, or returns its answer. `reward` returns the
+    number to train on instead of the grade's score, or one number for each role. `schedule` returns the tasks to train
+    on, in order, chosen from those it gets. Its progress is from 0 to 1.
+    """
 
     name: str
     agent: Agent

@@ -1,8 +1,4 @@
-"""The base score: the mean reward of a model on an environment before training, and whether it can still learn there.
-
-Place in the flow: `swarm env check` measures it after the checks that need no model
-(swarm.environments.environment_check). This module knows nothing of where the server comes from.
-"""
+"""The base score: the mean reward of a model on an environment before training, and whether it can learn there."""
 
 from __future__ import annotations
 

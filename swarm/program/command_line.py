@@ -1,12 +1,4 @@
-"""The command line of a program: `python program.py --server URL --env NAME --job job.yaml` trains with it.
-
-Place in the flow: a program file calls `main` at its end. Studies run `python -m swarm.program PROGRAM ...`. The
-command starts the job on the server, trains until the job is done, and prints each step. If it is run again, it
-continues where the server is. This module knows nothing of how training works.
-
-Exit codes: 0 the job is done; 1 an error of the server or the command line; 3 an error of the program; 6 no sandbox;
-13 an error of the environment; 130 interrupted.
-"""
+"""The command line of a program: `python program.py --server URL --env NAME --job job.yaml` trains with it."""
 
 from __future__ import annotations
 
@@ -44,7 +36,11 @@ NO_SANDBOX, ENVIRONMENT_FAILED = 6, 13
 
 
 def main(program: str | Path, argv: Sequence[str] | None = None) -> None:
-    """Train with the program file `program` by the command line. On an error, print one line and exit."""
+    """Train with the program file `program` until its job is done, and print each step; a second call continues.
+
+    On an error, print one line and exit: 1 for an error of the server or the command line, 3 of the program, 6 without
+    a sandbox, 13 for an error of the environment, 130 when interrupted.
+    """
     options = _parse(argv)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     try:

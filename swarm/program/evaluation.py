@@ -1,9 +1,4 @@
-"""Held-out scores during training: each measures one weight version and has the step at which it was measured.
-
-Place in the flow: `train` (training.py) asks the gate of a PeriodicEvaluation before each chunk of tasks. A chunk ends
-before the next score is due, so the server is at rest when the score is measured. No batch is in training, and none
-becomes complete before the gate admits tasks again. This module knows nothing of programs, tasks or graders.
-"""
+"""Held-out scores during training: each measures one weight version and has the step at which it was measured."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""The cause of a failed attempt: the program or the system.
-
-Place in the flow: training.py asks for the cause of each failed attempt of a score. After a failure of the system the
-attempt is repeated. After a failure of the program it scores the worst value. The program's own error does not decide
-this. The session shows whether the environment failed, and the server whether it failed itself. This module knows
-nothing of rewards.
-"""
+"""The cause of a failed attempt: the program or the system."""
 
 from __future__ import annotations
 

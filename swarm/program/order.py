@@ -1,9 +1,4 @@
-"""The order of train tasks in a run, and how many episodes of each the server still needs.
-
-Place in the flow: training.py asks for one chunk of tasks after the other. The seed decides the order. A restarted run
-continues exactly where it was: groups that are in a batch are skipped, and incomplete groups get only their missing
-episodes. This module knows nothing of how an attempt is made.
-"""
+"""The order of train tasks in a run, and how many episodes of each the server still needs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The roles of a program and their servers: each role has its own model, which its own server trains.
-
-Place in the flow: command lines parse `--server` and `--job` with it. training.py opens the episodes of an attempt with
-it. A run with one model has one role without a name. This module knows nothing of agents and rewards.
-"""
+"""The roles of a program and their servers: each role has its own model, which its own server trains."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A session whose messages are shown as they come.
-
-Place in the flow: `swarm env play` opens one. This module knows nothing of where messages are shown.
-"""
+"""A session whose messages are shown as they come."""
 
 from __future__ import annotations
 

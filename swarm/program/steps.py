@@ -1,8 +1,4 @@
-"""The watch over training steps: it reports each step and its mean reward as it is done, and what the guard does.
-
-Place in the flow: the commands that train open it around `train` (training.py). This module knows nothing of where
-steps are shown.
-"""
+"""The watch over training steps: it reports each step and its mean reward as it is done, and what the guard does."""
 
 from __future__ import annotations
 

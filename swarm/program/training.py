@@ -1,8 +1,4 @@
-"""The training of a program on an environment, and its scores on held-out tasks.
-
-Place in the flow: the CLI and command_line.py call it, and it calls the client library. order.py decides which tasks
-come next, also after a restart. This module knows nothing of how tasks are made or how batches are formed.
-"""
+"""The training of a program on an environment, and its scores on held-out tasks."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The sandbox of foreign programs: what they see, what they may use, and one way out to their server.
-
-A name loads its module on first use, because the inside of a sandbox does not show the modules that make it.
-"""
+"""The sandbox of foreign programs: what they see, what they may use, and one way out to their server."""
 
 from __future__ import annotations
 

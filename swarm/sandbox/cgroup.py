@@ -1,9 +1,4 @@
-"""A cgroup for each sandbox, with the kernel's own limits of memory and of processes.
-
-Place in the flow: sandbox.py calls `find_parent` once and `make_cgroup` for each command. entry.py joins the cgroup;
-outside.py and the command's cleanup remove it. It needs version 2 of cgroups and the right to create them. Without
-these, only inside.py enforces the limits. This module uses the standard library alone.
-"""
+"""A cgroup for each sandbox, with the kernel's own limits of memory and of processes."""
 
 from __future__ import annotations
 

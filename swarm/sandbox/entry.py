@@ -1,10 +1,4 @@
-"""The script that joins the sandbox's cgroup, opens its filter of system calls, and then becomes bubblewrap.
-
-Place in the flow: sandbox.py puts this script before bubblewrap's own command line. It is run by its path and uses the
-standard library alone, so that it takes only milliseconds.
-
-    entry.py CGROUP FILTER BWRAP ...        CGROUP is a folder, and FILTER is hexadecimal; each may be empty
-"""
+"""The script that joins the sandbox's cgroup, opens its filter of system calls, and then becomes bubblewrap."""
 
 from __future__ import annotations
 
@@ -13,6 +7,10 @@ import sys
 
 
 def main(cgroup: str, filter_code: str, command: list[str]) -> None:
+    """Become `command`, which is bubblewrap; `filter_code` is hexadecimal, and it or `cgroup` may be empty.
+
+    It is run by its path and uses the standard library alone, so that it takes only milliseconds.
+    """
     if cgroup:
         with open(os.path.join(cgroup, "cgroup.procs"), "w", encoding="ascii") as members:
             members.write(str(os.getpid()))

@@ -1,8 +1,4 @@
-"""The code that both ends of the sandbox's way out share: copying bytes between connections, signals and exit codes.
-
-Place in the flow: inside.py listens with `forwarder`, and outside.py with its own handler. This module uses the
-standard library alone.
-"""
+"""The code that both ends of the sandbox's way out share: copying bytes between connections, signals and exit codes."""
 
 from __future__ import annotations
 

@@ -1,12 +1,4 @@
-"""The sandbox's end of the only way out, and the watch over the guest: `inside OPTIONS -- COMMAND`.
-
-Place in the flow: bubblewrap starts this process, which starts the guest. It changes to the guest's user and sets the
-limits. If there is a server, it listens on the port that leads to outside.py. It ends the sandbox when the guest as a
-whole exceeds a limit. This process and the guest share a user. The guest still cannot stop or change this process,
-because of the filter of system calls (seccomp.py) and because its memory is not dumpable.
-
-This module uses the standard library alone, because only a few files of this package are visible inside.
-"""
+"""The sandbox's end of the only way out, and the watch over the guest: `inside OPTIONS -- COMMAND`."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The parts of the host that are visible inside the sandbox, as flags for bubblewrap.
-
-Place in the flow: sandbox.py calls `mount_flags` for each command. Only the parts listed here are visible, all of them
-read-only: the system without its configuration, the Python environment, the files of the `swarm` package that programs
-need, and the content of the working directory. Writable folders are filesystems in memory of limited size.
-"""
+"""The parts of the host that are visible inside the sandbox, as flags for bubblewrap."""
 
 from __future__ import annotations
 

@@ -1,13 +1,4 @@
-"""The host's end of the only way out of the sandbox: a Unix socket that leads to one swarm server.
-
-Place in the flow: sandbox.py makes a command that runs this around bubblewrap: `outside --socket FILE --host HOST
---port PORT --path PATH -- COMMAND`. Bytes go: guest -> TCP port inside -> Unix socket -> TCP connection to the server.
-Each connection carries one request, and only to a route of the model APIs. The control routes are closed, because a
-server without tokens gives every client the role commander. When the command ends, its socket's folder and its cgroup
-are removed.
-
-This module uses the standard library alone.
-"""
+"""The host's end of the only way out of the sandbox: a Unix socket that leads to one swarm server."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""The sandbox for code that a language model wrote: bubblewrap, with a way out to one swarm server at most.
-
-Place in the flow: the process of a program and the grader python_tests turn an argv into a `SandboxedCommand` and start
-that. Inside, the system, the Python environment and a part of the `swarm` package are read-only. Working directory and
-temporary files are memory of limited size, which ends with the sandbox. Nothing else is visible. There is no network,
-but a local port may lead to the models of a server (outside.py, inside.py). The environment variables are built from
-nothing, so that they never contain a provider's key. This module starts no process but its probe of bubblewrap.
-"""
+"""The sandbox for code that a language model wrote: bubblewrap, with a way out to one swarm server at most."""
 
 from __future__ import annotations
 
@@ -68,6 +61,10 @@ class SandboxedCommand:
 @dataclass(frozen=True, slots=True)
 class Sandbox:
     """A way to run bubblewrap that works on this machine. Killing the started process ends everything inside.
+
+    The system, the Python environment and a part of the `swarm` package are read-only inside. Working directory and
+    temporary files are memory of limited size. Nothing else is visible, and there is no network, but a local port may
+    lead to the models of one server (outside.py, inside.py).
 
     With `own_user`, root gives each guest its own user id, because no user namespace hides that root owns /proc/sys.
     `cgroup` is the parent of each command's cgroup. Without one, only inside.py watches the limits.

@@ -1,13 +1,4 @@
-"""The filter of system calls in the sandbox, as a BPF program for bubblewrap's --seccomp.
-
-Place in the flow: sandbox.py passes the bytes to entry.py, which opens them for bubblewrap. Most of these calls fail
-anyway because of namespaces and missing privileges. The filter also keeps a program away from the kernel's code behind
-them and from new namespaces. It denies memory that no limit counts, and protects the process that watches. It does not
-need libseccomp, because two tables of numbers are simpler than a shared library on every machine.
-
-Sources: linux/seccomp.h and linux/bpf_common.h for the format. The numbers are those of the kernel's tables for x86_64
-and for architectures with the generic table (aarch64).
-"""
+"""The filter of system calls in the sandbox, as a BPF program for bubblewrap's --seccomp."""
 
 from __future__ import annotations
 
@@ -101,7 +92,12 @@ _NAMES_A_PROCESS = {
 
 
 def build_filter(machine: str) -> bytes:
-    """Return the program for a machine, named as by `os.uname`, or nothing for a machine without a table here."""
+    """Return the program for a machine, named as by `os.uname`, or nothing for a machine without a table here.
+
+    Most of these calls fail anyway because of namespaces and missing privileges. The filter also keeps a program away
+    from the kernel's code behind them, denies memory that no limit counts, and protects the watching process. Sources:
+    linux/seccomp.h and linux/bpf_common.h for the format, and the kernel's tables of calls for x86_64 and aarch64.
+    """
     found = MACHINES.get(machine)
     return b"" if found is None else b"".join(_instructions(found))
 

@@ -1,8 +1,4 @@
-"""The skills for coding agents: folders of instructions in the format of agentskills.io, shipped with the package.
-
-Place in the flow: `swarm skills` lists, shows and installs them (swarm/cli/skills.py). The plugin manifests at the root
-of the repository name the same folders. No other part of the service uses them.
-"""
+"""The skills for coding agents: folders of instructions in the format of agentskills.io, shipped with the package."""
 
 from swarm.skills.folders import Skill, list_skills, read_skill
 from swarm.skills.installation import InstalledSkill, State, install_skill

@@ -1,9 +1,4 @@
-"""The reader of the skill folders that are shipped with the package.
-
-Place in the flow: the folders are in `shipped/` beside this module, and `skills` at the root of a checkout is a link to
-them. `swarm skills` and installation.py read them here. This module does not know where a coding agent looks for
-skills.
-"""
+"""The reader of the skill folders that are shipped with the package."""
 
 from __future__ import annotations
 

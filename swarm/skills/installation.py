@@ -1,9 +1,4 @@
-"""The installation of a skill into a coding agent's directory, which keeps the files that a person has changed there.
-
-Place in the flow: `swarm skills install` calls it for each skill and directory. Each copy contains a record of its
-original files, so that a later version knows which ones it may replace. A skill is replaced as a whole or not at all,
-because new references could contradict old instructions. This module knows no coding agent.
-"""
+"""The installation of a skill into a coding agent's directory, which keeps files that a person has changed there."""
 
 from __future__ import annotations
 

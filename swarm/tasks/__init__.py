@@ -1,7 +1,4 @@
-"""Task families with verifiable rewards, seeded splits and a reference agent, for clients.
-
-Names are imported on first use, because the families are not visible in the sandbox of a program.
-"""
+"""Task families with verifiable rewards, seeded splits and a reference agent, for clients."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The reference agent, which attempts any family's task over the plain OpenAI chat protocol.
-
-Place in the flow: on the client, between the `base_url` and `api_key` of an episode and the `Exchange` of a task. The
-conversation is a generator: it yields request bodies and receives assistant messages. The two `run_agent` functions
-only carry these over HTTP. This module knows nothing of episodes: the caller ends its episode with the returned output.
-"""
+"""The reference agent, which attempts any family's task over the plain OpenAI chat protocol."""
 
 from __future__ import annotations
 

@@ -1,12 +1,4 @@
-"""The base of all task families: problems, seeded disjoint splits, and the exchange that pays the reward.
-
-Place in the flow: on the client. A client draws `Task`s from a family, and an agent answers the messages of the task's
-`Exchange`. The exchange computes the reward from the task alone. This module knows nothing of HTTP, episodes or
-training.
-
-Splits are disjoint by construction: the hash of a problem's canonical content decides its split, whatever the seed, the
-order or the machine.
-"""
+"""The base of all task families: problems, seeded disjoint splits, and the exchange that pays the reward."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The family calc: a product that is too hard for a small model without its calculator tool.
-
-Place in the flow: registry.py lists it. The exchange plays the calculator: it answers the tool calls of a reply with
-`tool` messages, which the agent passes on to its model.
-"""
+"""The family calc: a product that is too hard for a small model without its calculator tool."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The multi-turn families: a guessing game with hints, and a running total.
-
-Place in the flow: registry.py lists them. The reward of a reply depends on earlier turns, so that an agent must use the
-history of its conversation.
-"""
+"""The multi-turn families: a guessing game with hints, and a running total."""
 
 from __future__ import annotations
 

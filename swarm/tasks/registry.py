@@ -1,7 +1,4 @@
-"""The task families by name.
-
-Place in the flow: clients, evaluators and the researcher look up families here.
-"""
+"""The task families by name."""
 
 from __future__ import annotations
 

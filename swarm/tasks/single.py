@@ -1,8 +1,4 @@
-"""The single-turn families: one question and one exact answer.
-
-Place in the flow: registry.py lists them. Words are short strings of capital letters, so that a tokenizer that isolates
-capitals reads them letter by letter.
-"""
+"""The single-turn families: one question and one exact answer."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""A client for one question to an OpenAI-compatible endpoint, on the standard library alone.
-
-Place in the flow: judge.py asks here. Each call reads the key from the environment and sends it in a header. The key is
-never in an error or an answer, and no redirect is followed, which could carry it to another server. This module knows
-nothing of the question, and it does not retry.
-"""
+"""A client for one question to an OpenAI-compatible endpoint, on the standard library alone."""
 
 from __future__ import annotations
 
@@ -47,6 +42,11 @@ class CallFailed(Exception):
 
 
 class ChatEndpoint:
+    """An endpoint and its model. Each call reads the key from the environment and sends it in a header.
+
+    The key is never in an error or an answer, and no redirect is followed, which could carry it to another server.
+    """
+
     def __init__(self, url: str, model: str, key_env: str, timeout_s: float) -> None:
         """Check the URL.
 

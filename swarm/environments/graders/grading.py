@@ -1,8 +1,4 @@
-"""The construction of a built-in grader from its name and options.
-
-Place in the flow: dataset.py and folder.py in sources/ build their grader here. The graders themselves are in
-replies.py, judge.py and python_tests/. This module knows nothing of files.
-"""
+"""The construction of a built-in grader from its name and options."""
 
 from __future__ import annotations
 

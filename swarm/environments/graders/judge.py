@@ -1,10 +1,4 @@
-"""The grader judge: a language model scores a reply.
-
-Place in the flow: grading.py builds it from options, and chat_endpoint.py sends each question. A model under training
-may write replies that try to influence the judge. So the reply stands between marks that it cannot contain, because
-they are a hash of it. Only the last line of the judge's own answer counts as the score. Still, a reply might persuade
-the judge. Every call is recorded in a file of JSON lines.
-"""
+"""The grader judge: a language model scores a reply."""
 
 from __future__ import annotations
 
@@ -88,7 +82,12 @@ class CallLog:
 
 
 class Judge:
-    """A grader that asks about each prompt and reply once, even if several threads ask at the same time."""
+    """A grader that asks about each prompt and reply once, even if several threads ask at the same time.
+
+    A model under training may write replies that try to influence the judge. So the reply stands between marks that it
+    cannot contain, because they are a hash of it, and only the last line of the judge's own answer counts. Every call
+    is recorded in a file of JSON lines.
+    """
 
     def __init__(
         self,

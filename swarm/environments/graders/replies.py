@@ -1,8 +1,4 @@
-"""Built-in graders that compare a reply with the expected value.
-
-Place in the flow: grading.py looks up a grader by the name that the user chose. This module knows nothing of tasks,
-files or transcripts.
-"""
+"""Built-in graders that compare a reply with the expected value."""
 
 # pyright: reportMissingTypeStubs=false
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""The sockets of an environment server: HTTP/1.1 on the standard library, with one thread per connection.
-
-Place in the flow: main.py opens two of them. The socket for programs lists and grades train tasks alone. The socket for
-the evaluator lists and grades the tasks of all splits, and it returns solutions. The permissions of the folder decide
-who may open a socket.
-"""
+"""The sockets of an environment server: HTTP/1.1 on the standard library, with one thread per connection."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""The process of an environment server: `python -m swarm.environments.server.main NAME FOLDER`.
-
-Place in the flow: process.py starts this with the interpreter that the environment asks for. It opens two sockets in
-the folder: `train.sock` for programs and `evaluator.sock` for the evaluator. Then it writes the description of the
-environment as one line of JSON to standard output. If the environment cannot be used, the line is
-{"error": {"code", "message"}} and the exit code is 2.
-"""
+"""The process of an environment server: `python -m swarm.environments.server.main NAME FOLDER`."""
 
 from __future__ import annotations
 

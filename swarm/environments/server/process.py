@@ -1,8 +1,4 @@
-"""An environment server as a child process: start it, wait for it, restart it when it dies, and end it.
-
-Place in the flow: commands and the researcher call `open_environment`. The bundled families are our own code and open
-in the calling process. Any other environment may hang, crash or need its own interpreter.
-"""
+"""An environment server as a child process: start it, wait for it, restart it when it dies, and end it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The protocol of an environment server: all its requests and answers as pydantic models.
-
-Place in the flow: remote.py sends the requests and service.py answers them. All is JSON over HTTP/1.1 on a Unix socket.
+"""The protocol of an environment server: its requests and answers, as JSON over HTTP/1.1 on a Unix socket.
 
     GET  /v1/environment                                     -> Description
     GET  /v1/tasks?split=train&seed=0&start=0&count=100      -> TaskPage

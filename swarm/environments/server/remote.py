@@ -1,9 +1,4 @@
-"""The client of an environment server: the same interface, with a request on its socket for each call.
-
-Place in the flow: programs and the evaluator use it. If the server dies during a call, the client waits for its restart
-and repeats the call, because all calls may be repeated. A call fails if the server dies again and again during it, or
-if it takes too long. That counts as a failure of the environment. This module starts no process.
-"""
+"""The client of an environment server: the same interface, with a request on its socket for each call."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The answers of an environment server: list tasks, continue an attempt, grade a transcript.
-
-Place in the flow: listener.py calls `EnvironmentService` from the thread of each connection. Any environment can be
-behind it. All its state can be rebuilt, so that a server can be killed and restarted. This module knows nothing of
-sockets or HTTP.
-"""
+"""The answers of an environment server: list tasks, continue an attempt, grade a transcript."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The bundled task families as environments.
-
-Place in the flow: registry.py opens one by its name. A grade is the reward of the family for the replayed attempt.
-"""
+"""The bundled task families as environments."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Rows as tasks: the columns of question and answer, and the assignment of rows to the three splits.
-
-Place in the flow: dataset.py and folder.py read the rows and add a grader. A program sees the question and the columns
-that are declared public, and nothing else of a row. This module knows nothing of files and graders.
-"""
+"""Rows as tasks: the columns of question and answer, and the assignment of rows to the three splits."""
 
 from __future__ import annotations
 

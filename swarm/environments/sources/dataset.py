@@ -1,7 +1,4 @@
-"""A task file as an environment: options name its columns and choose a built-in grader.
-
-Place in the flow: registry.py opens a task file or a folder of task files. columns.py makes the tasks.
-"""
+"""A task file as an environment: options name its columns and choose a built-in grader."""
 
 from __future__ import annotations
 

@@ -1,13 +1,4 @@
-"""A user's folder as an environment: environment.toml, tasks.jsonl or tasks.py, and a grader.
-
-Place in the flow: registry.py opens a folder that has an environment.toml. The user's Python is imported here, in the
-process that opens the environment. A program sees the question and the columns that are declared public.
-
-    tasks.py    def tasks(split: str, seed: int) -> an iterable of mappings, each a row as in tasks.jsonl
-    agent.py    a program (swarm.program), the default if the user names none
-    grade.py    def grade(task: dict, transcript: list[dict]) -> a number, a boolean, or
-                {"score": number, "success": boolean, "details": mapping}
-"""
+"""A user's folder as an environment: environment.toml, tasks.jsonl or tasks.py, and a grader."""
 
 from __future__ import annotations
 
@@ -94,6 +85,14 @@ class FolderOptions(TaskOptions, GraderOptions):
 
 
 class FolderEnvironment(TableEnvironment):
+    """The environment of a folder, whose Python is imported in the process that opens the environment.
+
+    tasks.py    def tasks(split: str, seed: int) -> an iterable of mappings, each a row as in tasks.jsonl
+    agent.py    a program (swarm.program), the default if the user names none
+    grade.py    def grade(task: dict, transcript: list[dict]) -> a number, a boolean, or
+                {"score": number, "success": boolean, "details": mapping}
+    """
+
     def __init__(self, directory: Path) -> None:
         """Read the folder.
 

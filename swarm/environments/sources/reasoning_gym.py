@@ -1,9 +1,4 @@
-"""Procedural data sets of the library reasoning-gym as environments.
-
-Place in the flow: registry.py opens `reasoning_gym:NAME?option=value`. The options are those of the data set's own
-configuration. The library makes task number i from a seed and i. The hash of the question decides the split, so that
-splits never overlap. This module does not know what the tasks are about.
-"""
+"""Procedural data sets of the library reasoning-gym as environments."""
 
 # pyright: reportMissingTypeStubs=false
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The rows of a task file: JSON lines, Parquet, or a folder with such files for each split.
-
-Place in the flow: dataset.py and folder.py read their rows here. This module does not know what the columns mean.
-"""
+"""The rows of a task file: JSON lines, Parquet, or a folder with such files for each split."""
 
 # pyright: reportMissingTypeStubs=false
 from __future__ import annotations

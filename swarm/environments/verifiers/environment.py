@@ -1,8 +1,4 @@
-"""An environment of the library verifiers: its tasks, its agent and its rewards.
-
-Place in the flow: registry.py opens `verifiers:ID`. The library runs its agent itself, in a separate interpreter. Each
-rollout gets the address and the key of one episode. This module does not know who serves the model.
-"""
+"""An environment of the library verifiers: its tasks, its agent and its rewards."""
 
 from __future__ import annotations
 

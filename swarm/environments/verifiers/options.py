@@ -1,8 +1,4 @@
-"""The options of `verifiers:ID?NAME=VALUE`: those of the adapter and those of the library.
-
-Place in the flow: environment.py parses them first. A name that is not the adapter's is an option of the taskset. A
-name that begins with `env.` means the same as in vf-eval. This module does not know which options the library has.
-"""
+"""The options of `verifiers:ID?NAME=VALUE`: those of the adapter and those of the library."""
 
 from __future__ import annotations
 

@@ -1,9 +1,6 @@
 """The script that runs tasks and rollouts of the library verifiers, in the interpreter that has the library.
 
-Place in the flow: worker.py runs this file by its path in another interpreter. It imports the standard library and
-verifiers, and nothing of this package. Each line of standard input is a request in JSON, and each line of standard
-output is an answer. Requests run concurrently. The script ends when standard input ends. It knows nothing of splits,
-episodes or training.
+It imports nothing of this package. Lines of standard input are requests, lines of standard output are answers:
 
     {"number": 0, "method": "open", "parameters": {...}}     the first request
     {"number": 0, "result": {...}}                           or

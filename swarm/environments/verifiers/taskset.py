@@ -1,9 +1,4 @@
-"""The tasks of a taskset in three splits, identified by their numbers and by digests of their content.
-
-Place in the flow: environment.py gets them from the worker, one page at a time. A finite taskset is read to its end,
-and its splits are compared. In an endless one, the hash of each task decides its split. This module knows nothing of
-processes.
-"""
+"""The tasks of a taskset in three splits, identified by their numbers and by digests of their content."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The process that runs verifiers, which many threads call through JSON lines.
-
-Place in the flow: environment.py has one worker, and starts another one if that has ended. The worker runs rollouts.py
-in another interpreter. It ends when its standard input does, and so it always ends with this process. This module knows
-nothing of tasks or rewards.
-"""
+"""The process that runs verifiers, which many threads call through JSON lines."""
 
 from __future__ import annotations
 

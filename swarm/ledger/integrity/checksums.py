@@ -1,9 +1,4 @@
-"""Checksums of an episode's record: its turns, and the result that its client reported.
-
-Place in the flow: writes store one checksum with each row. queries.py checks it with each row that is read, and
-wholeness.py with all rows. SQLite itself notices a broken page only where its structure is broken. This module knows
-nothing of the meaning of values.
-"""
+"""Checksums of an episode's record: its turns, and the result that its client reported."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""The control file: which ledger is beside it, and how far that ledger had come when it last answered.
-
-Place in the flow: the writer notes each commit here, after the commit is on disk and before any caller is answered.
-A server that opens the ledger compares the two. The ledger is never behind its control file, unless a part of it is
-lost. A note is one write within a page of the file, which no `kill -9` tears. The notes alternate between two places,
-so that a loss of power leaves one of them whole. This module knows nothing of SQL.
-"""
+"""The control file: which ledger is beside it, and how far that ledger had come when it last answered."""
 
 from __future__ import annotations
 
@@ -93,7 +87,12 @@ def read_mark(ledger: Path) -> Mark | None:
 
 
 class ControlFile:
-    """The control file, open for writing by one thread at a time."""
+    """The control file, open for writing by one thread at a time.
+
+    Each commit is noted after it is on disk and before any caller is answered. So the ledger is never behind its
+    control file, unless a part of it is lost. A note is one write within a page of the file, which no `kill -9` tears.
+    The notes alternate between two places, so that a loss of power leaves one of them whole.
+    """
 
     def __init__(self, descriptor: int, path: Path, mark: Mark) -> None:
         self._descriptor = descriptor

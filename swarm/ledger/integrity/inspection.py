@@ -1,9 +1,4 @@
-"""The inspection of a ledger before it is opened: what is wrong with it, and how many acknowledged episodes are lost.
-
-Place in the flow: opening.py refuses a ledger that is not sound, and `swarm doctor` reports on it. The file is compared
-with its control file, with SQLite's own check, and with the checksums of its rows. Nothing is written. This module
-knows nothing of run folders.
-"""
+"""The inspection of a ledger before it is opened: what is wrong, and how many acknowledged episodes are lost."""
 
 from __future__ import annotations
 

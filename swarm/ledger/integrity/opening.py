@@ -1,8 +1,4 @@
-"""The opening of a ledger with its control file for writing, and the close that leaves everything in one file.
-
-Place in the flow: the server's ledger and `swarm gc` open with this, under the lock, and nothing else writes. A ledger
-that is not sound is refused and its file stays untouched. This module knows nothing of what is written.
-"""
+"""The opening of a ledger with its control file for writing, and the close that leaves everything in one file."""
 
 from __future__ import annotations
 

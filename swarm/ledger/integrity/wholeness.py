@@ -1,9 +1,4 @@
-"""The count of episodes that can be read completely: their result, and every token that was recorded.
-
-Place in the flow: inspection.py asks how many of the acknowledged episodes are lost. Rows are read one by one in the
-order of the tables themselves. So a broken page costs the rows on it, and a broken index costs nothing. This module
-knows nothing of why a page is broken.
-"""
+"""The count of episodes that can be read completely: their result, and every token that was recorded."""
 
 from __future__ import annotations
 

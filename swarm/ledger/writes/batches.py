@@ -1,8 +1,4 @@
-"""The life of one batch: closed, then trained or failed, and perhaps rewound.
-
-Place in the flow: the training loop records each step of a batch here. The conditions of the statements admit only
-legal changes of state, so that no episode is trained twice. This module knows nothing of how a batch is chosen.
-"""
+"""The life of one batch: closed, then trained or failed, and perhaps rewound."""
 
 from __future__ import annotations
 

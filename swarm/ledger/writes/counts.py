@@ -1,7 +1,4 @@
-"""Counts that are updated with each write, because counting rows takes seconds once there are millions.
-
-Place in the flow: writes that end an episode call these in the same transaction.
-"""
+"""Counts that are updated with each write, because counting rows takes seconds once there are millions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Values as the JSON text of a column.
-
-Place in the flow: every write that stores a mapping or a sequence uses it. This module knows nothing of tables.
-"""
+"""Values as the JSON text of a column."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The life of one episode: begun, ended, revised or given up.
-
-Place in the flow: the ledger binds arguments, the writer supplies the connection. The conditions of the statements
-admit only legal changes of state, so that no caller can end an episode twice. This module knows nothing of batches.
-"""
+"""The life of one episode: begun, ended, revised or given up."""
 
 from __future__ import annotations
 

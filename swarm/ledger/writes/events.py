@@ -1,7 +1,4 @@
-"""Events, states of the engine and control calls, as watchers and operators see them.
-
-Place in the flow: other writes record their event here, in the same transaction. This module knows nothing of watchers.
-"""
+"""Events, states of the engine and control calls, as watchers and operators see them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""What the guard of a training did about a fault: the rewind, the changed settings and the event, all or none.
-
-Place in the flow: the training loop records each answer of the guard here. A crash therefore leaves the fault without
-an answer, or with the whole of it. This module knows nothing of rules.
-"""
+"""What the guard of a training did about a fault: the rewind, the changed settings and the event, all or none."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Jobs: a new run, more steps for the newest one, and changes of its settings.
-
-Place in the flow: the server's commands record a job here before its engine boots. This module knows nothing of the
-meaning of a setting.
-"""
+"""Jobs: a new run, more steps for the newest one, and changes of its settings."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The open work of a job: continued after a crash, or closed when another job begins.
-
-Place in the flow: a restarted server asks for it, jobs.py closes it. This module knows nothing of how it is continued.
-"""
+"""The open work of a job: continued after a crash, or closed when another job begins."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The stored result of an episode: the report of its client, with a checksum.
-
-Place in the flow: episodes.py and transactions.py write these columns. This module knows nothing of states.
-"""
+"""The stored result of an episode: the report of its client, with a checksum."""
 
 from __future__ import annotations
 

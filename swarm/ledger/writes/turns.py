@@ -1,7 +1,4 @@
-"""Turns: one completion each, encoded by its caller's thread and written together with its model use.
-
-Place in the flow: the ledger encodes, the writer's thread inserts. This module knows nothing of how a turn ends.
-"""
+"""Turns: one completion each, encoded by its caller's thread and written together with its model use."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The model use of an episode: calls, tokens and sampling settings.
-
-Place in the flow: turns.py adds the use of a call with its turn. The end of an episode adds calls without a turn.
-"""
+"""The model use of an episode: calls, tokens and sampling settings."""
 
 from __future__ import annotations
 

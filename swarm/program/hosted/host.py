@@ -1,9 +1,4 @@
-"""The process that runs a program's functions: `python -m swarm.program.hosted PROGRAM --server URL`.
-
-Place in the flow: process.py starts it, in a sandbox if the program is foreign, and exchanges the lines of protocol.py
-with it. It ends when its standard input closes. The output of the program goes to standard error. This module knows no
-environment, no grader and no token.
-"""
+"""The process that runs a program's functions: `python -m swarm.program.hosted PROGRAM --server URL`."""
 
 from __future__ import annotations
 

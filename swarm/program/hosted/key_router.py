@@ -1,9 +1,4 @@
-"""One address for the models of several servers: a request goes to the server whose episode key it carries.
-
-Place in the flow: a program with several roles in a process of its own can reach only this address. A program with one
-role reaches its server instead. process.py registers the keys of each attempt while it lasts. This module reads no body
-and knows nothing of roles.
-"""
+"""One address for the models of several servers: a request goes to the server whose episode key it carries."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""A program in processes of its own: it has the same functions, and each call goes over a pipe.
-
-Place in the flow: a study's driver and the evaluator use it for a program that somebody else wrote. training.py does
-not see the difference. The agent has its own process, which starts in the same way and gets the same input in training
-and in evaluation. Reward and schedule run in a second process, in training only. A dead process is restarted, and the
-calls that it was running raise Unavailable. This module knows nothing of environments and graders.
-"""
+"""A program in processes of its own: it has the same functions, and each call goes over a pipe."""
 
 from __future__ import annotations
 

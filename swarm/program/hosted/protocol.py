@@ -1,8 +1,6 @@
 """The protocol between a program's process and its driver: one JSON object per line, in both directions.
 
-Place in the flow: host.py is the program's end, on standard input and output; process.py is the driver's end. Each call
-has an `id`, and many calls run at once. The program gets only what an agent needs for its attempt. It gets no solution
-of a task, no token except the key of the episode, and no access to the environment.
+Each call has an `id`, and many calls run at once. The program gets only what an agent needs for its attempt.
 
     program -> driver    ReadyLine      its functions, once, as the first line
     driver -> program    CallLine       run the agent, the reward or the schedule

@@ -1,9 +1,4 @@
-"""The assertions of a test: they are rewritten before the test runs, and decided afterwards.
-
-Place in the flow: sandboxed_tests.py sends the code of a `PreparedTest` into the sandbox and passes its reports to
-`failure_of`. Each assertion becomes a call of a function in inside.py. Expected constants stay here. This module runs
-neither program nor test.
-"""
+"""The assertions of a test: they are rewritten before the test runs, and decided afterwards."""
 
 from __future__ import annotations
 

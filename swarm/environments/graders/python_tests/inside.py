@@ -1,10 +1,4 @@
-"""The script that runs one program and one of its tests inside the sandbox, and reports the values of the test.
-
-Place in the flow: sandboxed_tests.py starts it and reads its reports. assertions.py rewrote the test, so that each
-assertion calls a function of this script, and decides about the values. Each line begins with a mark that is kept from
-the program. Before the program runs, standard input is read to its end and all standard streams lead to /dev/null. The
-script uses the standard library alone, and it does not know what the test expects.
-"""
+"""The script that runs one program and one of its tests inside the sandbox, and reports the values of the test."""
 
 from __future__ import annotations
 

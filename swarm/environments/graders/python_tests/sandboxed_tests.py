@@ -1,8 +1,4 @@
-"""The grader python_tests itself, which runs each test of a program in its own sandbox.
-
-Place in the flow: grading.py builds it from options. It finds the program in a reply and returns the share of tests
-that the program passes. The sandboxes are separate and have no network. Nothing runs outside a sandbox.
-"""
+"""The grader python_tests itself, which runs each test of a program in its own sandbox."""
 
 from __future__ import annotations
 

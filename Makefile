@@ -109,6 +109,7 @@ check: setup ## Style, types and architecture
 	$(BIN)/python scripts/generate_sync_client.py --check
 	$(BIN)/python scripts/check_names.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@$(BIN)/python scripts/count_lines.py
 
 # Without a network: search, pictures and fonts come from the folder itself.
 docs: setup ## The documentation site, in build/site

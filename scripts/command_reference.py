@@ -1,21 +1,16 @@
-"""Writes docs/commands.md, every command of `swarm` and `researcher` with its options, from the two Typer apps.
-
-python scripts/command_reference.py           rewrite the page
-python scripts/command_reference.py --check   say whether it is up to date; exit code 1 if not
-"""
+"""The page of every command of `swarm` and `researcher` with its options, from the two Typer apps."""
 
 from __future__ import annotations
 
 import inspect
 import json
-import sys
 import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import typer
-from generated_page import table, write_or_check
+from markdown_table import table
 
 import researcher.cli
 import swarm.cli
@@ -25,8 +20,8 @@ KINDS = {str: "text", int: "integer", float: "number", Path: "path"}
 TEXT = """\
 # Commands
 
-This page is written by `scripts/command_reference.py` from the commands themselves: `--help` of each says the same.
-[Operations](operations.md) says which of them you need when, and has the [exit codes](operations.md#exit-codes).
+`--help` of each command says the same. [Operations](operations.md) says which of them you need when, and has the
+[exit codes](operations.md#exit-codes).
 
 {commands}"""
 
@@ -94,7 +89,3 @@ def _default(parameter: Any) -> str:
     if callable(value) or value in (None, False, "", [], ()) or parameter.required:
         return ""
     return f"`{value if isinstance(value, str | Path) else json.dumps(value)}`"
-
-
-if __name__ == "__main__":
-    sys.exit(write_or_check("commands.md", page(), sys.argv[1:]))

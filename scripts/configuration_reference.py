@@ -1,15 +1,9 @@
-"""Writes docs/configuration.md, every setting of a job and of a server, from the descriptions in the code.
-
-python scripts/configuration_reference.py           rewrite the page
-python scripts/configuration_reference.py --check   say whether it is up to date; exit code 1 if not
-"""
+"""The page of every setting of a job and of a server, from the descriptions in the code."""
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
@@ -18,12 +12,8 @@ from swarm.config import ServerConfig
 from swarm.job import TrainJob
 from swarm.live_settings import FIXED, LIVE, Reader
 
-PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
-
 TEXT = """\
 # Configuration
-
-This page is written by `scripts/configuration_reference.py` from the fields of `TrainJob` and `ServerConfig`.
 
 ## A job
 
@@ -94,14 +84,3 @@ def _kind(kind: Mapping[str, Any]) -> str:
 def _default(field: Mapping[str, Any]) -> str:
     value = field.get("default")
     return "" if value in (None, [], {}) else f"`{value if isinstance(value, str) else json.dumps(value)}`"
-
-
-def main(arguments: list[str]) -> int:
-    if arguments == ["--check"]:
-        return int(PAGE.read_text(encoding="utf-8") != page())
-    PAGE.write_text(page(), encoding="utf-8")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

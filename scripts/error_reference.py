@@ -1,19 +1,14 @@
-"""Writes docs/errors.md, every error with its code, HTTP status and exit code, from the two trees of errors.
-
-python scripts/error_reference.py           rewrite the page
-python scripts/error_reference.py --check   say whether it is up to date; exit code 1 if not
-"""
+"""The page of every error with its code, HTTP status and exit code, from the two trees of errors."""
 
 from __future__ import annotations
 
 import inspect
 import re
-import sys
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from generated_page import table, write_or_check
+from markdown_table import table
 
 import researcher.errors
 import swarm.errors
@@ -33,8 +28,6 @@ NEVER_ANSWERED = {
 
 TEXT = """\
 # Errors
-
-This page is written by `scripts/error_reference.py` from `swarm/errors.py` and `researcher/errors.py`.
 
 Codes are stable: a program may rely on them. A message says in one line what is wrong and what to do, and may change.
 [HTTP API](http-api.md#errors) has the form of an answer and when to repeat a call.
@@ -98,7 +91,3 @@ def _meanings(module: ModuleType) -> dict[str, str]:
             text = tree.get(name) or (value.__doc__ or "").partition("\n\n")[0]
             meanings[name] = f"{text[:1].upper()}{text[1:].rstrip('.')}."
     return meanings
-
-
-if __name__ == "__main__":
-    sys.exit(write_or_check("errors.md", page(), sys.argv[1:]))

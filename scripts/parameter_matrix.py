@@ -1,19 +1,9 @@
-"""Writes what becomes of every documented field of every model API into docs/http-api.md, from the tables in the code.
-
-python scripts/parameter_matrix.py           rewrite the page
-python scripts/parameter_matrix.py --check   say whether it is up to date; exit code 1 if not
-"""
+"""The tables of every documented field of every model API, for docs/http-api.md, from the tables in the code."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 from swarm.gateway.dialects.fields import FieldRule, FieldTable, Handling
 from swarm.gateway.dialects.tables import TABLES
-
-PAGE = Path(__file__).parents[1] / "docs" / "http-api.md"
-BEGIN, END = "<!-- parameters: written by scripts/parameter_matrix.py -->", "<!-- end of parameters -->"
 
 
 def matrix() -> str:
@@ -47,21 +37,3 @@ def _fate(field: FieldRule) -> str:
 
 def _json(value: object) -> str:
     return {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value).replace("'", '"')
-
-
-def rewritten(page: str) -> str:
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{matrix()}{END}{after}"
-
-
-def main(arguments: list[str]) -> int:
-    page = PAGE.read_text(encoding="utf-8")
-    if arguments == ["--check"]:
-        return int(rewritten(page) != page)
-    PAGE.write_text(rewritten(page), encoding="utf-8")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,10 +1,4 @@
-"""Writes docs/routes.md, every route of the server with its parameters and bodies, from the OpenAPI document.
-
-python scripts/route_reference.py           rewrite the page
-python scripts/route_reference.py --check   say whether it is up to date; exit code 1 if not
-
-It starts a server without a model, which serves the document at /openapi.json.
-"""
+"""The page of every route of the server with its parameters and bodies, from the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -16,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
-from generated_page import table, write_or_check
+from markdown_table import table
 
 JSON, SCHEMAS = "application/json", "#/components/schemas/"
 BOUNDS = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}", "exclusiveMaximum": "< {}"}
@@ -25,8 +19,8 @@ EXACT = 10**15
 TEXT = """\
 # Routes
 
-This page is written by `scripts/route_reference.py` from the OpenAPI document, which a server has at `/openapi.json`.
-[HTTP API](http-api.md) explains the routes, with a call for each.
+A server has the same as an OpenAPI document at `/openapi.json`. [HTTP API](http-api.md) explains the routes, with a
+call for each.
 
 {routes}
 ## Bodies
@@ -37,7 +31,7 @@ A field without a default that is not required may be left out.
 
 
 def read_document() -> dict[str, Any]:
-    """Return the OpenAPI document of a server that runs for so long."""
+    """Return the OpenAPI document of a server without a model, which ends afterwards."""
     with TemporaryDirectory() as home:
         command = [sys.executable, "-m", "swarm.cli", "start", "--port", "0", "--home", home, "--json", "--no-record"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
@@ -49,7 +43,8 @@ def read_document() -> dict[str, Any]:
                 server.terminate()
 
 
-def page(document: Mapping[str, Any]) -> str:
+def page() -> str:
+    document = read_document()
     routes = [
         _route(method, path, operation)
         for path, operations in document["paths"].items()
@@ -144,7 +139,3 @@ def _kinds(schema: Mapping[str, Any]) -> Iterator[str]:
 def _default(schema: Mapping[str, Any]) -> str:
     value = schema.get("default")
     return "" if value in (None, [], {}) else f"`{json.dumps(value)}`"
-
-
-if __name__ == "__main__":
-    sys.exit(write_or_check("routes.md", page(read_document()), sys.argv[1:]))

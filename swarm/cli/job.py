@@ -35,7 +35,7 @@ def show_or_change(
 ) -> None:
     """Show the job of a server, or change the one that runs with --set.
 
-    Changes hold from a step on, and outlive the server. docs/configuration.md says what can change while a job runs.
+    Changes hold from a step on, and outlive the server. docs/http-api.md says what can change while a job runs.
     """
     with failures_in_one_line():
         from swarm.client import SwarmClient

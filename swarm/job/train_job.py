@@ -25,8 +25,7 @@ from swarm.spelling import with_hints
 class TrainJob(JobSettings):
     """One training run of one model. Names and defaults are verl's wherever verl has the setting.
 
-    Settings that are None are filled in by `resolve`. A sequence, in the aggregation modes, is an episode. What each
-    setting does is said by its description, and by docs/configuration.md, which is made of the descriptions.
+    `resolve` fills in settings that are None. In the aggregation modes a sequence is an episode.
     """
 
     @model_validator(mode="wrap")

@@ -1,10 +1,7 @@
-"""The docs say of every estimator and loss that verl has, and of no other, which engine serves it."""
+"""The table of estimators and losses has all of verl's, and a job is taken or refused as it says."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -14,13 +11,7 @@ from swarm.errors import JobInvalid
 from swarm.estimators import ESTIMATORS
 from swarm.job import PolicyLoss, build_job
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "algorithm_reference.py"
 NEEDED: dict[str, dict[str, Any]] = {"gdpo": {"gdpo_reward_keys": ["right"]}, "dro": {"dro_beta": 0.1}}
-
-
-def test_the_page_says_what_the_code_says() -> None:
-    checked = subprocess.run([sys.executable, str(SCRIPT), "--check"], timeout=60)
-    assert checked.returncode == 0, "run scripts/algorithm_reference.py"
 
 
 def test_every_estimator_of_verl_is_served_by_an_engine() -> None:

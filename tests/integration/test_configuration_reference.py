@@ -1,10 +1,6 @@
-"""Every setting of a job and of a server is described, in the OpenAPI document and on a page of the docs."""
+"""Every setting of a job and of a server is described, and a server takes its settings from the environment."""
 
 from __future__ import annotations
-
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
@@ -13,18 +9,11 @@ from swarm.config import ServerConfig
 from swarm.errors import JobInvalid
 from swarm.job import TrainJob
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "configuration_reference.py"
-
 
 @pytest.mark.parametrize("model", [TrainJob, ServerConfig])
 def test_every_setting_says_what_it_does(model: type[BaseModel]) -> None:
     fields = model.model_json_schema()["properties"].items()
     assert [name for name, field in fields if not field.get("description", "").endswith(".")] == []
-
-
-def test_the_page_says_what_the_code_says() -> None:
-    checked = subprocess.run([sys.executable, str(SCRIPT), "--check"], timeout=60)
-    assert checked.returncode == 0, "run scripts/configuration_reference.py"
 
 
 def test_a_server_takes_its_settings_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

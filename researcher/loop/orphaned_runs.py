@@ -14,7 +14,7 @@ from researcher.phases import ENDED_BY, FINAL
 from researcher.record.runs import Trial, list_all_trials
 from researcher.servers.server_pool import Slot
 from swarm import SwarmError
-from swarm.processes import end_stale
+from swarm.processes import StaleProcess, end_stale
 from swarm.schemas import LaunchView
 
 INTERRUPTED = "interrupted: the researcher ended before the run did"
@@ -26,8 +26,9 @@ def reconcile(deps: Deps) -> None:
         for run in trial.runs:
             if run.status.is_over or run.status is RunStatus.PLANNED:
                 continue
-            if run.pid is not None and end_stale(run.pid, run.external_ids.get("pid_started")):
-                deps.log.warn("run.orphan", f"{trial.name}: a client left behind was ended.", run_id=run.id)
+            left = StaleProcess.GONE if run.pid is None else end_stale(run.pid, run.external_ids.get("pid_started"))
+            if left is not StaleProcess.GONE:
+                deps.log.warn("run.orphan", f"{trial.name}: a client left behind {left}.", run_id=run.id)
             if not _take_up(deps, trial, run):
                 settle(deps, trial.name, run, INTERRUPTED)
 

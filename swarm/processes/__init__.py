@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from swarm.processes.announcement import NoAnnouncement, await_announcement
-    from swarm.processes.child import KILLED, Child, end_stale, is_dead, own_name, server_environment, tail
+    from swarm.processes.child import (
+        KILLED,
+        Child,
+        StaleProcess,
+        end_stale,
+        is_dead,
+        own_name,
+        server_environment,
+        tail,
+    )
     from swarm.processes.cores import usable_cores
     from swarm.processes.imports import collector_paused
     from swarm.processes.running_servers import RunningServer, announced_server, list_running_servers
@@ -17,6 +26,7 @@ __all__ = [
     "Child",
     "NoAnnouncement",
     "RunningServer",
+    "StaleProcess",
     "announced_server",
     "await_announcement",
     "collector_paused",
@@ -32,7 +42,8 @@ __all__ = [
 _MODULE_BY_NAME = {
     **dict.fromkeys(("NoAnnouncement", "await_announcement"), "swarm.processes.announcement"),
     **dict.fromkeys(
-        ("KILLED", "Child", "end_stale", "is_dead", "own_name", "server_environment", "tail"), "swarm.processes.child"
+        ("KILLED", "Child", "StaleProcess", "end_stale", "is_dead", "own_name", "server_environment", "tail"),
+        "swarm.processes.child",
     ),
     "usable_cores": "swarm.processes.cores",
     "collector_paused": "swarm.processes.imports",

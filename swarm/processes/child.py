@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -12,16 +13,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from enum import StrEnum
 from io import BufferedReader, RawIOBase
 from pathlib import Path
 from typing import cast
+
+logger = logging.getLogger(__name__)
 
 _SUPERVISOR = Path(__file__).with_name("supervise.py")
 KILLED = 128 + signal.SIGKILL
 """Exit code of a child that was killed from outside: by the kernel for lack of memory, or by a person."""
 STOP_TIMEOUT_S = 12.0
 """Seconds before the supervisor is killed. This is more than the grace that supervise.py gives its command."""
-
+KILL_TIMEOUT_S = 5.0
+"""Seconds in which a killed process must be gone. One that waits in the kernel, as for a broken disk, may stay."""
 OWN_END_S = 2.0
 """Seconds in which a command that reads standard input may end by itself after that has closed."""
 PARENT_FLAG = "--parent"
@@ -103,10 +108,7 @@ class Child:
                 yield line
 
     def stop(self) -> None:
-        """End the command and wait until it is gone.
-
-        Idempotent.
-        """
+        """End the command and wait until it is gone, or has outlived SIGKILL for KILL_TIMEOUT_S. Idempotent."""
         with self._stopping:
             if self._process.stdin is not None:
                 with contextlib.suppress(BrokenPipeError):
@@ -114,11 +116,20 @@ class Child:
             if self._is_spoken_with and self.wait(OWN_END_S) is None:
                 self._process.terminate()
             if self.wait(STOP_TIMEOUT_S) is None:
-                self._process.kill()
-                self._process.wait()
+                kill(self._process)
             if self._on_stop is not None:
                 self._on_stop()
                 self._on_stop = None
+
+
+def kill(process: subprocess.Popen[bytes]) -> int | None:
+    """Kill a process and return its status once it is gone. After KILL_TIMEOUT_S, log that it stays and return None."""
+    process.kill()
+    try:
+        return process.wait(KILL_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        logger.error("process %d is still there %g s after SIGKILL: it is left alone", process.pid, KILL_TIMEOUT_S)
+        return None
 
 
 def server_environment() -> dict[str, str]:
@@ -176,19 +187,27 @@ def is_dead(name: str) -> bool:
     return host == socket.gethostname() and pid.isdigit() and process_start(int(pid)) != started
 
 
-def end_stale(pid: int, started: str | None) -> bool:
-    """End a process that an earlier run left behind, if it is still the same one, and return whether it was."""
+class StaleProcess(StrEnum):
+    """The fate of a process that an earlier run may have left behind."""
+
+    GONE = "was gone already"
+    ENDED = "was ended"
+    STAYS = "cannot be ended, not even with SIGKILL"
+
+
+def end_stale(pid: int, started: str | None) -> StaleProcess:
+    """End a process that an earlier run left behind, if it is still the same one: politely first, then by force."""
     if started is None or process_start(pid) != started:
-        return False
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, signal.SIGTERM)
-    deadline = time.monotonic() + STOP_TIMEOUT_S
-    while process_start(pid) == started and time.monotonic() < deadline:
-        time.sleep(0.05)
-    if process_start(pid) == started:
+        return StaleProcess.GONE
+    for number, patience_s in ((signal.SIGTERM, STOP_TIMEOUT_S), (signal.SIGKILL, KILL_TIMEOUT_S)):
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
-    return True
+            os.kill(pid, number)
+        deadline = time.monotonic() + patience_s
+        while time.monotonic() < deadline:
+            if process_start(pid) != started:
+                return StaleProcess.ENDED
+            time.sleep(0.05)
+    return StaleProcess.STAYS
 
 
 def tail(path: Path, limit: int = TAIL_BYTES) -> str:

@@ -17,6 +17,7 @@ GRACES_S = ((signal.SIGINT, 5.0), (signal.SIGTERM, 3.0))
 """Signals before SIGKILL, each with its grace in seconds. SIGINT comes first because a Python program unwinds on it: a
 client then aborts its running episodes, which SIGTERM would leave to the server's idle timeout."""
 
+KILL_TIMEOUT_S = 5.0
 PR_SET_PDEATHSIG = 1
 PARENT_POLL_S = 0.5
 
@@ -75,12 +76,13 @@ def _await_death(parent: int, child: subprocess.Popen[bytes]) -> None:
 
 
 def _end_group(child: subprocess.Popen[bytes]) -> None:
-    for number, grace_s in GRACES_S:
+    for number, grace_s in (*GRACES_S, (signal.SIGKILL, KILL_TIMEOUT_S)):
         _signal_group(child, number)
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(grace_s)
             return
-    _signal_group(child, signal.SIGKILL)
+    os.write(2, f"process {child.pid} is still there {KILL_TIMEOUT_S:g} s after SIGKILL: it is left alone\n".encode())
+    os._exit(128 + signal.SIGKILL)
 
 
 def _signal_group(child: subprocess.Popen[bytes], number: signal.Signals) -> None:

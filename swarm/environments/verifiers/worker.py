@@ -20,6 +20,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from swarm.errors import EnvironmentFailure, EnvironmentInvalid, NotFound, SwarmError
+from swarm.processes.child import KILL_TIMEOUT_S
 
 logger = logging.getLogger(__name__)
 
@@ -126,10 +127,7 @@ class VerifiersWorker:
         """
         with self._lock:
             self._end_input()
-        try:
-            self._process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            self._kill()
+        self._await_end()
         self._reader.join(STOP_S)
 
     def _end_input(self) -> None:
@@ -141,6 +139,14 @@ class VerifiersWorker:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 
+    def _await_end(self) -> int | None:
+        """Return the exit status. A process that does not end in time is killed; None if it outlives even that."""
+        for patience_s in (STOP_S, KILL_TIMEOUT_S):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return self._process.wait(patience_s)
+            self._kill()
+        return None
+
     def _read(self) -> None:
         assert self._process.stdout is not None
         with self._process.stdout as replies:
@@ -151,7 +157,7 @@ class VerifiersWorker:
                     self._output.append(f"it sent the invalid answer {line[:200]!r}")
                     self._kill()
                     break
-        status = self._process.wait()
+        status = self._await_end()
         # Its last lines on standard error come through another pipe.
         self._listener.join(LAST_WORDS_S)
         reason = self._describe(status)
@@ -181,8 +187,10 @@ class VerifiersWorker:
                     logger.debug("verifiers: %s", text)
                     self._output.append(text)
 
-    def _describe(self, status: int) -> str:
-        how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+    def _describe(self, status: int | None) -> str:
+        how = "cannot be ended, not even with SIGKILL" if status is None else f"ended with status {status}"
+        if status is not None and status < 0:
+            how = f"was killed by {signal.Signals(-status).name}"
         return f"{how}: {self._output[-1][:LONGEST_REASON]}" if self._output else how
 
     def _lost(self, reason: str) -> EnvironmentFailure:

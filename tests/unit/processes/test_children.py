@@ -14,6 +14,7 @@ import pytest
 
 from swarm.processes.child import (
     Child,
+    StaleProcess,
     child_environment,
     end_stale,
     is_dead,
@@ -93,16 +94,37 @@ def test_stale_process_is_ended_only_if_it_is_the_same(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     try:
         started = process_start(process.pid)
-        assert not end_stale(process.pid, "another time")
-        assert not end_stale(process.pid, None)
+        assert end_stale(process.pid, "another time") is end_stale(process.pid, None) is StaleProcess.GONE
         assert process.poll() is None
 
-        assert end_stale(process.pid, started)
+        assert end_stale(process.pid, started) is StaleProcess.ENDED
 
         assert process.wait(10) == -signal.SIGTERM
     finally:
         process.kill()
         process.wait(10)
+
+
+IMMORTAL = {
+    "end_stale": (
+        "from swarm.processes import child; child.STOP_TIMEOUT_S = child.KILL_TIMEOUT_S = 0.2;"
+        "print(child.end_stale(1, child.process_start(1)))"
+    ),
+    "reaper of a driver": (
+        "from swarm.backends.verl.driver import reaper; reaper.PATIENCE_S = 0.2; reaper.end_others(); print('returned')"
+    ),
+}
+
+
+@pytest.mark.parametrize("reaper", IMMORTAL)
+def test_a_process_that_outlives_sigkill_is_named_and_left(reaper: str) -> None:
+    """In a namespace of its own, the first process cannot be killed from inside."""
+    inside = ["bwrap", "--unshare-pid", "--dev-bind", "/", "/", "--proc", "/proc", sys.executable, "-c"]
+
+    done = subprocess.run([*inside, IMMORTAL[reaper]], capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert "not even with SIGKILL" in done.stdout or "left alone: 1" in done.stderr
 
 
 def test_name_of_a_process_tells_whether_it_lives() -> None:

@@ -12,7 +12,11 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+
+PATIENCE_S = 30.0
+PAUSE_S = 0.02
 
 
 def start_reaper() -> None:
@@ -38,12 +42,20 @@ def _members(session: int) -> list[int]:
 
 
 def end_others() -> None:
-    """Kill all other processes of this session until none is left."""
-    session = os.getsid(0)
+    """Kill all other processes of this session until none is left, or until PATIENCE_S have passed.
+
+    A process that waits in the kernel, as for a broken disk or a GPU, may outlive SIGKILL. It is named and left alone.
+    """
+    session, give_up_at = os.getsid(0), time.monotonic() + PATIENCE_S
     while others := [pid for pid in _members(session) if pid != os.getpid() and not _is_zombie(pid)]:
+        if time.monotonic() > give_up_at:
+            left = ", ".join(map(str, others))
+            sys.stderr.write(f"still there {PATIENCE_S:g} s after SIGKILL, and left alone: {left}\n")
+            return
         for pid in others:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
+        time.sleep(PAUSE_S)
 
 
 def _wait() -> None:

@@ -25,6 +25,7 @@ from swarm.environments.graders.python_tests.assertions import (
     read_test,
 )
 from swarm.errors import EnvironmentFailure
+from swarm.processes.child import kill
 from swarm.sandbox.sandbox import GuestLimits, Sandbox
 
 START_TIMEOUT_S = 120.0
@@ -118,12 +119,12 @@ class PythonTests:
             command.argv, cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
         )
         try:
-            with process:
-                try:
-                    yield process
-                finally:
-                    process.kill()
+            yield process
         finally:
+            kill(process)
+            for pipe in (process.stdin, process.stdout):
+                with suppress(OSError):
+                    cast(IO[bytes], pipe).close()
             command.cleanup()
 
 
@@ -188,8 +189,7 @@ def _why_not(first: Sequence[Report], process: subprocess.Popen[bytes], errors: 
         case [("broken", str(text))]:
             return f"an import failed: {text}"
         case _:
-            process.kill()
-            process.wait()
+            kill(process)
             errors.seek(0)
             last = errors.read(2**16).decode(errors="replace").strip().splitlines()[-1:]
             return last[0] if last else f"the sandbox did not start within {START_TIMEOUT_S:g} s"

@@ -3,7 +3,7 @@
 Place in the flow: a job that is resolved takes its default from here. This module reads no files: it is told how many
 parameters a model has.
 
-Sources. The rates of the bundled models are measured (recipes/defaults; that of an adapter of micro is on the line
+Sources. The rates of the bundled models are measured (docs/models.md; that of an adapter of micro is on the line
 below). 1e-6 for full parameters is the default of verl and of TRL's GRPO, from 0.5 billion parameters on. An adapter
 takes ten times that rate there: "LoRA Without Regret" (Schulman et al., 2025), https://thinkingmachines.ai/blog/lora/.
 """

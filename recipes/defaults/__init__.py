@@ -1,1 +1,0 @@
-"""The sweep that the default settings of the bundled models come from."""

@@ -12,33 +12,13 @@ from typing import Any
 
 from experiments_db import DetailedEvaluation, ExperimentStore, hash_json
 from researcher.phases import KEY
+from swarm.job import NOT_OF_SAMPLING
 
-TRAINS = frozenset(
-    {
-        *(
-            "algorithm",
-            "project_name",
-            "experiment_name",
-            "resume_from",
-            "seed",
-            "batch_size",
-            "num_repeat",
-            "stop_rule",
-            "min_group",
-        ),
-        *("drain_timeout_s", "batch_timeout_s", "group_timeout_s", "stall_timeout_s", "max_staleness", "mixture"),
-        *("total_steps", "save_freq", "lr", "lr_warmup_steps", "weight_decay", "betas", "grad_clip", "ppo_epochs"),
-        *("lr_scheduler_type", "min_lr_ratio"),
-        *("mini_batch_num", "ppo_max_token_len", "norm_adv_by_std_in_grpo", "gamma", "policy_loss", "clip_ratio"),
-        *("clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "loss_agg_mode", "loss_scale_factor", "entropy_coeff"),
-        *("gdpo_reward_keys", "gdpo_reward_weights", "lam", "critic_lr", "critic_warmup", "cliprange_value"),
-        *("dro_beta", "loss_type", "rollout_is_batch_normalize", "rollout_rs", "rollout_rs_threshold"),
-        *("rollout_is", "rollout_is_threshold", "use_kl_loss", "kl_loss_coef", "kl_loss_type", "temperature"),
-    }
-)
+WITHOUT_EFFECT = NOT_OF_SAMPLING | {"seed", "temperature", "resume_from"}
 """The settings of a job that cannot change the score of base weights.
 
-The temperature is one of them, because evaluation has its own. A setting that is not named here counts as relevant."""
+Evaluation draws its own sampling seeds and has its own temperature. A run that goes on from a checkpoint has the base
+score of the run that wrote it. A setting that no job has counts as relevant."""
 
 
 def key_of(job: Mapping[str, Any], program_code: str, evaluator_hash: str) -> str:
@@ -46,7 +26,7 @@ def key_of(job: Mapping[str, Any], program_code: str, evaluator_hash: str) -> st
 
     `job` is a whole job, with its defaults.
     """
-    served = {name: value for name, value in job.items() if name not in TRAINS}
+    served = {name: value for name, value in job.items() if name not in WITHOUT_EFFECT}
     return hash_json({"job": served, "program": program_code, "evaluator": evaluator_hash})
 
 

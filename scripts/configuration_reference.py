@@ -9,8 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from swarm.config import ServerConfig
-from swarm.job import TrainJob
-from swarm.live_settings import FIXED, LIVE, Reader
+from swarm.job import TRAITS, TrainJob, Traits
 
 TEXT = """\
 # Configuration
@@ -44,8 +43,8 @@ BOUNDS = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}", 
 
 
 def page() -> str:
-    fixed = "".join(f"| `{name}` | {reason} |\n" for name, reason in FIXED.items())
-    live = {name: _live(name) for name in TrainJob.model_fields}
+    fixed = "".join(f"| `{name}` | {traits.fixed} |\n" for name, traits in TRAITS.items() if traits.fixed)
+    live = {name: _live(traits) for name, traits in TRAITS.items()}
     return TEXT.format(job=_table(TrainJob, live), fixed=fixed, server=_table(ServerConfig))
 
 
@@ -59,12 +58,11 @@ def _table(model: type[BaseModel], live: Mapping[str, str] | None = None) -> str
     return head + "".join(row(name, field) for name, field in model.model_json_schema()["properties"].items())
 
 
-def _live(name: str) -> str:
+def _live(traits: Traits) -> str:
     """Return the note on when a change of the setting in a running job takes effect."""
-    if name not in LIVE:
+    if traits.reader is None:
         return ""
-    first = {Reader.STEP: "step", Reader.BATCH: "batch"}[LIVE[name].reader]
-    return first if LIVE[name].on_verl else f"{first}, not on verl"
+    return traits.reader.value if traits.on_verl else f"{traits.reader.value}, not on verl"
 
 
 def _values(field: Mapping[str, Any]) -> str:

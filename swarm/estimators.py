@@ -1,9 +1,4 @@
-"""The table of advantage estimators: one line each, with what an estimator needs of a job and of the service.
-
-Place in the flow: a job checks itself by the table, the batch and the trainers ask it what to prepare, and the docs
-show it. All names are verl's. The maths of `module` lies in swarm/trainer/estimators. This module knows nothing of
-tensors.
-"""
+"""The table of advantage estimators, by verl's names: what each needs of a job and of the service."""
 
 from __future__ import annotations
 
@@ -29,10 +24,6 @@ class Estimator:
     """True if each group has one greedy episode, which is the baseline of the others."""
     reads_policy: bool = False
     """True if it needs the policy's probabilities of all tokens."""
-    settings: tuple[str, ...] = ()
-    """Fields of a job that it alone reads."""
-    required: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Those of `settings` that a job must have, each with its meaning."""
     unserved: Mapping[Engine, str] = field(default_factory=dict[Engine, str])
     """Engines that do not support it, each with the reason and the way out."""
 
@@ -43,11 +34,6 @@ _NO_SQUARES: Final[Mapping[Engine, str]] = MappingProxyType(
         " set engine to local, or algorithm to rloo or opo"
     }
 )
-_CRITIC_SETTINGS: Final = ("lam", "critic_lr", "critic_warmup", "cliprange_value")
-_REWARD_KEYS: Final[Mapping[str, str]] = MappingProxyType(
-    {"gdpo_reward_keys": "the names of the rewards that it learns from"}
-)
-
 ESTIMATORS: Final[Mapping[str, Estimator]] = MappingProxyType(
     {
         "grpo": Estimator(),
@@ -59,10 +45,10 @@ ESTIMATORS: Final[Mapping[str, Estimator]] = MappingProxyType(
         "rloo_vectorized": Estimator(),
         "opo": Estimator(),
         "gpg": Estimator(),
-        "gae": Estimator("gae", compares_group=False, has_critic=True, settings=_CRITIC_SETTINGS),
+        "gae": Estimator("gae", compares_group=False, has_critic=True),
         "optimal_token_baseline": Estimator(reads_policy=True, unserved=_NO_SQUARES),
         "tir_optimal_token_baseline": Estimator(reads_policy=True, unserved=_NO_SQUARES),
-        "gdpo": Estimator("gdpo", settings=("gdpo_reward_keys", "gdpo_reward_weights"), required=_REWARD_KEYS),
+        "gdpo": Estimator("gdpo"),
         "remax": Estimator("remax", compares_group=False, has_greedy=True),
     }
 )

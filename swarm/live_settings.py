@@ -1,106 +1,20 @@
-"""The settings of a job that can change while it runs, and the resolved job of every step after such changes.
-
-Place in the flow: beside the job. running_job.py checks changes against the tables here, the ledger records them, and
-the docs show the tables. Recovery asks for the settings of each trained step. The module is pure: it does not know the
-ledger, batches, or the parts that carry out a setting.
-"""
+"""The settings of a job that can change while it runs, and the resolved job of every step after such changes."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import chain, groupby
-from types import MappingProxyType
 from typing import Any, Final
 
 from swarm.errors import BadRequest, JobInvalid
-from swarm.job import TrainJob, build_job
+from swarm.job import NEW_RUN, TRAITS, Reader, TrainJob, build_job
 from swarm.spelling import did_you_mean
 
-
-class Reader(StrEnum):
-    """The time at which a setting is read, which decides the first step that can have a change of it.
-
-    BATCH settings are read from the first episode of a batch on and never change within one. A change takes effect with
-    the batch after the present one. STEP settings are read when a batch is trained, or later. A change takes effect
-    with the next batch that is closed.
-    """
-
-    BATCH = "batch"
-    STEP = "step"
-
-
-@dataclass(frozen=True, slots=True)
-class LiveSetting:
-    """A setting that can change while the job runs. `on_verl` is false if the engine verl cannot change it."""
-
-    reader: Reader
-    on_verl: bool
-
-
-_COLLECTED: Final = (
-    "batch_size", "num_repeat", "stop_rule", "min_group", "drain_timeout_s", "batch_timeout_s", "group_timeout_s",
-    "stall_timeout_s", "max_staleness", "mixture", "episode_timeout_s", "temperature",
-)  # fmt: skip
-_COUNTED: Final = (
-    "total_steps", "save_freq", "keep_last", "keep_best", "keep_best_metric", "eval_every", "eval_episodes",
-    "eval_timeout_s", "guard",
-)  # fmt: skip
-_LEARNED: Final = (
-    "lr", "lr_warmup_steps", "lr_scheduler_type", "min_lr_ratio", "weight_decay", "betas", "grad_clip", "ppo_epochs",
-    "mini_batch_num", "ppo_max_token_len", "norm_adv_by_std_in_grpo", "gamma", "lam", "critic_lr", "critic_warmup",
-    "cliprange_value", "gdpo_reward_weights", "policy_loss", "clip_ratio",
-    "clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "loss_agg_mode", "loss_scale_factor", "entropy_coeff",
-    "rollout_is", "rollout_is_threshold", "dro_beta", "loss_type", "rollout_is_batch_normalize", "rollout_rs",
-    "rollout_rs_threshold", "kl_loss_coef", "kl_loss_type",
-)  # fmt: skip
-
-LIVE: Final[Mapping[str, LiveSetting]] = MappingProxyType(
-    {
-        **dict.fromkeys(_COLLECTED, LiveSetting(Reader.BATCH, on_verl=True)),
-        # On verl, one aggregation mode of the loss divides by it, and verl's processes are built with that divisor.
-        "max_response_length": LiveSetting(Reader.BATCH, on_verl=False),
-        **dict.fromkeys(_COUNTED, LiveSetting(Reader.STEP, on_verl=True)),
-        # verl's processes are built with their optimizer and their loss.
-        **dict.fromkeys(_LEARNED, LiveSetting(Reader.STEP, on_verl=False)),
-    }
-)
+LIVE: Final = {name: traits for name, traits in TRAITS.items() if traits.reader is not None}
 """The settings that can change while a job runs."""
-
-_NEW_RUN: Final = 'sync the changed job with resume="weights", which begins a new run from the present weights'
-_EXPORT: Final = "write the whole model with swarm export --merge-lora, and begin a new run with a job of that model"
-
-FIXED: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "algorithm": f"networks and episodes are set up for it: {_NEW_RUN}",
-        "gdpo_reward_keys": f"recorded episodes have only these rewards: {_NEW_RUN}",
-        "project_name": "it names the run: sync a job with another name, which begins a new run",
-        "experiment_name": "it names the run: sync a job with another name, which begins a new run",
-        "engine": f"the processes of the engine hold the weights: {_NEW_RUN}",
-        "model": "the run trains the weights of this model: sync a job with the other model, which begins a new run",
-        "resume_from": "the run began at this checkpoint, or at its model: sync a job with the other resume_from, which"
-        " begins a new run",
-        "n_gpu": f"the engine has taken its GPUs: {_NEW_RUN}",
-        "dtype": f"the engine has loaded the weights with it: {_NEW_RUN}",
-        "seed": f"every step draws random numbers from it: {_NEW_RUN}",
-        "use_kl_loss": "the reference weights are copied when a run begins: begin a run with use_kl_loss: true and"
-        " kl_loss_coef: 0, and change kl_loss_coef",
-        "share_prefixes": f"the engine is built with it: {_NEW_RUN}",
-        "enable_gradient_checkpointing": f"the engine is built with it: {_NEW_RUN}",
-        "eval_env": "the evaluator is started with the run: start swarm eval --follow beside the run",
-        "lora_rank": f"the adapter is part of the model: {_EXPORT}",
-        "lora_alpha": f"the adapter is part of the model: {_EXPORT}",
-        "lora_target_modules": f"the adapter is part of the model: {_EXPORT}",
-        "max_model_len": f"the engine is built for it: {_NEW_RUN}",
-        "tool_parser": f"recorded turns were parsed with it: {_NEW_RUN}",
-        "reasoning_parser": f"recorded turns were parsed with it: {_NEW_RUN}",
-        "sampler": f"the processes of the sampler hold the weights: {_NEW_RUN}",
-        "sampler_options": f"the processes of the sampler are built with these options: {_NEW_RUN}",
-        "verl": f"verl's processes are built with these options: {_NEW_RUN}",
-    }
-)
+FIXED: Final = {name: traits.fixed for name, traits in TRAITS.items() if traits.reader is None}
 """The settings that cannot change while a job runs, each with the reason and the way out."""
 
 
@@ -247,13 +161,13 @@ def check_engine(timeline: JobTimeline) -> None:
         for name in timeline.settings_of(step):
             if not LIVE[name].on_verl:
                 raise BadRequest(
-                    f"{name} cannot change while engine verl runs, as its processes are built with it: {_NEW_RUN}",
+                    f"{name} cannot change while engine verl runs, as its processes are built with it: {NEW_RUN}",
                     param=name,
                 )
             if name == "total_steps" and timeline.job.has_schedule:
                 raise BadRequest(
                     "total_steps cannot change while engine verl runs with a learning rate schedule, as its processes"
-                    f" are built with it: {_NEW_RUN}",
+                    f" are built with it: {NEW_RUN}",
                     param=name,
                 )
 

@@ -6,12 +6,17 @@ from swarm.job.learning_rate import LR_OF_BUNDLED_MODELS as LR_OF_BUNDLED_MODELS
 from swarm.job.learning_rate import usual_lr as usual_lr
 from swarm.job.settings import AGGREGATION_BY_LOSS as AGGREGATION_BY_LOSS
 from swarm.job.settings import GROUP_TIMEOUT_S as GROUP_TIMEOUT_S
+from swarm.job.settings import NEW_RUN as NEW_RUN
+from swarm.job.settings import NOT_OF_SAMPLING as NOT_OF_SAMPLING
 from swarm.job.settings import STALL_TIMEOUT_S as STALL_TIMEOUT_S
+from swarm.job.settings import TRAITS as TRAITS
 from swarm.job.settings import GuardMode as GuardMode
 from swarm.job.settings import LRScheduler as LRScheduler
 from swarm.job.settings import PolicyLoss as PolicyLoss
+from swarm.job.settings import Reader as Reader
 from swarm.job.settings import ReasoningParser as ReasoningParser
 from swarm.job.settings import ToolParser as ToolParser
+from swarm.job.settings import Traits as Traits
 from swarm.job.train_job import TrainJob as TrainJob
 from swarm.job.train_job import build_job as build_job
 from swarm.job.train_job import first_line as first_line

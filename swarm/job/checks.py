@@ -1,8 +1,4 @@
-"""The rules between the settings of a job: what its estimator and its loss need, and what nothing would read.
-
-Place in the flow: TrainJob checks itself here when it is read. All names are verl's. The module knows nothing of
-tensors, and nothing of how an estimator or a loss is computed.
-"""
+"""The rules between the settings of a job: what its estimator and its loss need, and what nothing would read."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from swarm.estimators import ESTIMATORS, Estimator
-from swarm.job.settings import JobSettings
+from swarm.job.settings import TRAITS, JobSettings
 from swarm.schemas import GROUPED_RULES
 
 REJECTIONS: Final = (
@@ -27,9 +23,11 @@ def check_estimator(job: JobSettings) -> None:
     """
     estimator = ESTIMATORS[job.algorithm]
     for problem in (
-        *_of_engine(job, estimator), *_of_other_estimators(job), *_of_greedy(job, estimator), *_of_own(job, estimator),
+        *_of_engine(job, estimator),
+        *_of_readers(job),
+        *_of_greedy(job, estimator),
         *_of_named_rewards(job),
-    ):  # fmt: skip
+    ):
         raise ValueError(problem)
 
 
@@ -71,17 +69,13 @@ def _of_engine(job: JobSettings, estimator: Estimator) -> Iterator[str]:
         yield "lora_rank: engine local trains no critic beside an adapter: set lora_rank to 0, or engine to verl"
 
 
-def _of_other_estimators(job: JobSettings) -> Iterator[str]:
-    for name, estimator in ESTIMATORS.items():
-        for setting in estimator.settings if name != job.algorithm else ():
-            if getattr(job, setting) is not None:
-                yield f"{setting} is read by algorithm {name} alone, not by {job.algorithm}: leave it out"
-
-
-def _of_own(job: JobSettings, estimator: Estimator) -> Iterator[str]:
-    for setting, meaning in estimator.required.items():
-        if getattr(job, setting) is None:
-            yield f"algorithm {job.algorithm} needs {setting}, {meaning}: set it"
+def _of_readers(job: JobSettings) -> Iterator[str]:
+    for name, traits in TRAITS.items():
+        is_given = traits.algorithm is not None and getattr(job, name) is not None
+        if is_given and traits.algorithm != job.algorithm:
+            yield f"{name} is read by algorithm {traits.algorithm} alone, not by {job.algorithm}: leave it out"
+        elif traits.needed and traits.algorithm == job.algorithm and not is_given:
+            yield f"algorithm {job.algorithm} needs {name}, {traits.needed}: set it"
 
 
 def _of_greedy(job: JobSettings, estimator: Estimator) -> Iterator[str]:

@@ -1,12 +1,12 @@
-"""The fields of a job, each with its type, its range, its default and a description.
-
-Place in the flow: checks.py reads the fields, and train_job.py builds the job. This module knows nothing of rules over
-several fields.
-"""
+"""The fields of a job, each with its type, its range, its default, its traits and a description."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import ConfigDict, Field, FiniteFloat, field_validator
 
@@ -56,199 +56,307 @@ AGGREGATION_BY_LOSS: dict[str, LossAggregation] = {
 """Aggregation of the losses for which verl ignores `loss_agg_mode`."""
 
 
+class Reader(StrEnum):
+    """The time at which a setting is read, which decides the first step that can have a change of it.
+
+    BATCH settings are read from the first episode of a batch on and never change within one. A change takes effect with
+    the batch after the present one. STEP settings are read when a batch is trained, or later. A change takes effect
+    with the next batch that is closed.
+    """
+
+    BATCH = "batch"
+    STEP = "step"
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """The traits of one setting. A field of a job has them in its annotation.
+
+    A setting has either a `reader`, if it can change while the job runs, or `fixed`, which says why it cannot and what
+    to do instead.
+    """
+
+    reader: Reader | None = None
+    fixed: str = ""
+    on_verl: bool = True
+    """False if engine verl cannot change the setting while the job runs."""
+    of_sampling: bool = False
+    """True if the setting can change what the model says before a step is trained, and so the base score."""
+    algorithm: str | None = None
+    """The only algorithm that reads the setting. With another one, a job must leave it out."""
+    needed: str = ""
+    """The meaning of the setting if that algorithm needs it, and else empty."""
+    automatic: Any = None
+    """The default with that algorithm."""
+
+
+COLLECTED: Final = Traits(Reader.BATCH)
+SAMPLED: Final = Traits(Reader.BATCH, of_sampling=True)
+COUNTED: Final = Traits(Reader.STEP)
+# verl's processes are built with their optimizer and their loss.
+LEARNED: Final = Traits(Reader.STEP, on_verl=False)
+
+NEW_RUN: Final = 'sync the changed job with resume="weights", which begins a new run from the present weights'
+
+
+def another_run(reason: str, way_out: str, *, of_sampling: bool = False) -> Traits:
+    """Return the traits of a setting that is part of a run's identity, so that another value is another run."""
+    return Traits(fixed=f"{reason}: sync a job {way_out}, which begins a new run", of_sampling=of_sampling)
+
+
+def of_critic(automatic: float | None = None) -> Traits:
+    """Return the traits of a setting of the critic, which algorithm gae alone has."""
+    return replace(LEARNED, algorithm="gae", automatic=automatic)
+
+
+def fixed_sampling(reason: str) -> Traits:
+    """Return the traits of a setting of sampling that only a new run can change, for this reason."""
+    return Traits(fixed=f"{reason}: {NEW_RUN}", of_sampling=True)
+
+
+NAME: Final = another_run("it names the run", "with another name")
+ALGORITHM: Final = Traits(fixed=f"networks and episodes are set up for it: {NEW_RUN}")
+BUILT: Final = Traits(fixed=f"the engine is built with it: {NEW_RUN}")
+ADAPTER: Final = Traits(
+    fixed="the adapter is part of the model: write the whole model with swarm export --merge-lora, and begin a new run"
+    " with a job of that model",
+    of_sampling=True,
+)
+PARSER: Final = Traits(fixed=f"recorded turns were parsed with it: {NEW_RUN}", of_sampling=True)
+
+
 class JobSettings(DescribedModel):
-    """All settings of a job, without the rules between them."""
+    """All settings of a job, without the rules between them.
+
+    The annotation of a setting has its `Traits`. All lists of settings are read from them.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    algorithm: AdvantageEstimator = "grpo"
+    algorithm: Annotated[AdvantageEstimator, ALGORITHM] = "grpo"
     """Advantage estimator, by verl's name."""
-    project_name: Identifier = "swarm"
+    project_name: Annotated[Identifier, NAME] = "swarm"
     """Together with `experiment_name` it names a run: a job of the same two names goes on where that run is."""
-    experiment_name: Identifier = "default"
+    experiment_name: Annotated[Identifier, NAME] = "default"
     """See `project_name`."""
-    engine: Literal["auto", "local", "verl", "fake"] = "auto"
+    engine: Annotated[
+        Literal["auto", "local", "verl", "fake"], fixed_sampling("the processes of the engine hold the weights")
+    ] = "auto"
     """What samples and trains: `local` in one worker process, `verl` on Ray, `fake` without a model, for tests. `auto`
     is local for up to one GPU and verl beyond."""
-    model: str = Field(default=BUNDLED_MODEL, min_length=1)
+    model: Annotated[
+        str, another_run("the run trains the weights of this model", "with the other model", of_sampling=True)
+    ] = Field(default=BUNDLED_MODEL, min_length=1)
     """`nano` or `micro`, which are bundled, or the directory of a Hugging Face causal language model with its
     tokenizer."""
-    resume_from: str | None = Field(default=None, min_length=1, max_length=4096)
+    resume_from: Annotated[
+        str | None,
+        another_run(
+            "the run began at this checkpoint, or at its model", "with the other resume_from", of_sampling=True
+        ),
+    ] = Field(default=None, min_length=1, max_length=4096)
     """Directory of a checkpoint that the run begins at: with its weights, optimizer, random state and step. See
     [a run that begins at a checkpoint](models.md#a-run-that-begins-at-a-checkpoint). Default: none, it begins with
     `model`."""
-    n_gpu: int = Field(default=0, ge=0, le=100_000)
+    n_gpu: Annotated[int, fixed_sampling("the engine has taken its GPUs")] = Field(default=0, ge=0, le=100_000)
     """GPUs of the trainer; 0 is the CPU."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16"], fixed_sampling("the engine has loaded the weights with it")
+    ] = "auto"
     """Number format that the weights are loaded, sampled and differentiated in; AdamW works on float32 copies of
     bfloat16 ones. `auto` on a CPU is bfloat16 for a checkpoint in bfloat16 if the processor multiplies such numbers
     itself, and else float32; on a GPU it is bfloat16. Engine verl has settings of its own, in `verl`."""
-    sampler: SamplerKind = "auto"
+    sampler: Annotated[SamplerKind, fixed_sampling("the processes of the sampler hold the weights")] = "auto"
     """What samples for engine local: the worker that trains (`local`), or `vllm` in processes of its own on the same
     device, see [models](models.md#vllm-as-the-sampler). `auto` is local on the CPU; on a GPU it is vllm where the
     server was given vLLM's interpreter and the job names a model of its own and no adapter. Engine verl always samples
     with vLLM."""
-    seed: int = Field(default=0, ge=0, lt=2**31)
+    seed: Annotated[int, fixed_sampling("every step draws random numbers from it")] = Field(default=0, ge=0, lt=2**31)
     """What minibatches, the training step and sampling without a seed of its own draw from."""
 
-    batch_size: int = Field(default=16, ge=1, le=100_000)
+    batch_size: Annotated[int, COLLECTED] = Field(default=16, ge=1, le=100_000)
     """Tasks per batch."""
-    num_repeat: int = Field(default=8, ge=1, le=10_000)
+    num_repeat: Annotated[int, COLLECTED] = Field(default=8, ge=1, le=10_000)
     """Episodes per task, which is the size of a group."""
-    stop_rule: StopRule = "enough_tasks"
+    stop_rule: Annotated[StopRule, COLLECTED] = "enough_tasks"
     """When a batch is complete: see [stop rules](algorithms.md#from-episodes-to-a-batch)."""
-    min_group: int | None = Field(default=None, ge=1)
+    min_group: Annotated[int | None, COLLECTED] = Field(default=None, ge=1)
     """A group with fewer episodes than this is dropped and counted when its batch is closed. Default: 2, or 1 where
     `num_repeat` is 1."""
-    drain_timeout_s: float = Field(default=30.0, gt=0, le=86_400)
+    drain_timeout_s: Annotated[float, COLLECTED] = Field(default=30.0, gt=0, le=86_400)
     """Seconds that a complete batch waits for episodes still running."""
-    batch_timeout_s: float | None = Field(default=None, gt=0, le=86_400)
+    batch_timeout_s: Annotated[float | None, COLLECTED] = Field(default=None, gt=0, le=86_400)
     """Seconds after its first episode when a batch is closed with what it has. Default: no limit."""
-    group_timeout_s: float = Field(default=GROUP_TIMEOUT_S, gt=0, le=86_400)
+    group_timeout_s: Annotated[float, COLLECTED] = Field(default=GROUP_TIMEOUT_S, gt=0, le=86_400)
     """Seconds after which a group counts with what it has, if none of its episodes runs or is asked for."""
-    stall_timeout_s: float = Field(default=STALL_TIMEOUT_S, gt=0, le=86_400)
+    stall_timeout_s: Annotated[float, COLLECTED] = Field(default=STALL_TIMEOUT_S, gt=0, le=86_400)
     """Seconds after which a batch in which no train episode runs counts with what it has."""
-    max_staleness: int = Field(default=0, ge=0, le=1000)
+    max_staleness: Annotated[int, COLLECTED] = Field(default=0, ge=0, le=1000)
     """By how many weight versions a trained token may be older than the weights that it trains. 0 is on-policy."""
-    mixture: dict[Identifier, float] | None = None
+    mixture: Annotated[dict[Identifier, float] | None, COLLECTED] = None
     """Share of each data source in a batch; the shares sum to 1. Default: whatever comes."""
-    episode_timeout_s: float = Field(default=1800.0, gt=0, le=604_800)
+    episode_timeout_s: Annotated[float, SAMPLED] = Field(default=1800.0, gt=0, le=604_800)
     """Seconds after its begin when an episode is given up, whatever its client does."""
-    total_steps: int | None = Field(default=None, ge=1)
+    total_steps: Annotated[int | None, COUNTED] = Field(default=None, ge=1)
     """Training steps after which the job is complete. Default: none, it goes on."""
-    save_freq: int = Field(default=0, ge=0)
+    save_freq: Annotated[int, COUNTED] = Field(default=0, ge=0)
     """A checkpoint is kept every so many steps; 0 keeps none but those that crash recovery starts from."""
-    keep_last: int | None = Field(default=None, ge=1)
+    keep_last: Annotated[int | None, COUNTED] = Field(default=None, ge=1)
     """How many of the checkpoints of `save_freq` stay, the newest. Default: all."""
-    keep_best: int = Field(default=0, ge=0)
+    keep_best: Annotated[int, COUNTED] = Field(default=0, ge=0)
     """How many older ones stay besides, the best by `keep_best_metric`."""
-    keep_best_metric: str = Field(default="critic/score/mean", pattern=r"^-?[\w./@+-]+$", max_length=200)
+    keep_best_metric: Annotated[str, COUNTED] = Field(
+        default="critic/score/mean", pattern=r"^-?[\w./@+-]+$", max_length=200
+    )
     """A metric of the step that made a checkpoint. The highest is best; with a minus before the name, the lowest."""
 
-    eval_every: int = Field(default=0, ge=0)
+    eval_every: Annotated[int, COUNTED] = Field(default=0, ge=0)
     """Held-out episodes score the weights every so many steps, before the first and after the last; 0 is never. See
     [scores while it trains](http-api.md#scores-while-it-trains)."""
-    eval_episodes: int = Field(default=200, ge=1, le=100_000)
+    eval_episodes: Annotated[int, COUNTED] = Field(default=200, ge=1, le=100_000)
     """Held-out episodes of each score."""
-    eval_env: str | None = Field(default=None, min_length=1, max_length=200)
+    eval_env: Annotated[
+        str | None, Traits(fixed="the evaluator is started with the run: start swarm eval --follow beside the run")
+    ] = Field(default=None, min_length=1, max_length=200)
     """Environment that the server itself scores the weights on: a bundled one, or one that it offers by
     `swarm start --eval-env`. Default: none, evaluators come from elsewhere."""
-    eval_timeout_s: float = Field(default=EVAL_TIMEOUT_S, gt=0, le=86_400)
+    eval_timeout_s: Annotated[float, COUNTED] = Field(default=EVAL_TIMEOUT_S, gt=0, le=86_400)
     """Seconds that the next training step waits for a score that is due; then it goes on without."""
 
-    guard: GuardMode = "warn"
+    guard: Annotated[GuardMode, COUNTED] = "warn"
     """What the server does when a training collapses: `warn` records it, `stop` ends the training, and `rollback` goes
     back to the step before the fall and on with half the learning rate. See
     [the guard](training.md#when-a-training-collapses)."""
 
-    lr: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    lr: Annotated[float | None, LEARNED] = Field(default=None, gt=0, allow_inf_nan=False)
     """Learning rate of AdamW. Default: 0.00175 for `nano`, 0.001 for `micro`, else 1e-6; with `lora_rank`
     0.005, 0.003 and 1e-5. See [learning rates](models.md#learning-rates)."""
-    lr_warmup_steps: int = Field(default=0, ge=0)
+    lr_warmup_steps: Annotated[int, LEARNED] = Field(default=0, ge=0)
     """Steps over which the learning rate rises to `lr`."""
-    lr_scheduler_type: LRScheduler = "constant"
+    lr_scheduler_type: Annotated[LRScheduler, LEARNED] = "constant"
     """How the learning rate goes on after the warm-up: as it is, or down to its floor at `total_steps`, in a straight
     line or along half a cosine."""
-    min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
+    min_lr_ratio: Annotated[float, LEARNED] = Field(default=0.0, ge=0, le=1)
     """The floor of a learning rate that goes down, as a share of `lr`."""
-    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    weight_decay: Annotated[float, LEARNED] = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Decoupled weight decay of AdamW."""
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: Annotated[tuple[float, float], LEARNED] = (0.9, 0.95)
     """Decay rates of AdamW's two moments."""
-    grad_clip: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    grad_clip: Annotated[float, LEARNED] = Field(default=1.0, gt=0, allow_inf_nan=False)
     """Largest norm of the gradient of one update; a larger gradient is scaled down."""
-    ppo_epochs: int = Field(default=1, ge=1)
+    ppo_epochs: Annotated[int, LEARNED] = Field(default=1, ge=1)
     """Passes over each batch."""
-    mini_batch_num: int = Field(default=1, ge=1)
+    mini_batch_num: Annotated[int, LEARNED] = Field(default=1, ge=1)
     """Optimizer updates per pass: a batch is split into so many minibatches."""
-    ppo_max_token_len: int = Field(default=16_384, ge=64)
+    ppo_max_token_len: Annotated[int, LEARNED] = Field(default=16_384, ge=64)
     """Tokens of one forward and backward pass: minibatches are cut into microbatches of at most so many."""
-    share_prefixes: Literal["auto", "off"] = "auto"
+    share_prefixes: Annotated[Literal["auto", "off"], BUILT] = "auto"
     """Whether prefixes that samples of a minibatch have in common are computed once: `auto` where it saves time, on the
     local engine alone. See [sharing](algorithms.md#common-prefixes-once)."""
 
-    enable_gradient_checkpointing: bool | None = None
+    enable_gradient_checkpointing: Annotated[bool | None, BUILT] = None
     """Whether layers are computed again in the backward pass: less memory, longer steps. Default: no; with engine verl
     on GPUs yes."""
 
-    lora_rank: int = Field(default=0, ge=0, le=4096)
+    lora_rank: Annotated[int, ADAPTER] = Field(default=0, ge=0, le=4096)
     """Rank of a LoRA adapter, which alone is trained; 0 trains the full parameters. See [LoRA](models.md#lora)."""
-    lora_alpha: int = Field(default=16, ge=1)
+    lora_alpha: Annotated[int, ADAPTER] = Field(default=16, ge=1)
     """The adapter's output is scaled by `lora_alpha / lora_rank`."""
-    lora_target_modules: LoraTargets = "all-linear"
+    lora_target_modules: Annotated[LoraTargets, ADAPTER] = "all-linear"
     """Modules that the adapter is put into, by the ends of their names, or `all-linear`: every linear layer but the
     output head."""
 
-    norm_adv_by_std_in_grpo: bool = True
+    norm_adv_by_std_in_grpo: Annotated[bool, LEARNED] = True
     """Whether GRPO's advantages are divided by the standard deviation of their group; false is Dr.GRPO."""
-    gamma: float = Field(default=1.0, ge=0, le=1)
+    gamma: Annotated[float, LEARNED] = Field(default=1.0, ge=0, le=1)
     """Discount of the estimators that have one."""
-    lam: float | None = Field(default=None, ge=0, le=1)
+    lam: Annotated[float | None, of_critic(1.0)] = Field(default=None, ge=0, le=1)
     """λ of `algorithm: gae`. Default: 1."""
-    critic_lr: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    critic_lr: Annotated[float | None, of_critic()] = Field(default=None, gt=0, allow_inf_nan=False)
     """Learning rate of the critic of `algorithm: gae`. Default: 0.00175 for `nano`, 0.001 for `micro`, else 1e-5."""
-    critic_warmup: int | None = Field(default=None, ge=0)
+    critic_warmup: Annotated[int | None, of_critic(0)] = Field(default=None, ge=0)
     """The first step of `algorithm: gae` that trains the policy; those before it train the critic alone. Default: 0."""
-    cliprange_value: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    cliprange_value: Annotated[float | None, of_critic(0.5)] = Field(default=None, gt=0, allow_inf_nan=False)
     """How far the critic's value of a token counts as moved in one step of `algorithm: gae`. Default: 0.5."""
-    gdpo_reward_keys: list[Identifier] | None = Field(default=None, min_length=1, max_length=100)
+    gdpo_reward_keys: Annotated[
+        list[Identifier] | None,
+        Traits(
+            fixed=f"recorded episodes have only these rewards: {NEW_RUN}",
+            algorithm="gdpo",
+            needed="the names of the rewards that it learns from",
+        ),
+    ] = Field(default=None, min_length=1, max_length=100)
     """Names of the rewards that `algorithm: gdpo` learns from, which needs them: every train episode ends with all."""
-    gdpo_reward_weights: list[FiniteFloat] | None = Field(default=None, min_length=1, max_length=100)
+    gdpo_reward_weights: Annotated[list[FiniteFloat] | None, replace(LEARNED, algorithm="gdpo")] = Field(
+        default=None, min_length=1, max_length=100
+    )
     """Weights of `gdpo_reward_keys`, in their order. Default: 1 each."""
-    policy_loss: PolicyLoss = "vanilla"
+    policy_loss: Annotated[PolicyLoss, LEARNED] = "vanilla"
     """Policy loss, by verl's name."""
-    clip_ratio: float = Field(default=0.2, ge=0)
+    clip_ratio: Annotated[float, LEARNED] = Field(default=0.2, ge=0)
     """Clip range of the importance ratio, where a side has none of its own."""
-    clip_ratio_low: float | None = Field(default=None, ge=0)
+    clip_ratio_low: Annotated[float | None, LEARNED] = Field(default=None, ge=0)
     """Clip range below 1. Default: `clip_ratio`."""
-    clip_ratio_high: float | None = Field(default=None, ge=0)
+    clip_ratio_high: Annotated[float | None, LEARNED] = Field(default=None, ge=0)
     """Clip range above 1, DAPO's clip-higher. Default: `clip_ratio`."""
-    clip_ratio_c: float = Field(default=3.0, gt=1)
+    clip_ratio_c: Annotated[float, LEARNED] = Field(default=3.0, gt=1)
     """Bound of the loss for negative advantages, as in dual-clip PPO."""
-    loss_agg_mode: LossAggregation | None = None
+    loss_agg_mode: Annotated[LossAggregation | None, LEARNED] = None
     """How the losses of tokens become one number. Default: what the policy loss prescribes, else `token-mean`."""
-    loss_scale_factor: int | None = Field(default=None, ge=1)
+    loss_scale_factor: Annotated[int | None, LEARNED] = Field(default=None, ge=1)
     """What `seq-mean-token-sum-norm` divides by. Default: `max_response_length`."""
-    entropy_coeff: float = Field(default=0.0, allow_inf_nan=False)
+    entropy_coeff: Annotated[float, LEARNED] = Field(default=0.0, allow_inf_nan=False)
     """Weight of an entropy bonus."""
-    rollout_is: RolloutIS | None = None
+    rollout_is: Annotated[RolloutIS | None, LEARNED] = None
     """Truncated importance weights against the policy that sampled a token. Default: `token` where `max_staleness` is
     above 0, else `off`."""
-    rollout_is_threshold: float = Field(default=2.0, gt=0, allow_inf_nan=False)
+    rollout_is_threshold: Annotated[float, LEARNED] = Field(default=2.0, gt=0, allow_inf_nan=False)
     """Where the weights of `rollout_is` are truncated."""
-    dro_beta: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    dro_beta: Annotated[float | None, LEARNED] = Field(default=None, gt=0, allow_inf_nan=False)
     """Weight of the quadratic penalty of `policy_loss: dro`, which needs it."""
-    loss_type: BypassLoss = "ppo_clip"
+    loss_type: Annotated[BypassLoss, LEARNED] = "ppo_clip"
     """What `policy_loss: bypass_mode` minimises, by verl's name."""
-    rollout_is_batch_normalize: bool = False
+    rollout_is_batch_normalize: Annotated[bool, LEARNED] = False
     """Whether the weights of `rollout_is` are divided by their mean over a minibatch, in `policy_loss: bypass_mode`
     with `loss_type: reinforce`."""
-    rollout_rs: str | None = Field(default=None, min_length=1, max_length=200)
+    rollout_rs: Annotated[str | None, LEARNED] = Field(default=None, min_length=1, max_length=200)
     """Criteria by which `policy_loss: bypass_mode` leaves out tokens or episodes that the policy has moved away from,
     by verl's names, separated by commas. See [rejection](algorithms.md#bypass-mode). Default: none."""
-    rollout_rs_threshold: float | Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    rollout_rs_threshold: Annotated[float | Annotated[str, Field(min_length=1, max_length=200)] | None, LEARNED] = None
     """Bounds of `rollout_rs`: one for all criteria, or one for each, separated by commas."""
-    use_kl_loss: bool = False
+    use_kl_loss: Annotated[
+        bool,
+        Traits(
+            fixed="the reference weights are copied when a run begins: begin a run with use_kl_loss: true and"
+            " kl_loss_coef: 0, and change kl_loss_coef"
+        ),
+    ] = False
     """Whether the loss has a KL term against the model that the job began with."""
-    kl_loss_coef: float = Field(default=0.001, ge=0, allow_inf_nan=False)
+    kl_loss_coef: Annotated[float, LEARNED] = Field(default=0.001, ge=0, allow_inf_nan=False)
     """Weight of the KL term."""
-    kl_loss_type: KLKind = "low_var_kl"
+    kl_loss_type: Annotated[KLKind, LEARNED] = "low_var_kl"
     """Estimator of the KL term, by verl's name."""
 
-    temperature: float = Field(default=1.0, gt=0, le=10)
+    temperature: Annotated[float, SAMPLED] = Field(default=1.0, gt=0, le=10)
     """Temperature of a model call that names none."""
-    max_response_length: int = Field(default=256, ge=1)
+    max_response_length: Annotated[int, Traits(Reader.BATCH, on_verl=False, of_sampling=True)] = Field(
+        default=256, ge=1
+    )
     """Tokens of a model call that names no limit."""
-    max_model_len: int | None = Field(default=None, ge=16)
+    max_model_len: Annotated[int | None, fixed_sampling("the engine is built for it")] = Field(default=None, ge=16)
     """Tokens of prompt and reply together. Default: what the model was made for."""
-    tool_parser: ToolParser = "auto"
+    tool_parser: Annotated[ToolParser, PARSER] = "auto"
     """How the model writes tool calls; `auto` is what its chat template shows, or else its vocabulary."""
-    reasoning_parser: ReasoningParser = "auto"
+    reasoning_parser: Annotated[ReasoningParser, PARSER] = "auto"
     """How the model writes its reasoning before a reply; `auto` is as for `tool_parser`."""
 
-    sampler_options: dict[str, Any] = Field(default_factory=dict[str, Any])
+    sampler_options: Annotated[
+        dict[str, Any], fixed_sampling("the processes of the sampler are built with these options")
+    ] = Field(default_factory=dict[str, Any])
     """Options of a sampler in processes of its own, by its own names: for `sampler: vllm` those of `vllm serve`."""
-    verl: dict[str, Any] = Field(default_factory=dict[str, Any])
+    verl: Annotated[dict[str, Any], fixed_sampling("verl's processes are built with these options")] = Field(
+        default_factory=dict[str, Any]
+    )
     """Settings of verl's own configuration, by its names, for what the job has no field for. Only engine verl reads
     them."""
 
@@ -265,3 +373,16 @@ class JobSettings(DescribedModel):
         if self.engine == "auto":
             return "local" if self.n_gpu <= 1 else "verl"
         return self.engine
+
+
+def _traits_of(metadata: list[Any]) -> Traits:
+    [traits] = (each for each in metadata if isinstance(each, Traits))
+    return traits
+
+
+TRAITS: Final[Mapping[str, Traits]] = MappingProxyType(
+    {name: _traits_of(field.metadata) for name, field in JobSettings.model_fields.items()}
+)
+"""The traits of every setting, by its name."""
+NOT_OF_SAMPLING: Final = frozenset(name for name, traits in TRAITS.items() if not traits.of_sampling)
+"""The settings that cannot change how a model is sampled before it is trained, and so cannot change its base score."""

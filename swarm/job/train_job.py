@@ -1,8 +1,4 @@
-"""`TrainJob`, the checked settings of a training run, and how it is read from a file or from data.
-
-Place in the flow: the edge, where a job comes from a client, a file or the ledger. The module does not know how a
-setting is put into effect. Each engine itself checks whether it supports a job.
-"""
+"""`TrainJob`, the checked settings of a training run, and how it is read from a file or from data."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ from swarm.estimators import ESTIMATORS
 from swarm.external_samplers import EXTERNAL_SAMPLERS
 from swarm.job.checks import check_estimator, check_loss, check_mixture
 from swarm.job.learning_rate import CRITIC_LR_DEFAULT, LR_OF_BUNDLED_MODELS, default_lr
-from swarm.job.settings import AGGREGATION_BY_LOSS, JobSettings, RolloutIS, SamplerKind
+from swarm.job.settings import AGGREGATION_BY_LOSS, TRAITS, JobSettings, RolloutIS, SamplerKind
 from swarm.spelling import with_hints
 
 
@@ -94,7 +90,7 @@ class TrainJob(JobSettings):
         lr = default_lr(self.model, has_adapter=self.lora_rank > 0) if self.lr is None else self.lr
         return self.model_copy(
             update={
-                **(self._automatic_critic if self.has_critic else {}),
+                **self._automatic_of_algorithm,
                 "engine": self.chosen_engine,
                 "sampler": self._known_sampler,
                 "lr": lr,
@@ -122,13 +118,11 @@ class TrainJob(JobSettings):
         return ESTIMATORS[self.algorithm].reads_policy
 
     @property
-    def _automatic_critic(self) -> dict[str, float]:
-        defaults = {
-            "lam": 1.0,
-            "critic_lr": LR_OF_BUNDLED_MODELS.get(self.model, CRITIC_LR_DEFAULT),
-            "critic_warmup": 0,
-            "cliprange_value": 0.5,
-        }
+    def _automatic_of_algorithm(self) -> dict[str, Any]:
+        """The defaults of the settings that only this algorithm reads."""
+        defaults = {name: traits.automatic for name, traits in TRAITS.items() if traits.algorithm == self.algorithm}
+        if self.has_critic:
+            defaults["critic_lr"] = LR_OF_BUNDLED_MODELS.get(self.model, CRITIC_LR_DEFAULT)
         return {name: default for name, default in defaults.items() if getattr(self, name) is None}
 
     @property

@@ -21,6 +21,7 @@ from swarm.cli.held_out_score import HeldOutScore
 from swarm.cli.train.training_record import TrainingRecord
 from swarm.digest import DIGITS, digest_of
 from swarm.errors import EngineFailure
+from swarm.job import NOT_OF_SAMPLING
 from swarm.model_path import resolve_model
 from swarm.processes.flush import flush
 from swarm.program.training import EVAL_TEMPERATURE
@@ -29,23 +30,6 @@ FOLDER = "base-scores"
 """The folder of the scores, beside the folders of the trainings."""
 DIGESTED_BYTES = 2**30
 """The size up to which a model is read for its digest, which takes about a second. A larger one is measured anew."""
-NOT_OF_SAMPLING = frozenset({
-    "model", "resume_from",
-    "algorithm", "project_name", "experiment_name", "batch_size", "num_repeat", "stop_rule", "min_group",
-    "drain_timeout_s", "batch_timeout_s", "group_timeout_s", "stall_timeout_s", "max_staleness", "mixture",
-    "total_steps", "save_freq", "keep_last", "keep_best", "keep_best_metric", "eval_every", "eval_episodes", "eval_env",
-    "eval_timeout_s", "lr", "lr_warmup_steps", "lr_scheduler_type", "min_lr_ratio", "weight_decay", "betas",
-    "grad_clip", "ppo_epochs", "mini_batch_num", "ppo_max_token_len", "share_prefixes",
-    "enable_gradient_checkpointing", "norm_adv_by_std_in_grpo", "gamma", "lam", "critic_lr", "critic_warmup",
-    "cliprange_value", "gdpo_reward_keys", "gdpo_reward_weights", "policy_loss", "clip_ratio", "clip_ratio_low",
-    "clip_ratio_high", "clip_ratio_c", "loss_agg_mode", "loss_scale_factor", "entropy_coeff", "rollout_is",
-    "rollout_is_threshold", "dro_beta", "loss_type", "rollout_is_batch_normalize", "rollout_rs", "rollout_rs_threshold",
-    "use_kl_loss", "kl_loss_coef", "kl_loss_type", "guard",
-})  # fmt: skip
-"""The settings of a job that do not change how the untrained model is sampled. All others count.
-
-The model counts by its content.
-"""
 
 
 class _Part(BaseModel):
@@ -55,7 +39,8 @@ class _Part(BaseModel):
 class BaseScoreKey(_Part):
     """Everything that decides a base score. `model`, `environment` and `program` are digests of their content.
 
-    `settings` are those of the job that may change what the untrained model says, its seed among them.
+    `settings` are those of the job that may change what the untrained model says, its seed among them. The model counts
+    by its content.
     """
 
     version: str
@@ -141,7 +126,7 @@ def remembered_score(trainings: Path, record: TrainingRecord, episodes: int) -> 
         program=record.program.digest,
         episodes=episodes,
         temperature=EVAL_TEMPERATURE,
-        settings=record.job.model_dump(mode="json", exclude=set(NOT_OF_SAMPLING)),
+        settings=record.job.model_dump(mode="json", exclude={*NOT_OF_SAMPLING, "model"}),
     )
     return RememberedScore(trainings / FOLDER, key)
 

@@ -12,7 +12,7 @@ import pytest
 
 from swarm.cli.held_out_score import HeldOutScore
 from swarm.cli.train import base_scores
-from swarm.cli.train.base_scores import NOT_OF_SAMPLING, RememberedScore, remembered_score
+from swarm.cli.train.base_scores import RememberedScore, remembered_score
 from swarm.cli.train.training_record import new_record
 from swarm.environments import load_environment
 from swarm.job import TrainJob
@@ -123,10 +123,6 @@ def test_other_settings_of_sampling_are_measured_anew(
     folder: Path, kept: RememberedScore, asked: dict[str, Any]
 ) -> None:
     assert place_of(folder, **asked).find() is None
-
-
-def test_every_setting_left_out_of_the_key_is_one_of_a_job() -> None:
-    assert set(TrainJob.model_fields) >= NOT_OF_SAMPLING
 
 
 def test_a_model_too_large_to_be_digested_is_not_remembered(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from researcher.base_scores import TRAINS, key_of
+from researcher.base_scores import key_of
 from researcher.evaluation.evaluator import evaluator_hash
 from researcher.planner.rules import RulesPlanner
 from researcher.study.settings import StudySettings
@@ -24,7 +24,11 @@ def key(changes: dict[str, Any] | None = None, program: str = "", evaluator: str
 
 
 def test_what_only_training_reads_is_no_part_of_a_base_score() -> None:
-    assert key({"lr": 0.1, "seed": 9, "num_repeat": 2, "temperature": 0.5, "experiment_name": "other"}) == key()
+    assert key({"lr": 0.1, "num_repeat": 2, "eval_every": 5, "guard": "stop", "experiment_name": "other"}) == key()
+
+
+def test_what_evaluation_sets_itself_is_no_part_of_a_base_score() -> None:
+    assert key({"seed": 9, "temperature": 0.5, "resume_from": "checkpoints/step-4"}) == key()
 
 
 @pytest.mark.parametrize("changes", [{"model": "micro"}, {"engine": "local"}, {"max_model_len": 64}, {"new": 1}])
@@ -42,7 +46,3 @@ def test_scores_under_other_limits_of_an_attempt_were_measured_in_another_way() 
     with closing(load_environment("reverse")) as environment:
         hashes = {evaluator_hash(replace(charter, **limit), environment, "validation") for limit in limits}
     assert len(hashes) == 4
-
-
-def test_the_settings_that_do_not_matter_are_settings_of_a_job() -> None:
-    assert set(TrainJob.model_fields) > TRAINS

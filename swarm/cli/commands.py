@@ -1,11 +1,7 @@
-"""The commands that start, watch, check and stop a server: `swarm start | status | overwatch | stop | doctor`.
+"""The commands that start, watch, check and stop a server, and the registration of all others.
 
-Place in the flow: top of the package. The module also registers the commands of the other modules. Arguments are parsed
-before anything heavy is imported. Data goes to stdout and messages to stderr. Every failure is one line and a
-documented exit code.
-
-Tokens come from environment variables only, which other users of the machine cannot read: SWARM_TOKEN (commander),
-SWARM_ROLLOUT_TOKEN and SWARM_OBSERVER_TOKEN. A command uses the token with the fewest rights that is enough for it.
+Nothing heavy is imported before the arguments are parsed. Data goes to stdout and messages to stderr. Every failure is
+one line and a documented exit code.
 """
 
 from __future__ import annotations
@@ -25,25 +21,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swarm import __version__
-from swarm.cli import export, job, scoring, skills
-from swarm.cli.env import environments
+from swarm.cli import environments, job, options, records, scoring, skills
 from swarm.cli.failures import failures_in_one_line
-from swarm.cli.options import (
-    LogOption,
-    NoRecordOption,
-    RecordOption,
-    chosen_sinks,
-    home_named,
-    runs_directory,
-)
-from swarm.cli.records import backup, gc
-from swarm.cli.records.recording import import_ledger, start_recorder
 from swarm.cli.server_choice import choose_server
-from swarm.cli.tokens import token_of
 from swarm.cli.train import training
-from swarm.errors import (
-    BadRequest,
-)
+from swarm.errors import BadRequest
 
 if TYPE_CHECKING:
     from swarm.config import ServerConfig
@@ -54,11 +36,9 @@ app.add_typer(environments.app, name="env")
 app.add_typer(skills.app, name="skills")
 app.command()(training.train)
 app.command(name="eval")(scoring.evaluate)
-app.command()(export.export)
-app.command(name="import")(import_ledger)
-app.command()(gc.gc)
-app.command()(backup.backup)
-app.command()(backup.restore)
+app.command(name="import")(records.import_ledger)
+for command in (records.export, records.gc, records.backup, records.restore):
+    app.command()(command)
 app.command(name="job")(job.show_or_change)
 
 ChosenUrlOption = Annotated[
@@ -66,11 +46,6 @@ ChosenUrlOption = Annotated[
     typer.Option(
         "--url", envvar="SWARM_URL", help="The server's address (default: the server that runs on this machine)."
     ),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print machine-readable JSON on stdout.")]
-HomeOption = Annotated[
-    Path | None,
-    typer.Option("--home", help="Directory of ledger, checkpoints and logs (default: $SWARM_HOME/swarm, runs/swarm)."),
 ]
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Log every step on stderr.")]
 
@@ -96,7 +71,7 @@ def start(
         str | None, typer.Option(help="Address to listen on; another than loopback needs SWARM_TOKEN.")
     ] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0 picks a free one.")] = None,
-    home: HomeOption = None,
+    home: options.HomeOption = None,
     job: Annotated[Path | None, typer.Option(help="A job.yaml to start with; else a client sends one.")] = None,
     no_resume: Annotated[
         bool, typer.Option("--no-resume", help="Do not go on with the job that was interrupted here.")
@@ -115,13 +90,13 @@ def start(
             help="NAME=ENVIRONMENT that jobs may name as their eval_env; repeatable (default: $SWARM_EVAL_ENVS)."
         ),
     ] = None,
-    record: RecordOption = None,
-    no_record: NoRecordOption = False,
-    log: LogOption = None,
+    record: options.RecordOption = None,
+    no_record: options.NoRecordOption = False,
+    log: options.LogOption = None,
     warm_up: Annotated[
         bool, typer.Option("--warm-up", help="Load the libraries of the local engine now, before a job comes.")
     ] = False,
-    as_json: JsonOption = False,
+    as_json: options.JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
     """Run a server in the foreground until Ctrl-C, SIGTERM or `swarm stop`.
@@ -148,8 +123,8 @@ def start(
 
         keep_torch_out()
         collect_rarely()
-        sinks = chosen_sinks(no_record, log)
-        recorded_in = (runs_directory(record), sinks) if sinks else None
+        sinks = options.chosen_sinks(no_record, log)
+        recorded_in = (options.runs_directory(record), sinks) if sinks else None
         is_local = train_job is not None and train_job.chosen_engine == "local"
         with ExitStack() as listed, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             announcement = _Announcement(
@@ -224,7 +199,7 @@ class _Announcement:
 
         self._listed.enter_context(announced_server(url, self._home))
         if self._recorded_in is not None:
-            start_recorder(self._home, *self._recorded_in)
+            records.start_recorder(self._home, *self._recorded_in)
         if self._as_json:
             resumes = None if self._resumed is None else _name_of(self._resumed[0])
             shown = {"url": url, "pid": os.getpid(), "home": str(self._home.resolve()), "resumes": resumes}
@@ -255,13 +230,13 @@ def _resume_line(job: TrainJob, steps: int, home: Path) -> str:
 
 
 @app.command()
-def status(url: ChosenUrlOption = None, as_json: JsonOption = False) -> None:
+def status(url: ChosenUrlOption = None, as_json: options.JsonOption = False) -> None:
     """Show what a server is doing."""
     with failures_in_one_line():
         from swarm.client import SwarmClient
 
         url = url or choose_server("swarm status --url")
-        with SwarmClient(url, token=token_of("observer", "commander", "rollout")) as client:
+        with SwarmClient(url, token=options.token_of("observer", "commander", "rollout")) as client:
             snapshot = client.status()
         if as_json:
             typer.echo(snapshot.model_dump_json(indent=2))
@@ -296,7 +271,7 @@ def overwatch(
         if as_json and not once:
             raise BadRequest("--json prints one snapshot: add --once", param="json")
         url = url or choose_server("swarm overwatch")
-        token = token_of("observer", "commander", "rollout")
+        token = options.token_of("observer", "commander", "rollout")
         if once or not sys.stdout.isatty():
             asyncio.run(_print_snapshot(url, token, as_json=as_json))
             return
@@ -330,14 +305,14 @@ async def _print_snapshot(url: str, token: str | None, *, as_json: bool) -> None
 def stop(
     url: ChosenUrlOption = None,
     engine_only: Annotated[bool, typer.Option("--engine-only", help="Free the model, keep the server.")] = False,
-    as_json: JsonOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Stop a server: running episodes are aborted, what was acknowledged is kept."""
     with failures_in_one_line():
         from swarm.client import SwarmClient
 
         url = url or choose_server("swarm stop --url")
-        with SwarmClient(url, token=token_of("commander")) as client:
+        with SwarmClient(url, token=options.token_of("commander")) as client:
             if engine_only:
                 client.stop_engine()
             else:
@@ -352,8 +327,8 @@ def stop(
 def doctor(
     host: Annotated[str, typer.Option(help="Address that `start` would listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port that `start` would listen on.")] = 10086,
-    home: HomeOption = None,
-    as_json: JsonOption = False,
+    home: options.HomeOption = None,
+    as_json: options.JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
     """Examine this machine: what keeps a server from running well, and what to do about it.
@@ -361,26 +336,26 @@ def doctor(
     Changes nothing. Exit code 1 if a check fails, 0 otherwise.
     """
     from swarm.config import cluster_from_environment
-    from swarm.doctor.checks import ServerFlags, checks_of
-    from swarm.doctor.examination import Health, examine, worst
+    from swarm.doctor.checks import checks_of
+    from swarm.doctor.examination import Health, examine, table_of, worst
 
     _configure_logging(verbose)
-    flags = ServerFlags(
+    ray_address, vllm_python = cluster_from_environment()
+    checks = checks_of(
         host,
         port,
-        home_named(home),
-        token_of("observer", "commander", "rollout"),
-        *cluster_from_environment(),
+        options.home_named(home),
+        options.token_of("observer", "commander", "rollout"),
+        ray_address=ray_address,
+        vllm_python=vllm_python,
         is_home_named=home is not None,
     )
-    outcomes = examine(checks_of(flags))
+    outcomes = examine(checks)
     if as_json:
         shown = {"verdict": worst(outcomes), "checks": [outcome.as_json() for outcome in outcomes]}
         typer.echo(json.dumps(shown, indent=2))
     else:
         from rich.console import Console
-
-        from swarm.doctor.table import table_of
 
         Console().print(table_of(outcomes))
     raise typer.Exit(1 if worst(outcomes) is Health.FAIL else 0)

@@ -1,9 +1,4 @@
-"""The failure of a command: one line on stderr and a documented exit code.
-
-Place in the flow: around the body of every command. The codes are those of docs/operations.md: 0 done, 1 failure,
-2 wrong usage or a bad job, 3 not found, 4 not authorized, 5 server unreachable, 6 no sandbox, 74 a record is lost or
-damaged, 75 temporary (port or directory in use, engine not ready: try again), 130 interrupted.
-"""
+"""The failure of a command: one line on stderr, and one of the exit codes of docs/operations.md."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The held-out score: its text, its figures, and the number of tasks that it needs to be meaningful.
-
-Place in the flow: `swarm eval` and `swarm train` print scores. `swarm train` also records the score of the untrained
-weights. The module does not know how episodes are run.
-"""
+"""The held-out score: its text, its figures, and the number of tasks that it needs to be meaningful."""
 
 from __future__ import annotations
 

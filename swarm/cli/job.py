@@ -1,8 +1,4 @@
-"""The command `swarm job`, which shows the job of a server and changes it while it runs.
-
-Place in the flow: commands.py registers the command. The job goes to stdout and errors go to stderr. The module does
-not know which settings can change; the server checks that.
-"""
+"""The command `swarm job`, which shows the job of a server and changes it while it runs."""
 
 from __future__ import annotations
 
@@ -12,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from swarm.cli.failures import failures_in_one_line
-from swarm.cli.options import DEFAULT_URL
-from swarm.cli.tokens import token_of
+from swarm.cli.options import DEFAULT_URL, JsonOption, token_of
 from swarm.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -31,7 +26,7 @@ def show_or_change(
     expected_revision: Annotated[
         int | None, typer.Option(min=0, help="Change it only if it is at this revision.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print machine-readable JSON on stdout.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Show the job of a server, or change the one that runs with --set.
 

@@ -1,11 +1,8 @@
-"""Options that several commands share: a split, a program, the home of a server, the folder of a training.
-
-Place in the flow: beside the commands, which resolve and check their options here first. The module does not know what
-the commands do.
-"""
+"""Options that several commands share, and what they stand for."""
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,7 +20,16 @@ if TYPE_CHECKING:
 DEFAULT_URL = "http://127.0.0.1:10086"
 """The address of a server that was started on this machine with the default host and port."""
 
-
+JsonOption = Annotated[bool, typer.Option("--json", help="Print machine-readable JSON on stdout.")]
+HomeOption = Annotated[
+    Path | None,
+    typer.Option("--home", help="Directory of ledger, checkpoints and logs (default: $SWARM_HOME/swarm, runs/swarm)."),
+]
+EnvOption = Annotated[str, typer.Option("--env", help="Environment: a bundled one, a path, or LIBRARY:NAME.")]
+EnvArgument = Annotated[str, typer.Argument(help="Environment: a bundled one, a path, or LIBRARY:NAME.")]
+ProgramOption = Annotated[Path | None, typer.Option("--program", help="A Python file with the agent.")]
+WorkersOption = Annotated[int, typer.Option("--workers", min=1, max=256, help="Episodes at the same time.")]
+SplitOption = Annotated[str, typer.Option("--split", help="train, validation or test.")]
 RecordOption = Annotated[
     Path | None,
     typer.Option(
@@ -44,6 +50,16 @@ LogOption = Annotated[
 ]
 DATABASE_SINK = "database"
 """The sink that every server records into."""
+
+
+def token_of(*roles: str) -> str | None:
+    """Return the token of the first of these roles that has one, or None.
+
+    Tokens come from environment variables, which other users of the machine cannot read. A command uses the token with
+    the fewest rights that is enough for it.
+    """
+    variables = {"commander": "SWARM_TOKEN", "rollout": "SWARM_ROLLOUT_TOKEN", "observer": "SWARM_OBSERVER_TOKEN"}
+    return next((token for role in roles if (token := os.environ.get(variables[role]))), None)
 
 
 def chosen_sinks(no_record: bool, log: list[str] | None) -> list[str]:

@@ -1,9 +1,4 @@
-"""The server that a command uses: a given one, or the command's own, which runs as long as the command.
-
-Place in the flow: `swarm train` and `swarm env check` open a server here. The command's own server is a child process
-(swarm.processes). So it ends with the command, even if the command is killed. The module knows nothing of jobs or
-episodes.
-"""
+"""The server that a command uses: a given one, or the command's own, a child process that ends with the command."""
 
 from __future__ import annotations
 

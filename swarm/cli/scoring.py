@@ -1,8 +1,4 @@
-"""The command `swarm eval`, which measures the held-out score of served weights once, or whenever the job asks.
-
-Place in the flow: commands.py registers the command. Scores go to stdout and hints go to stderr. The module does not
-know how episodes are run and graded.
-"""
+"""The command `swarm eval`, which measures the held-out score of served weights once, or whenever the job asks."""
 
 from __future__ import annotations
 
@@ -19,10 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from swarm.cli import options
 from swarm.cli.failures import failures_in_one_line
 from swarm.cli.held_out_score import count_tasks, mean_of, score_of, score_on_record, warning_of
-from swarm.cli.options import DEFAULT_URL, program_of, require_model, split_named
-from swarm.cli.tokens import token_of
 from swarm.errors import BadRequest, EngineFailure
 
 if TYPE_CHECKING:
@@ -38,23 +33,23 @@ PATIENCE_S = 120.0
 
 
 def evaluate(
-    env: Annotated[str, typer.Option(help="Environment: a bundled one, a path, or LIBRARY:NAME.")],
-    program: Annotated[Path | None, typer.Option(help="A Python file with the agent.")] = None,
+    env: options.EnvOption,
+    program: options.ProgramOption = None,
     url: Annotated[
         list[str] | None, typer.Option(envvar="SWARM_URL", help="Address of the server, or ROLE=URL for each role.")
     ] = None,
-    split: Annotated[str, typer.Option(help="train, validation or test.")] = "validation",
+    split: options.SplitOption = "validation",
     episodes: Annotated[
         int | None,
         typer.Option(
             "--episodes", "-n", min=1, max=100_000, help="How many tasks (default: 200; with --follow the job's)."
         ),
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, max=256, help="Episodes at the same time.")] = 16,
+    workers: options.WorkersOption = 16,
     follow: Annotated[
         bool, typer.Option("--follow", help="Score at every step that the job is due for it (eval_every), to its end.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print machine-readable JSON on stdout.")] = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Measure the served weights on an environment, with eval episodes that never train."""
     with failures_in_one_line():
@@ -63,8 +58,11 @@ def evaluate(
         from swarm.program import measure
         from swarm.program.roles import clients_of, connected, servers_named
 
-        chosen, chosen_split = program_of(program, env), split_named(split)
-        addresses, token = servers_named("--url", url or [DEFAULT_URL]), token_of("rollout", "commander")
+        chosen, chosen_split = options.program_of(program, env), options.split_named(split)
+        addresses, token = (
+            servers_named("--url", url or [options.DEFAULT_URL]),
+            options.token_of("rollout", "commander"),
+        )
         # The server distinguishes the evaluators of a job by these ids.
         client_id = f"swarm-eval/{own_name()}" if follow else "swarm-eval"
         patience = {"timeout": PATIENCE_S} if follow else {}
@@ -73,7 +71,7 @@ def evaluate(
             connected(addresses, token, client_id=client_id, **patience) as servers,
         ):
             for client in clients_of(servers).values():
-                require_model(client)
+                options.require_model(client)
             if few := warning_of(count_tasks(environment, chosen_split, episodes or EPISODES)):
                 typer.echo(f"swarm: {few}", err=True)
             score = partial(measure, servers, environment, chosen, split=chosen_split, max_workers=workers)

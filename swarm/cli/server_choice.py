@@ -1,8 +1,4 @@
-"""The server that a command looks at when no address is given: the only one of this user, or the one that is chosen.
-
-Place in the flow: `swarm status` and `swarm overwatch` ask here. The list of running servers says which there are, and
-each of them says what it trains. A server that is not on the list may be another user's: it is named, and never shown.
-"""
+"""The server that a command looks at when no address is given: the only one of this user, or the one that is chosen."""
 
 from __future__ import annotations
 
@@ -12,8 +8,7 @@ from dataclasses import dataclass
 
 import typer
 
-from swarm.cli.options import DEFAULT_URL
-from swarm.cli.tokens import token_of
+from swarm.cli.options import DEFAULT_URL, token_of
 from swarm.errors import BadRequest, Forbidden, ServerUnreachable, SwarmError, Unauthorized
 
 LOOK_TIMEOUT_S = 3.0

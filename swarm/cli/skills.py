@@ -1,8 +1,4 @@
-"""The commands `swarm skills list | show | install`: the skill files that the package ships for coding agents.
-
-Place in the flow: commands.py registers this group of commands. The module knows where each coding agent looks for
-skills; swarm.skills reads and copies them. Data goes to stdout and messages go to stderr.
-"""
+"""The commands `swarm skills list | show | install`: the skill files that the package ships for coding agents."""
 
 from __future__ import annotations
 
@@ -14,14 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from swarm.cli.failures import failures_in_one_line
+from swarm.cli.options import JsonOption
 from swarm.errors import BadRequest
 
 if TYPE_CHECKING:
     from swarm.skills import InstalledSkill
 
 app = typer.Typer(help="Skills for coding agents: how to do what this package does.", no_args_is_help=True)
-
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 
 
 @app.command(name="list")

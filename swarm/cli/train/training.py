@@ -1,14 +1,8 @@
-"""The command `swarm train`, which trains a program on an environment and scores it before and after.
-
-Place in the flow: commands.py registers the command. A training is its job, its environment and its program. If all
-three are the same as before, the training resumes (training_run.py). If one differs, the command refuses and names it.
-Progress goes to stderr and figures go to stdout. The module does not know how episodes are run.
-"""
+"""The command `swarm train`, which trains a program on an environment and scores it before and after."""
 
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from swarm.cli import options
 from swarm.cli.failures import failures_in_one_line
 from swarm.cli.held_out_score import (
     TOO_FEW_TASKS,
@@ -26,22 +21,18 @@ from swarm.cli.held_out_score import (
     score_on_record,
     warning_of,
 )
-from swarm.cli.options import LogOption, NoRecordOption, chosen_sinks, program_file, program_of, training_folder
 from swarm.cli.own_server import server_at
 from swarm.cli.scoring import evaluator_beside
-from swarm.cli.tokens import token_of
-from swarm.cli.train.best_step import HeldOutStep, best_of, end_at
-from swarm.cli.train.measured_scores import MeasuredScores
+from swarm.cli.train.scores import HeldOutStep, MeasuredScores, best_of, end_at
 from swarm.errors import BadRequest
 
 if TYPE_CHECKING:
-    from swarm.cli.train.training_folder import TrainingFolder
-    from swarm.cli.train.training_record import TrainingRecord
+    from swarm.cli.train.training_folder import TrainingFolder, TrainingRecord
     from swarm.client import Evaluation, SwarmClient
     from swarm.environments import Environment
     from swarm.job import GuardMode, TrainJob
     from swarm.program import Program
-    from swarm.schemas import EvaluationView, GuardView, Status
+    from swarm.schemas import GuardView, Status
 
 STEPS = 60
 MODEL_OF_OWN_TASKS = "micro"
@@ -52,7 +43,7 @@ nano only knows the bundled tasks, in one wording each.
 
 
 def train(
-    env: Annotated[str, typer.Option("--env", help="Environment: a bundled one, a path, or LIBRARY:NAME.")],
+    env: options.EnvOption,
     job: Annotated[Path | None, typer.Option(help="A job.yaml; without one, the default job of 60 steps.")] = None,
     program: Annotated[Path | None, typer.Option(help="A Python file with agent, reward or schedule.")] = None,
     model: Annotated[
@@ -81,7 +72,7 @@ def train(
     seed: Annotated[
         int | None, typer.Option(min=0, help="Seed of the job and of the order of tasks (default: the job's).")
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, max=256, help="Episodes at the same time.")] = 64,
+    workers: options.WorkersOption = 64,
     eval_episodes: Annotated[int, typer.Option(min=1, max=100_000, help="Held-out tasks of each score.")] = 200,
     few_tasks: Annotated[
         bool, typer.Option("--few-tasks", help=f"Score on fewer than {TOO_FEW_TASKS} held-out tasks all the same.")
@@ -89,9 +80,9 @@ def train(
     eval_every: Annotated[
         int | None, typer.Option(min=1, help="Score every so many steps as well (default: before and after).")
     ] = None,
-    no_record: NoRecordOption = False,
-    log: LogOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
+    no_record: options.NoRecordOption = False,
+    log: options.LogOption = None,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Train on an environment: the held-out score before, every step, and the held-out score after.
 
@@ -102,25 +93,24 @@ def train(
         from swarm.processes.imports import plain_httpx
 
         with plain_httpx():
-            from swarm.cli.train.training_folder import free_name, open_folder
-            from swarm.cli.train.training_record import new_record
+            from swarm.cli.train.training_folder import free_name, new_record, open_folder
             from swarm.environments.server import open_environment
             from swarm.program.roles import refuse_roles
 
         if url is not None and log:
             raise BadRequest("the server of --url records its trainings itself: give it --log", param="log")
-        chosen = program_of(program, env)
+        chosen = options.program_of(program, env)
         refuse_roles(
             "--url", url, f"python -m swarm.program {program or 'PROGRAM'} --server ROLE=URL --job ROLE=FILE ..."
         )
         with open_environment(env) as environment:
             train_job = _job_of(job, env, environment.name, chosen, model=model, name=name, seed=seed)
             tasks = _count_tasks(environment, eval_episodes, few_tasks=few_tasks)
-            directory = home or training_folder(train_job.experiment_name)
+            directory = home or options.training_folder(train_job.experiment_name)
             other = free_name(directory, "-", first=2)
             beside = f"--name {other.name}" if home is None else f"--home {other}"
-            wanted = new_record(train_job, env, environment, program_file(program, env))
-            sinks = chosen_sinks(no_record, log)
+            wanted = new_record(train_job, env, environment, options.program_file(program, env))
+            sinks = options.chosen_sinks(no_record, log)
             training = _Training(env, environment, program, chosen, train_job, tasks, eval_every, workers, sinks)
             with open_folder(directory, beside, fresh=fresh) as folder:
                 figures = training.carry_out(folder, wanted, url, fresh=fresh)
@@ -163,14 +153,14 @@ class _Training:
         directory = folder.directory
         with (
             server_at(url, directory, self.job, sinks=self.sinks) as address,
-            SwarmClient(address, token=token_of("commander"), client_id=own_name()) as client,
+            SwarmClient(address, token=options.token_of("commander"), client_id=own_name()) as client,
         ):
             status = start_run(client, folder, record, self.job, fresh=fresh)
             if warning := warning_of(self.tasks):
                 typer.echo(f"swarm: {warning}", err=True)
             self._report_progress(directory, status)
             scores = MeasuredScores(client, self._evaluate(client), self.tasks, self.job.batch_size)
-            before, remembered_from = scores.base(folder, record, status.step, is_own_server=url is None)
+            record = scores.base(folder, record, status.step, is_own_server=url is None)
             gate = None if self.eval_every is None else scores.gate(self.eval_every)
             with (
                 evaluator_beside(self.job, self.env, self.file, address, directory),
@@ -179,12 +169,15 @@ class _Training:
                 done = train_program(
                     client, self.environment, self.job, self.program, max_workers=self.workers, gate=gate
                 )
-            last = HeldOutStep(*scores.measure("after"))
-            recorded = client.evaluations()
-            evaluations, changes, faults = _merged(scores.figures(), recorded), _changes(client), _faults(client)
-            ended = self._end_at_best(client, _on_record(recorded), last)
+            last = scores.measure("after")
+            recorded = [
+                HeldOutStep(each.step, score_on_record(each)) for each in client.evaluations() if each.state == "done"
+            ]
+            evaluations, changes, faults = scores.merged_with(recorded), _changes(client), _faults(client)
+            ended = self._end_at_best(client, recorded, last)
             if url is None:
                 client.save_checkpoint()
+        before, remembered_from = record.base_score, record.base_score_remembered_from
         return {
             "env": self.environment.name, "digest": self.environment.digest, "program": self.program.name,
             "steps": done.steps, "failed_episodes": done.failures,
@@ -241,22 +234,6 @@ def _faults(client: SwarmClient) -> list[dict[str, Any]]:
     begin = max((each.event_id for each in events if each.kind == "job.started"), default=0)
     guard = [each for each in events if each.kind.startswith("guard.") and each.event_id > begin]
     return [{"did": each.kind.removeprefix("guard."), **each.detail} for each in guard]
-
-
-def _on_record(recorded: list[EvaluationView]) -> list[HeldOutStep]:
-    """Return the scores on the server's record of weights that the run still has: those of this command and others."""
-    return [HeldOutStep(each.step, score_on_record(each)) for each in recorded if each.state == "done"]
-
-
-def _merged(measured: list[dict[str, Any]], recorded: list[EvaluationView]) -> list[dict[str, Any]]:
-    """Return all scores by step. This command's own scores take precedence over those that the server recorded."""
-    known = {score["step"] for score in measured}
-    others = [
-        {"step": each.step, **score_on_record(each).figures()}
-        for each in recorded
-        if each.state == "done" and each.step not in known
-    ]
-    return sorted([*measured, *others], key=lambda score: math.inf if score["step"] is None else score["step"])
 
 
 def _job_of(

@@ -1,9 +1,4 @@
-"""The run of a training on its server, which is launched under the training's key or resumed.
-
-Place in the flow: `swarm train` calls it with the folder of a training. The arguments must agree with the record in the
-folder, and the record with the server. A run that was trained is replaced only if the user asks for that. The module
-knows nothing of environments and programs.
-"""
+"""The run of a training on its server, which is launched under the training's key or resumed."""
 
 from __future__ import annotations
 
@@ -11,8 +6,7 @@ import logging
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from swarm.cli.train.training_folder import TrainingFolder
-from swarm.cli.train.training_record import TrainingRecord, differences
+from swarm.cli.train.training_folder import TrainingFolder, TrainingRecord, differences
 from swarm.client import SwarmClient
 from swarm.client.plans import calls
 from swarm.errors import LaunchConflict

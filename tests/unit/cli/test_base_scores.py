@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from swarm.cli.held_out_score import HeldOutScore
-from swarm.cli.train import base_scores
-from swarm.cli.train.base_scores import RememberedScore, remembered_score
-from swarm.cli.train.training_record import new_record
+from swarm.cli.train import scores
+from swarm.cli.train.scores import RememberedScore, remembered_score
+from swarm.cli.train.training_folder import new_record
 from swarm.environments import load_environment
 from swarm.job import TrainJob
 from swarm.model_path import resolve_model
@@ -47,7 +47,7 @@ def kept(folder: Path) -> RememberedScore:
 
 
 def stored_file(folder: Path) -> Path:
-    [path] = (folder / base_scores.FOLDER).iterdir()
+    [path] = (folder / scores.FOLDER).iterdir()
     return path
 
 
@@ -126,7 +126,7 @@ def test_other_settings_of_sampling_are_measured_anew(
 
 
 def test_a_model_too_large_to_be_digested_is_not_remembered(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base_scores, "DIGESTED_BYTES", 1000)
+    monkeypatch.setattr(scores, "DIGESTED_BYTES", 1000)
     assert place_of(folder) is None
 
 
@@ -159,7 +159,7 @@ def test_a_damaged_file_is_reported_and_replaced_by_the_next_measurement(
 def test_a_file_of_another_key_is_not_believed(folder: Path, kept: RememberedScore) -> None:
     path = stored_file(folder)
     place_of(folder, seed=1).keep(SCORE)
-    [other] = set((folder / base_scores.FOLDER).iterdir()) - {path}
+    [other] = set((folder / scores.FOLDER).iterdir()) - {path}
     path.replace(other)
     assert place_of(folder, seed=1).find() is None
 
@@ -179,7 +179,7 @@ def test_the_draft_of_a_killed_process_is_no_score_and_stands_in_no_ones_way(fol
 def test_a_folder_that_cannot_be_written_is_reported_and_ends_nothing(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (folder / base_scores.FOLDER).write_text("a file")
+    (folder / scores.FOLDER).write_text("a file")
     place_of(folder).keep(SCORE)
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and "cannot be written" in said

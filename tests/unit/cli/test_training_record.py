@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from swarm.cli.train.training_record import TrainingRecord, differences, new_record
+from swarm.cli.train.training_folder import TrainingRecord, differences, new_record
 from swarm.environments import load_environment
 from swarm.job import LR_OF_BUNDLED_MODELS, TrainJob
 

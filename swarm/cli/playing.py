@@ -1,50 +1,47 @@
-"""The command `swarm env play`: an episode of one task, by hand or by a served model, with all messages and the grade.
-
-Place in the flow: environments.py registers the command. Messages and the grade go to stdout and hints go to stderr.
-With --json, all of these go to stderr, and one JSON object goes to stdout. The module does not know how an attempt is
-graded.
-"""
+"""The command `swarm env play`: an episode of one task, by hand or by a served model, and its grade."""
 
 from __future__ import annotations
 
 import json
 import re
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from swarm.cli.env.by_hand import HINT, HINT_OF_SOLUTION, Hand, read_line, tool_signature
+from swarm.cli import options
 from swarm.cli.failures import failures_in_one_line
-from swarm.cli.options import program_of, require_model, split_named
-from swarm.cli.tokens import token_of
 from swarm.errors import BadRequest, NotFound
 
 if TYPE_CHECKING:
     from swarm.environments import Environment, EnvironmentTask, Grade
     from swarm.program import Program, RecordedSession
     from swarm.tasks import Split
-    from swarm.types import Message
+    from swarm.types import Message, ToolSpec
 
 COLUMN = 11
 """The column where text begins, to the right of the longest role."""
 SEARCHED = 100_000
 """Tasks that the search for an id looks at. Some environments generate tasks without end."""
+BEGIN, END = "<<", "."
+HINT = f"each line is a reply, an empty one ends the attempt; several lines stand between {BEGIN} and {END}"
+HINT_OF_SOLUTION = "/solution shows a right one"
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def play(
-    name: Annotated[str, typer.Argument(help="Environment: a bundled one, a path, or LIBRARY:NAME.")],
+    name: options.EnvArgument,
     url: Annotated[str | None, typer.Option(help="A server whose model plays; without one, you do.")] = None,
-    program: Annotated[Path | None, typer.Option(help="A Python file with the agent, for the model.")] = None,
-    split: Annotated[str, typer.Option(help="train, validation or test.")] = "train",
+    program: options.ProgramOption = None,
+    split: options.SplitOption = "train",
     task: Annotated[int, typer.Option(min=0, max=1_000_000, help="Which task of the split, counted from 0.")] = 0,
     task_id: Annotated[str | None, typer.Option(help="The task of this id instead.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the order of tasks.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Play one task: what an agent is shown, and how its attempt is graded. Nothing is trained on it.
 
@@ -58,11 +55,11 @@ def play(
 
         if program is not None and url is None:
             raise BadRequest("a program plays only with a model: add --url", param="program")
-        chosen = program_of(program, name)
+        chosen = options.program_of(program, name)
         with open_environment(name) as environment:
             if isinstance(environment, DrivenEnvironment):
                 raise BadRequest(f"{environment.name} drives an agent of its own: use swarm eval --env {name} -n 1")
-            item = _find(environment, split_named(split), task, task_id, seed)
+            item = _find(environment, options.split_named(split), task, task_id, seed)
             typer.echo(f"task {item.task.task_id} of {environment.name}, split {split}", err=True)
             table = _Table(err=as_json, hides_own=url is None and sys.stdin.isatty() and sys.stdout.isatty())
             if url is None:
@@ -109,8 +106,8 @@ def _by_model(
     from swarm.program.shown import open_shown
     from swarm.program.training import play
 
-    with SwarmClient(url, token=token_of("rollout", "commander"), client_id="swarm-play") as client:
-        require_model(client)
+    with SwarmClient(url, token=options.token_of("rollout", "commander"), client_id="swarm-play") as client:
+        options.require_model(client)
         session = open_shown(environment, item, table.message)
         output = play(client, environment, item, program, session)
     details = {name: value for name, value in output.metadata.items() if name != "score"}
@@ -156,3 +153,98 @@ def _figures(
         "env": environment.name, "digest": environment.digest, "task": task,
         "transcript": [dict(message) for message in session.transcript], "grade": graded,
     }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Hand:
+    """A person who plays an episode, by lines of a terminal or a pipe.
+
+        a line             a reply
+        << ... .           a reply of several lines, or one that begins with a slash
+        /call NAME {...}   a reply that calls a tool
+        /solution          shows a right reply
+        an empty line      ends the attempt, as do the end of input and /quit
+
+    `read` takes a prompt and returns the next line, or None at the end of input. `tell` shows a text to the person
+    only. `solution` returns a right reply, if there is one.
+    """
+
+    read: Callable[[str], str | None]
+    tell: Callable[[str], None]
+    solution: Callable[[], str | None]
+
+    def play(self, session: RecordedSession) -> None:
+        """Reply until the attempt is over or the person ends it."""
+        while not session.is_over and (message := self._next_reply(session)) is not None:
+            session.reply(message)
+
+    def _next_reply(self, session: RecordedSession) -> Message | None:
+        while True:
+            line = self.read("assistant")
+            if line is None or line.strip() in {"", "/quit"}:
+                return None
+            if line.strip() == BEGIN:
+                return {"content": self._several_lines()}
+            if not line.startswith("/"):
+                return {"content": line}
+            command, _, rest = line.strip().partition(" ")
+            if command == "/call":
+                if (message := self._tool_call(session, rest)) is not None:
+                    return message
+            elif command == "/solution":
+                solution = self.solution()
+                self.tell("no right reply is known" if solution is None else solution)
+            else:
+                self.tell(f"no command {command}; a reply that begins with / stands between {BEGIN} and {END}")
+
+    def _several_lines(self) -> str:
+        lines: list[str] = []
+        while (line := self.read("")) is not None and line.strip() != END:
+            lines.append(line)
+        return "\n".join(lines)
+
+    def _tool_call(self, session: RecordedSession, text: str) -> Message | None:
+        name, _, written = text.strip().partition(" ")
+        names = [tool_name(tool) for tool in session.tools]
+        if name not in names:
+            self.tell(f"there is no tool {name!r}: there is {', '.join(names) or 'none'}")
+            return None
+        arguments: Any = None
+        with suppress(ValueError, RecursionError):
+            arguments = json.loads(written or "{}")
+        if not isinstance(arguments, dict):
+            self.tell(f'the arguments of a call are a JSON object: /call {name} {{"argument": "value"}}')
+            return None
+        function = {"name": name, "arguments": json.dumps(arguments)}
+        return {"tool_calls": [{"id": f"call-{session.turns}", "type": "function", "function": function}]}
+
+
+def tool_name(tool: ToolSpec) -> str:
+    return str(tool.get("function", {}).get("name", ""))
+
+
+def tool_signature(tool: ToolSpec) -> str:
+    """Return the line that calls the tool, such as `/call NAME {"argument": ...}`."""
+    properties: dict[str, Any] = tool.get("function", {}).get("parameters", {}).get("properties", {})
+    arguments = ", ".join(f"{json.dumps(name)}: ..." for name in properties)
+    return f"/call {tool_name(tool)} {{{arguments}}}"
+
+
+def read_line(prompt: str) -> str | None:
+    """Return the next line of standard input, or None at its end. On a terminal, show the prompt and allow editing.
+
+    Raise BadRequest if the input is not text.
+    """
+    try:
+        if sys.stdin.isatty() and sys.stdout.isatty():
+            # The import alone makes the arrow keys edit the line. Some platforms lack the module.
+            with suppress(ImportError):
+                __import__("readline")
+            return input(prompt)
+        line = sys.stdin.readline()
+    except EOFError:
+        sys.stdout.write("\n")
+        return None
+    except UnicodeDecodeError as error:
+        raise BadRequest(f"the input is not text: {error.reason}") from error
+    return line.rstrip("\r\n") if line else None

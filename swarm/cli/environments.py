@@ -1,8 +1,4 @@
-"""The commands `swarm env list | init | check | play`, which work on environments from a terminal.
-
-Place in the flow: commands.py registers this group of commands. Data goes to stdout and messages go to stderr. The
-module does not know how an environment is checked or played.
-"""
+"""The commands `swarm env list | init | check | play`, which work on environments from a terminal."""
 
 from __future__ import annotations
 
@@ -16,11 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarm.cli.env import playing
+from swarm.cli import playing
 from swarm.cli.failures import failures_in_one_line
-from swarm.cli.options import program_of, require_model
+from swarm.cli.options import EnvArgument, JsonOption, ProgramOption, WorkersOption, program_of, require_model, token_of
 from swarm.cli.own_server import server_at
-from swarm.cli.tokens import token_of
 from swarm.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -33,8 +28,6 @@ NOT_MEASURED = (
 
 app = typer.Typer(help="Environments: what there is to learn, bundled or your own.", no_args_is_help=True)
 app.command()(playing.play)
-
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 
 
 @app.command(name="list")
@@ -69,7 +62,7 @@ def init(
 
 @app.command()
 def check(
-    name: Annotated[str, typer.Argument(help="Environment: a bundled one, a path, or LIBRARY:NAME.")],
+    name: EnvArgument,
     samples: Annotated[int, typer.Option(min=1, max=100_000, help="Tasks to look at in each split.")] = 200,
     url: Annotated[str | None, typer.Option(help="A server whose model plays for the base score.")] = None,
     train_model: Annotated[
@@ -78,11 +71,11 @@ def check(
             "--train-model", "--model", help="The same with a server of its own: nano, micro, or a model's directory."
         ),
     ] = None,
-    program: Annotated[Path | None, typer.Option(help="A Python file with the agent that plays.")] = None,
+    program: ProgramOption = None,
     episodes: Annotated[
         int, typer.Option("--episodes", "-n", min=1, max=100_000, help="Train tasks that are played.")
     ] = 64,
-    workers: Annotated[int, typer.Option(min=1, max=256, help="Tasks that are played at the same time.")] = 16,
+    workers: WorkersOption = 16,
     as_json: JsonOption = False,
 ) -> None:
     """Find what is wrong with an environment before anything is trained on it. Exit code 1 if a check fails.

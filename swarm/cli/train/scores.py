@@ -1,0 +1,276 @@
+"""The held-out scores of a training: the base score, later ones, and the step with the best one."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from swarm import __version__
+from swarm.cli.held_out_score import HeldOutScore, mean_of, score_of, score_on_record
+from swarm.digest import digest_of
+from swarm.errors import CheckpointError, EngineFailure, NotFound, SwarmError
+
+if TYPE_CHECKING:
+    from swarm.cli.train.training_folder import TrainingFolder, TrainingRecord
+    from swarm.client import Evaluation, SwarmClient
+    from swarm.program.evaluation import StepScore
+
+logger = logging.getLogger(__name__)
+
+FOLDER = "base-scores"
+"""The folder of the base scores, beside the folders of the trainings."""
+DIGESTED_BYTES = 2**30
+"""The size up to which a model is read for its digest, which takes about a second. A larger one is measured anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutStep:
+    """The held-out score of the weights after `step` steps. The step is None if they changed while it was measured."""
+
+    step: int | None
+    score: HeldOutScore
+
+
+def best_of(scores: Iterable[HeldOutStep], last: HeldOutStep) -> HeldOutStep:
+    """Return the best score of a trained step. Of equally good ones it is the last, and otherwise the newest."""
+    best = last
+    if last.step is None or last.score.mean is None:
+        return last
+    for each in sorted(scores, key=lambda scored: scored.step or 0):
+        # A run cannot end at step 0, with the model that it began with.
+        is_earlier = each.step is not None and 0 < each.step < last.step
+        if not is_earlier or each.score.mean is None or best.score.mean is None:
+            continue
+        if each.score.mean > best.score.mean or (best is not last and each.score.mean == best.score.mean):
+            best = each
+    return best
+
+
+def end_at(client: SwarmClient, step: int) -> str | None:
+    """Load the weights of an earlier step, and end the run there. Return why that is impossible, or None."""
+    try:
+        client.load_checkpoint(step)
+    except (NotFound, CheckpointError) as error:
+        return error.message
+    client.change_job({"total_steps": step})
+    return None
+
+
+class MeasuredScores:
+    """The held-out scores of a run. Each is printed to stderr, put on the server's record and kept for the figures."""
+
+    def __init__(self, client: SwarmClient, evaluate: Callable[[], Evaluation], tasks: int, batch_size: int) -> None:
+        """Score with `evaluate` on so many `tasks`. A batch of the job has `batch_size` groups."""
+        self._client, self._evaluate = client, evaluate
+        self._tasks, self._batch_size = tasks, batch_size
+        self._kept: list[HeldOutStep] = []
+
+    def base(self, folder: TrainingFolder, record: TrainingRecord, step: int, *, is_own_server: bool) -> TrainingRecord:
+        """Return the record with the score before the first step, which is measured if no record has it.
+
+        The score stays None if steps were trained before it was measured. Raise EngineFailure if no episode was scored.
+        """
+        if record.base_score is not None:
+            return self._known(record, "on record")
+        if step and (recorded := self._recorded_base()) is not None:
+            found = record.model_copy(update={"base_score": recorded})
+            folder.write(found)
+            return self._known(found, "on the server's record")
+        if step:
+            _show_score("before", f"not known: {step} steps were trained before it was measured")
+            return record
+        # Another server may have other files of the model, and be another version.
+        remembered = remembered_score(folder.directory.parent, record, self._tasks) if is_own_server else None
+        if remembered is not None and (stored := remembered.find()) is not None:
+            found = record.model_copy(
+                update={"base_score": stored.score, "base_score_remembered_from": stored.measured_at}
+            )
+            folder.write(found)
+            return self._known(found, "remembered")
+        measured = self.measure("before")
+        if measured.step != 0:
+            _show_score("before", "not known: others trained while it was measured")
+            return record
+        found = record.model_copy(update={"base_score": measured.score})
+        folder.write(found)
+        if remembered is not None:
+            remembered.keep(measured.score)
+        return found
+
+    def measure(self, when: str) -> HeldOutStep:
+        """Return the score of the present weights. Raise EngineFailure if no episode was scored."""
+        from swarm.program.evaluation import score_at_rest
+
+        found = score_at_rest(self._client, self._evaluate)
+        mean_of(found.evaluation)
+        measured = self._keep(found)
+        _show_score(when, measured.score.text)
+        return measured
+
+    def gate(self, every: int) -> Callable[[int], int]:
+        """Return a gate for `train`, which calls it before each chunk of tasks. It scores every `every` steps."""
+        from swarm.program.evaluation import PeriodicEvaluation
+
+        return PeriodicEvaluation(
+            self._client, self._evaluate, every=every, batch_size=self._batch_size, on_score=self._show_on_the_way
+        ).gate
+
+    def merged_with(self, recorded: Iterable[HeldOutStep]) -> list[dict[str, Any]]:
+        """Return the figures of all scores by step: those measured here, and those that only the server has."""
+        known = {each.step for each in self._kept}
+        scores = [*self._kept, *(each for each in recorded if each.step not in known)]
+        figures = [{"step": each.step, **each.score.figures()} for each in scores]
+        return sorted(figures, key=lambda score: math.inf if score["step"] is None else score["step"])
+
+    def _recorded_base(self) -> HeldOutScore | None:
+        """Return the score of step 0 that the server has, if it is of as many tasks. None if there is none."""
+        scores = [
+            score_on_record(each) for each in self._client.evaluations() if (each.step, each.state) == (0, "done")
+        ]
+        return next((score for score in scores if score.n + score.failures == self._tasks), None)
+
+    def _known(self, record: TrainingRecord, how: str) -> TrainingRecord:
+        """Show the score of the record and how it is known, and keep it for the figures."""
+        assert record.base_score is not None
+        measured_at = record.base_score_remembered_from
+        since = "" if measured_at is None else f", measured {measured_at:%Y-%m-%d %H:%M} UTC by an earlier training"
+        _show_score("before", f"{record.base_score.text}, {how}{since}")
+        self._kept.append(HeldOutStep(0, record.base_score))
+        return record
+
+    def _keep(self, found: StepScore) -> HeldOutStep:
+        """Keep a score, also on the server's record, for the explorer and trackers. A score that is there stays."""
+        evaluation = found.evaluation
+        measured = HeldOutStep(found.step, score_of(evaluation))
+        self._kept.append(measured)
+        if found.step is None or not evaluation.episode_ids:
+            return measured
+        try:
+            self._client.record_evaluation(found.step, evaluation.episode_ids, failures=len(evaluation.failures))
+        except SwarmError as error:
+            # The score counts all the same: it is printed, and in the figures.
+            logger.info("the score of step %d is not on the server's record: %s", found.step, error.message)
+        return measured
+
+    def _show_on_the_way(self, found: StepScore) -> None:
+        score = self._keep(found).score
+        step = "while others train" if found.step is None else f"at step {found.step}"
+        # A failed score is no reason to stop the training.
+        reason = f"none: {found.evaluation.failures[0].error}" if score.mean is None else score.text
+        typer.echo(f"held-out score {step}: {reason}", err=True)
+
+
+def _show_score(when: str, what: str) -> None:
+    typer.echo(f"held-out score {when + ':':8}{what}", err=True)
+
+
+class BaseScoreKey(BaseModel):
+    """Everything that decides a base score. `model`, `environment` and `program` are digests of their content.
+
+    `settings` are those of the job that may change what the untrained model says, its seed among them. The model counts
+    by its content.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    version: str
+    model: str
+    environment_name: str
+    environment: str
+    program: str
+    episodes: int
+    temperature: float
+    settings: dict[str, Any]
+
+
+class StoredBaseScore(BaseModel):
+    """A base score with its key and the time of its measurement."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    measured_at: datetime
+    score: HeldOutScore
+    key: BaseScoreKey
+
+
+class RememberedScore:
+    """The place of one base score, a file named by the digest of its key.
+
+    An earlier training may have stored the score there. A file that cannot be read or written costs a measurement, and
+    ends no training.
+    """
+
+    def __init__(self, folder: Path, key: BaseScoreKey) -> None:
+        self._key = key
+        self._path = folder / f"{digest_of(key.model_dump(mode='json'))}.json"
+
+    def find(self) -> StoredBaseScore | None:
+        """Return the stored score, or None if there is none. Report a file that cannot be read."""
+        try:
+            stored = StoredBaseScore.model_validate_json(self._path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValidationError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is damaged or of another version"
+            typer.echo(f"swarm: {self._path} cannot be read: {reason}; the score is measured anew", err=True)
+            return None
+        return stored if stored.key == self._key and _is_whole(stored.score) else None
+
+    def keep(self, score: HeldOutScore) -> None:
+        """Store a score that was just measured, if it is whole. Report a file that cannot be written."""
+        if not _is_whole(score):
+            return
+        stored = StoredBaseScore(measured_at=datetime.now(UTC), score=score, key=self._key)
+        # Two trainings may store the same score at the same time, each with a draft of its own.
+        draft = self._path.with_suffix(f".{os.getpid()}.new")
+        try:
+            self._path.parent.mkdir(exist_ok=True)
+            draft.write_text(stored.model_dump_json(indent=2), encoding="utf-8")
+            draft.replace(self._path)
+        except OSError as error:
+            reason = f"{self._path} cannot be written: {error.strerror}"
+            typer.echo(f"swarm: {reason}; the next training measures the score anew", err=True)
+
+
+def remembered_score(trainings: Path, record: TrainingRecord, episodes: int) -> RememberedScore | None:
+    """Return the place of the base score of a training. Return None for a model that is too large to be digested.
+
+    `trainings` is the folder that has the folders of the trainings.
+    """
+    from swarm.cli.train.training_folder import digest_of_files, files_below
+    from swarm.job import NOT_OF_SAMPLING
+    from swarm.model_path import resolve_model
+    from swarm.program.training import EVAL_TEMPERATURE
+
+    try:
+        files = files_below(resolve_model(record.job.model))
+        if sum(path.stat().st_size for path in files) > DIGESTED_BYTES:
+            return None
+        model = digest_of_files(files, whole_up_to=DIGESTED_BYTES)
+    except (OSError, EngineFailure):
+        return None
+    key = BaseScoreKey(
+        version=__version__,
+        model=model,
+        environment_name=record.environment.name,
+        environment=record.environment.digest,
+        program=record.program.digest,
+        episodes=episodes,
+        temperature=EVAL_TEMPERATURE,
+        settings=record.job.model_dump(mode="json", exclude={*NOT_OF_SAMPLING, "model"}),
+    )
+    return RememberedScore(trainings / FOLDER, key)
+
+
+def _is_whole(score: HeldOutScore) -> bool:
+    """Return whether every attempt was scored, and none was broken by the program. No other score is kept."""
+    return score.mean is not None and not score.failures and not score.broken

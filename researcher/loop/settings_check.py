@@ -21,7 +21,7 @@ from researcher.question.wording import describe_question
 from researcher.servers.server_pool import check_servers
 from researcher.study.settings import StudySettings, sandbox_of
 from swarm.config import cluster_from_environment
-from swarm.doctor import Health, check_sampler, check_trainer
+from swarm.doctor import Health, check_packages, check_sampler
 from swarm.errors import JobInvalid, SwarmError
 from swarm.job import build_job
 from swarm.sinks import check_sinks
@@ -178,7 +178,7 @@ def _check_engine(job: Mapping[str, Any]) -> None:
     if build_job(dict(job)).chosen_engine != "verl":
         return
     _, vllm_python = cluster_from_environment()
-    for finding in (check_trainer(), check_sampler(vllm_python, VLLM_LIMIT_S)):
+    for finding in (check_packages("verl", is_optional=True), check_sampler(vllm_python, VLLM_LIMIT_S)):
         if finding.verdict is not Health.OK:
             raise ServerProblem(f"--engine verl cannot be used here: {finding.message}: {finding.remedy}")
 

@@ -1,17 +1,13 @@
-"""The list of checks, in the order of the output, each with its time limit.
-
-Place in the flow: the CLI passes it to `examine`. It knows nothing of how a check works.
-"""
+"""The list of checks of `swarm doctor`, each with its time limit."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from swarm.doctor import address, home, installed, verl
+from swarm.doctor import installed, server
 from swarm.doctor.examination import Check, CheckFinding, fail, warn
 
 QUICK_S = 10.0
@@ -24,42 +20,39 @@ NAMED_LEDGER_S = 6 * 3600.0
 _STUCK = fail("did not answer in time", "check the disk, the load of this machine, and its system log")
 
 
-@dataclass(frozen=True, slots=True)
-class ServerFlags:
-    """The server that `swarm start` would run with the same flags; `token` is for calls to a running one."""
-
-    host: str
-    port: int
-    home: Path
-    token: str | None
-    ray_address: str | None = None
-    vllm_python: Path | None = None
-    is_home_named: bool = False
-
-
-def checks_of(flags: ServerFlags) -> list[Check]:
-    server = (flags.host, flags.port, flags.token)
+def checks_of(
+    host: str,
+    port: int,
+    home: Path,
+    token: str | None,
+    *,
+    ray_address: str | None,
+    vllm_python: Path | None,
+    is_home_named: bool,
+) -> list[Check]:
+    """Return the checks of the server that `swarm start` would run with these flags, in the order of the output."""
+    address = (host, port, token)
     probe = installed.TensorProbe()
-    ledger_s = NAMED_LEDGER_S if flags.is_home_named else LEDGER_S
+    ledger_s = NAMED_LEDGER_S if is_home_named else LEDGER_S
     return [
         _quick("python", installed.check_python),
-        _quick("server packages", installed.check_server_packages),
-        _quick("researcher packages", partial(installed.check_optional_extra, "researcher")),
-        _quick("ui packages", partial(installed.check_optional_extra, "ui")),
+        _quick("server packages", partial(installed.check_packages, "server", is_optional=False)),
+        _quick("researcher packages", partial(installed.check_packages, "researcher", is_optional=True)),
+        _quick("ui packages", partial(installed.check_packages, "ui", is_optional=True)),
         Check("torch", partial(installed.check_tensors, probe), PROBE_S, _STUCK),
         Check("bundled model", partial(installed.check_bundled_model, probe), PROBE_S, _STUCK),
         _quick("open files", installed.check_open_files),
-        _quick("home", partial(home.check_home, flags.home)),
-        _quick("disk use", partial(home.check_disk_use, flags.home)),
-        _quick("disk latency", partial(home.check_fsync, flags.home)),
-        Check("ledger", partial(home.check_ledger, flags.home), ledger_s, _ledger_is_large(flags.home)),
-        _quick("port", partial(address.check_port, *server)),
-        _quick("tokens", partial(address.check_tokens, flags.host)),
-        _quick("clock", partial(address.check_clock, *server, flags.home)),
-        _quick("verl trainer", verl.check_trainer),
-        _quick("verl sampler", partial(verl.check_sampler, flags.vllm_python)),
-        _quick("ray cluster", partial(verl.check_ray, flags.ray_address)),
-        _quick("shared memory", verl.check_shared_memory),
+        _quick("home", partial(server.check_home, home)),
+        _quick("disk use", partial(server.check_disk_use, home)),
+        _quick("disk latency", partial(server.check_fsync, home)),
+        Check("ledger", partial(server.check_ledger, home), ledger_s, _ledger_is_large(home)),
+        _quick("port", partial(server.check_port, *address)),
+        _quick("tokens", partial(server.check_tokens, host)),
+        _quick("clock", partial(server.check_clock, *address, home)),
+        _quick("verl trainer", partial(installed.check_packages, "verl", is_optional=True)),
+        _quick("verl sampler", partial(installed.check_sampler, vllm_python)),
+        _quick("ray cluster", partial(installed.check_ray, ray_address)),
+        _quick("shared memory", installed.check_shared_memory),
         Check("bubblewrap", installed.check_bubblewrap, 2 * QUICK_S, _STUCK),
     ]
 

@@ -1,8 +1,4 @@
-"""The run of checks in parallel, each within its time limit, and their findings.
-
-Place in the flow: the CLI calls it with the checks of checks.py. It knows nothing of what they check. A check that
-hangs on a dead disk or a silent port takes only its own time limit, and gives a finding like any other.
-"""
+"""The run of checks in parallel, each within its time limit, and the table of their findings."""
 
 from __future__ import annotations
 
@@ -14,6 +10,10 @@ from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
 logger = logging.getLogger(__name__)
 
@@ -101,3 +101,26 @@ def _start(check: Check) -> Future[TimedFinding]:
     # A daemon thread, because a thread in a system call cannot be ended and would keep the process from ending.
     threading.Thread(target=run, name=f"check {check.name}", daemon=True).start()
     return future
+
+
+STYLES = {Health.OK: "green", Health.WARN: "yellow", Health.FAIL: "bold red"}
+
+
+def table_of(outcomes: Sequence[TimedFinding]) -> RenderableType:
+    """Return a table with one row for each check, its remedy below its finding, and a last line with the totals."""
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for outcome in outcomes:
+        finding = outcome.finding
+        text = Text(finding.message)
+        if finding.remedy is not None:
+            text.append(f"\n-> {finding.remedy}", style="bold")
+        table.add_row(Text(finding.verdict.value, style=STYLES[finding.verdict]), outcome.name, text)
+    return Group(table, Text(_sum(outcomes), style="dim"))
+
+
+def _sum(outcomes: Sequence[TimedFinding]) -> str:
+    counts = {verdict: sum(outcome.finding.verdict is verdict for outcome in outcomes) for verdict in Health}
+    return ", ".join(f"{count} {verdict.value}" for verdict, count in counts.items() if count)

@@ -1,7 +1,4 @@
-"""Checks of the installation: Python, packages, torch, the bundled model, bubblewrap, and the limit of open files.
-
-Place in the flow: checks.py lists them. They know nothing of a server's directory or address.
-"""
+"""Checks of the installation: Python, packages, torch, the sandbox, and what the verl engine needs."""
 
 from __future__ import annotations
 
@@ -11,20 +8,23 @@ import os
 import platform
 import resource
 import shutil
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from packaging.requirements import Requirement
 
 from swarm.doctor.examination import CheckFinding, fail, ok, warn
+from swarm.extras import DISTRIBUTION
 from swarm.sandbox.cgroup import find_parent
 from swarm.sandbox.seccomp import build_filter
 
-DISTRIBUTION = "swarm-researcher"
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 12)
 # Each running episode has one connection, and a server is built for thousands of episodes.
 ENOUGH_OPEN_FILES = 4096
@@ -32,6 +32,13 @@ PROBE_LIMIT_S = 120.0
 """So long because the probe loads torch and runs the bundled model, which takes ten seconds on an idle machine."""
 
 BWRAP_LIMIT_S = 10.0
+SHARED_MEMORY = Path("/dev/shm")
+ENOUGH_SHARED_MEMORY = 2 * 2**30
+RAY_PORT = 6379
+CONNECT_LIMIT_S = 3.0
+VLLM_LIMIT_S = 8.0
+
+_ASK_VERSION = "import importlib.metadata; print(importlib.metadata.version('vllm'))"
 
 
 def check_python() -> CheckFinding:
@@ -41,13 +48,24 @@ def check_python() -> CheckFinding:
     return ok(present)
 
 
-def check_server_packages() -> CheckFinding:
-    """Check the packages that the server and the local engine need."""
-    return _check_extra("server", is_optional=False)
-
-
-def check_optional_extra(extra: str) -> CheckFinding:
-    return _check_extra(extra, is_optional=True)
+def check_packages(extra: str, *, is_optional: bool) -> CheckFinding:
+    """Check that the packages of an extra are installed in versions that fit."""
+    try:
+        declared = importlib.metadata.requires(DISTRIBUTION) or []
+    except importlib.metadata.PackageNotFoundError:
+        return warn(
+            "the package is not installed, so its requirements are not known", "in its folder, run: pip install -e ."
+        )
+    wanted = [Requirement(line) for line in declared]
+    wanted = [item for item in wanted if item.marker is not None and item.marker.evaluate({"extra": extra})]
+    missing, wrong = _compare(wanted)
+    remedy = f'pip install "{DISTRIBUTION}[{extra}]"'
+    if missing:
+        message = f"not installed: {', '.join(missing)}"
+        return warn(f"{message} (optional)", f"to use it: {remedy}") if is_optional else fail(message, remedy)
+    if wrong:
+        return fail(f"versions that do not fit: {', '.join(wrong)}", remedy)
+    return ok(f"{len(wanted)} packages fit")
 
 
 class TensorProbe:
@@ -144,25 +162,6 @@ def check_open_files() -> CheckFinding:
     )
 
 
-def _check_extra(extra: str, *, is_optional: bool) -> CheckFinding:
-    try:
-        declared = importlib.metadata.requires(DISTRIBUTION) or []
-    except importlib.metadata.PackageNotFoundError:
-        return warn(
-            "the package is not installed, so its requirements are not known", "in its folder, run: pip install -e ."
-        )
-    wanted = [Requirement(line) for line in declared]
-    wanted = [item for item in wanted if item.marker is not None and item.marker.evaluate({"extra": extra})]
-    missing, wrong = _compare(wanted)
-    remedy = f'pip install "{DISTRIBUTION}[{extra}]"'
-    if missing:
-        message = f"not installed: {', '.join(missing)}"
-        return warn(f"{message} (optional)", f"to use it: {remedy}") if is_optional else fail(message, remedy)
-    if wrong:
-        return fail(f"versions that do not fit: {', '.join(wrong)}", remedy)
-    return ok(f"{len(wanted)} packages fit")
-
-
 def _compare(wanted: Iterable[Requirement]) -> tuple[list[str], list[str]]:
     missing: list[str] = []
     wrong: list[str] = []
@@ -208,3 +207,54 @@ def _parsed(output: str) -> list[dict[str, Any]]:
 def _last_line(text: str) -> str:
     lines = text.strip().splitlines()
     return lines[-1] if lines else ""
+
+
+def check_sampler(vllm_python: Path | None, limit_s: float = VLLM_LIMIT_S) -> CheckFinding:
+    """Check the sampler vLLM, with the interpreter that the server would start it with."""
+    python = Path(sys.executable) if vllm_python is None else vllm_python
+    remedy = "for the verl engine: install vLLM in an environment of its own and set SWARM_VLLM_PYTHON to its python"
+    try:
+        done = subprocess.run([python, "-c", _ASK_VERSION], capture_output=True, text=True, timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        return warn(f"{python} did not answer within {limit_s:.0f} s", remedy)
+    except OSError as error:
+        return warn(f"{python} does not run: {error.strerror}", remedy)
+    version = done.stdout.strip()
+    if not version:
+        return warn(f"vLLM is not installed for {python} (optional)", remedy)
+    return ok(f"vLLM {version} at {python}")
+
+
+def check_ray(address: str | None) -> CheckFinding:
+    """Check that the given Ray cluster answers."""
+    if address is None:
+        return ok("none given: the verl engine starts a local cluster")
+    parts = urlsplit(address if "//" in address else f"//{address}")
+    try:
+        host, port = parts.hostname, parts.port or RAY_PORT
+    except ValueError:
+        host, port = None, RAY_PORT
+    if address == "auto":
+        return ok("auto: the verl engine uses the cluster on this machine, if there is one")
+    if not host:
+        return warn(f"{address} is not the address of a cluster", "set SWARM_RAY_ADDRESS to one like head-node:6379")
+    try:
+        socket.create_connection((host, port), CONNECT_LIMIT_S).close()
+    except OSError as error:
+        return warn(f"{host}:{port} does not answer: {error}", "start the cluster, or unset SWARM_RAY_ADDRESS")
+    return ok(f"{host}:{port} answers")
+
+
+def check_shared_memory() -> CheckFinding:
+    """Check the shared memory, by which the trainer passes new weights to the samplers on the same host."""
+    if not SHARED_MEMORY.is_dir() or not os.access(SHARED_MEMORY, os.W_OK):
+        return warn(f"{SHARED_MEMORY} cannot be written", "mount a tmpfs there: the verl engine needs it")
+    free = shutil.disk_usage(SHARED_MEMORY).free
+    message = f"{free / 2**30:.1f} GiB free in {SHARED_MEMORY}"
+    if free < ENOUGH_SHARED_MEMORY:
+        return warn(
+            f"{message}: the verl engine needs space for two copies of the weights, so a model may have at most "
+            f"{free / 2**30 / 2:.1f} GiB",
+            "enlarge it for larger models (docker: --shm-size)",
+        )
+    return ok(message)

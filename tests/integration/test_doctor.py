@@ -18,10 +18,9 @@ from typing import Any
 
 import pytest
 
-from swarm.doctor.address import check_clock, check_port, check_tokens
 from swarm.doctor.examination import Check, CheckFinding, Health, examine, fail, ok, worst
-from swarm.doctor.home import check_fsync, check_home, check_ledger
-from swarm.doctor.installed import TensorProbe, check_bundled_model, check_server_packages, check_tensors
+from swarm.doctor.installed import TensorProbe, check_bundled_model, check_packages, check_tensors
+from swarm.doctor.server import check_clock, check_fsync, check_home, check_ledger, check_port, check_tokens
 from swarm.ledger import Ledger
 
 CANARY = "canary-token-0123456789"
@@ -185,7 +184,7 @@ def test_a_home_that_does_not_exist_yet_is_measured_and_not_created(tmp_path: Pa
 
 def test_a_nearly_full_disk_fails_with_the_space_left(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from swarm.doctor.home import check_home\n"
+        "import sys; from pathlib import Path; from swarm.doctor.server import check_home\n"
         "finding = check_home(Path(sys.argv[1])); print(finding.verdict, finding.message)"
     )
     script = f"mount -t tmpfs -o size=1m tmpfs '{tmp_path}' && exec \"$@\""
@@ -264,10 +263,10 @@ def test_a_ledger_written_in_the_future_shows_a_wrong_clock(home: Path) -> None:
 
 
 def test_a_package_of_the_wrong_version_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert check_server_packages().verdict is Health.OK
+    assert check_packages("server", is_optional=False).verdict is Health.OK
     metadata = tmp_path / "uvicorn-0.1.dist-info" / "METADATA"
     metadata.parent.mkdir()
     metadata.write_text("Metadata-Version: 2.1\nName: uvicorn\nVersion: 0.1\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    finding = check_server_packages()
+    finding = check_packages("server", is_optional=False)
     assert finding.verdict is Health.FAIL and "uvicorn 0.1" in finding.message

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from swarm.doctor.examination import Health
-from swarm.doctor.verl import check_ray, check_sampler, check_shared_memory, check_trainer
+from swarm.doctor.installed import check_packages, check_ray, check_sampler, check_shared_memory
 
 
 def test_the_packages_of_the_trainer_are_those_of_its_extra() -> None:
-    finding = check_trainer()
+    finding = check_packages("verl", is_optional=True)
     assert (finding.verdict, finding.message) == (Health.OK, "3 packages fit")
 
 

@@ -28,7 +28,7 @@ from command_line import run_swarm
 from tests_support import begin, end, run_batch, wait_for_state, wait_for_step
 
 from swarm.doctor.examination import Health
-from swarm.doctor.home import check_ledger
+from swarm.doctor.server import check_ledger
 from swarm.errors import LedgerDamaged
 from swarm.ledger import Ledger
 from swarm.ledger.database import log_of

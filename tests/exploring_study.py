@@ -35,9 +35,8 @@ from researcher.claims import Claim, ClaimKind
 from researcher.execution.background import BackgroundTasks
 from researcher.judge import summarize_arm
 from researcher.judge.samples import ScoredRun
-from researcher.loop.deps import Deps
+from researcher.loop.deps import Deps, first_state
 from researcher.loop.nodes.analyze import analyze
-from researcher.loop.state import first_state
 from researcher.phases import BASE, COST, FINAL, TEST
 from researcher.plan import Arm, Contrast, Hypothesis, ManipulationCheck, Plan, Relation, Speaker, Stage
 from researcher.planner.scripted import Script, ScriptedPlanner

@@ -24,12 +24,11 @@ from researcher.charter import Budget, Charter, DecisionRule
 from researcher.claims import Claim, ClaimKind, Measured
 from researcher.execution.background import BackgroundTasks
 from researcher.history import Action, Decision
-from researcher.loop.deps import Deps
+from researcher.loop.deps import Deps, first_state
 from researcher.loop.nodes.analyze import analyze
 from researcher.loop.nodes.decide import decide
 from researcher.loop.nodes.final_test import choose_finalists
 from researcher.loop.nodes.plan import plan
-from researcher.loop.state import first_state
 from researcher.phases import BASE, COST, FINAL, MEASURED_ON, TEST
 from researcher.plan import Arm, Contrast, Hypothesis, Plan, Relation
 from researcher.planner.scripted import Script, ScriptedPlanner

@@ -30,12 +30,11 @@ from researcher.charter import SHARES_OF_SEARCH, Budget, Charter, DecisionRule, 
 from researcher.evaluation.authorship import Authorship
 from researcher.execution.background import BackgroundTasks
 from researcher.history import Action, Decision, Response
-from researcher.loop.deps import Deps
+from researcher.loop.deps import Deps, ResearchState, first_state
 from researcher.loop.nodes.analyze import analyze
 from researcher.loop.nodes.decide import decide
 from researcher.loop.nodes.plan import plan
 from researcher.loop.nodes.write_program import write_program
-from researcher.loop.state import ResearchState, first_state
 from researcher.phases import AUTHORSHIP, BASE, FINAL, FROM_RUNG, MANIPULATION
 from researcher.plan import Arm, Plan, Stage
 from researcher.planner.base import Planner

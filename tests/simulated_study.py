@@ -27,12 +27,11 @@ from researcher.claims import Claim
 from researcher.evaluation.evaluator import keep_file
 from researcher.execution.background import BackgroundTasks
 from researcher.history import Action, Decision
-from researcher.loop.deps import Deps
+from researcher.loop.deps import Deps, first_state
 from researcher.loop.nodes.analyze import analyze
 from researcher.loop.nodes.decide import decide
 from researcher.loop.nodes.plan import plan
 from researcher.loop.nodes.report import report
-from researcher.loop.state import first_state
 from researcher.phases import BASE, FINAL, TEST
 from researcher.plan import Arm, Hypothesis, Plan
 from researcher.planner.scripted import Script, ScriptedPlanner

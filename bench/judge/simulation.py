@@ -18,18 +18,17 @@ from experiments_db import ExperimentStore, Verdict, open_store
 from researcher.analysis import JudgedContrast
 from researcher.charter import Charter
 from researcher.execution.background import BackgroundTasks
-from researcher.loop.deps import Deps
+from researcher.loop.deps import Deps, ResearchState, first_state
 from researcher.loop.nodes.analyze import analyze
 from researcher.loop.nodes.decide import decide
 from researcher.loop.nodes.design import design
 from researcher.loop.nodes.launch import is_piloted, open_trials
 from researcher.loop.nodes.plan import plan
-from researcher.loop.state import ResearchState, first_state
 from researcher.planner.base import Planner
 from researcher.record.budget import BudgetLedger
 from researcher.record.log import StudyLog, to_json
 from researcher.record.runs import MAX_ON_ONE_SERVER, Trial
-from researcher.servers.leases import LeaseHolder
+from researcher.servers.server import LeaseHolder
 from researcher.servers.server_pool import ServerPool
 
 DIVERGED = {"kind": "not_finite", "sentence": "diverged", "is_retried": False}

@@ -120,7 +120,7 @@ def _settings_given(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _as_table(shown: list[Standing]) -> Table:
-    from researcher.memory.recall import describe_comparison, describe_effect
+    from researcher.memory.standing import describe_comparison, describe_effect
 
     # An id that is cut cannot be copied.
     table = Table(Column("finding", no_wrap=True), box=None)

@@ -32,8 +32,7 @@ from researcher.evaluation.run_record import RunMark, check_record, held_out_of,
 from researcher.execution.background import Drained
 from researcher.execution.early_stopping import TIME_LIMITS
 from researcher.execution.environments import StudyEnvironments, trained_on
-from researcher.execution.training_process import bound_options, start_training
-from researcher.execution.training_quota import quota_options
+from researcher.execution.training_process import bound_options, quota_options, start_training
 from researcher.phases import (
     AT_STEP,
     AUTHORSHIP,
@@ -54,7 +53,7 @@ from researcher.phases import (
 from researcher.plan import ManipulationCheck
 from researcher.record.costs import cost_of_attempts, cost_to_json, read_training_cost
 from researcher.record.runs import PROJECT, engine_of, job_of_run, total_steps
-from researcher.servers.launching import await_serving, is_replaced, launch_once, refuse_own_successor
+from researcher.servers.jobs import await_serving, is_replaced, launch_once, refuse_own_successor
 from swarm import Credentials, Evaluation, SwarmClient, Task, TrainJob
 from swarm.environments import Environment
 from swarm.errors import ProgramFailure

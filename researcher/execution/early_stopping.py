@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from experiments_db import ExperimentStore, RunStatus
 from researcher.record.runs import STALL, Diagnosis
-from swarm.guard import NOT_FINITE, MetricLimits, StepMetrics, StepRow, find_fault
+from swarm.guard import NOT_FINITE, WATCHED, MetricLimits, StepMetrics, StepRow, find_fault
 
 STALL_FACTOR = 10
 """A step that takes so many times as long as the slowest step so far counts as stalled."""
@@ -138,3 +139,19 @@ class EarlyStopping:
         if self._limits.overrun_s is not None:
             return self._limits.overrun_s
         return max(self._granted.run_s, OVERRUN_FACTOR * (self._pace_s or 0.0) * self._total_steps)
+
+
+def read_steps(store: ExperimentStore, run_id: str) -> list[tuple[int, StepMetrics]]:
+    """Return the metrics of a run that early stopping looks at, by rising step."""
+    steps: dict[int, dict[str, float | None]] = {}
+    for point in store.list_metrics([run_id], names=WATCHED):
+        steps.setdefault(point.step, {})[point.name] = point.value
+    return sorted(steps.items())
+
+
+def learn_limits(store: ExperimentStore, study_id: str, limits: StoppingLimits) -> StoppingLimits:
+    """Return the limits, widened by the finished runs of the baseline; a run that was ended early teaches nothing."""
+    baseline = {arm.id for arm in store.list_experiments(study_id) if arm.is_baseline}
+    finished = store.list_runs(study_id=study_id, statuses=[RunStatus.FINISHED])
+    healthy = [run.id for run in finished if run.experiment_id in baseline and run.diagnosis is None]
+    return limits.learned_from([metrics for _, metrics in read_steps(store, run_id)] for run_id in healthy)

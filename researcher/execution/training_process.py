@@ -14,8 +14,10 @@ from typing import Any
 
 import yaml
 
+from experiments_db import Experiment, ExperimentStore, Run
 from prompts import load
-from researcher.charter import Charter
+from researcher.charter import Charter, ComparedAt
+from researcher.record.runs import TRAINING_SECONDS, cost_of
 from swarm.processes import Child
 from swarm.sandbox import plain_command
 
@@ -63,3 +65,23 @@ def start_training(
     command = plain_command([sys.executable, *arguments], server_url=url, token=token)
     log = folder / "train.log"
     return Child(command.argv, env=command.env, cwd=work, out=log, errors=log, on_stop=command.cleanup)
+
+
+def ends_at_a_quota(charter: Charter, run: Run) -> bool:
+    """Return whether a run ends by itself, with the step that reaches its training quota."""
+    return bool(run.rung) or charter.compared_at in (ComparedAt.TOKENS, ComparedAt.TIME)
+
+
+def quota_options(charter: Charter, store: ExperimentStore, run: Run, experiment: Experiment) -> tuple[str, ...]:
+    """Return the options of `python -m swarm.program` that end a run at its training quota.
+
+    Training before an interruption counts: the server knows the tokens, and the database has the seconds.
+    """
+    steps = ("--until-steps", str(run.rung)) if run.rung else ()
+    amount = charter.amount * cost_of(run, experiment)
+    if charter.compared_at == ComparedAt.TOKENS:
+        return (*steps, "--until-tokens", str(amount))
+    if charter.compared_at == ComparedAt.TIME:
+        points = store.list_metrics([run.id], names=[TRAINING_SECONDS])
+        return (*steps, "--until-seconds", str(amount - sum(point.value or 0.0 for point in points)))
+    return steps

@@ -29,9 +29,8 @@ from experiments_db import Outcome, Verdict
 from researcher.analysis import Analysis, ArmSummary, Comparison, JudgedContrast
 from researcher.charter import Charter, DecisionRule
 from researcher.judge.contrasts import judge_contrast, rule_out_contrast
-from researcher.judge.gains import divide_gain
 from researcher.judge.gatekeeping import behind_gate, close_gate, close_gate_of_contrasts, p_of_primary
-from researcher.judge.notes import Weighed, count_failures, describe
+from researcher.judge.notes import Weighed, count_failures, describe, divide_gain
 from researcher.judge.samples import (
     NOT_ESTIMATED,
     TOLERANCE,

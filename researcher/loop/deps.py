@@ -12,17 +12,15 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypedDict
 
 from experiments_db import Experiment, ExperimentStore, RunStatus
 from researcher.charter import Charter, Question, SearchRules
 from researcher.evaluation.evaluator import Evaluator
 from researcher.execution.background import BackgroundTasks
-from researcher.execution.early_stopping import EarlyStopping, StoppingLimits
+from researcher.execution.early_stopping import EarlyStopping, StoppingLimits, learn_limits
 from researcher.execution.environments import StudyEnvironments
 from researcher.execution.storage import DiskGuard
-from researcher.loop.learned_limits import LearnedLimits
-from researcher.loop.open_trials import OpenTrials
 from researcher.planner.base import Planner
 from researcher.program_trials.study_trials import ProgramTrials
 from researcher.record.budget import BudgetLedger
@@ -178,12 +176,6 @@ class Deps:
     is_afresh: bool = False
     reviewer: Reviewer | None = None
     build_policy: Callable[[Charter, SearchRules], ChooseMoves | None] = build_policy
-    open_trials: OpenTrials = field(init=False)
-    learned_limits: LearnedLimits = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "open_trials", OpenTrials(self.store, self.study_id))
-        object.__setattr__(self, "learned_limits", LearnedLimits(self.store, self.study_id, self.limits))
 
     def charter(self) -> Charter:
         """Return the frozen charter with the present budget, for planning and decisions."""
@@ -215,7 +207,8 @@ class Deps:
         )
 
     def early_stopping(self, experiment: Experiment) -> EarlyStopping:
-        return EarlyStopping(self.learned_limits.now(), engine_of(experiment.job), total_steps(experiment.job))
+        limits = learn_limits(self.store, self.study_id, self.limits)
+        return EarlyStopping(limits, engine_of(experiment.job), total_steps(experiment.job))
 
     def given_to(self, experiment: Experiment) -> dict[str, Any]:
         """Return the settings that a person fixed for the job of one arm."""
@@ -225,3 +218,21 @@ class Deps:
 
     def arm_folder(self, experiment: Experiment) -> Path:
         return self.home / "arms" / experiment.id
+
+
+class ResearchState(TypedDict):
+    """The position of a study in the graph.
+
+    `iteration` is the number of the present plan, from 0. `polls` counts rounds of monitoring. `is_budget_used_up` is
+    set once the budget forbids another launch, `is_halted` once no further plan is to be made.
+    """
+
+    study_id: str
+    iteration: int
+    polls: int
+    is_budget_used_up: bool
+    is_halted: bool
+
+
+def first_state(study_id: str) -> ResearchState:
+    return ResearchState(study_id=study_id, iteration=0, polls=0, is_budget_used_up=False, is_halted=False)

@@ -34,7 +34,7 @@ from langgraph.types import RetryPolicy, StateSnapshot
 
 from experiments_db import StoreUnavailable
 from researcher.charter import FrameRequest
-from researcher.loop.deps import Deps
+from researcher.loop.deps import Deps, ResearchState, first_state
 from researcher.loop.nodes.analyze import analyze
 from researcher.loop.nodes.check import check
 from researcher.loop.nodes.decide import decide
@@ -47,7 +47,6 @@ from researcher.loop.nodes.monitor import monitor
 from researcher.loop.nodes.plan import plan
 from researcher.loop.nodes.report import report
 from researcher.loop.nodes.write_program import write_program
-from researcher.loop.state import ResearchState, first_state
 from researcher.study.continuation import find_continuation
 
 RECURSION_LIMIT = 1_000_000_000

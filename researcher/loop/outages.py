@@ -9,10 +9,12 @@ from __future__ import annotations
 import time
 
 from experiments_db import RunStatus
-from researcher.loop.deps import ActiveRun, Deps
+from researcher.errors import EnvironmentBroken, ScoreIncomplete
+from researcher.loop.deps import ActiveRun, Deps, Phase
 from researcher.record.failure_reason import in_one_line
-from researcher.record.runs import OWN_DOING, SERVER_LOST
-from swarm.processes import Child
+from researcher.record.runs import BUDGET, ENVIRONMENT, FAILURE, OWN_DOING, PROGRAM, SERVER_LOST, Diagnosis
+from swarm.processes import KILLED, Child
+from swarm.program import ENVIRONMENT_FAILED, PROGRAM_FAILED
 
 OUTAGE_WAIT_S = 30.0
 """The length of a round while no server answers; it ends as soon as one comes back."""
@@ -102,3 +104,51 @@ def drop(deps: Deps, active: ActiveRun) -> None:
 def _end(result: object) -> None:
     if isinstance(result, Child):
         result.stop()
+
+
+def stop_over_budget(deps: Deps) -> bool:
+    """Return whether the budget is used up; if so, stop every run that trains or waits for a server."""
+    reason = deps.ledger.find_exhausted()
+    if reason is None:
+        return False
+    for active in deps.active_runs:
+        if active.phase is Phase.TRAINING or active.is_waiting or active.away_since is not None:
+            sentence = f"stopped by the budget at step {active.copied_step} of {active.steps}: {reason}"
+            stop(deps, active, BUDGET, sentence, event="run.stopped", note=f"is {sentence}")
+    return True
+
+
+def examine_environment(deps: Deps) -> None:
+    """Examine the environment that arms are judged on. Raises EnvironmentBroken, SandboxUnavailable."""
+    charter = deps.log.charter()
+    deps.environments.examine(charter.environment, charter.environment_digest)
+
+
+def refuse_to_blame(deps: Deps) -> None:
+    """Raise EnvironmentBroken or SandboxUnavailable if the environment or the sandbox fails, and not the arm."""
+    if deps.sandbox is not None:
+        deps.sandbox.check()
+    examine_environment(deps)
+
+
+def refuse_to_repeat(deps: Deps, active: ActiveRun, error: BaseException) -> None:
+    """Raise EnvironmentBroken if environment failures made the score of the baseline incomplete.
+
+    No other arm could be compared with such a baseline.
+    """
+    is_of_baseline = isinstance(error, ScoreIncomplete) and active.experiment.is_baseline
+    if is_of_baseline and (reason := deps.environments.failed_since(active.began)):
+        raise EnvironmentBroken(f"the environment fails while the baseline is scored: {reason}")
+
+
+def diagnose_exit(active: ActiveRun, code: int, reason: str) -> Diagnosis:
+    """Return a diagnosis of the exit code of the process that trained a run: whose fault it was.
+
+    Raises EnvironmentBroken if the environment fails the baseline.
+    """
+    if code == ENVIRONMENT_FAILED and active.experiment.is_baseline:
+        raise EnvironmentBroken(f"the environment fails while the baseline trains: {reason}")
+    if code == ENVIRONMENT_FAILED:
+        return Diagnosis(ENVIRONMENT, reason, is_scored=False, is_retried=True)
+    is_own = code in (0, PROGRAM_FAILED, KILLED)
+    return Diagnosis(PROGRAM if is_own else FAILURE, reason, is_scored=False, is_retried=not is_own)

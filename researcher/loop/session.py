@@ -29,15 +29,14 @@ from researcher.execution.background import BackgroundTasks, Drained
 from researcher.execution.early_stopping import StoppingLimits
 from researcher.execution.environments import StudyEnvironments
 from researcher.execution.storage import GB, DiskGuard, await_storage, free_bytes, is_storage_outage
-from researcher.loop.deps import Deps
-from researcher.loop.exploration.proposals import propose_next
+from researcher.loop.deps import Deps, first_state
+from researcher.loop.explore import propose_next
 from researcher.loop.graph import carry_out
 from researcher.loop.nodes.frame import frame
 from researcher.loop.nodes.report import write_report
 from researcher.loop.orphaned_runs import end_clients, leave, reconcile
+from researcher.loop.outages import examine_environment
 from researcher.loop.pruning import prune_finished
-from researcher.loop.state import first_state
-from researcher.loop.system_faults import examine_environment
 from researcher.memory.replication import read_replication
 from researcher.planner.base import Planner
 from researcher.planner.replication import ReplicationPlanner
@@ -48,11 +47,11 @@ from researcher.record.budget import BudgetLedger
 from researcher.record.lease import StudyLease
 from researcher.record.log import StudyLog
 from researcher.reviewer.build import build_reviewer
-from researcher.servers.leases import LeaseHolder, name_database
+from researcher.servers.server import LeaseHolder, name_database
 from researcher.servers.server_files import unpack_ledgers
 from researcher.servers.server_pool import ServerPool
-from researcher.study.budget_change import change_budget, check_change, check_reopens, is_cut_short
-from researcher.study.ending import is_over, judge_ending, reopen
+from researcher.study.continuation import change_budget, check_change, check_reopens
+from researcher.study.ending import is_cut_short, is_over, judge_ending, reopen
 from researcher.study.requests import find_study, resume_command
 from researcher.study.settings import StudySettings, sandbox_of
 from researcher.webhook import FAILED as NOT_TOLD

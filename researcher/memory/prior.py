@@ -22,9 +22,8 @@ from researcher.charter import Charter, SampleSizeGoal, StudyKind
 from researcher.judge import Runs
 from researcher.judge.power import MOST_SEEDS, Spread, assume_spread, finds_worse, measure_spread, power_of
 from researcher.judge.samples import SHRINKAGE, ScoredRun, headroom_at
-from researcher.memory.recall import describe_effect
 from researcher.memory.recipe import make_recipe
-from researcher.memory.standing import KnownFinding, find_alike, list_known, weigh
+from researcher.memory.standing import KnownFinding, describe_effect, find_alike, list_known, weigh
 from researcher.plan import Plan, SampleSize
 from researcher.record.scores import read_scores
 

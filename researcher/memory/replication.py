@@ -15,9 +15,8 @@ from experiments_db import Author, Experiment, ExperimentStore
 from researcher.charter import Charter, JudgedBy
 from researcher.errors import TopicInvalid
 from researcher.execution.environments import look_at
-from researcher.memory.recall import describe_comparison, describe_effect
 from researcher.memory.settlement import find_finding
-from researcher.memory.standing import KnownFinding, find_alike, know, list_known
+from researcher.memory.standing import KnownFinding, describe_comparison, describe_effect, find_alike, know, list_known
 from researcher.record.log import StudyLog
 from researcher.study.settings import ReplicationOrigin, StudySettings, read_settings
 from swarm.environments import is_bundled

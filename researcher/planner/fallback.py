@@ -10,7 +10,7 @@ from researcher.analysis import Analysis
 from researcher.charter import Charter, FrameRequest
 from researcher.claims import Claim
 from researcher.errors import PlannerError, ResearchError, TopicInvalid
-from researcher.execution.checks.job_check import contradict_name
+from researcher.execution.preflight import contradict_name
 from researcher.history import Decision, History, Objection, Response
 from researcher.plan import Arm, ArmProgram, Plan, ProgramProblem
 from researcher.planner.base import Planner

@@ -33,8 +33,8 @@ from researcher.equal_amounts import (
     usual_comparison,
 )
 from researcher.errors import PlannerError, TopicInvalid
-from researcher.execution.checks.job_check import why_not_carried_out
 from researcher.execution.environments import name_environments
+from researcher.execution.preflight import why_not_carried_out
 from researcher.history import Action, Decision, History, Objection, Response
 from researcher.plan import Arm, ArmProgram, Plan, ProgramProblem, Stage
 from researcher.planner.designs import default_job, lay_out, lay_out_levels, repeat_inconclusive

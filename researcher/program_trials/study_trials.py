@@ -15,8 +15,8 @@ from experiments_db import Experiment, ExperimentStore, ProgramTrial
 from researcher.errors import EnvironmentBroken, ResearchError, ServerProblem
 from researcher.evaluation.evaluator import boot_timeout_s
 from researcher.execution.background import BackgroundTasks
-from researcher.execution.checks.preflight import check_program
 from researcher.execution.environments import StudyEnvironments, trained_on
+from researcher.execution.preflight import check_program
 from researcher.plan import ArmProgram, ManipulationCheck, ProgramProblem
 from researcher.planner.language_model.arms import find_baseline
 from researcher.planner.tools.base import ToolRefused

@@ -24,7 +24,7 @@ HEARTBEAT_S = 5.0
 
 
 class StudyLease:
-    """The lease of a study, with its heartbeat; servers have leases of their own (servers/leases.py).
+    """The lease of a study, with its heartbeat; servers have leases of their own (servers/server.py).
 
     `store` refuses every write once another process has taken over the study.
     """

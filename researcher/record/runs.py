@@ -204,7 +204,7 @@ def list_trials(store: ExperimentStore, study_id: str, plan: Plan) -> list[Trial
     by_name = {experiment.name: experiment for experiment in store.list_experiments(study_id)}
     wanted = [by_name[arm.name] for arm in plan.arms if arm.name in by_name]
     ready = [experiment for experiment in wanted if experiment.status is ExperimentStatus.READY]
-    runs = _group(store.list_runs(study_id=study_id))
+    runs = _group(run for experiment in ready for run in store.list_runs(experiment_id=experiment.id))
     return [
         Trial(experiment, seed, tuple(runs.get((experiment.id, seed, rung), ())), rung)
         for seed in plan.seeds

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import combinations
 
 from researcher.charter import Charter, JudgedBy
-from researcher.judge.sample_size import describe_target
+from researcher.judge.power import describe_target
 from researcher.question.wording import title_of_environment
 from researcher.record.costs import NOT_FROM_MODEL_BELOW
 from researcher.record.log import BUDGET_USED_UP

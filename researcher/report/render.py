@@ -21,7 +21,7 @@ from markupsafe import Markup, escape
 
 import swarm
 from experiments_db import BudgetKind, Event
-from researcher.judge.sample_size import describe_target
+from researcher.judge.power import describe_target
 from researcher.question.wording import describe_question
 from researcher.record.budget import present_budget
 from researcher.record.failure_reason import in_one_line

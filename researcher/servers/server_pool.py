@@ -23,9 +23,7 @@ from pathlib import Path
 
 from researcher.errors import ServerInUse, ServerProblem
 from researcher.record.runs import PROJECT
-from researcher.servers.circuit_breaker import CircuitBreaker
-from researcher.servers.leases import LeaseHolder, refuse_if_used
-from researcher.servers.own_server import start_own_server
+from researcher.servers.server import CircuitBreaker, LeaseHolder, refuse_if_used, start_own_server
 from swarm import ServerUnreachable, SwarmClient, SwarmError, Unavailable
 from swarm.errors import LeaseLost, LedgerError
 from swarm.processes import Child, usable_cores
@@ -182,6 +180,11 @@ class ServerPool:
     @property
     def is_any_answering(self) -> bool:
         return any(slot.is_answering for slot in self._slots)
+
+    @property
+    def is_any_free(self) -> bool:
+        """True if a server that answers has no run, though it may have to rest before the next one."""
+        return any(slot.is_free and slot.is_answering for slot in self._slots)
 
     def token_of(self, url: str) -> str | None:
         """Return the token for the server at `url`: the own token for own servers, SWARM_TOKEN for others."""

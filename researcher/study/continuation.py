@@ -12,21 +12,21 @@ the person chooses may depend on them. Such a plan is therefore judged by its fr
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from experiments_db import ExperimentStore, StoredCharter, Study, StudyStatus
+from experiments_db import BudgetKind, ExperimentStore, StoredCharter, Study, StudyStatus
 from researcher.charter import Charter
-from researcher.errors import AlphaSpent, NothingToExtend
+from researcher.errors import AlphaSpent, NothingToExtend, TopicInvalid
 from researcher.history import History
 from researcher.judge.judgement import share_of_alpha
 from researcher.plan import Plan, Stage
 from researcher.record.budget import present_budget
 from researcher.record.log import EXTENDED, StudyLog
-from researcher.study.budget_change import change_budget
-from researcher.study.ending import is_over, reopen
+from researcher.study.ending import is_cut_short, is_over, reopen
 from researcher.study.requests import resume_command
+from researcher.study.settings import StudySettings, read_settings
 
 NextPlan = Callable[[Charter, History], Plan]
 
@@ -151,3 +151,63 @@ def adapt(proposed: Plan, wanted: Continuation | None, history: History) -> Plan
 def is_test_over(stored: StoredCharter, wanted: Continuation | None) -> bool:
     """Return whether the test split was opened before the study was extended, perhaps because of its scores."""
     return wanted is not None and stored.test_opened_at is not None and stored.test_opened_at < wanted.at
+
+
+CHANGED = "budget.changed"
+
+_KINDS: Mapping[str, tuple[BudgetKind, float]] = {
+    "max_runs": (BudgetKind.RUNS, 1.0),
+    "max_hours": (BudgetKind.WALL_CLOCK_S, 3600.0),
+    "max_gpu_hours": (BudgetKind.GPU_HOURS, 1.0),
+    "max_llm_tokens": (BudgetKind.LLM_TOKENS, 1.0),
+    "max_llm_usd": (BudgetKind.COST_USD, 1.0),
+}
+"""By setting: the kind of spending that it limits, and the units of that kind in one unit of the setting."""
+
+
+def check_change(store: ExperimentStore, study: Study, limits: Mapping[str, float]) -> StudySettings:
+    """Return the study's settings with `limits`, by name of the setting, such as max_runs.
+
+    Raises TopicInvalid for a limit below the amount used, and for a finished study that no budget ended.
+    """
+    settings = read_settings({**study.settings, **limits})
+    used = store.sum_budget(study.id)
+    for name, limit in limits.items():
+        kind, unit = _KINDS[name]
+        if limit < used[kind] / unit:
+            raise TopicInvalid(
+                f"--{name.replace('_', '-')} {limit:g}: {used[kind] / unit:.6g} are used already: give a higher limit"
+            )
+    if limits and study.status is StudyStatus.FINISHED:
+        check_reopens(store, study)
+    return settings
+
+
+def change_budget(store: ExperimentStore, study: Study, limits: Mapping[str, float]) -> StudySettings:
+    """Store the new limits, with an event that names old and new ones, and return the settings. Raises TopicInvalid."""
+    settings = check_change(store, study, limits)
+    old = {name: study.settings.get(name) for name in limits}
+    changed = {name: {"old": old[name], "new": limits[name]} for name in limits if old[name] != limits[name]}
+    if changed:
+        words = ", ".join(
+            f"{name} {'none' if item['old'] is None else format(item['old'], 'g')} -> {item['new']:g}"
+            for name, item in changed.items()
+        )
+        store.revise_settings(study.id, settings.model_dump(mode="json"))
+        store.append_event(study.id, CHANGED, f"The budget was changed: {words}.", payload={"limits": changed})
+    return settings
+
+
+def check_reopens(store: ExperimentStore, study: Study) -> None:
+    """Raise TopicInvalid unless the budget ended the study before its test split was opened."""
+    charter = store.find_charter(study.id)
+    if charter is not None and charter.test_opened_at is not None:
+        raise TopicInvalid(
+            f"study {study.id} is {study.status} and its test split has been opened, which happens once: runs that are "
+            "added now would be chosen by what it showed; start another study"
+        )
+    if not is_cut_short(store, study.id):
+        raise TopicInvalid(
+            f"study {study.id} is {study.status}, for another reason than its budget: a larger budget does not"
+            " continue it"
+        )

@@ -24,10 +24,9 @@ from experiments_db import (
 from researcher.phases import FINAL
 from researcher.plan import Stage
 from researcher.record.failure_reason import in_one_line
-from researcher.record.log import EXTENDED, StudyLog
+from researcher.record.log import BUDGET_USED_UP, EXTENDED, StudyLog
 from researcher.record.runs import BUDGET, ENVIRONMENT, OWN_DOING, SERVER_LOST
 from researcher.search.record import read_tree
-from researcher.study.budget_change import is_cut_short
 
 REPORTED, WORKING = "report.written", "study.working"
 ROWS_CHANGED = "rows.changed"
@@ -91,6 +90,16 @@ def is_over(store: ExperimentStore, study: Study) -> bool:
         return False
     reported, *begun = (_newest(store, study.id, kind) for kind in (REPORTED, WORKING, EXTENDED))
     return reported > max(begun)
+
+
+def is_cut_short(store: ExperimentStore, study_id: str) -> bool:
+    """Return whether the budget ended a study before its test split was opened.
+
+    With a raised budget such a study goes on from its checkpoints.
+    """
+    charter = store.find_charter(study_id)
+    is_opened = charter is not None and charter.test_opened_at is not None
+    return not is_opened and any(item.details.get(BUDGET_USED_UP) for item in store.list_decisions(study_id))
 
 
 def reopen(store: ExperimentStore, study_id: str, reason: str | None = None) -> Study:

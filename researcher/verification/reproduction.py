@@ -32,7 +32,7 @@ from researcher.execution.environments import StudyEnvironments
 from researcher.phases import BASE, ENDED_AT, FINAL
 from researcher.record.log import charter_from_json
 from researcher.record.runs import engine_of, job_of, total_steps
-from researcher.servers.leases import LeaseHolder
+from researcher.servers.server import LeaseHolder
 from researcher.servers.server_pool import ServerPool
 from swarm import SwarmClient
 from swarm.guard import REWARD

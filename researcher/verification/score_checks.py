@@ -15,13 +15,12 @@ from typing import Any
 from experiments_db import ExperimentStore, Finding, IterationDocument
 from researcher.charter import Charter
 from researcher.execution.background import BackgroundTasks
-from researcher.loop.deps import Deps
+from researcher.loop.deps import Deps, first_state
 from researcher.loop.nodes.analyze import analyze
-from researcher.loop.state import first_state
 from researcher.planner.rules import RulesPlanner
 from researcher.record.budget import BudgetLedger
 from researcher.record.log import StudyLog
-from researcher.servers.leases import LeaseHolder
+from researcher.servers.server import LeaseHolder
 from researcher.servers.server_pool import ServerPool
 from researcher.verification.recomputed import Moment, RecomputedStore, Written, recompute
 from researcher.verification.result import RecordCheck, differences

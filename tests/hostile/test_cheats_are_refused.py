@@ -12,7 +12,7 @@ from cheating_programs import CHECKS, HINTED, REFUSED_BY_TEXT, REFUSED_BY_TRIAL
 
 from experiments_db import open_store
 from researcher.evaluation.manipulation import is_true_of_all
-from researcher.execution.checks.preflight import check_program
+from researcher.execution.preflight import check_program
 from researcher.plan import ArmProgram, ManipulationCheck, Speaker
 from researcher.program_trials.trial import TrialRequest, find_problems, run_trial
 from swarm import SwarmClient

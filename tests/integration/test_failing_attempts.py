@@ -8,7 +8,7 @@ import httpx
 import pytest
 from tests_support import begin, end
 
-from researcher.servers.failing_attempts import diagnose_attempts
+from researcher.servers.jobs import diagnose_attempts
 from swarm import SwarmClient, TrainJob
 
 JOB = TrainJob(engine="fake", batch_size=2, num_repeat=2, total_steps=5)

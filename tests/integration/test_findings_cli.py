@@ -15,8 +15,8 @@ from experiments_db import Author, Finding, Operator, StudyStatus, Verdict, open
 from researcher.cli import app
 from researcher.history import History
 from researcher.loop.session import work_on
-from researcher.memory.recall import recall
 from researcher.memory.replication import read_replication, settings_of
+from researcher.memory.standing import recall
 from researcher.planner.replication import ReplicationPlanner
 from researcher.record.log import StudyLog
 from researcher.study.requests import create_study

@@ -23,7 +23,7 @@ from researcher.errors import (
     TopicInvalid,
     TopicNotUnderstood,
 )
-from researcher.execution.checks.preflight import check_program
+from researcher.execution.preflight import check_program
 from researcher.history import Action, History
 from researcher.plan import ArmProgram, Contrast, Plan, Relation
 from researcher.planner.conversation.backoff import Backoff

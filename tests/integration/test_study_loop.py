@@ -29,8 +29,8 @@ from experiments_db import (
 )
 from researcher.charter import Charter
 from researcher.cli import app
-from researcher.execution.checks.preflight import check_program
 from researcher.execution.early_stopping import StoppingLimits
+from researcher.execution.preflight import check_program
 from researcher.loop import session as worker_module
 from researcher.loop.session import work_on
 from researcher.plan import Arm, ArmProgram

@@ -10,13 +10,11 @@ from collections.abc import Sequence
 from researcher.analysis import Analysis
 from researcher.charter import Charter
 from researcher.judge import Family, judge
-from researcher.loop.deps import Deps
-from researcher.loop.state import ResearchState
-from researcher.memory.findings import record_verdicts
-from researcher.memory.settlement import settle
+from researcher.loop.deps import Deps, ResearchState
+from researcher.memory.settlement import record_verdicts, settle
 from researcher.plan import Plan, Stage
 from researcher.record.exclusions import find_excluded
-from researcher.record.notebook import Notebook
+from researcher.record.log import Notebook
 from researcher.record.scores import StudyScores, choose_for_plan, read_scores
 from researcher.search.description import describe_round
 from researcher.search.record import read_tree

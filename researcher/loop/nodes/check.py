@@ -7,17 +7,14 @@ from dataclasses import replace
 from experiments_db import Experiment, ExperimentStatus
 from researcher.charter import Charter
 from researcher.errors import EnvironmentBroken, PlannerError, ServerProblem
-from researcher.execution.checks.job_check import contradict_name
-from researcher.execution.checks.preflight import check_program
 from researcher.execution.environments import find_held_out, trained_on
-from researcher.loop.deps import Deps
+from researcher.execution.preflight import check_program, contradict_name
+from researcher.loop.deps import Deps, ResearchState
 from researcher.loop.nodes.write_program import draft_arms, is_trusted, load_arm_program, save_arm_program
-from researcher.loop.outages import OUTAGE_WAIT_S, note_servers
-from researcher.loop.state import ResearchState
-from researcher.loop.system_faults import refuse_to_blame
+from researcher.loop.outages import OUTAGE_WAIT_S, note_servers, refuse_to_blame
 from researcher.plan import Arm, ArmProgram, ProgramProblem
 from researcher.planner.rules import PROGRAM
-from researcher.record.notebook import Notebook
+from researcher.record.log import Notebook
 from researcher.servers.server_pool import Slot
 from swarm.job import build_job
 

@@ -11,12 +11,10 @@ from researcher.charter import Charter
 from researcher.claims import Claim
 from researcher.errors import BudgetExceeded, PlannerError
 from researcher.history import Action, Decision, History
-from researcher.loop.deps import Deps
+from researcher.loop.deps import Deps, ResearchState
 from researcher.loop.nodes.analyze import analyze
 from researcher.loop.nodes.plan import gather_history
-from researcher.loop.state import ResearchState
-from researcher.record.log import AUTOMATIC, BUDGET_USED_UP, DISQUALIFIED, JUDGED, to_json
-from researcher.record.notebook import Notebook
+from researcher.record.log import AUTOMATIC, BUDGET_USED_UP, DISQUALIFIED, JUDGED, Notebook, to_json
 from researcher.report.claims import check_claims
 from researcher.report.numbers.gather import gather
 from researcher.study.continuation import find_continuation

@@ -19,12 +19,10 @@ from typing import Any
 from experiments_db import BudgetKind
 from researcher.charter import Charter, SampleSizeGoal
 from researcher.errors import Underpowered
-from researcher.judge.power import Spread, assume_spread, choose_size, measure_spread
-from researcher.judge.sample_size import describe, refuse
+from researcher.judge.power import Spread, assume_spread, choose_size, describe, measure_spread, refuse
 from researcher.judge.samples import ScoredRun
-from researcher.loop.deps import Deps
+from researcher.loop.deps import Deps, ResearchState
 from researcher.loop.nodes.write_program import planned_iteration
-from researcher.loop.state import ResearchState
 from researcher.memory.prior import confirm, find_prior
 from researcher.memory.settlement import set_out_to_check
 from researcher.plan import Plan, Stage

@@ -10,14 +10,13 @@ from functools import partial
 from experiments_db import Run, RunStatus
 from researcher.evaluation.evaluator import Evaluator
 from researcher.loop.checkpoint_scores import CheckpointScore, score_checkpoints
-from researcher.loop.deps import ActiveRun, Deps, Phase
+from researcher.loop.deps import ActiveRun, Deps, Phase, ResearchState
 from researcher.loop.nodes.monitor import end_with
 from researcher.loop.outages import is_out
 from researcher.loop.pruning import prune
-from researcher.loop.state import ResearchState
 from researcher.phases import AT_STEP, BASE, CHECKPOINTS, ENDED_AT, FINAL
 from researcher.record.runs import list_all_trials
-from researcher.servers.job_end import free_engine
+from researcher.servers.jobs import free_engine
 
 
 def evaluate(deps: Deps, state: ResearchState) -> ResearchState:

@@ -10,8 +10,7 @@ from experiments_db import Run, Verdict
 from researcher.charter import Charter
 from researcher.history import History
 from researcher.loop.checkpoint_scores import CheckpointScore, score_checkpoints
-from researcher.loop.deps import Deps
-from researcher.loop.state import ResearchState
+from researcher.loop.deps import Deps, ResearchState
 from researcher.phases import PRUNED, TEST
 from researcher.plan import Relation
 from researcher.record.log import StudyLog

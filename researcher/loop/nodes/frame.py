@@ -7,8 +7,7 @@ from dataclasses import replace
 from researcher.charter import Charter, FrameRequest, JudgedBy
 from researcher.errors import TopicInvalid
 from researcher.execution.environments import count_tasks
-from researcher.loop.deps import Deps
-from researcher.loop.state import ResearchState
+from researcher.loop.deps import Deps, ResearchState
 from researcher.question.wording import describe_question
 from researcher.record.log import to_json
 from researcher.search.rules import LEAST_EPISODES

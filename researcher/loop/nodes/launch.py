@@ -6,26 +6,36 @@ trained from the start.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 from experiments_db import BudgetKind, Run, RunStatus, Severity
 from researcher.errors import BudgetExceeded
-from researcher.loop.deps import ActiveRun, Deps, Phase
-from researcher.loop.exploration.resumption import find_former, is_readable, take_slot
+from researcher.execution.early_stopping import read_steps
+from researcher.loop.deps import ActiveRun, Deps, Phase, ResearchState
 from researcher.loop.nodes.design import needs_design, pilot_trials
 from researcher.loop.nodes.write_program import is_trusted, planned_iteration
 from researcher.loop.outages import note_servers
 from researcher.loop.pruning import has_space
-from researcher.loop.state import ResearchState
-from researcher.phases import ENDED_BY, FROM_RUNG, RESUME_FROM
-from researcher.record.runs import Diagnosis, Trial, TrialState, cost_of, gpus_of, job_of, run_key, total_steps
+from researcher.phases import ENDED_BY, FROM_RUNG, PRUNED, RESUME_FROM
+from researcher.record.runs import (
+    Diagnosis,
+    Trial,
+    TrialState,
+    cost_of,
+    gpus_of,
+    job_of,
+    list_trials,
+    run_key,
+    total_steps,
+)
 from researcher.servers.server_pool import Slot
-from swarm.guard import WATCHED
 
 
 def launch(deps: Deps, state: ResearchState) -> ResearchState:
     note_servers(deps)
+    if deps.pool.is_any_answering and not deps.pool.is_any_free:
+        return state
     for trial in open_trials(deps, state):
         slot = take_slot(deps, trial)
         if slot is None and deps.pool.is_any_answering:
@@ -54,30 +64,25 @@ def launch(deps: Deps, state: ResearchState) -> ResearchState:
     return state
 
 
-def open_trials(deps: Deps, state: ResearchState) -> Iterator[Trial]:
+def open_trials(deps: Deps, state: ResearchState) -> list[Trial]:
     """Return the open trials of the plan, or those of the pilot while the number of runs is not chosen."""
     planned, charter = planned_iteration(deps.log, state), deps.log.charter()
     if needs_design(charter, planned):
-        pilot = pilot_trials(deps, charter, planned)
-        return iter([trial for trial in pilot if trial.state is TrialState.OPEN])
-    return deps.open_trials.of_plan(planned)
-
-
-def _is_any_open(deps: Deps, state: ResearchState) -> bool:
-    return next(open_trials(deps, state), None) is not None
+        trials = pilot_trials(deps, charter, planned)
+    else:
+        trials = list_trials(deps.store, deps.study_id, planned)
+    return [trial for trial in trials if trial.state is TrialState.OPEN]
 
 
 def is_piloted(deps: Deps, state: ResearchState) -> bool:
     """Return whether the runs of the pilot are over, so that the number of runs can be chosen."""
     is_waiting = needs_design(deps.log.charter(), planned_iteration(deps.log, state))
-    return (
-        is_waiting and not state["is_budget_used_up"] and len(deps.active_runs) == 0 and not _is_any_open(deps, state)
-    )
+    return is_waiting and not state["is_budget_used_up"] and len(deps.active_runs) == 0 and not open_trials(deps, state)
 
 
 def has_work(deps: Deps, state: ResearchState) -> bool:
     """Return whether the plan has runs in progress, or open ones that may still be launched."""
-    return len(deps.active_runs) > 0 or (not state["is_budget_used_up"] and _is_any_open(deps, state))
+    return len(deps.active_runs) > 0 or (not state["is_budget_used_up"] and bool(open_trials(deps, state)))
 
 
 def claim(deps: Deps, trial: Trial, slot: Slot) -> None:
@@ -137,12 +142,9 @@ def _restore(deps: Deps, active: ActiveRun, run: Run) -> None:
     """Restore what an earlier process saw and decided of a run that is taken up again."""
     if (recorded := run.external_ids.get(ENDED_BY)) is not None:
         active.diagnosis = Diagnosis.on_record(recorded)
-    steps: dict[int, dict[str, float | None]] = {}
-    for point in deps.store.list_metrics([run.id], names=WATCHED):
-        steps.setdefault(point.step, {})[point.name] = point.value
-    if steps:
-        active.early_stopping.restore(sorted(steps.items()))
-        active.copied_step = max(steps)
+    if steps := read_steps(deps.store, run.id):
+        active.early_stopping.restore(steps)
+        active.copied_step = steps[-1][0]
 
 
 def prepare(deps: Deps, active: ActiveRun) -> None:
@@ -161,3 +163,38 @@ def prepare(deps: Deps, active: ActiveRun) -> None:
     )
     active.is_waiting, active.was_away = False, False
     deps.background.submit(active.run_id, work)
+
+
+def find_former(deps: Deps, trial: Trial) -> Run | None:
+    """Return the arm's run at its highest rung below that of the trial, if its checkpoint is there.
+
+    Returns None once an attempt that went on from a checkpoint has failed: the next one is trained from the start.
+    """
+    if not trial.rung or any(run.status is RunStatus.FAILED and run.job.get(RESUME_FROM) for run in trial.runs):
+        return None
+    runs = deps.store.list_runs(experiment_id=trial.experiment.id, seed=trial.seed)
+    lower = [run for run in runs if 0 < run.rung < trial.rung and run.status is RunStatus.FINISHED]
+    return max((run for run in lower if _has_checkpoint(run)), key=lambda run: run.rung, default=None)
+
+
+def is_readable(deps: Deps, former: Run, slot: Slot) -> bool:
+    """Return whether the server of a slot can read the checkpoint of a run."""
+    path = Path(former.external_ids["checkpoint"])
+    return path.is_dir() if slot.is_local else former.server_url == slot.url
+
+
+def take_slot(deps: Deps, trial: Trial) -> Slot | None:
+    """Take a free server for a trial, preferably one that can go on with it, and return it; None if there is none."""
+    former = find_former(deps, trial)
+    if former is not None and former.server_url not in trial.failed_on:
+        slot = deps.pool.take_at(former.server_url)
+        if slot is not None and slot.is_answering:
+            return slot
+        if slot is not None:
+            deps.pool.give_back(slot)
+    return deps.pool.take(trial.failed_on)
+
+
+def _has_checkpoint(run: Run) -> bool:
+    path = run.external_ids.get("checkpoint")
+    return bool(path) and str(Path(path).resolve()) not in run.external_ids.get(PRUNED, ())

@@ -13,22 +13,26 @@ from researcher.errors import ResearchError, RunBroken, RunLost, RunRejected, Sc
 from researcher.evaluation.evaluator import step_limit_s
 from researcher.execution.background import Drained
 from researcher.execution.storage import is_storage_outage
-from researcher.execution.training_quota import ends_at_a_quota
-from researcher.loop.budget_stop import stop_over_budget
-from researcher.loop.deps import ActiveRun, Deps, Phase
+from researcher.execution.training_process import ends_at_a_quota
+from researcher.loop.deps import ActiveRun, Deps, Phase, ResearchState
 from researcher.loop.nodes.launch import prepare
-from researcher.loop.outages import is_out, lose, note_servers, set_back, wait_a_round
+from researcher.loop.outages import (
+    diagnose_exit,
+    is_out,
+    lose,
+    note_servers,
+    refuse_to_blame,
+    refuse_to_repeat,
+    set_back,
+    stop_over_budget,
+    wait_a_round,
+)
 from researcher.loop.pruning import has_space
-from researcher.loop.state import ResearchState
-from researcher.loop.system_faults import diagnose_exit, refuse_to_blame, refuse_to_repeat
 from researcher.phases import ENDED_AT, ENDED_BY
 from researcher.record.failure_reason import in_one_line, last_words
-from researcher.record.log import DIAGNOSED
-from researcher.record.notebook import Notebook
+from researcher.record.log import DIAGNOSED, Notebook
 from researcher.record.runs import FAILURE, OWN_DOING, PROGRAM, STALL, TRAINING_SECONDS, UNSCORED, Diagnosis, job_of_run
-from researcher.servers.failing_attempts import diagnose_attempts
-from researcher.servers.job_end import EndedTraining, end_job, stop_job
-from researcher.servers.launching import refuse_own_successor
+from researcher.servers.jobs import EndedTraining, diagnose_attempts, end_job, refuse_own_successor, stop_job
 from researcher.servers.server_pool import is_outage
 from swarm import SwarmError
 from swarm.errors import ProgramFailure

@@ -11,14 +11,12 @@ from experiments_db import ExperimentStatus
 from researcher.charter import Charter
 from researcher.errors import BudgetExceeded
 from researcher.history import History
-from researcher.loop.deps import Deps
-from researcher.loop.exploration.explore import add_exploration, count_claims, next_plan
+from researcher.loop.deps import Deps, ResearchState
+from researcher.loop.explore import add_exploration, count_claims, next_plan
 from researcher.loop.nodes.analyze import hypothesis_key
-from researcher.loop.state import ResearchState
-from researcher.memory.recall import recall
+from researcher.memory.standing import recall
 from researcher.plan import Arm, Plan, Stage
-from researcher.record.log import to_json
-from researcher.record.notebook import Notebook
+from researcher.record.log import Notebook, to_json
 from researcher.record.runs import TrialState, list_all_trials
 from researcher.study.continuation import adapt, find_continuation
 

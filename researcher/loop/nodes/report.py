@@ -6,8 +6,7 @@ from pathlib import Path
 
 from experiments_db import StudyStatus
 from researcher.evaluation.evaluator import keep_file
-from researcher.loop.deps import Deps
-from researcher.loop.state import ResearchState
+from researcher.loop.deps import Deps, ResearchState
 from researcher.record.log import StudyLog
 from researcher.report.write import build_report
 from researcher.study.ending import REPORTED, judge_ending

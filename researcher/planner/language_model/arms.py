@@ -12,7 +12,7 @@ from typing import Any
 from experiments_db import Operator
 from researcher.charter import Charter, Factor, Level, Question
 from researcher.equal_amounts import episodes_per_step
-from researcher.execution.checks.job_check import contradict_name
+from researcher.execution.preflight import contradict_name
 from researcher.plan import Arm, ManipulationCheck
 from researcher.planner.designs import lay_out
 from researcher.planner.language_model.answers import ArmAnswer, ManipulationAnswer, Unusable

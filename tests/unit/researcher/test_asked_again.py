@@ -17,16 +17,14 @@ from researcher.charter import Charter
 from researcher.execution.background import BackgroundTasks
 from researcher.judge import Family, judge
 from researcher.judge.samples import ScoredRun
-from researcher.loop.deps import Deps
+from researcher.loop.deps import Deps, first_state
 from researcher.loop.nodes.analyze import analyze
 from researcher.loop.nodes.design import design
 from researcher.loop.nodes.launch import open_trials
 from researcher.loop.nodes.plan import plan
-from researcher.loop.state import first_state
-from researcher.memory.recall import recall
 from researcher.memory.recipe import make_recipe, recipe_to_json
 from researcher.memory.settlement import FOUND_AGAIN, RETRACTED
-from researcher.memory.standing import list_known, weigh
+from researcher.memory.standing import list_known, recall, weigh
 from researcher.planner.rules import RulesPlanner
 from researcher.record.budget import BudgetLedger
 from researcher.record.log import StudyLog, to_json
@@ -83,7 +81,7 @@ def begin(
 def train(deps: Deps, truth: Mapping[str, float], chance: random.Random) -> None:
     """Finish every run that is open, with a score drawn around the truth of its arm."""
     charter = deps.log.charter()
-    for trial in list(open_trials(deps, first_state(deps.study_id))):
+    for trial in open_trials(deps, first_state(deps.study_id)):
         score = min(1.0, max(0.0, chance.gauss(truth[trial.experiment.name], SPREAD)))
         run = deps.store.claim_run(trial.experiment.id, trial.seed, f"{trial.experiment.id}/{trial.seed}")
         for status in (RunStatus.LAUNCHING, RunStatus.RUNNING):

@@ -11,7 +11,7 @@ from researcher.charter import Budget
 from researcher.errors import BudgetExceeded, TopicInvalid
 from researcher.loop.session import work_on
 from researcher.record.budget import BudgetLedger
-from researcher.study.budget_change import change_budget
+from researcher.study.continuation import change_budget
 from researcher.study.ending import REPORTED, WORKING, is_over
 from researcher.study.settings import StudySettings
 

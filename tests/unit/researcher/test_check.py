@@ -9,17 +9,16 @@ from typing import Any, cast
 
 import pytest
 
-import researcher.execution.checks.preflight
+import researcher.execution.preflight
 from experiments_db import ExperimentStatus, open_store
 from researcher.charter import Budget
 from researcher.errors import EnvironmentBroken, ResearchError
 from researcher.execution.background import BackgroundTasks
-from researcher.execution.checks.preflight import check_program
-from researcher.loop.deps import Deps
+from researcher.execution.preflight import check_program
+from researcher.loop.deps import Deps, first_state
 from researcher.loop.nodes import check as check_node
 from researcher.loop.nodes.plan import plan
 from researcher.loop.nodes.write_program import write_program
-from researcher.loop.state import first_state
 from researcher.plan import ArmProgram
 from researcher.planner.rules import RulesPlanner
 from researcher.record.budget import BudgetLedger
@@ -115,7 +114,7 @@ def test_undefined_name_is_found_without_running(tmp_path):
     ],
 )
 def test_what_a_program_may_not_use_is_named_with_its_line(line, message, tmp_path, monkeypatch):
-    monkeypatch.setattr(researcher.execution.checks.preflight, "LINT_RULES", "E9")
+    monkeypatch.setattr(researcher.execution.preflight, "LINT_RULES", "E9")
     found = messages(f"from swarm.tasks import Split\n{line}\n", tmp_path, "imports")
     assert message in found
     assert "line 2" in found
@@ -154,7 +153,7 @@ def test_preflight_reads_only_what_the_program_printed(tmp_path, start_server):
 
 
 def test_preflight_ends_a_program_that_hangs(tmp_path, start_server, monkeypatch):
-    monkeypatch.setattr(researcher.execution.checks.preflight, "PREFLIGHT_TIMEOUT_S", 3.0)
+    monkeypatch.setattr(researcher.execution.preflight, "PREFLIGHT_TIMEOUT_S", 3.0)
     hanging = "import time\n" + changed("    return answer", "    time.sleep(600)")
     [problem] = check(hanging, tmp_path, url=start_server().url)
     assert "did not end within 3 s" in problem.message

@@ -14,11 +14,10 @@ from experiments_db import ExperimentStatus, open_store
 from prompts import load
 from researcher.charter import Budget
 from researcher.execution.background import BackgroundTasks
-from researcher.loop.deps import Deps
+from researcher.loop.deps import Deps, first_state
 from researcher.loop.nodes import check as check_node
 from researcher.loop.nodes.plan import plan
 from researcher.loop.nodes.write_program import write_program
-from researcher.loop.state import first_state
 from researcher.plan import Arm, Hypothesis, ManipulationCheck, Plan, ProgramProblem, Speaker
 from researcher.planner.rules import RulesPlanner
 from researcher.planner.scripted import Script, ScriptedPlanner
@@ -27,7 +26,7 @@ from researcher.planner.tools.build import build_toolbox
 from researcher.program_trials import study_trials as trials_module
 from researcher.record.budget import BudgetLedger
 from researcher.record.log import StudyLog, to_json
-from researcher.servers.leases import LeaseHolder
+from researcher.servers.server import LeaseHolder
 from researcher.servers.server_pool import ServerPool
 from researcher.study.settings import StudySettings
 from researcher.study.topic import read_request

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from researcher.servers.circuit_breaker import FIRST_INTERVAL_S, LONGEST_INTERVAL_S, BreakerState, CircuitBreaker
+from researcher.servers.server import FIRST_INTERVAL_S, LONGEST_INTERVAL_S, BreakerState, CircuitBreaker
 
 
 @dataclass

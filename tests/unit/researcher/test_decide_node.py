@@ -14,10 +14,9 @@ from researcher.charter import Budget, Charter
 from researcher.claims import Claim, ClaimKind
 from researcher.execution.background import BackgroundTasks
 from researcher.history import Action, Decision, History
-from researcher.loop.deps import Deps
+from researcher.loop.deps import Deps, first_state
 from researcher.loop.nodes.analyze import analyze, hypothesis_key
 from researcher.loop.nodes.decide import decide
-from researcher.loop.state import first_state
 from researcher.plan import Contrast, Hypothesis, Plan, Relation
 from researcher.planner.rules import RulesPlanner
 from researcher.planner.scripted import Script, ScriptedPlanner
@@ -26,7 +25,7 @@ from researcher.record.exclusions import find_excluded
 from researcher.record.log import AUTOMATIC, StudyLog, to_json
 from researcher.report.claims import check_claims
 from researcher.report.numbers.gather import gather
-from researcher.servers.leases import LeaseHolder
+from researcher.servers.server import LeaseHolder
 from researcher.servers.server_pool import ServerPool
 from researcher.study.settings import StudySettings
 from researcher.study.topic import read_request

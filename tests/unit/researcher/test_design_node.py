@@ -15,15 +15,14 @@ from researcher.charter import Charter, JudgedBy, SampleSizeGoal
 from researcher.errors import Underpowered
 from researcher.execution.background import BackgroundTasks
 from researcher.judge.power import Spread, assume_spread, choose_size, power_of
-from researcher.loop.deps import Deps
+from researcher.loop.deps import Deps, first_state
 from researcher.loop.nodes.design import design
 from researcher.loop.nodes.launch import is_piloted, open_trials
 from researcher.loop.nodes.plan import plan
-from researcher.loop.state import first_state
 from researcher.planner.rules import RulesPlanner
 from researcher.record.budget import BudgetLedger
 from researcher.record.log import StudyLog, to_json
-from researcher.servers.leases import LeaseHolder
+from researcher.servers.server import LeaseHolder
 from researcher.servers.server_pool import ServerPool
 from researcher.study.settings import StudySettings, read_settings
 from researcher.study.topic import read_request

@@ -10,13 +10,12 @@ from recorded_answers import RecordedAnswers
 from experiments_db import open_store
 from researcher.charter import Budget, Charter, JudgedBy
 from researcher.execution.background import BackgroundTasks
-from researcher.loop.deps import Deps
+from researcher.loop.deps import Deps, first_state
 from researcher.loop.nodes.frame import frame
-from researcher.loop.state import first_state
 from researcher.planner.llm import LLMPlanner
 from researcher.record.budget import BudgetLedger
 from researcher.record.log import StudyLog
-from researcher.servers.leases import LeaseHolder
+from researcher.servers.server import LeaseHolder
 from researcher.servers.server_pool import ServerPool
 from researcher.study.settings import read_settings
 

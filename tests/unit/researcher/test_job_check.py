@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from researcher.execution.checks.job_check import check_job, contradict_name
+from researcher.execution.preflight import check_job, contradict_name
 from swarm.job import BUNDLED_MODEL
 
 JOB: dict[str, Any] = {"model": BUNDLED_MODEL, "engine": "verl", "n_gpu": 2, "total_steps": 3}

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from researcher.errors import RunBroken
-from researcher.servers.job_end import end_job
+from researcher.servers.jobs import end_job
 from swarm import SwarmClient
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from researcher.execution.checks.preflight import check_program
+from researcher.execution.preflight import check_program
 from researcher.plan import ArmProgram
 from researcher.programs import list_programs, load_program_code
 from swarm.environments import Grade, load_environment

@@ -16,7 +16,7 @@ from server_processes import ServerProcess
 
 from researcher.errors import ServerInUse, ServerProblem
 from researcher.servers import server_pool
-from researcher.servers.leases import LeaseHolder
+from researcher.servers.server import LeaseHolder
 from researcher.servers.server_pool import ServerPool, check_servers, connect
 from swarm.processes.child import process_start
 from swarm.processes.cores import usable_cores

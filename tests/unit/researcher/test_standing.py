@@ -12,9 +12,8 @@ import pytest
 from experiments_db import ExperimentStore, Finding, Verdict, open_store
 from researcher.charter import JudgedBy
 from researcher.memory.prior import conservative_effect
-from researcher.memory.recall import describe_standing
 from researcher.memory.recipe import ArmRecipe, Recipe, recipe_from_json, recipe_to_json
-from researcher.memory.standing import KnownFinding, agrees, contradicts, list_known, weigh
+from researcher.memory.standing import KnownFinding, agrees, contradicts, describe_standing, list_known, weigh
 
 RECIPE = Recipe(
     environment_name="reverse",

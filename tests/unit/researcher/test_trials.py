@@ -13,9 +13,8 @@ import pytest
 from experiments_db import Experiment, ExperimentStatus, ExperimentStore, Run, RunStatus, open_store
 from researcher.execution.background import BackgroundTasks
 from researcher.execution.early_stopping import EarlyStopping, StoppingLimits
-from researcher.loop.budget_stop import stop_over_budget
 from researcher.loop.deps import ActiveRun, ActiveRuns, Deps, Phase
-from researcher.loop.outages import lose
+from researcher.loop.outages import lose, stop_over_budget
 from researcher.plan import Arm, Plan
 from researcher.record.log import StudyLog
 from researcher.record.runs import (

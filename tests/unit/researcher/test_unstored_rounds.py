@@ -24,18 +24,17 @@ from researcher.errors import RunLost
 from researcher.execution.background import BackgroundTasks
 from researcher.execution.early_stopping import EarlyStopping, StoppingLimits
 from researcher.loop.checkpoint_scores import CheckpointScore, score_checkpoints
-from researcher.loop.deps import ActiveRun, Deps, Phase
+from researcher.loop.deps import ActiveRun, Deps, Phase, first_state
 from researcher.loop.nodes.check import check
 from researcher.loop.nodes.evaluate import evaluate
 from researcher.loop.nodes.launch import launch
 from researcher.loop.nodes.monitor import monitor
 from researcher.loop.nodes.plan import plan
-from researcher.loop.state import first_state
 from researcher.phases import BASE, FINAL
 from researcher.planner.rules import RulesPlanner
 from researcher.record.budget import BudgetLedger
 from researcher.record.log import StudyLog, to_json
-from researcher.servers.leases import LeaseHolder
+from researcher.servers.server import LeaseHolder
 from researcher.servers.server_pool import ServerPool
 from researcher.study.settings import read_settings
 from researcher.study.topic import read_request

@@ -11,8 +11,7 @@ from searched_study import BASELINE, FAST, RULES, WIDE, begin_search, make_arm, 
 from experiments_db import ArmFailure, ExperimentStatus, NoteKind, Operator, Outcome, Verdict, read_search_arms
 from researcher.charter import Budget, Charter
 from researcher.history import Action, Decision, Objection, ObjectionKind, Response
-from researcher.loop.exploration.explore import add_exploration
-from researcher.loop.exploration.proposals import propose_next
+from researcher.loop.explore import add_exploration, propose_next
 from researcher.plan import ManipulationCheck, Stage
 from researcher.planner.designs import default_job
 from researcher.planner.tools.base import ToolRefused

@@ -9,9 +9,8 @@ from searched_study import BASELINE, FAST, SearchedStudy, begin_search, make_cha
 
 from experiments_db import BudgetKind, RunStatus
 from researcher.charter import ComparedAt
-from researcher.execution.training_quota import ends_at_a_quota, quota_options
-from researcher.loop.exploration.resumption import find_former, is_readable
-from researcher.loop.nodes.launch import claim
+from researcher.execution.training_process import ends_at_a_quota, quota_options
+from researcher.loop.nodes.launch import claim, find_former, is_readable
 from researcher.loop.pruning import prune
 from researcher.phases import FROM_RUNG, PRUNED, RESUME_FROM
 from researcher.record.runs import PROJECT, Trial, job_of_run, list_trials

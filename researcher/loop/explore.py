@@ -6,22 +6,28 @@ two comes next. The charter's policy chooses the moves of a round, and the plann
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-from experiments_db import BudgetKind
+from experiments_db import BudgetKind, Operator, Review
 from researcher.charter import Charter, SearchRules
-from researcher.errors import PlannerError
-from researcher.history import Action, History
+from researcher.errors import PlannerError, ResearchError
+from researcher.history import Action, History, Objection, ObjectionKind
 from researcher.judge.judgement import share_of_alpha
 from researcher.loop.deps import Deps
-from researcher.loop.exploration.review import is_withdrawn
 from researcher.plan import Plan, Stage
+from researcher.planner.tools.base import ToolRefused
+from researcher.question.factors import PROGRAM
+from researcher.record.log import Notebook, to_json
 from researcher.record.runs import list_all_trials
 from researcher.search.allowance import count_explored, find_time_used_up, runs_for_claim, runs_left
 from researcher.search.confirmation import find_leader, plan_confirmation
+from researcher.search.proposers import PROPOSERS
 from researcher.search.record import read_tree
 from researcher.search.rounds import TOLERANCE, begin_tree, check_round
-from researcher.tree import Move, SearchTree
+from researcher.search.space import default_space
+from researcher.tree import Expand, Move, SearchTree
 
 MAX_REVIEWED = 3
 """The leaders that are reviewed one after the other, before a study ends without a confirmation."""
@@ -145,3 +151,74 @@ def _confirm(deps: Deps, charter: Charter, rules: SearchRules, history: History)
         history = add_exploration(deps, charter, history)
     deps.log.warn("explore.withdrawn", f"{MAX_REVIEWED} leaders were withdrawn after a review: none is confirmed.")
     return None
+
+
+def is_withdrawn(deps: Deps, charter: Charter, history: History, arm: str) -> bool:
+    """Have an arm reviewed; return whether the planner withdraws it because of the objections."""
+    experiment = deps.store.find_experiment(deps.study_id, arm)
+    if deps.reviewer is None or experiment is None:
+        return False
+    iteration = len(history.plans)
+    known = (item for item in deps.store.list_reviews(deps.study_id) if item.experiment_id == experiment.id)
+    review = next((item for item in known if item.iteration == iteration), None)
+    if review is None:
+        try:
+            objections = deps.reviewer.review(charter, arm)
+        except PlannerError as error:
+            deps.log.warn("review.failed", f"{arm} was not reviewed: {error}")
+            return False
+        review = deps.store.record_review(
+            deps.study_id,
+            iteration,
+            experiment.id,
+            reviewer=deps.reviewer.name,
+            objections=[to_json(item) for item in objections],
+        )
+        deps.log.note("review.made", f"{review.reviewer} on {arm}: {_in_words(objections) or 'no objection'}")
+    Notebook(deps.store, deps.study_id).note_review(review, arm)
+    if review.objections and review.response is None:
+        review = _ask_for_response(deps, charter, history, arm, review)
+    return review.is_withdrawn
+
+
+def _ask_for_response(deps: Deps, charter: Charter, history: History, arm: str, review: Review) -> Review:
+    """Store the planner's answer to a review; without one, the arm stays in."""
+    objections = tuple(objection_from_json(item) for item in review.objections)
+    try:
+        response = deps.planner.respond(charter, arm, objections, history)
+    except PlannerError as error:
+        deps.log.warn("planner.failed", f"No answer to the review of {arm}: {error}")
+        return review
+    if response.is_withdrawn:
+        deps.log.warn("arm.withdrawn", f"{arm} is withdrawn: {response.text}")
+    return deps.store.respond_to_review(review.id, response.text, is_withdrawn=response.is_withdrawn)
+
+
+def objection_from_json(document: Mapping[str, Any]) -> Objection:
+    """Return an objection as it was stored."""
+    return Objection(ObjectionKind(document["kind"]), document["sentence"], document["is_grave"])
+
+
+def _in_words(objections: Sequence[Objection]) -> str:
+    return "; ".join(item.sentence for item in objections)
+
+
+def propose_next(deps: Deps, operator: Operator, parents: tuple[str, ...]) -> Mapping[str, str] | None:
+    """Return levels by factor for an arm that is derived from parents; None if the space is used up.
+
+    A search that names no factors has the space of the `rules` planner, without its programs. Raises ToolRefused for a
+    study that explores nothing, and for a parent that is no arm.
+    """
+    try:
+        charter = deps.log.charter()
+    except ResearchError as error:
+        raise ToolRefused(f"nothing can be proposed yet: {error}") from error
+    if charter.search is None:
+        raise ToolRefused("this study compares the arms of its question, so there is nothing to propose")
+    tree = read_tree(deps.store, deps.study_id, charter)
+    if unknown := [parent for parent in parents if tree.find(parent) is None]:
+        known = ", ".join(node.name for node in tree.nodes) or "none yet"
+        raise ToolRefused(f"there is no arm {', '.join(unknown)}; there are: {known}")
+    space = charter.asks.factors or default_space(charter.job, (), charter.asks.fixed)
+    settings = tuple(factor for factor in space if factor.name != PROGRAM)
+    return PROPOSERS[charter.search.proposer](tree, settings or space, Expand(parents, operator), ())

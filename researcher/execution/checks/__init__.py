@@ -1,1 +1,0 @@
-"""The checks of a program and its job before a launch."""

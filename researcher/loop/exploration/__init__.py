@@ -1,1 +1,0 @@
-"""The rounds of an exploring study: who makes them, who reviews their leader, and where their runs go on."""

@@ -1,4 +1,1 @@
-"""The autonomous researcher: topic in, planned and judged training runs, report out.
-
-It uses only public names of swarm.
-"""
+"""The autonomous researcher: topic in, planned and judged training runs, report out."""

@@ -1,8 +1,4 @@
-"""The result of one iteration: the scores of arms, their comparisons and the judged contrasts.
-
-Place in the flow: the judge makes an `Analysis` of a plan with a claim. That of an exploring plan describes and judges
-nothing. Planners, decisions and the report read both.
-"""
+"""The result of one iteration: the scores of arms, their comparisons and the judged contrasts."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The scores of base weights, measured once for all arms and seeds that share them.
-
-Place in the flow: the evaluator asks here before it scores base weights. Runs share a score only if everything that
-affects it is the same: model, engine, agent, environment and the job's settings for serving. This module measures
-nothing.
-"""
+"""The scores of base weights, measured once for all arms and seeds that share them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The charter of a study: its question, environment, metric, rule and budget, frozen before the first run.
-
-Place in the flow: bottom of the package. A person's flags and topic become a `FrameRequest`, and a planner turns it
-into the `Charter` that every later step reads. This module knows nothing of plans, runs or databases.
-"""
+"""The charter of a study: its question, environment, metric, rule and budget, frozen before the first run."""
 
 from __future__ import annotations
 

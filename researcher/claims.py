@@ -1,7 +1,4 @@
-"""The claims that a planner makes about the results of a study.
-
-Place in the flow: a planner answers `interpret` with claims, and researcher/report/claims.py checks each of them.
-"""
+"""The claims that a planner makes about the results of a study."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""The quantity that is equal in all arms, and the number of steps of each arm that follows from it.
-
-Place in the flow: rules.py calls this module after it has laid out the arms. Group size, batch size, steps, response
-length and model change how much an arm computes, so an arm could win by having more. The topic names the quantity to
-keep equal. If it names none, arms are compared at equal *episodes*, or at equal steps if the number of steps is
-varied. The report shows the episodes, tokens and seconds of training of every arm. This module knows neither topics nor
-scores.
-"""
+"""The quantity that is equal in all arms, and the number of steps of each arm that follows from it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The directory of studies, their servers and their logs, and its option in printed commands.
-
-Place in the flow: the commands take it as an option, and study/requests.py writes it into hints. This module loads
-nothing else.
-"""
+"""The directory of studies, their servers and their logs, and its option in printed commands."""
 
 from __future__ import annotations
 

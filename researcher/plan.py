@@ -1,8 +1,4 @@
-"""The plan of one iteration of a study: its arms, their programs, and the hypotheses about them.
-
-Place in the flow: planners make plans, nodes carry them out, and the judge reads the contrasts. This module knows
-nothing of scores.
-"""
+"""The plan of one iteration of a study: its arms, their programs, and the hypotheses about them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The experiments database as a sink: every training of every server, also outside of studies.
-
-Place in the flow: the recorder of a server finds it by its entry point and passes it updates. It knows how records are
-stored, not how a ledger is read.
-"""
+"""The experiments database as a sink: every training of every server, also outside of studies."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The tree of experiments of an exploring study, and the moves by which it grows.
-
-Place in the flow: the plan node reads the tree from the database. Policies choose moves on it, proposers fill them with
-settings, and planners see it. Tests build trees without a study. This module knows nothing of jobs, servers or
-databases.
-"""
+"""The tree of experiments of an exploring study, and the moves by which it grows."""
 
 from __future__ import annotations
 

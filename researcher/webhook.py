@@ -1,10 +1,4 @@
-"""News of a study for a webhook: one message for each event that a person may want to act on.
-
-Place in the flow: StudyLog passes each event to it; session.py opens it with the study's work and closes it at its end.
-An http:// or https:// URL gets a POST of JSON; Apprise sends text to any other service. A thread of its own does so, so
-a slow or missing receiver does not delay the study. News that could not be delivered becomes an event of the study.
-docs/operations.md has the schema. This module decides nothing about a study.
-"""
+"""News of a study for a webhook: one message for each event that a person may want to act on."""
 
 from __future__ import annotations
 

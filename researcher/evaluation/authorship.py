@@ -1,15 +1,4 @@
-"""A look at recorded attempts: whether the model solved the tasks, or the code of the program.
-
-Place in the flow: a trial of a program asks here before any run, and the evaluator after each final score. The
-environment knows the answers, and the server recorded every request and reply. Three things give code away:
-
-- *told*: the first request of an attempt holds the answer, and the task does not.
-- *unwritten*: an attempt is solved by a reply that the model did not write.
-- *chosen*: of several replies to one request, the program always replies with the right one where their frequency does
-  not say which it is.
-
-This module runs nothing, and it knows no arms and no database.
-"""
+"""A look at recorded attempts: whether the model solved the tasks, or the code of the program."""
 
 from __future__ import annotations
 

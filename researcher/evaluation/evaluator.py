@@ -1,10 +1,4 @@
-"""The evaluator: the only place where a score comes from.
-
-Place in the flow: launch has a run prepared (engine, base score, program), evaluate has it measured, and final_test
-scores the test split. Scores come from eval episodes: the agent of the arm's program plays them on the weights that the
-server serves. The environment alone grades them; nothing that a program prints or sends counts. This module decides
-nothing: it knows no plans, verdicts or planners.
-"""
+"""The evaluator, the only place where a score comes from: eval episodes that the environment alone grades."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The manipulation check of an arm: whether its transcripts show what the arm claims to be.
-
-Place in the flow: a trial of a program counts the attempts that pass, and so does the evaluator after the final score
-of a run. Patterns and functions come from a planner, so both run in a process of their own with a time limit. A
-function runs in the sandbox of programs. This module knows nothing of scores, arms or the database.
-"""
+"""The manipulation check of an arm: whether its transcripts show what the arm claims to be."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""A check of the record that a server has of a run: whether the run was honest while its program trained.
-
-Place in the flow: evaluator.py marks the record when a run begins, and reads it before the run is scored. The evidence
-is the server's ledger: its events for commands, its train episodes for who trained on what. This module knows nothing
-of scores, arms or the database.
-"""
+"""A check of the record that a server has of a run: whether the run was honest while its program trained."""
 
 from __future__ import annotations
 

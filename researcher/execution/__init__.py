@@ -1,0 +1,1 @@
+"""The execution of runs on this machine: environments, checks, training processes and storage."""

@@ -1,8 +1,4 @@
-"""Background threads for work that takes longer than a node may: booting engines and measuring scores.
-
-Place in the flow: launch and evaluate submit tasks, monitor waits and collects them. This module knows nothing of what
-the tasks do.
-"""
+"""Background threads for work that takes longer than a node may: booting engines and measuring scores."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Early stopping of runs: finds in a run's curves that it is not worth going on, and says why in one sentence.
-
-Place in the flow: monitor passes in every finished step and acts on a diagnosis; the sentence goes to the next plan.
-The rules over metrics are those of the server's guard (swarm/guard); the clocks are here. This module knows nothing of
-servers, clients or the database.
-"""
+"""Early stopping of runs by the guard's rules over metrics and by clocks."""
 
 from __future__ import annotations
 

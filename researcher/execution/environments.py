@@ -1,9 +1,4 @@
-"""The environments of a study: the one that its arms are judged on, and others that arms train on.
-
-Place in the flow: session.py owns them. The evaluator measures on one, and the command of a run gets `reference`. A
-bundled environment is opened wherever it is used. Any other environment has a process of its own, whose socket for
-programs serves train tasks only. This module knows nothing of runs or scores.
-"""
+"""The environments of a study: the one that its arms are judged on, and others that arms train on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""TODO."""
+"""The checks of a program and its job before its launch, without a real run.
+
+They save runs and give a planner something to repair; the sandbox protects the host.
+"""
 
 from __future__ import annotations
 

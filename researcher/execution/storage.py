@@ -1,10 +1,4 @@
-"""The storage that a study writes to: its free space, and the wait while it is full or a database is locked.
-
-Place in the flow: launch asks for the free space before each run, and monitor looks again from time to time. After a
-failed write, session.py calls `await_storage` and then begins its work anew, as after a crash. monitor, evaluate and
-checkpoint_scores repeat background work that met such an error, because the error says nothing about the run. Only this
-machine's disks are looked at; a named server watches its own. This module removes nothing.
-"""
+"""The storage that a study writes to: its free space, and the wait while it is full or a database is locked."""
 
 from __future__ import annotations
 

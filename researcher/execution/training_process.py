@@ -1,8 +1,4 @@
-"""The process that trains a run: its folder, its command, its log.
-
-Place in the flow: the evaluator starts it once the base weights are scored; monitor watches and ends it. The process
-that drives the program's functions decides what they may do. This module knows nothing of scores or the database.
-"""
+"""The process that trains a run: its folder, its command, its log, and the quota that ends it."""
 
 from __future__ import annotations
 

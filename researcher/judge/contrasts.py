@@ -1,15 +1,4 @@
-"""The judgement of a hypothesis' prediction: supported, refuted or undecided.
-
-Each outcome is wrong with at most the given probability. Place in the flow: judgement.py calls this for every
-hypothesis of a plan that states a contrast. This module knows nothing of verdicts on arms, of plans or of databases.
-
-A claim that needs several differences at once takes the largest of their p values, without a correction
-(intersection-union test: Berger 1982, Technometrics 24:295-300). A claim that needs any of several differences takes
-the smallest, times their number (Bonferroni). Equivalence is two one-sided tests (Schuirmann 1987, Journal of
-Pharmacokinetics and Biopharmaceutics 15:657-680). The best of several must beat each of the others (multiple
-comparisons with the best: Hsu 1984, Annals of Statistics 12:1136-1144). The p value of a one-sided claim is doubled, so
-that its threshold is that of a two-sided comparison.
-"""
+"""The judgement of a hypothesis' prediction: supported, refuted or undecided."""
 
 from __future__ import annotations
 
@@ -47,6 +36,13 @@ def judge_contrast(
     alpha: float,
 ) -> JudgedContrast:
     """Return the contrast with its outcome.
+
+    A claim that needs several differences at once takes the largest of their p values, without a correction
+    (intersection-union test: Berger 1982, Technometrics 24:295-300). A claim that needs any of several differences
+    takes the smallest, times their number (Bonferroni). Equivalence is two one-sided tests (Schuirmann 1987, Journal of
+    Pharmacokinetics and Biopharmaceutics 15:657-680). The best of several must beat each of the others (multiple
+    comparisons with the best: Hsu 1984, Annals of Statistics 12:1136-1144). The p value of a one-sided claim is
+    doubled, so that its threshold is that of a two-sided comparison.
 
     `failures` maps each arm to its share of failed runs. An arm that fails more often than its rivals is not supported
     as the better one. `alpha` bounds the probability of a wrong outcome.

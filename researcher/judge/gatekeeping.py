@@ -1,9 +1,4 @@
-"""Gatekeeping: the secondary arms of a plan are tested only where all its primary arms are kept.
-
-Place in the flow: judgement.py corrects primary and secondary arms each among themselves, and closes the gate here. As
-the order is fixed beforehand, both families have the plan's whole share of alpha (Westfall & Krishen 2001, Journal of
-Statistical Planning and Inference 99:25-40). This module knows nothing of runs or estimates.
-"""
+"""Gatekeeping: the secondary arms of a plan are tested only where all its primary arms are kept."""
 
 from __future__ import annotations
 

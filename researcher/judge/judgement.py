@@ -1,20 +1,4 @@
-"""The judgement of one plan: summaries of all arms, comparisons with the baseline, and verdicts.
-
-Place in the flow: `analyze` hands in the scored runs and gets an `Analysis`. Its verdicts follow from the charter's
-rule alone. This module knows nothing of planners, databases or servers.
-
-The comparisons of a plan are one family. Holm's step-down method corrects them together (Holm 1979, Scandinavian
-Journal of Statistics 6:65-70), at the plan's share of alpha. The family is fixed with the plan: an arm still counts if
-it has no score, is not repeated or was ruled out. If a plan has primary arms, the other arms are a family of their own,
-tested only where all primary ones are kept. As that order is fixed beforehand, both families have the whole share
-(gatekeeping: Westfall & Krishen 2001, Journal of Statistical Planning and Inference 99:25-40). The plans of a study
-share alpha. By the union bound, all of them together keep a useless arm with probability alpha at most, whatever number
-of plans there is and whatever stops them.
-
-A significant test becomes a verdict only under three more conditions. The arm's runs failed no more often than the
-baseline's. No single run lies apart from the others on the side that speaks against the verdict. The arm would still be
-kept if everything unknown about it were at its worst.
-"""
+"""The judgement of one plan: summaries of all arms, comparisons with the baseline, and verdicts."""
 
 from __future__ import annotations
 
@@ -52,6 +36,8 @@ _DIRECTIONS = ("maximize", "minimize")
 @dataclass(frozen=True, slots=True)
 class Family:
     """The comparisons of one plan, fixed before its first run.
+
+    It is fixed with the plan: an arm still counts if it has no score, is not repeated or was ruled out.
 
     `runs` maps each arm to the runs that it is judged by: those of the plan, and earlier ones if the plan pools runs.
     `size` is the number of comparisons to correct for. It exceeds the number of arms if the plan repeats only some arms
@@ -151,7 +137,11 @@ def adjust_holm(p_values: Sequence[float], size: int | None = None) -> list[floa
 
 
 def share_of_alpha(rule: DecisionRule, claim: int) -> float:
-    """Return the share of alpha, from 0 to 1, of the plan before which so many plans have made a claim."""
+    """Return the share of alpha, from 0 to 1, of the plan before which so many plans have made a claim.
+
+    By the union bound, all plans of a study together keep a useless arm with probability alpha at most, whatever number
+    of plans there is and whatever stops them.
+    """
     if not rule.shares:
         return 1.0
     return rule.shares[claim] if claim < len(rule.shares) else 0.0
@@ -237,7 +227,10 @@ def _p_no_gain(estimate: Estimate, sign: float, min_effect: float) -> float:
 def _correct(rule: DecisionRule, arms: Sequence[str], p_values: Sequence[float], family: Family) -> list[float]:
     """Return the p values adjusted for the family and for the plan's share, so that each compares with alpha itself.
 
-    Primary arms and the others are corrected each among themselves.
+    The method is Holm's step-down (1979, Scandinavian Journal of Statistics 6:65-70). Primary arms and the others are
+    corrected each among themselves. The others are tested only where all primary ones are kept, an order that is fixed
+    beforehand, so both families have the whole share (gatekeeping: Westfall & Krishen 2001, Journal of Statistical
+    Planning and Inference 99:25-40).
     """
     share = share_of_alpha(rule, family.claim)
     adjusted = list(p_values)
@@ -303,6 +296,12 @@ def _correlation(runs: Runs, baseline: Runs) -> float:
 
 
 def _conclude(charter: Charter, family: Family, item: _Compared, is_kept_at_worst: bool) -> Comparison:
+    """Return the comparison with its verdict.
+
+    A significant test becomes a verdict only under three more conditions. The arm's runs failed no more often than the
+    baseline's. No single run lies apart from the others on the side that speaks against the verdict. The arm would
+    still be kept if everything unknown about it were at its worst.
+    """
     failures, baseline_failures = count_failures(item.runs), count_failures(item.baseline)
     fails_more = failures * len(item.baseline) > baseline_failures * len(item.runs)
     outlier = _outlier_against(charter, item)

@@ -1,8 +1,4 @@
-"""The learning speed of a run: held-out scores by training step, the area under them, and the steps to a level.
-
-Place in the flow: analyze judges runs by these numbers where the charter asks for it, and the report shows them. The
-scores are those that the evaluator stored. This module knows nothing of arms, seeds or verdicts.
-"""
+"""The learning speed of a run: held-out scores by training step, the area under them, and the steps to a level."""
 
 from __future__ import annotations
 

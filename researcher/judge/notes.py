@@ -1,7 +1,4 @@
-"""The note of a verdict: its subject, its limits and the checks that it went through.
-
-Place in the flow: judgement.py hands in one decided comparison and gets its note. This module decides nothing.
-"""
+"""The note of a verdict, and the parts that agent and training have in a difference."""
 
 from __future__ import annotations
 
@@ -134,6 +131,10 @@ def divide_gain(runs: Runs, baseline: Runs, metric_range: Range, alpha: float) -
     """Return the agent's part and training's part of the difference, in this order.
 
     Only runs with both a base score and a final score count for training's part.
+
+    The base weights of one model score the same in every run. They are often measured once, and every run gets a copy
+    of that score. A copy is no further evidence, so only measurements that differ are counted. A single measurement has
+    the uncertainty of its finite number of episodes.
     """
     agent = _agent_part(runs, baseline, metric_range)
     trained = {

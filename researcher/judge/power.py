@@ -1,21 +1,4 @@
-"""The number of runs per arm that a plan needs, and the power of a number of runs, before the first run.
-
-Place in the flow: the `design` node hands in an estimate of the variance and gets a `SampleSize`. This module knows
-nothing of planners, of databases or of how the variance was measured.
-
-The power is that of the rule for two arms of equal size and variance, by the noncentral t distribution. The level is
-that of one comparison of a plan after Bonferroni's correction, and Holm's method is never stricter. The chance that a
-run is taken for an outlier is subtracted.
-
-The variance between seeds is known from a few runs only, so the power is averaged over its possible values. These
-follow the scaled inverse chi-squared distribution: seed variance times its degrees of freedom over a chi-squared
-variable. A size that reaches the goal on this average is safer than one that trusts the estimate (assurance: O'Hagan,
-Stevens & Campbell 2005, Pharmaceutical Statistics 4:187-201).
-
-Scores vary less near an end of the range. The variance between seeds follows the headroom of a mean as in the rule, and
-evaluation noise follows it as a proportion's does. The rule then gives the arm nearer to an end the variance of the
-other arm. If no arm can be better than the baseline by the effect, the power is that of finding a worse one.
-"""
+"""The number of runs per arm that a plan needs, its power, and the sentences about both."""
 
 from __future__ import annotations
 
@@ -139,6 +122,18 @@ def power_of(charter: Charter, spread: Spread, comparisons: int, seeds: int, eff
     """Return the probability that the first plan with a claim finds an arm that differs by `effect`.
 
     The arm is better, or worse if `finds_worse` is true. The power is 0 with fewer seeds than the rule asks.
+
+    The power is that of the rule for two arms of equal size and variance, by the noncentral t distribution. The level
+    is that of one comparison of a plan after Bonferroni's correction, and Holm's method is never stricter. The chance
+    that a run is taken for an outlier is subtracted.
+
+    The variance between seeds is known from a few runs only, so the power is averaged over its possible values. These
+    follow the scaled inverse chi-squared distribution. A size that reaches the goal on this average is safer than one
+    that trusts the estimate (assurance: O'Hagan, Stevens & Campbell 2005, Pharmaceutical Statistics 4:187-201).
+
+    Scores vary less near an end of the range. The variance between seeds follows the headroom of a mean as in the rule,
+    and evaluation noise follows it as a proportion's does. The rule then gives the arm nearer to an end the variance of
+    the other arm.
     """
     rule = charter.rule
     if seeds < max(rule.min_seeds, 2):

@@ -1,17 +1,4 @@
-"""Estimates from the runs of arms: means, standard errors, and p values and intervals of any contrast.
-
-Place in the flow: bottom of the judge. The other modules choose the contrast and interpret the result. This module
-knows nothing of rules, plans or verdicts.
-
-Arms are independent samples with variances of their own. A contrast is therefore tested as Welch did (1947, Biometrika
-34:28-35), with the degrees of freedom of Satterthwaite (1946, Biometrics Bulletin 2:110-114). The variance of a score
-is never taken to be smaller than its evaluation noise: the variance from its finite number of episodes.
-
-A score near an end of its range has little room to vary. The few runs of an arm that happen to be good also happen to
-be alike, and Welch's test keeps such an arm too often. As in a score test, the variance is therefore computed as if the
-arms were equal. An arm nearer to an end gets the variance that it would have at the mean of the arm with the most
-headroom.
-"""
+"""Estimates from the runs of arms: means, standard errors, and p values and intervals of any contrast."""
 
 from __future__ import annotations
 
@@ -171,6 +158,14 @@ NOT_ESTIMATED = Estimate(math.nan, math.nan, math.nan)
 
 def contrast_of(weights: Mapping[str, float], samples: Mapping[str, ArmSample]) -> Estimate:
     """Return the weighted sum of the arms' means, with the variance that the arms have if they are equal.
+
+    Arms are independent samples with variances of their own. A contrast is therefore tested as Welch did (1947,
+    Biometrika 34:28-35), with the degrees of freedom of Satterthwaite (1946, Biometrics Bulletin 2:110-114).
+
+    A score near an end of its range has little room to vary. The few runs of an arm that happen to be good also happen
+    to be alike, and Welch's test keeps such an arm too often. As in a score test, the variance is therefore computed as
+    if the arms were equal: an arm nearer to an end gets the variance that it would have at the mean of the arm with the
+    most headroom.
 
     Its standard error is NaN if an arm has fewer than two runs.
     """

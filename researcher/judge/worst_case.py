@@ -1,13 +1,4 @@
-"""The worst case that a verdict must survive: the same plan with everything unknown about the arm at its worst.
-
-Place in the flow: judgement.py asks here for the runs of the worst case, and keeps an arm only if it would be kept with
-them. This module tests nothing.
-
-A program may hide a bad seed by giving no score, or a bad training by causing a retry. Neither can be told from a
-fault of the system. A missing seed therefore counts with the worst value of the metric. For retried trainings, the
-share of failures is an upper bound: the largest share that the number of retries leaves possible. The baseline gains
-nothing by hiding runs, so its runs stay as they are.
-"""
+"""The worst case that a verdict must survive: the same plan with everything unknown about the arm at its worst."""
 
 from __future__ import annotations
 
@@ -37,7 +28,11 @@ def worst_score(charter: Charter, seen: Iterable[float]) -> float | None:
 
 
 def with_missing(runs: Runs, missing: Mapping[int, str], worst: float) -> Runs:
-    """Return the runs of an arm with its missing seeds at the worst score."""
+    """Return the runs of an arm with its missing seeds at the worst score.
+
+    A program may hide a bad seed by giving no score, or a bad training by causing a retry. Neither can be told from a
+    fault of the system. The baseline gains nothing by hiding runs, so its runs stay as they are.
+    """
     return {**runs, **{seed: ScoredRun("", worst, 0.0) for seed in missing if seed not in runs}}
 
 

@@ -1,9 +1,4 @@
-"""The scores of checkpoints of finished runs, measured on as many free servers as there are.
-
-Place in the flow: final_test scores the test split with it, score_steps the checkpoints of earlier steps. A checkpoint
-lies on the server that wrote it. Another server may see the same disk, and is asked too. The callers choose the
-checkpoints and know what the scores mean.
-"""
+"""The scores of checkpoints of finished runs, measured on as many free servers as there are."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The shared parts of one study: what its nodes call, and the runs in progress in this process.
-
-Place in the flow: session.py builds it, every node gets it. It knows no order of nodes and decides nothing.
-"""
+"""The shared parts of one study that its nodes call, its position in the graph, and its runs in progress."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Explore: the next plan of a search, which is another round of exploration or the confirmation of what it found.
-
-Place in the flow: the plan node calls it for charters with rules of a search. Code decides from the record which of the
-two comes next. The charter's policy chooses the moves of a round, and the planner carries them out.
-"""
+"""The next plan of a search: another round of exploration, or the confirmation of its leader after a review."""
 
 from __future__ import annotations
 

@@ -1,17 +1,4 @@
-"""The loop on one screen: its nodes, its edges, and how it goes on where it was left.
-
-    frame -> plan -> write_program -> check -> design -> launch -> monitor -> evaluate -+-> launch (runs are open)
-              ^                                  ^--------------------------------------+ (the pilot is over)
-              |                                                                         +-> analyze -> decide -+-> plan
-              +------------------------------------------------------------------------------------------------+
-                                                                             final_test -> report <------------+ (stop)
-
-Between evaluate and analyze comes `score_steps`, which acts only if the charter asks for scores of earlier steps.
-
-Place in the flow: session.py runs the graph. LangGraph stores a checkpoint after every node, in a file of the study. An
-interrupted node begins again from its first line, so every node must be safe to repeat. This module knows nothing of
-what the nodes do.
-"""
+"""The loop on one screen: its nodes, its edges, and how it goes on where it was left."""
 
 from __future__ import annotations
 
@@ -59,6 +46,15 @@ PRUNE_EVERY = 500
 Graph = CompiledStateGraph[ResearchState, None, ResearchState, ResearchState]
 
 
+#   frame -> plan -> write_program -> check -> design -> launch -> monitor -> evaluate -+-> launch (runs are open)
+#             ^                                  ^--------------------------------------+ (the pilot is over)
+#             |                                                                         +-> analyze -> decide -+-> plan
+#             +------------------------------------------------------------------------------------------------+
+#                                                                            final_test -> report <------------+ (stop)
+#
+# Between evaluate and analyze comes `score_steps`, which acts only if the charter asks for scores of earlier steps.
+# LangGraph stores a checkpoint after every node, in a file of the study. An interrupted node begins again from its
+# first line, so every node must be safe to repeat.
 def build_graph(deps: Deps, request: FrameRequest, checkpointer: BaseCheckpointSaver[Any] | None) -> Graph:
     graph = StateGraph(ResearchState)
     nodes: dict[str, Callable[[ResearchState], ResearchState]] = {

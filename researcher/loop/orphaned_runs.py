@@ -1,9 +1,4 @@
-"""The runs that an ended researcher process left behind: taken up again where a server has them, else begun anew.
-
-Place in the flow: session.py calls `reconcile` before the graph goes on, and `leave` when it stops early. A server
-reports under a run's key what became of the run, even where the database does not know. This module knows nothing of
-how runs are measured or judged.
-"""
+"""The runs that an ended researcher process left behind: taken up again where a server has them, else begun anew."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Servers that go away and come back: the events about them, and what happens to their runs.
-
-Place in the flow: monitor and evaluate ask here before they look at a run; checkpoint_scores reports servers too. The
-pool (servers/server_pool.py) knows which servers answer.
-"""
+"""Runs that stop through no doing of their arm: servers that go away, a used-up budget, a broken environment."""
 
 from __future__ import annotations
 

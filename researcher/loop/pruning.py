@@ -1,11 +1,4 @@
-"""The checkpoints that a study still needs, and the removal of the others.
-
-Place in the flow: evaluate prunes when a run is over, launch and monitor when the disk is low, session.py once the
-study is finished. A checkpoint is needed until the scores that are taken from it are stored: those of earlier steps,
-and that of the final test. Any arm that is not clearly worse than the baseline may reach the final test. A repeat of a
-run is trained from the base model and needs no checkpoint. While a study explores, the arms that may be trained on keep
-the checkpoint of their highest rung. Files of named servers stay as they are.
-"""
+"""The checkpoints that a study still needs, and the removal of the others."""
 
 from __future__ import annotations
 
@@ -88,6 +81,11 @@ def checkpoint_of(run: Run) -> Path | None:
 
 
 def _kept_for_scores(deps: Deps) -> set[Path]:
+    """Return the checkpoints that scores are still taken from: those of earlier steps, and that of the final test.
+
+    Any arm that is not clearly worse than the baseline may reach the final test. A repeat of a run is trained from the
+    base model and needs no checkpoint.
+    """
     charter, history = deps.log.charter(), deps.log.history()
     worse: set[str] = set()
     if history.analyses:

@@ -1,8 +1,4 @@
-"""The work of one process on one study: it builds the parts, runs the study, and takes the parts down again.
-
-Place in the flow: the CLI calls `work_on` from its main thread. graph.py decides what happens in between; this module
-knows nothing of nodes.
-"""
+"""The work of one process on one study: it builds the parts, runs the study, and takes the parts down again."""
 
 from __future__ import annotations
 

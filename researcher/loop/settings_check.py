@@ -1,8 +1,4 @@
-"""Every check of the settings of a study that is possible before a run.
-
-Place in the flow: the CLI asks here once the settings are complete, and session.py carries out settings that passed.
-Nothing is stored before.
-"""
+"""Every check of the settings of a study that is possible before a run."""
 
 from __future__ import annotations
 

@@ -1,15 +1,4 @@
-"""The number of runs of a study whose question was asked before, by what earlier studies found.
-
-Place in the flow: the design node asks here before it thinks of a pilot. The new study confirms what was found and does
-not study it anew, so it needs fewer runs. Its verdicts rest on its own runs alone, at the charter's alpha, on seeds
-that no earlier study used. The earlier studies only choose the number of runs. As that number is fixed before the first
-new run, it changes no error rate.
-
-The number is the smallest that finds again every effect with the charter's power. An effect is taken at the bound of
-its interval that is nearer to 0. For an arm that was no better, what must be found again is the distance of its effect
-from `min_effect`. The number is at most half of the earlier study's, and at least `min_seeds`. If the power would be
-below `min_power`, the question is studied anew.
-"""
+"""The number of runs of a study whose question was asked before, by what earlier studies found."""
 
 from __future__ import annotations
 
@@ -92,7 +81,12 @@ def find_prior(store: ExperimentStore, study_id: str, charter: Charter, planned:
 def confirm(
     charter: Charter, goal: SampleSizeGoal, prior: Prior, arms: int, *, max_runs: int | None = None
 ) -> Confirmation:
-    """Return the number of runs per arm that confirms a prior, in a plan of so many arms."""
+    """Return the number of runs per arm that confirms a prior, in a plan of so many arms.
+
+    It is the smallest that finds again every effect with the charter's power. The verdicts rest on the new runs alone,
+    at the charter's alpha, on seeds that no earlier study used. As the number is fixed before the first new run, it
+    changes no error rate.
+    """
     spread = _measure(charter, prior)
     least = max(charter.rule.min_seeds, 2)
     most = max(least, prior.runs_per_arm // 2)

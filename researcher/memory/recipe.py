@@ -1,9 +1,4 @@
-"""The recipe of a finding: everything that another study needs to ask the same question again.
-
-Place in the flow: findings.py stores a recipe with each finding. The other modules of this folder compare recipes, and
-people read them in `researcher findings`. A recipe follows from the charter, the arms and the analysis alone, so
-`verify` computes it again. This module knows nothing of effects, and it reads no database.
-"""
+"""The recipe of a finding: everything that another study needs to ask the same question again."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The replication of a finding: its two arms again, on fresh seeds, as a study of its own.
-
-Place in the flow: the command `researcher replicate` asks here for the settings of such a study. The session reads the
-finding here, and the planner of a replication (researcher/planner/replication.py) makes charter and plan from it. This
-module starts nothing.
-"""
+"""The replication of a finding: its two arms again, on fresh seeds, as a study of its own."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The settlement of earlier findings by a study that checks them: found again, or retracted.
-
-Place in the flow: a study that replicates a finding, or confirms findings on its question, records which ones it
-checks. The analyze node settles them once the judge has decided. A finding that the study contradicts is retracted,
-with an event in both studies. A study that came upon the same question by chance retracts nothing.
-"""
+"""The findings of a study: stored from its verdicts, and settled with the earlier findings that it checks."""
 
 from __future__ import annotations
 

@@ -1,19 +1,4 @@
-"""The findings of a database on one question: which of them agree, and which contradict each other.
-
-Place in the flow: recall.py, prior.py, settlement.py and the command `researcher findings` ask here. This module reads
-findings and writes nothing.
-
-Two rules say when a later finding contradicts an earlier one on the same question. Both need another verdict than the
-earlier one.
-
-1. Both are significant, and their effects have opposite signs.
-2. The later study was able to see the difference, and its interval excludes the earlier effect by more than the
-   charter's `min_effect`. It was able to see it if it has `min_seeds` runs of the arm, and if half of its interval is
-   at most the larger one of both effects.
-
-A later finding with the same verdict agrees, whatever its effect. One that is neither says nothing about the earlier
-one.
-"""
+"""The findings of a database on one question: which agree, which contradict each other, and their words."""
 
 from __future__ import annotations
 
@@ -103,7 +88,18 @@ def agrees(one: KnownFinding, other: KnownFinding) -> bool:
 
 
 def contradicts(later: KnownFinding, earlier: KnownFinding) -> bool:
-    """Return whether a later finding on the same question speaks against an earlier one, by the two rules above."""
+    """Return whether a later finding on the same question speaks against an earlier one.
+
+    Both rules need another verdict than the earlier one.
+
+    1. Both are significant, and their effects have opposite signs.
+    2. The later study was able to see the difference, and its interval excludes the earlier effect by more than the
+       charter's `min_effect`. It was able to see it if it has `min_seeds` runs of the arm, and if half of its interval
+       is at most the larger one of both effects.
+
+    A later finding with the same verdict agrees, whatever its effect. One that is neither says nothing about the
+    earlier one.
+    """
     now, then = later.finding, earlier.finding
     if not earlier.is_decided or now.verdict is then.verdict or now.effect is None or then.effect is None:
         return False

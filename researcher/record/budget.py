@@ -1,14 +1,4 @@
-"""The budget of a study: what it has used, and the refusal of runs and calls that it cannot pay for.
-
-Place in the flow: `launch` asks before every run, `monitor` while runs train, and the `llm` planner before every call;
-each charges what it used. The entries are in the database, so a resumed study continues the same account. This module
-knows nothing of servers or models.
-
-Time comes from a monotonic clock. Wall clock is the time in which a researcher process works on the study, waiting
-included. The hours between a crash and its resume are not charged. A run costs time and GPU-hours from its launch until
-it has a score or has ended without one. Time in which no process works on the study is not charged to a run either. A
-limit of None is no limit.
-"""
+"""The budget of a study: what it has used, and the refusal of runs and calls that it cannot pay for."""
 
 from __future__ import annotations
 
@@ -64,6 +54,10 @@ class BudgetLedger:
     """The account of one study, kept by the one process that works on it. Thread-safe.
 
     The amounts used are known without a query, so that every round of monitoring can ask for them.
+
+    Time comes from a monotonic clock. Wall clock is the time in which a researcher process works on the study, waiting
+    included. A run costs time and GPU-hours from its launch until it has a score or has ended without one. Time in
+    which no process works on the study is charged to nobody. A limit of None is no limit.
     """
 
     def __init__(

@@ -1,8 +1,4 @@
-"""The cost of the attempts of one score, or of one training, and its stored form.
-
-Place in the flow: the evaluator computes the cost of a score from the server's receipts for its episodes. It computes
-the cost of a training from the server's usage record for the job. This module knows nothing of arms and no database.
-"""
+"""The inference costs of attempts, by score, training and arm, from the ledgers of the servers."""
 
 from __future__ import annotations
 

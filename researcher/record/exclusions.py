@@ -1,9 +1,4 @@
-"""The arms that are out of the ranking, with the reasons.
-
-Place in the flow: analyze and everything that ranks arms asks here, from the database alone. A planner's decision
-disqualifies an arm, or a review makes the planner withdraw one. The attempts may also show that an arm is not what it
-claims to be, or that its code did the work of the model. This module judges no score.
-"""
+"""The arms that are out of the ranking, with the reasons."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The reason of a failure in one line: of a traceback only the error; the rest is in the log.
-
-Place in the flow: the monitor shortens the output of programs and servers before it is stored. The report shortens it
-again, because some of what is stored is long. This module knows nothing of runs.
-"""
+"""The reason of a failure in one line: of a traceback only the error; the rest is in the log."""
 
 from __future__ import annotations
 

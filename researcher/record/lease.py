@@ -1,8 +1,4 @@
-"""The lease of a study: one process at a time may work on it, alive by its heartbeat, replaceable once dead.
-
-Place in the flow: loop/session.py keeps a `StudyLease` while the graph runs, because LangGraph would let two processes
-resume the same thread. This module knows nothing of the work in the meantime.
-"""
+"""The lease of a study: one process at a time may work on it, alive by its heartbeat, replaceable once dead."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The log of a study: its events, and its charter, plans and analyses as JSON, in and out of the database.
-
-Place in the flow: nodes write and read them here, so that a process that takes over a study knows what the earlier one
-planned. This module knows nothing of graphs, servers or planners.
-"""
+"""The log of a study: its events, its documents as JSON, and its notebook."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The runs that a plan still needs: trials of an arm, a seed and a rung, their attempts and their names.
-
-Place in the flow: launch takes open trials, analyze reads finished ones, orphaned_runs.py takes up those that a crash
-left behind. Every answer is computed from the rows of the database, so it is the same in every process.
-"""
+"""The runs of a study: trials of an arm, a seed and a rung, their attempts, names, diagnoses and costs."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""The scores of a study as the judge gets them: every run that a claim rests on, failed ones included.
-
-Place in the flow: `analyze` and the report read them here, from the database alone. Some failed runs are results: those
-that diverged, gave non-finite numbers, overran, cheated, or whose program crashed for good. The charter defines their
-score. A run that the system lost stays missing, with the reason by name. Exploring runs are left out, because they
-chose the arms. This module judges nothing.
-"""
+"""The scores of a study as the judge gets them: every run that a claim rests on, failed ones included."""
 
 from __future__ import annotations
 
@@ -61,6 +55,9 @@ class StudyScores:
         return {**by_seed, **{arm: (why,) for arm, why in self.rejected.items()}}
 
 
+# Some failed runs are results: those that diverged, gave non-finite numbers, overran, cheated, or whose program crashed
+# for good. The charter defines their score. A run that the system lost stays missing, with the reason by name.
+# Exploring runs are left out, because they chose the arms.
 def read_scores(store: ExperimentStore, study_id: str, charter: Charter) -> StudyScores:
     """Return the scores on the search split of all runs but those that explored."""
     experiments = store.list_experiments(study_id)

@@ -1,0 +1,1 @@
+"""The swarm servers of a study."""

@@ -1,4 +1,4 @@
-"""TODO."""
+"""The job of a run on its server: its launch under a key, its early end, and attempts that fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TODO."""
+"""One server of a study: its lease, its circuit breaker, and the process of an own one."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""The files that a study's own servers leave behind: removal of those no longer needed, and compression of the rest.
-
-Place in the flow: loop/pruning.py decides which checkpoints a study still needs, and removes the others with this
-module. A server keeps its runs in PROJECT/NAME/run-NNNN of its home, and its record in the ledger. In a run,
-`checkpoints/` holds the checkpoints that were asked for, `recovery/` those for a restart after a crash. This module
-knows nothing of scores, arms or the database of studies.
-"""
+"""The files that a study's own servers leave behind: removal of those no longer needed, and compression of the rest."""
 
 from __future__ import annotations
 
@@ -46,6 +40,9 @@ class Removed:
 
 def remove_checkpoints(servers: Path, needed: Set[Path], *, are_stopped: bool) -> Removed:
     """Remove recovery files and checkpoints below `servers`, except the checkpoints `needed`.
+
+    A server keeps its runs in PROJECT/NAME/run-NNNN of its home. There `checkpoints/` holds the checkpoints that were
+    asked for, and `recovery/` those for a restart after a crash.
 
     Unless the servers are stopped, the newest run of each stays as it is: its engine may have to restart from there.
     """

@@ -1,12 +1,4 @@
-"""The swarm servers of a study: which of them answer, and which are free.
-
-A study has either own servers on this machine, or named servers, which a person started and named.
-
-Place in the flow: launch takes a free slot for each run, and evaluate gives it back. One thread per server renews the
-study's lease there, which also shows whether the server answers. A server that does not answer is probed at growing
-intervals and used again once it answers. Own servers are child processes (swarm.processes): they end with the
-researcher, and are restarted if they end before. This module knows nothing of arms, runs or scores.
-"""
+"""The swarm servers of a study, own or named: which of them answer, and which are free."""
 
 from __future__ import annotations
 

@@ -1,13 +1,4 @@
-"""The continuation of a finished study: the plans that a person adds, and how much alpha is left for them.
-
-Place in the flow: the CLI asks here, in the foreground, whether a study can be extended, and records the request. The
-graph then begins again with the named plan; plan and decide follow the request. An event stores the request, so the
-record has it beside its results. This module makes no plan itself.
-
-The charter fixes the alpha of each plan with a claim (researcher/judge/judgement.py). The budget of a search says how
-it goes on, so a search is not extended. A person who extends a study has seen its scores, so the number of runs that
-the person chooses may depend on them. Such a plan is therefore judged by its fresh runs alone.
-"""
+"""The continuation of a study that has ended: more plans as far as alpha is left, or a raised budget."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The ending of a study, finished or failed, with its reason in words for status and report.
-
-Place in the flow: the report node asks once nothing is left to do; the commands ask whether anything is left. All of it
-follows from the database. This module judges no arm, as the findings do that.
-"""
+"""The ending of a study, finished or failed, with its reason in words for status and report."""
 
 from __future__ import annotations
 

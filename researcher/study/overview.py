@@ -1,8 +1,4 @@
-"""The present state of a study for people: its runs with step, reward and scores, and its progress.
-
-Place in the flow: progress.py shows snapshots, the CLI prints them as JSON. All of it is read from the database. A
-`SnapshotReader` reads only new rows after its first snapshot. This module draws nothing.
-"""
+"""The present state of a study: its runs with step, reward and scores, and its progress."""
 
 from __future__ import annotations
 

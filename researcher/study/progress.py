@@ -1,8 +1,4 @@
-"""The progress of a study at work, as a person sees it: a live table on a terminal, else one line per event.
-
-Place in the flow: the CLI runs a `Follower` beside the work, and shows snapshots for status and watch. All of it is
-read from the database. This module knows nothing of graphs, servers or planners.
-"""
+"""The progress of a study at work: a live table on a terminal, else one line per event."""
 
 from __future__ import annotations
 

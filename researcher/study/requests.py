@@ -1,7 +1,4 @@
-"""Requests about a study from outside: to begin, find, pause, stop or resume one.
-
-Place in the flow: the CLI calls these functions; session.py does the work. This module does not load the graph.
-"""
+"""Requests about a study from outside: to begin, find, pause, stop or resume one."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The settings of a study, from the flags of a command or from the record of the study.
-
-Place in the flow: the CLI reads settings here first. topic.py completes them, settings_check.py checks them, and
-session.py carries them out. This module does not load the graph, so that a wrong setting is answered at once.
-"""
+"""The settings of a study, from the flags of a command or from the record of the study."""
 
 from __future__ import annotations
 

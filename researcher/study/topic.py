@@ -1,8 +1,4 @@
-"""The settings that a topic states, where no flag decides otherwise.
-
-Place in the flow: the CLI completes the settings of a study here before it checks them. The `rules` planner alone needs
-it: a language model reads the topic itself.
-"""
+"""The settings that a topic states, where no flag decides otherwise."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""The nodes of the research loop, one file each."""

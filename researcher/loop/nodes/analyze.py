@@ -1,7 +1,4 @@
-"""Analyze: the judge compares the scores of the plan; the result becomes findings and verdicts on hypotheses.
-
-An exploring plan is only described: its arms are ranked, nothing is compared, and its hypotheses stay open.
-"""
+"""Analyze: the judge compares the scores of a plan with a claim; an exploring plan is only described."""
 
 from __future__ import annotations
 

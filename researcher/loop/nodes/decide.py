@@ -1,8 +1,4 @@
-"""Decide: the planner chooses whether another plan follows; the budget and a limit on plans may overrule it.
-
-A planner may disqualify an arm for a reason that no score shows. This takes effect at once: the plan is judged again
-without that arm. No statement of a planner improves the verdict on an arm.
-"""
+"""Decide: the planner chooses whether another plan follows; the budget and a limit on plans may overrule it."""
 
 from __future__ import annotations
 
@@ -64,7 +60,10 @@ def decide(deps: Deps, state: ResearchState) -> ResearchState:
 
 
 def _ruled_out(deps: Deps, charter: Charter, decision: Decision) -> dict[str, str]:
-    """Return the arms that this decision disqualifies: known ones, except the baseline, which all others need."""
+    """Return the arms that this decision disqualifies: known ones, except the baseline, which all others need.
+
+    The plan is judged again without them. No statement of a planner improves the verdict on an arm.
+    """
     known = {item.name for item in deps.store.list_experiments(deps.study_id)} - {charter.baseline}
     for arm in decision.disqualified.keys() - known:
         why = "the baseline stays in" if arm == charter.baseline else "the study has no such arm"

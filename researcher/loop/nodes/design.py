@@ -1,13 +1,4 @@
-"""Design: the number of runs of each arm of the first plan with a claim, and their power, before arms are compared.
-
-Place in the flow: between check and launch. A question that earlier studies of this database decided is confirmed with
-fewer runs (researcher/memory/prior.py), unless a person asks for a study made anew. Otherwise the variance of a run's
-score comes from earlier studies of the same environment and model, or from a pilot. The pilot is the first runs of the
-baseline: `launch` begins them alone, and they later count as the baseline's own. The arms were planned before, so the
-pilot chooses no arm. It sets the number of runs by its variance alone, which does not show which arm is better. In a
-search this is the confirmation: it has the part of the budget that belongs to it, and goes on with less power than
-wanted, because the exploration is done.
-"""
+"""Design: the number of runs of each arm of the first plan with a claim, and their power, before arms are compared."""
 
 from __future__ import annotations
 
@@ -38,6 +29,11 @@ MAX_STUDIES = 200
 
 def design(deps: Deps, state: ResearchState) -> ResearchState:
     """Choose the sample size of the first plan with a claim.
+
+    A question that earlier studies decided is confirmed with fewer runs, unless a person asks for a study made anew.
+    Otherwise the variance of a run's score comes from earlier studies of the same environment and model, or from a
+    pilot: the first runs of the baseline, which later count as its own. The arms were planned before, so the pilot
+    chooses no arm. A search goes on with less power than wanted, because its exploration is done.
 
     Raises Underpowered if a comparing study cannot reach the power it needs, unless a person chose the seeds or
     accepted that.

@@ -1,7 +1,4 @@
-"""Evaluate: the evaluator scores runs that have been trained; a run that has been scored frees its server.
-
-Score steps, before the study is analyzed: finished runs get scores at the steps that the charter names.
-"""
+"""Evaluate: trained runs are scored and free their servers. Score steps: checkpoints of earlier steps are scored."""
 
 from __future__ import annotations
 

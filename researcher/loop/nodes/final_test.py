@@ -1,8 +1,4 @@
-"""Final test: the winner, the baseline and the runner-up are scored once, on a split that was not used before.
-
-The winner is the best arm that was kept, or the best of all if none was. The runner-up is scored if the question is
-about several arms, or if the winner is the baseline: one arm alone would confirm nothing.
-"""
+"""Final test: winner, baseline and perhaps the runner-up are scored once, on a split that was not used before."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Launch: free servers get open trials of the plan; the key of a run is stored before its server receives it.
-
-An exploring run goes on from the checkpoint of the arm's former rung, if its server can read it. After a failure it is
-trained from the start.
-"""
+"""Launch: free servers get open trials of the plan; the key of a run is stored before its server receives it."""
 
 from __future__ import annotations
 

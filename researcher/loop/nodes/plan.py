@@ -1,7 +1,4 @@
-"""Plan: the planner's next iteration becomes hypotheses and arms in the database.
-
-The next iteration of a search is a round of exploration or a confirmation (explore.py).
-"""
+"""Plan: the planner's next iteration becomes hypotheses and arms in the database."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Write program: the program of every new arm, as a change of its parent's program.
-
-The programs of a confirmation's ablations follow from the arm that is confirmed, so no planner writes them.
-"""
+"""Write program: the program of every new arm, as a change of its parent's program."""
 
 from __future__ import annotations
 

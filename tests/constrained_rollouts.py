@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-import torch
-from transformers import AutoModelForCausalLM
+from typing import TYPE_CHECKING, Any
 
 from swarm.backends.grammar.compiler import GrammarCompiler
-from swarm.backends.local.decoding.batching import BatchingLimits, BatchSampler
-from swarm.backends.local.learning.constraints import GrammarFollower
 from swarm.model_path import BUNDLED_DIRECTORY, read_tokenizer
 from swarm.tracker.merge import merge
 from swarm.types import FinishedEpisode, FinishReason, Grammar, GrammarKind, Group, SamplingParams, TrainBatch, Turn
+
+if TYPE_CHECKING:
+    import torch
 
 TOKENIZER: Any = read_tokenizer(BUNDLED_DIRECTORY)
 VOCABULARY = 384
@@ -74,6 +72,8 @@ COMPACT = schema(
 
 
 def bundled_model() -> torch.nn.Module:
+    from transformers import AutoModelForCausalLM
+
     return AutoModelForCausalLM.from_pretrained(BUNDLED_DIRECTORY).eval()
 
 
@@ -114,6 +114,9 @@ class Stage:
     """One model, its sampler and what the learner needs to follow grammars, all in this process."""
 
     def __init__(self, module: torch.nn.Module, stop_ids: Sequence[int] = (END,)) -> None:
+        from swarm.backends.local.decoding.batching import BatchingLimits, BatchSampler
+        from swarm.backends.local.learning.constraints import GrammarFollower
+
         self.module = module
         compiler = GrammarCompiler(TOKENIZER, VOCABULARY, stop_ids)
         self.grammars = GrammarFollower(compiler, stop_ids)

@@ -9,11 +9,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from contract.test_trainer_contract import make_batch, sample
-from transformers import AutoModelForCausalLM
 
 from swarm.backends.local.sampler import LocalSampler
 from swarm.backends.local.trainer import LocalTrainer, build_local, build_worker
@@ -21,6 +19,9 @@ from swarm.backends.process.worker_process import WorkerProcess
 from swarm.config import ServerConfig
 from swarm.job import TrainJob
 from swarm.trainer.run_directories import run_directory
+
+if TYPE_CHECKING:
+    import torch
 
 PROMPT = (40, 41, 42, 43)
 
@@ -76,6 +77,9 @@ async def local_run(directory: Path, shared: WorkerProcess | None = None, **sett
 
 def largest_gap(model: Path | torch.nn.Module, drawn: Sequence[Drawn]) -> float:
     """How far the sampler's logprobs are from those of a plain forward pass of a model in transformers."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
     module: Any = model
     if isinstance(model, Path):
         module = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 from process_support import descendants, kill_all
-from ray._raylet import GcsClient
 
 START_S = 60
 
@@ -39,6 +38,8 @@ class RayNodes:
 
     def add(self, number: int, **resources: int) -> None:
         """Returns once the cluster knows the node: two that start at once get in each other's way on one host."""
+        from ray._raylet import GcsClient
+
         self._start(number, ["--address", self.address], resources)
         for _ in range(10 * START_S):
             nodes = GcsClient(self.address).get_all_node_info().values()

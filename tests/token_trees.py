@@ -9,13 +9,11 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from hypothesis import strategies as st
 
-from swarm.backends.local.learning.microbatches import collate
-from swarm.backends.local.learning.updater import TokenScorer
 from swarm.tracker.merge import merge
 from swarm.trainer.token_rows import Row, TokenMask, build_rows
 from swarm.types import (
@@ -29,6 +27,9 @@ from swarm.types import (
     TrainBatch,
     Turn,
 )
+
+if TYPE_CHECKING:
+    import torch
 
 GRAMMAR = Grammar(GrammarKind.JSON_OBJECT)
 
@@ -137,6 +138,11 @@ def make_batch(shape: BatchShape) -> tuple[TrainBatch, Mapping[tuple[str, int], 
 
 def make_rows(shape: BatchShape, sampler: torch.nn.Module, noise: float = 0.2) -> list[Row]:
     """The rows of such a batch. Recorded logprobs are those of `sampler` with noise: some ratios are clipped."""
+    import torch
+
+    from swarm.backends.local.learning.microbatches import collate
+    from swarm.backends.local.learning.updater import TokenScorer
+
     batch, masks = make_batch(shape)
     rows = build_rows(batch, masks)
     random = np.random.default_rng(shape.seed)

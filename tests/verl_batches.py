@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from transformers import AutoModelForCausalLM
 
 from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.types import FinishedEpisode, Group, Sample, TrainBatch
+
+if TYPE_CHECKING:
+    import torch
 
 Turn = tuple[list[int], list[int]]
 """Tokens that are read, then tokens that were sampled."""
@@ -19,15 +20,20 @@ Turn = tuple[list[int], list[int]]
 
 @cache
 def bundled_model() -> torch.nn.Module:
+    import torch
+    from transformers import AutoModelForCausalLM
+
     return AutoModelForCausalLM.from_pretrained(
         BUNDLED_DIRECTORY, dtype=torch.float32, attn_implementation="sdpa"
     ).eval()
 
 
-@torch.no_grad()
 def recorded(ids: Sequence[int], temperatures: Sequence[float]) -> list[float]:
     """Logprob of each token by the base model, at the temperature of its sampling; 0.0 for the first."""
-    logits = bundled_model()(input_ids=torch.tensor([ids])).logits[0].float()
+    import torch
+
+    with torch.no_grad():
+        logits = bundled_model()(input_ids=torch.tensor([ids])).logits[0].float()
     logprobs = torch.log_softmax(logits[:-1] / torch.tensor(temperatures)[1:, None], -1)
     return [0.0, *logprobs.gather(1, torch.tensor(ids)[1:, None])[:, 0].tolist()]
 

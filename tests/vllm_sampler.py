@@ -12,12 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM
 
 from swarm.backends.grammar.compiler import GrammarCompiler
-from swarm.backends.local.decoding.sampling import Draw, LogitEdits, sample
 from swarm.backends.replicas.layout import SamplerLayout, SamplerLimits, SamplerSettings, WeightFile
 from swarm.backends.replicas.sampler import ReplicaSampler
 from swarm.model_path import BUNDLED_DIRECTORY, read_stop_ids, read_tokenizer
@@ -49,12 +45,17 @@ def make_vllm_sampler(
 
 
 def load_reference() -> Any:
+    import torch
+    from transformers import AutoModelForCausalLM
+
     module: Any = AutoModelForCausalLM.from_pretrained(BUNDLED_DIRECTORY, dtype=torch.float32)
     return module.eval()
 
 
 def disturb(module: Any, seed: int) -> None:
     """Change every weight by a little: enough to change what is sampled, not enough to make it noise."""
+    import torch
+
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for weight in module.parameters():
@@ -63,6 +64,8 @@ def disturb(module: Any, seed: int) -> None:
 
 def export(module: Any, path: Path, version: int) -> WeightFile:
     """As the trainer lets weights out: the tied output head is in the file by its own name."""
+    from safetensors.torch import save_file
+
     tensors = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
     tensors["lm_head.weight"] = module.get_input_embeddings().weight.detach().clone()
     save_file(tensors, path, metadata={"format": "pt"})
@@ -76,6 +79,10 @@ def expected_logprobs(
 
     Computed as the local engine does, which has tests of its own.
     """
+    import torch
+
+    from swarm.backends.local.decoding.sampling import Draw, LogitEdits, sample
+
     with torch.inference_mode():
         logits = module(torch.tensor([[*prompt, *sampled]])).logits[0, len(prompt) - 1 : -1]
     vocabulary = logits.shape[1]

@@ -5,11 +5,17 @@ from __future__ import annotations
 from typing import Any, get_args
 
 import pytest
-from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
 
 from swarm.errors import JobInvalid
 from swarm.estimators import ESTIMATORS
 from swarm.job import PolicyLoss, build_job
+
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
+    from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
+
 
 NEEDED: dict[str, dict[str, Any]] = {"gdpo": {"gdpo_reward_keys": ["right"]}, "dro": {"dro_beta": 0.1}}
 
@@ -23,7 +29,7 @@ def test_every_loss_of_verl_is_served() -> None:
 
 
 @pytest.mark.parametrize("engine", ["local", "verl"])
-@pytest.mark.parametrize("name", sorted(ADV_ESTIMATOR_REGISTRY))
+@pytest.mark.parametrize("name", sorted(ESTIMATORS))
 def test_a_job_is_taken_or_refused_as_the_table_says(name: str, engine: Any) -> None:
     job = {"algorithm": name, "engine": engine, **NEEDED.get(name, {})}
     why = ESTIMATORS[name].unserved.get(engine)
@@ -36,6 +42,6 @@ def test_a_job_is_taken_or_refused_as_the_table_says(name: str, engine: Any) -> 
 
 
 @pytest.mark.parametrize("engine", ["local", "verl"])
-@pytest.mark.parametrize("name", sorted(POLICY_LOSS_REGISTRY))
+@pytest.mark.parametrize("name", sorted(get_args(PolicyLoss)))
 def test_a_job_with_any_loss_is_taken_by_either_engine(name: str, engine: str) -> None:
     assert build_job({"policy_loss": name, "engine": engine, **NEEDED.get(name, {})}).policy_loss == name

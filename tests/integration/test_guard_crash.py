@@ -7,12 +7,18 @@ from pathlib import Path
 
 import httpx
 import pytest
-import torch
-from safetensors.torch import load_file
 from server_processes import ServerProcess, server_processes
 from tests_support import WAIT_S, begin, chat, end, wait_for_state, wait_for_step
 
 from swarm import SwarmClient, TrainJob
+
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global torch, load_file
+    import torch
+    from safetensors.torch import load_file
+
 
 JOB = TrainJob(
     engine="local", batch_size=4, num_repeat=1, algorithm="reinforce_plus_plus", lr=1e-3, max_response_length=4,

@@ -11,14 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from swarm.backends.fake.sampler import FakeSampler
 from swarm.backends.process.worker_process import WorkerProcess
 from swarm.backends.replicas.handover import shared_memory_of
 from swarm.backends.replicas.layout import WeightFile, WeightSource
-from swarm.backends.verl.driver.cluster import own_directory
 from swarm.backends.verl.trainer import VerlLimits, VerlTrainer, build_driver
 from swarm.config import ServerConfig
 from swarm.job import TrainJob
@@ -34,9 +31,11 @@ class Published:
 
     versions: list[int] = field(default_factory=list[int])
     files: list[Path] = field(default_factory=list[Path])
-    tensors: dict[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
+    tensors: dict[str, Any] = field(default_factory=dict[str, Any])
 
     async def __call__(self, source: WeightSource) -> None:
+        from safetensors.torch import load_file
+
         assert isinstance(source, WeightFile)
         self.versions.append(source.version)
         self.files.append(source.path)
@@ -61,6 +60,8 @@ async def _opened(
     home: Path, ranks: int = 1, publish: Any = None, ray_address: str | None = None, **fields: Any
 ) -> AsyncIterator[Running]:
     """A trainer of a job with these fields, on so many FSDP2 ranks; all its processes are ended at the end."""
+    from swarm.backends.verl.driver.cluster import own_directory
+
     verl = {"trainer": {"n_gpus_per_node": ranks}, **fields.pop("verl", {})}
     job = TrainJob(engine="verl", verl=verl, **{"lr": 1e-3, **fields}).resolve()
     config = ServerConfig(home=home, ray_address=ray_address)

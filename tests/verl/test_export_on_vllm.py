@@ -9,8 +9,14 @@ import pytest
 from local_runs import PROMPT, Drawn, largest_gap, local_run
 from vllm_sampler import make_vllm_sampler, vllm_python
 
-from swarm.backends.local.export import export_checkpoint
 from swarm.types import SamplingParams
+
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global export_checkpoint
+    from swarm.backends.local.export import export_checkpoint
+
 
 pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.timeout(900), pytest.mark.begins_first]
 

@@ -15,8 +15,14 @@ from process_support import command_of, is_running
 from verl_batches import make_batch
 
 from swarm.backends.replicas.handover import shared_memory_of
-from swarm.backends.verl.driver.cluster import own_directory
 from swarm.sampler import EngineLost
+
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global own_directory
+    from swarm.backends.verl.driver.cluster import own_directory
+
 
 pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.timeout(900), pytest.mark.begins_first]
 

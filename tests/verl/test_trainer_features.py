@@ -9,13 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import load_file
 from verl_batches import make_batch
 
 from swarm.errors import JobInvalid
 from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.types import Group
+
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global torch, load_file
+    import torch
+    from safetensors.torch import load_file
+
 
 pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.slow, pytest.mark.timeout(900)]
 

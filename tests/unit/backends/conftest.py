@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
-from transformers import AutoModelForCausalLM, PretrainedConfig, Qwen3Config
+from tiny_models import random_model
 
-from swarm.backends.local.decoding.batching import BatchingLimits, BatchSampler
 from swarm.types import FinishReason, SamplingParams, TokenLogprobs
+
+if TYPE_CHECKING:
+    import torch
+
+    from swarm.backends.local.decoding.batching import BatchSampler
 
 VOCABULARY = 97
 CONTEXT = 256
@@ -22,11 +27,19 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def one_torch_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+def late_imports() -> None:
+    """What a module of tests imports when its first test runs; one with tensors has a fixture of this name itself."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_torch_thread(late_imports: None) -> Iterator[None]:
+    torch = sys.modules.get("torch")
+    before = torch and torch.get_num_threads()
+    if torch:
+        torch.set_num_threads(1)
     yield
-    torch.set_num_threads(before)
+    if torch:
+        torch.set_num_threads(before)
 
 
 @dataclass
@@ -37,46 +50,20 @@ class Completion:
     finish: FinishReason | None = None
 
 
-def build_model(config: PretrainedConfig) -> torch.nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = AutoModelForCausalLM.from_config(config)
-        with torch.no_grad():
-            for weight in model.parameters():
-                if weight.dim() > 1:
-                    weight.normal_(std=0.15)
-    return model.eval()
-
-
-@pytest.fixture(scope="session")
-def make_model() -> Callable[[PretrainedConfig], torch.nn.Module]:
-    return build_model
-
-
 @pytest.fixture
 def model() -> torch.nn.Module:
     """A random Qwen3, new for each test: some change its weights."""
-    return build_model(
-        Qwen3Config(
-            vocab_size=VOCABULARY,
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            head_dim=16,
-            max_position_embeddings=CONTEXT,
-            pad_token_id=None,
-        )
-    )
+    return random_model(vocab_size=VOCABULARY, max_position_embeddings=CONTEXT)
 
 
-MakeSampler = Callable[..., BatchSampler]
+MakeSampler = Callable[..., Any]
 
 
 @pytest.fixture
 def make_sampler() -> MakeSampler:
     """A sampler whose text is one letter per token; token 2 ends completions."""
+
+    from swarm.backends.local.decoding.batching import BatchingLimits, BatchSampler
 
     def make(model: torch.nn.Module, *, max_running: int = 16, stop_ids: Sequence[int] = (2,)) -> BatchSampler:
         limits = BatchingLimits(CONTEXT, VOCABULARY, max_running)

@@ -9,17 +9,29 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from plain_sampling import plain_logprobs
-from transformers import AutoModelForCausalLM, Gemma3TextConfig, GPTNeoXConfig, LlamaConfig, MistralConfig, Qwen3Config
+from tiny_models import random_model
 
 from swarm.backends.grammar.compiler import GrammarCompiler
-from swarm.backends.local.decoding import batching
-from swarm.backends.local.decoding.batching import BatchingLimits, BatchSampler
-from swarm.backends.local.decoding.forward import SHORTEST_MATCH, SlotForward, verify_model
 from swarm.errors import BadRequest, ContextLengthExceeded, EngineFailure
 from swarm.model_path import BUNDLED_DIRECTORY, read_tokenizer
 from swarm.types import FinishReason, Grammar, GrammarKind, SamplingParams
+
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global torch, AutoModelForCausalLM, Qwen3Config
+    global batching, BatchingLimits, BatchSampler, SHORTEST_MATCH, SlotForward, verify_model
+    import torch
+    from transformers import (
+        AutoModelForCausalLM,
+        Qwen3Config,
+    )
+
+    from swarm.backends.local.decoding import batching
+    from swarm.backends.local.decoding.batching import BatchingLimits, BatchSampler
+    from swarm.backends.local.decoding.forward import SHORTEST_MATCH, SlotForward, verify_model
+
 
 VOCABULARY = 97
 CONTEXT = 256
@@ -30,27 +42,22 @@ GRAMMARS = [
     Grammar(GrammarKind.JSON_SCHEMA, '{"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}'),
     Grammar(GrammarKind.LARK, 'start: "ab" tail\ntail: /[0-9]+/ | "x"'),
 ]
-SIZES: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": CONTEXT,
-    "pad_token_id": None,
-    "bos_token_id": None,
-    "eos_token_id": None,
-}
-CONFIGS = {
-    "qwen3": Qwen3Config(**SIZES, num_key_value_heads=2, head_dim=16),
-    "llama": LlamaConfig(**SIZES, num_key_value_heads=2),
-    "mistral": MistralConfig(**SIZES, num_key_value_heads=2, sliding_window=None),
-    "mistral-sliding": MistralConfig(**SIZES, num_key_value_heads=2, sliding_window=16),
-    "gpt-neox": GPTNeoXConfig(**SIZES),
-    "gemma3-mixed": Gemma3TextConfig(
-        **{**SIZES, "num_hidden_layers": 6}, num_key_value_heads=2, head_dim=8, sliding_window=16
+CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "qwen3": ("Qwen3", {"head_dim": 16}),
+    "llama": ("Llama", {}),
+    "mistral": ("Mistral", {"sliding_window": None}),
+    "mistral-sliding": ("Mistral", {"sliding_window": 16}),
+    "gpt-neox": ("GPTNeoX", {}),
+    "gemma3-mixed": (
+        "Gemma3Text",
+        {"num_hidden_layers": 6, "head_dim": 8, "sliding_window": 16},
     ),
 }
+
+
+def model_of(name: str) -> Any:
+    kind, sizes = CONFIGS[name]
+    return random_model(kind, vocab_size=VOCABULARY, max_position_embeddings=CONTEXT, **sizes)
 
 
 def mixed_requests(count: int = 50) -> dict[int, tuple[list[int], SamplingParams]]:
@@ -120,9 +127,9 @@ def unpack(words: np.ndarray | None) -> np.ndarray:
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_mixed_requests_get_the_same_tokens_batched_as_alone(
-    name: str, make_model: Any, make_sampler: Any, run: Callable[..., Any]
+    name: str, make_sampler: Any, run: Callable[..., Any]
 ) -> None:
-    model = make_model(CONFIGS[name])
+    model = model_of(name)
     verify_model(model, CONTEXT, VOCABULARY)
     requests = mixed_requests(12)
     together = run(make_sampler(model, max_running=8), requests)
@@ -341,8 +348,8 @@ def test_prompts_that_cannot_be_sampled_are_refused(model: torch.nn.Module, make
     assert sampler.idle
 
 
-def test_model_whose_cache_cannot_be_served_is_refused_by_name(make_model: Any) -> None:
-    model = make_model(CONFIGS["llama"])
+def test_model_whose_cache_cannot_be_served_is_refused_by_name() -> None:
+    model = model_of("llama")
 
     class Stubborn(type(model)):
         def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -355,9 +362,8 @@ def test_model_whose_cache_cannot_be_served_is_refused_by_name(make_model: Any) 
         verify_model(model, CONTEXT, VOCABULARY)
 
 
-def test_mixed_layer_kinds_without_masks_are_refused_by_name(make_model: Any) -> None:
-    config = LlamaConfig(**SIZES, num_key_value_heads=2)
-    model = make_model(config)
+def test_mixed_layer_kinds_without_masks_are_refused_by_name() -> None:
+    model = model_of("llama")
     model.config.layer_types = ["full_attention", "chunked_attention"]
     with pytest.raises(EngineFailure, match="chunked_attention"):
         verify_model(model, CONTEXT, VOCABULARY)

@@ -9,11 +9,17 @@ import pytest
 from constrained_rollouts import CONTEXT, END, TOKENIZER, VOCABULARY, bundled_model
 
 from swarm.backends.grammar.compiler import GrammarCompiler
-from swarm.backends.local.decoding.batching import BatchingLimits, BatchSampler
 from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.tasks.calc import CALCULATOR
 from swarm.tracker.codec import Codec
 from swarm.types import FinishReason, SamplingParams, ToolChoice, ToolMode
+
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global BatchingLimits, BatchSampler
+    from swarm.backends.local.decoding.batching import BatchingLimits, BatchSampler
+
 
 MUST_CALL = ToolChoice(ToolMode.REQUIRED, parallel=False)
 MAX_TOKENS = 96

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests_support import examples
 
-from swarm.backends.local.decoding.batching import Sampled
-from swarm.backends.local.delivery import COMPANY, FIRST_TOKEN_DELAY_S, LONGEST_DELAY_S, TokenDelivery
 from swarm.backends.process.wire import Message, Unpacker, pack, unpack_delta
 from swarm.errors import EngineFailure
 from swarm.types import FinishReason, TokenDelta, TokenLogprobs
+
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global Sampled, COMPANY, FIRST_TOKEN_DELAY_S, LONGEST_DELAY_S, TokenDelivery
+    from swarm.backends.local.decoding.batching import Sampled
+    from swarm.backends.local.delivery import COMPANY, FIRST_TOKEN_DELAY_S, LONGEST_DELAY_S, TokenDelivery
+
 
 FAILED = ["engine_failure", "sampling failed", None]
 

@@ -12,21 +12,29 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from tests_support import examples
+from tiny_models import random_model
 from tokenizers import Tokenizer, decoders, normalizers
 from tokenizers.models import BPE
-from transformers import AutoModelForCausalLM, Qwen3Config
 
 from swarm.backends.grammar.compiler import GrammarCompiler
 from swarm.backends.grammar.schema import LARGEST_TEXT
-from swarm.backends.local.decoding.batching import BatchingLimits, BatchSampler
 from swarm.errors import BadRequest
 from swarm.model_path import BUNDLED_DIRECTORY, read_tokenizer
 from swarm.types import FinishReason, Grammar, GrammarKind, SamplingParams
+
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global torch, AutoModelForCausalLM, Qwen3Config, BatchingLimits, BatchSampler
+    import torch
+    from transformers import AutoModelForCausalLM, Qwen3Config
+
+    from swarm.backends.local.decoding.batching import BatchingLimits, BatchSampler
+
 
 END = 2
 VOCABULARY = 384
@@ -69,22 +77,10 @@ def decode(token_ids: list[int]) -> str:
 
 
 @pytest.fixture(scope="module", params=["bundled", "random"])
-def model(request: pytest.FixtureRequest, make_model: Callable[..., torch.nn.Module]) -> torch.nn.Module:
+def model(request: pytest.FixtureRequest) -> torch.nn.Module:
     if request.param == "bundled":
         return AutoModelForCausalLM.from_pretrained(BUNDLED_DIRECTORY).eval()
-    return make_model(
-        Qwen3Config(
-            vocab_size=VOCABULARY,
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            head_dim=16,
-            max_position_embeddings=2048,
-            pad_token_id=None,
-        )
-    )
+    return random_model(vocab_size=VOCABULARY, max_position_embeddings=2048)
 
 
 def sampler(model: torch.nn.Module, stop_ids: tuple[int, ...] = (END,)) -> BatchSampler:

@@ -6,20 +6,28 @@ import json
 import math
 
 import pytest
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from recipes.micro.score import PARTS, mean_score, score
-from recipes.micro.vocabulary import make_tokenizer
-from recipes.nano.score import evaluate, sample_replies
-from recipes.nano.vocabulary import chat_template
 from swarm.backends.grammar.compiler import GrammarCompiler
-from swarm.backends.local.decoding.batching import BatchingLimits, BatchSampler
 from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORIES, read_stop_ids, read_tokenizer, resolve_model
 from swarm.tasks import CALCULATOR, task_family
 from swarm.tracker.codec import Codec
 from swarm.types import SamplingParams, ToolChoice, ToolMode
+
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global torch, AutoModelForCausalLM, AutoTokenizer, PARTS, mean_score, score, make_tokenizer, evaluate
+    global sample_replies, chat_template, BatchingLimits, BatchSampler
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from recipes.micro.score import PARTS, mean_score, score
+    from recipes.micro.vocabulary import make_tokenizer
+    from recipes.nano.score import evaluate, sample_replies
+    from recipes.nano.vocabulary import chat_template
+    from swarm.backends.local.decoding.batching import BatchingLimits, BatchSampler
+
 
 DIRECTORY = BUNDLED_DIRECTORIES["micro"]
 QUESTIONS = 1

@@ -8,18 +8,24 @@ from itertools import islice
 from random import Random
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests_support import examples
 
-from recipes.micro.build import build
 from recipes.micro.demonstrations import stream_conversations
 from recipes.micro.kinds import HELD_OUT_KINDS, KINDS
-from recipes.micro.vocabulary import make_tokenizer
-from recipes.micro.warmup import MicroRecipe, warm_up
 from recipes.micro.wording import ask, ask_again, wordings
-from recipes.nano.vocabulary import encode, render
+
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global torch, build, make_tokenizer, MicroRecipe, warm_up, encode, render
+    import torch
+
+    from recipes.micro.build import build
+    from recipes.micro.vocabulary import make_tokenizer
+    from recipes.micro.warmup import MicroRecipe, warm_up
+    from recipes.nano.vocabulary import encode, render
 
 
 @pytest.fixture(scope="module")

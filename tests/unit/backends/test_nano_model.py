@@ -5,16 +5,22 @@ from __future__ import annotations
 import json
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests_support import examples
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from recipes.nano.score import evaluate
-from recipes.nano.vocabulary import chat_template
 from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.tasks import CALCULATOR, task_family
+
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global torch, AutoModelForCausalLM, AutoTokenizer, evaluate, chat_template
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from recipes.nano.score import evaluate
+    from recipes.nano.vocabulary import chat_template
 
 
 @pytest.fixture(scope="module")

@@ -10,17 +10,23 @@ from itertools import islice
 from random import Random
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests_support import examples
 
 from recipes.nano.demos import demonstrate, stream_demos
-from recipes.nano.muon import Muon, orthogonalize
-from recipes.nano.vocabulary import encode, render
-from recipes.nano.warmup import NanoRecipe, make_tokenizer, warm_up
 from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.tasks import TASK_FAMILIES, Split, split_of, task_family
+
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global torch, Muon, orthogonalize, encode, render, NanoRecipe, make_tokenizer, warm_up
+    import torch
+
+    from recipes.nano.muon import Muon, orthogonalize
+    from recipes.nano.vocabulary import encode, render
+    from recipes.nano.warmup import NanoRecipe, make_tokenizer, warm_up
 
 
 @pytest.fixture(scope="module")

@@ -7,29 +7,42 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from transformers import AutoModelForCausalLM
 
-from swarm.backends.local.decoding.batching import BatchingLimits, BatchSampler
-from swarm.backends.local.decoding.forward import RowTokens, SlotForward
-from swarm.backends.local.decoding.packed_linear import FREE_PER_COPY, LEAST_PRODUCTS, PackedLinears
-from swarm.backends.local.model.precision import multiplies_bfloat16
 from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.types import SamplingParams
 
-needs_bfloat16 = pytest.mark.skipif(not multiplies_bfloat16(), reason="this processor does not multiply bfloat16")
-FORMATS = [torch.float32, pytest.param(torch.bfloat16, marks=needs_bfloat16)]
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global torch, AutoModelForCausalLM, BatchingLimits, BatchSampler, RowTokens, SlotForward, FREE_PER_COPY
+    global LEAST_PRODUCTS, PackedLinears, multiplies_bfloat16
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from swarm.backends.local.decoding.batching import BatchingLimits, BatchSampler
+    from swarm.backends.local.decoding.forward import RowTokens, SlotForward
+    from swarm.backends.local.decoding.packed_linear import FREE_PER_COPY, LEAST_PRODUCTS, PackedLinears
+    from swarm.backends.local.model.precision import multiplies_bfloat16
+
+
 WIDE = 2048
+
+
+def dtype_of(kind: str) -> torch.dtype:
+    if kind == "bfloat16" and not multiplies_bfloat16():
+        pytest.skip("this processor does not multiply bfloat16")
+    return getattr(torch, kind)
 
 
 def layers_of(module: torch.nn.Module) -> list[torch.nn.Linear]:
     return [layer for layer in module.modules() if isinstance(layer, torch.nn.Linear)]
 
 
-@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(1,), (3, 1), (2, 5), (700,)])
-def test_copies_compute_what_the_layer_computes(dtype: torch.dtype, bias: bool, shape: tuple[int, ...]) -> None:
+def test_copies_compute_what_the_layer_computes(kind: str, bias: bool, shape: tuple[int, ...]) -> None:
+    dtype = dtype_of(kind)
     torch.manual_seed(0)
     layer = torch.nn.Linear(WIDE, 384, bias=bias, dtype=dtype)
     given = torch.randn(*shape, WIDE, dtype=dtype)
@@ -83,8 +96,9 @@ def test_layers_that_may_compute_something_else_are_left_alone() -> None:
     assert "forward" in changed.__dict__
 
 
-@pytest.mark.parametrize("dtype", FORMATS)
-def test_a_model_samples_from_copies_and_a_copy_of_the_model_does_not(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
+def test_a_model_samples_from_copies_and_a_copy_of_the_model_does_not(kind: str) -> None:
+    dtype = dtype_of(kind)
     module: Any = AutoModelForCausalLM.from_pretrained(BUNDLED_DIRECTORY, dtype=dtype).eval()
     rows = [[(7 + 3 * row + place) % 384 for place in range(20)] for row in range(40)]
     with torch.inference_mode():

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from plain_sampling import plain_logprobs
 
-from swarm.backends.local.decoding.sampling import Draw, LogitEdits, sample
 from swarm.types import SamplingParams
+
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global torch, Draw, LogitEdits, sample
+    import torch
+
+    from swarm.backends.local.decoding.sampling import Draw, LogitEdits, sample
+
 
 VOCABULARY = 12
 END_IDS = (0, 1)

@@ -6,18 +6,23 @@ import os
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from swarm.backends.local.model.loading import load_model
-from swarm.backends.local.model.precision import choose_dtype, computing_with, multiplies_bfloat16
 from swarm.backends.threads import THREADED_PARAMETERS, THREADED_WORK, choose_threads, choose_training_threads
 from swarm.errors import CheckpointError, EngineFailure
 from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORY, stored_dtype, stored_parameters
 
-needs_bfloat16 = pytest.mark.skipif(not multiplies_bfloat16(), reason="this processor does not multiply bfloat16")
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global torch, save_file, AutoModelForCausalLM, AutoTokenizer, load_model, choose_dtype, computing_with
+    global multiplies_bfloat16
+    import torch
+    from safetensors.torch import save_file
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from swarm.backends.local.model.loading import load_model
+    from swarm.backends.local.model.precision import choose_dtype, computing_with, multiplies_bfloat16
 
 
 def store_nano(directory: Path, dtype: torch.dtype) -> Path:
@@ -26,13 +31,13 @@ def store_nano(directory: Path, dtype: torch.dtype) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_format_of_a_checkpoint_is_that_of_its_weights(tmp_path: Path, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_format_of_a_checkpoint_is_that_of_its_weights(tmp_path: Path, dtype: str) -> None:
     save_file(
-        {"counts": torch.zeros(2, dtype=torch.int64), "weight": torch.zeros(2, dtype=dtype)},
+        {"counts": torch.zeros(2, dtype=torch.int64), "weight": torch.zeros(2, dtype=getattr(torch, dtype))},
         tmp_path / "model.safetensors",
     )
-    assert stored_dtype(tmp_path) == str(dtype).removeprefix("torch.")
+    assert stored_dtype(tmp_path) == dtype
 
 
 def test_weights_are_counted_without_being_read(tmp_path: Path) -> None:
@@ -59,8 +64,9 @@ def test_auto_is_bfloat16_on_a_gpu_and_float32_for_a_float32_checkpoint_on_a_cpu
     assert choose_dtype(BUNDLED_DIRECTORY, wanted="auto", device="cpu") == torch.float32
 
 
-@needs_bfloat16
 def test_auto_keeps_a_bfloat16_checkpoint_as_it_is_where_the_processor_multiplies_it(tmp_path: Path) -> None:
+    if not multiplies_bfloat16():
+        pytest.skip("this processor does not multiply bfloat16")
     directory = store_nano(tmp_path, torch.bfloat16)
     loaded = load_model(directory, device="cpu", max_model_len=None)
     assert {weight.dtype for weight in loaded.module.parameters()} == {torch.bfloat16}

@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.backends.local.decoding import forward
-from swarm.backends.local.decoding.forward import SHORTEST_MATCH, PrefixStore, SlotCache, Window, shared_length
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global torch, forward, SHORTEST_MATCH, PrefixStore, SlotCache, Window, shared_length
+    import torch
+
+    from swarm.backends.local.decoding import forward
+    from swarm.backends.local.decoding.forward import SHORTEST_MATCH, PrefixStore, SlotCache, Window, shared_length
+
 
 TOKENS = st.lists(st.integers(0, 300), max_size=4)
 PROMPTS = st.lists(st.tuples(st.integers(0, 2), TOKENS), max_size=12)

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
-from swarm.backends.local.decoding import forward
-from swarm.backends.local.decoding.forward import PrefixStore, SlotCache, Window
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global torch, forward, PrefixStore, SlotCache, Window
+    import torch
+
+    from swarm.backends.local.decoding import forward
+    from swarm.backends.local.decoding.forward import PrefixStore, SlotCache, Window
+
 
 HEADS, DIM = 2, 4
 

@@ -7,15 +7,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from plain_sampling import plain_logprobs
 
-from swarm.backends.local.decoding.sampling import Draw, LogitEdits, sample
 from swarm.types import SamplingParams
 
-LOGITS = torch.tensor([2.0, 0.5, 1.0, -1.0, 0.0, 1.5])
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global LOGITS, torch, Draw, LogitEdits, sample
+    import torch
+
+    from swarm.backends.local.decoding.sampling import Draw, LogitEdits, sample
+
+    LOGITS = torch.tensor([2.0, 0.5, 1.0, -1.0, 0.0, 1.5])
 
 
 def params(**values: Any) -> SamplingParams:

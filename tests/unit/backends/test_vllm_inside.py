@@ -13,14 +13,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from llguidance import LLMatcher, LLTokenizer, grammar_from
-from safetensors.torch import load_file, save_file
-from transformers import AutoTokenizer
 from vllm_stand_in import PACKAGE
 
 from swarm.backends.replicas.vllm.command import INSIDE
 from swarm.model_path import BUNDLED_DIRECTORY
+
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global torch, load_file, save_file, AutoTokenizer
+    import torch
+    from safetensors.torch import load_file, save_file
+    from transformers import AutoTokenizer
+
 
 START_TOKEN, END_TOKEN, TOOL_CALL = 1, 2, 378
 

@@ -11,10 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from contract.test_trainer_contract import make_batch
-from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
 from vllm_stand_in import StandIns, complete, expected_tokens
 
 from swarm.backends.local.pair import LocalPair, PublishingTrainer, build_pair, sampler_settings
@@ -26,6 +23,15 @@ from swarm.errors import JobInvalid
 from swarm.job import TrainJob, build_job
 from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.sampler import EngineLost
+
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global torch, load_file, AutoModelForCausalLM
+    import torch
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM
+
 
 pytestmark = pytest.mark.anyio
 

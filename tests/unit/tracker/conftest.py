@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
 
 from swarm.tracker.codec import Codec
 from swarm.types import FinishReason, Message, SamplingParams, ToolSpec, Turn
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 CORPUS = [
     "What is the weather in Paris today? It is sunny, and 21 degrees.",
@@ -138,6 +140,8 @@ _CHATML_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 def _byte_level(
     special: Sequence[str], template: str, tags: Sequence[str] = ("<tool_call>", "</tool_call>"), **names: str
 ) -> PreTrainedTokenizerFast:
+    from transformers import PreTrainedTokenizerFast
+
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
@@ -157,6 +161,8 @@ def _sentence_piece(template: str, *, legacy: bool) -> PreTrainedTokenizerFast:
 
     The legacy form puts a mark behind every special token, the newer one only where the text begins.
     """
+    from transformers import PreTrainedTokenizerFast
+
     bpe = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
     if legacy:
         bpe.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])

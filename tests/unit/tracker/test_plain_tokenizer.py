@@ -14,11 +14,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jinja2 import TemplateError
-from transformers import PreTrainedTokenizerFast
 
 from swarm.model_path import BUNDLED_DIRECTORIES, BUNDLED_DIRECTORY
 from swarm.tracker.codec import Codec
 from swarm.tracker.plain_tokenizer import PlainTokenizer, read_plain_tokenizer
+
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast
+
 
 STYLES = (
     *("chatml", "llama3", "mistral", "zephyr", "qwen3", "thinking", "opened", "llama3_tools", "mistral_tools"),
@@ -48,7 +54,7 @@ TOOLS = st.none() | st.lists(
     min_size=1,
     max_size=2,
 )
-Pair = tuple[PlainTokenizer, PreTrainedTokenizerFast]
+Pair = tuple[PlainTokenizer, Any]
 
 
 @pytest.fixture(scope="module")

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import functools
 import itertools
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-import torch
-from transformers import AutoModelForCausalLM, PretrainedConfig, Qwen3Config
+from tiny_models import random_model
 
 from swarm.types import FinishedEpisode, Group, Sample, TrainBatch
+
+if TYPE_CHECKING:
+    import torch
 
 VOCABULARY = 61
 Conversation = list[tuple[list[int], list[int]]]
@@ -20,62 +24,34 @@ Conversation = list[tuple[list[int], list[int]]]
 
 @pytest.fixture(autouse=True)
 def one_torch_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch = sys.modules.get("torch")
+    before = torch and torch.get_num_threads()
+    if torch:
+        torch.set_num_threads(1)
     yield
-    torch.set_num_threads(before)
-
-
-def tiny_config() -> Qwen3Config:
-    return Qwen3Config(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=16,
-        max_position_embeddings=512,
-        tie_word_embeddings=True,
-        pad_token_id=None,
-        bos_token_id=None,
-        eos_token_id=0,
-    )
-
-
-def build_model(config: PretrainedConfig, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
-        with torch.no_grad():
-            for weight in model.parameters():
-                if weight.dim() > 1:
-                    weight.normal_(std=0.15)
-    return model.eval()
+    if torch:
+        torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")
 def make_model() -> Callable[..., torch.nn.Module]:
-    """A random model: the same seed gives the same weights. Qwen3 unless another config is given."""
-
-    def make(
-        seed: int = 0, config: PretrainedConfig | None = None, dtype: torch.dtype = torch.float32
-    ) -> torch.nn.Module:
-        return build_model(config or tiny_config(), seed, dtype)
-
-    return make
+    """A random model of two heads that share their keys."""
+    fields = {"num_attention_heads": 2, "num_key_value_heads": 1, "tie_word_embeddings": True, "eos_token_id": 0}
+    return lambda seed=0, **others: random_model(seed=seed, **{**fields, **others})
 
 
 @pytest.fixture(scope="session")
-def sampler() -> torch.nn.Module:
+def sampler(make_model: Callable[..., torch.nn.Module]) -> torch.nn.Module:
     """The model whose logprobs the episodes record."""
-    return build_model(tiny_config(), seed=0)
+    return make_model()
 
 
-@torch.no_grad()
 def record(sampler: torch.nn.Module, ids: Sequence[int], temperature: float) -> list[float]:
     """Logprob of each token under the plainest forward pass; 0.0 for the first."""
-    logits = sampler(input_ids=torch.tensor([ids])).logits[0].float() / temperature
+    import torch
+
+    with torch.no_grad():
+        logits = sampler(input_ids=torch.tensor([ids])).logits[0].float() / temperature
     logprobs = torch.log_softmax(logits, -1)
     return [0.0, *(logprobs[position - 1, ids[position]].item() for position in range(1, len(ids)))]
 

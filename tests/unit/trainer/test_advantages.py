@@ -6,17 +6,24 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from verl.trainer.config import AlgoConfig
-from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 
 from swarm.estimators import ESTIMATORS
 from swarm.job import TrainJob
-from swarm.trainer.advantages import compute_advantages
-from swarm.trainer.estimators.inputs import PolicyStatistics
 from swarm.trainer.token_rows import Row, ScoredSample
+
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global torch, AlgoConfig, get_adv_estimator_fn, compute_advantages, PolicyStatistics
+    import torch
+    from verl.trainer.config import AlgoConfig
+    from verl.trainer.ppo.core_algos import get_adv_estimator_fn
+
+    from swarm.trainer.advantages import compute_advantages
+    from swarm.trainer.estimators.inputs import PolicyStatistics
+
 
 EVERY_ESTIMATOR = [
     "grpo",

@@ -9,16 +9,22 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
+from tiny_models import MakeBatch, MakeModel
 
-from swarm.backends.local.learning.learner import Learner
 from swarm.job import TrainJob
 from swarm.live_settings import LIVE, JobChange, JobTimeline, Reader
 from swarm.types import TrainBatch
 
-MakeModel = Callable[..., torch.nn.Module]
-MakeBatch = Callable[..., TrainBatch]
-Trained = tuple[torch.nn.Module, Learner]
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global torch, Learner
+    import torch
+
+    from swarm.backends.local.learning.learner import Learner
+
+
+Trained = tuple[Any, Any]
 
 JOB = TrainJob(lr=1e-3, use_kl_loss=True, total_steps=8)
 OTHERS: dict[str, Any] = {

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
+from tiny_models import MakeBatch, MakeModel
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, Qwen3Config
 
-from swarm.backends.local.learning.learner import Learner
 from swarm.errors import CheckpointError
 from swarm.job import TrainJob
-from swarm.types import TrainBatch
 
-MakeModel = Callable[..., torch.nn.Module]
-MakeBatch = Callable[..., TrainBatch]
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global torch, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, Qwen3Config, Learner
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, Qwen3Config
+
+    from swarm.backends.local.learning.learner import Learner
+
+
 JOB = TrainJob(lr=1e-2, lr_warmup_steps=3, mini_batch_num=2, ppo_epochs=2, use_kl_loss=True, weight_decay=0.01)
 
 
@@ -39,13 +43,13 @@ def weights(module: torch.nn.Module) -> torch.Tensor:
     return torch.cat([weight.detach().flatten().clone().float() for weight in module.parameters()])
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_resumed_training_equals_uninterrupted_training_bit_for_bit(
     make_model: MakeModel,
     make_batch: MakeBatch,
     tokenizer: PreTrainedTokenizerFast,
     tmp_path: Path,
-    dtype: torch.dtype,
+    dtype: str,
 ) -> None:
     batches = [make_batch(seed=step, step=step) for step in range(1, 6)]
     through = make_model(dtype=dtype)
@@ -122,16 +126,7 @@ def test_a_directory_that_does_not_exist_is_refused(make_model: MakeModel, tmp_p
 
 
 def test_a_checkpoint_of_another_model_is_refused(make_model: MakeModel, saved: Path) -> None:
-    config = Qwen3Config(
-        vocab_size=61,
-        hidden_size=16,
-        intermediate_size=64,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=16,
-    )
-    model = make_model(config=config)
+    model = make_model(hidden_size=16, num_hidden_layers=1)
     before = weights(model)
     with pytest.raises(CheckpointError, match="another model"):
         Learner(model, JOB).load(saved)

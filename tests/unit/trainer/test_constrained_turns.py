@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
-import torch
 from constrained_rollouts import (
     COMPACT,
     END,
@@ -26,33 +25,38 @@ from constrained_rollouts import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plain_gradients import group_advantages, learner_gradient, nudged, plain_gradient, plain_logprobs, relative_error
-from plain_gradients import ppo_term as plain_term
 from tests_support import examples
-from transformers import AutoModelForCausalLM, Qwen3Config
+from tiny_models import random_model
 
-from swarm.backends.local.learning.learner import Learner
-from swarm.backends.local.learning.microbatches import collate
-from swarm.backends.local.learning.updater import TokenScorer
 from swarm.errors import EngineFailure
 from swarm.job import TrainJob
 from swarm.trainer.token_rows import build_rows
 from swarm.types import ConstrainedTurn, Grammar, GrammarKind, Sample, SamplingParams, TrainBatch, Turn
 
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global torch, group_advantages, learner_gradient, nudged, plain_gradient, plain_logprobs, relative_error
+    global plain_term, AutoModelForCausalLM, Qwen3Config, Learner, collate, TokenScorer
+    import torch
+    from plain_gradients import (
+        group_advantages,
+        learner_gradient,
+        nudged,
+        plain_gradient,
+        plain_logprobs,
+        relative_error,
+    )
+    from plain_gradients import ppo_term as plain_term
+    from transformers import AutoModelForCausalLM, Qwen3Config
+
+    from swarm.backends.local.learning.learner import Learner
+    from swarm.backends.local.learning.microbatches import collate
+    from swarm.backends.local.learning.updater import TokenScorer
+
+
 WORDS = ("ab", "abcab", "b c", "cc", "ca")
 WORDS_ONLY = Grammar(GrammarKind.REGEX, "|".join(WORDS))
-RANDOM_MODEL = Qwen3Config(
-    vocab_size=VOCABULARY,
-    hidden_size=32,
-    intermediate_size=64,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=16,
-    max_position_embeddings=2048,
-    pad_token_id=None,
-    eos_token_id=None,
-)
 
 
 @pytest.fixture(scope="module")
@@ -63,18 +67,10 @@ def stage() -> Stage:
 @pytest.fixture(scope="module")
 def stages(stage: Stage) -> list[Stage]:
     """The bundled model, and two whose logits are random."""
-    return [stage, *(Stage(build_random(seed)) for seed in range(2))]
-
-
-def build_random(seed: int) -> torch.nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        module = AutoModelForCausalLM.from_config(RANDOM_MODEL)
-        with torch.no_grad():
-            for weight in module.parameters():
-                if weight.dim() > 1:
-                    weight.normal_(std=0.15)
-    return module.eval()
+    return [
+        stage,
+        *(Stage(random_model(vocab_size=VOCABULARY, max_position_embeddings=2048, seed=seed)) for seed in range(2)),
+    ]
 
 
 def gap(module: torch.nn.Module, stage: Stage, batch: TrainBatch) -> float:
@@ -135,7 +131,8 @@ def test_the_trainer_gives_each_token_the_logprob_that_the_engine_recorded(
     played = stages[number]
     batch = make_batch(played.play(rounds))
     largest = gap(played.module, played, batch)
-    assert largest < 1e-5, f"largest logprob gap {largest:.2e}"
+    # Rounding of float32, divided by the lowest temperature, which is 0.4.
+    assert largest < 1e-5 / 0.4, f"largest logprob gap {largest:.2e}"
 
 
 def test_without_the_masks_the_logprobs_would_be_far_off(stage: Stage) -> None:

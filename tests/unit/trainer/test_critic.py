@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from verl.trainer.ppo.core_algos import compute_gae_advantage_return, compute_value_loss
+from tiny_models import MakeBatch, MakeModel
 
-from swarm.backends.local.learning.critic import Critic, ValueModel, ValueTargets
-from swarm.backends.local.learning.learner import Learner
 from swarm.backends.local.learning.metrics import Meter
 from swarm.errors import CheckpointError, EngineFailure, JobInvalid
 from swarm.job import TrainJob, build_job
-from swarm.trainer.advantages import compute_critic_advantages
 from swarm.trainer.token_rows import Row, build_rows
-from swarm.types import TrainBatch
 
-MakeModel = Callable[..., torch.nn.Module]
-MakeBatch = Callable[..., TrainBatch]
-CPU = torch.device("cpu")
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global CPU, torch, compute_gae_advantage_return, compute_value_loss, Critic, ValueModel, ValueTargets, Learner
+    global compute_critic_advantages
+    import torch
+    from verl.trainer.ppo.core_algos import compute_gae_advantage_return, compute_value_loss
+
+    from swarm.backends.local.learning.critic import Critic, ValueModel, ValueTargets
+    from swarm.backends.local.learning.learner import Learner
+    from swarm.trainer.advantages import compute_critic_advantages
+
+    CPU = torch.device("cpu")
 
 
 def job_of(**more: Any) -> TrainJob:

@@ -9,30 +9,35 @@ from itertools import cycle
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plain_gradients import (
-    EVERY_LOSS,
-    combinations,
-    flat_gradient,
-    group_advantages,
-    job_with_loss,
-    learner_gradient,
-    nudged,
-    plain_gradient,
-    relative_error,
-)
+from loss_matrix import EVERY_LOSS, combinations, job_with_loss
+from tiny_models import MakeBatch, MakeModel
 
-from swarm.backends.local.learning.correction import RolloutCorrection
-from swarm.backends.local.learning.learner import Learner
-from swarm.backends.local.learning.microbatches import collate
 from swarm.job import TrainJob
 from swarm.trainer.token_rows import Row, ScoredSample, build_rows
 from swarm.types import FinishedEpisode, Group, TrainBatch
 
-MakeModel = Callable[..., torch.nn.Module]
-MakeBatch = Callable[..., TrainBatch]
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global torch, flat_gradient, group_advantages, learner_gradient, nudged, plain_gradient, relative_error
+    global RolloutCorrection, Learner, collate
+    import torch
+    from plain_gradients import (
+        flat_gradient,
+        group_advantages,
+        learner_gradient,
+        nudged,
+        plain_gradient,
+        relative_error,
+    )
+
+    from swarm.backends.local.learning.correction import RolloutCorrection
+    from swarm.backends.local.learning.learner import Learner
+    from swarm.backends.local.learning.microbatches import collate
+
+
 LEVELS = ["token", "sequence"]
 STALE = 0.4
 """Spread of the recorded logprobs around the exact ones: ratios of 0.3 to 3."""

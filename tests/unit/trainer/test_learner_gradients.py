@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
 
 import pytest
-import torch
-from plain_gradients import (
-    combinations,
-    group_advantages,
-    job_with_loss,
-    learner_gradient,
-    nudged,
-    plain_gradient,
-    plain_logprobs,
-    ppo_term,
-    relative_error,
-)
+from loss_matrix import combinations, job_with_loss
+from tiny_models import MakeBatch, MakeModel
 
 from swarm.job import TrainJob
 from swarm.types import TrainBatch
 
-MakeModel = Callable[..., torch.nn.Module]
-MakeBatch = Callable[..., TrainBatch]
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global torch, group_advantages, learner_gradient, nudged, plain_gradient, plain_logprobs, ppo_term, relative_error
+    import torch
+    from plain_gradients import (
+        group_advantages,
+        learner_gradient,
+        nudged,
+        plain_gradient,
+        plain_logprobs,
+        ppo_term,
+        relative_error,
+    )
 
 
 def plain_token_mean(module: torch.nn.Module, batch: TrainBatch, temperature: float = 1.0) -> torch.Tensor:

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-import torch
+from tiny_models import MakeBatch, MakeModel
 
-from swarm.backends.local.learning.learner import Learner, draw_minibatches
 from swarm.job import TrainJob
 from swarm.types import Group, TrainBatch
 
-MakeModel = Callable[..., torch.nn.Module]
-MakeBatch = Callable[..., TrainBatch]
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global torch, Learner, draw_minibatches
+    import torch
+
+    from swarm.backends.local.learning.learner import Learner, draw_minibatches
 
 
 def weights(module: torch.nn.Module) -> torch.Tensor:
     return torch.cat([weight.detach().flatten().clone() for weight in module.parameters()])
 
 
-@torch.no_grad()
 def reward_weighted_logprob(module: torch.nn.Module, batch: TrainBatch) -> float:
     """What policy gradients raise: summed logprobs times the reward above 0.5."""
     total = 0.0

@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
-from peft import PeftModel
-from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
+from tiny_models import MakeBatch, MakeModel
 
-from swarm.backends.local.learning.learner import Learner
-from swarm.backends.local.learning.microbatches import collate
-from swarm.backends.local.learning.updater import BaseScorer, TokenScorer
-from swarm.backends.local.model.adapter import adapter_weights, add_adapter, describe_weights
 from swarm.errors import CheckpointError, EngineFailure
 from swarm.job import TrainJob
 from swarm.trainer.token_rows import build_rows
-from swarm.types import TrainBatch
 
-MakeModel = Callable[..., torch.nn.Module]
-MakeBatch = Callable[..., TrainBatch]
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global torch, PeftModel, load_file, AutoModelForCausalLM, Learner, collate, BaseScorer, TokenScorer
+    global adapter_weights, add_adapter, describe_weights
+    import torch
+    from peft import PeftModel
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM
+
+    from swarm.backends.local.learning.learner import Learner
+    from swarm.backends.local.learning.microbatches import collate
+    from swarm.backends.local.learning.updater import BaseScorer, TokenScorer
+    from swarm.backends.local.model.adapter import adapter_weights, add_adapter, describe_weights
+
+
 JOB = TrainJob(lr=1e-2, lora_rank=4, lora_alpha=8, ppo_epochs=2, mini_batch_num=2, use_kl_loss=True, weight_decay=0.01)
 
 
@@ -88,9 +93,9 @@ def test_layers_computed_again_give_the_same_weights_to_the_bit(
     assert torch.equal(*trained)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_resumed_training_equals_uninterrupted_training_bit_for_bit(
-    make_model: MakeModel, make_batch: MakeBatch, tmp_path: Path, dtype: torch.dtype
+    make_model: MakeModel, make_batch: MakeBatch, tmp_path: Path, dtype: str
 ) -> None:
     through = with_adapter(make_model(dtype=dtype))
     learner = train(through, make_batch)
@@ -103,7 +108,7 @@ def test_resumed_training_equals_uninterrupted_training_bit_for_bit(
     second.step(make_batch(seed=3, step=3))
     for name, weight in adapter_weights(resumed).items():
         assert torch.equal(weight, adapter_weights(through)[name]), name
-    if dtype is torch.bfloat16:
+    if dtype == "bfloat16":
         state = torch.load(tmp_path / "step-2" / "trainer_state.pt", weights_only=True)
         assert {master.dtype for master in state["optimizer"]["masters"].values()} == {torch.float32}
         assert len(state["optimizer"]["masters"]) == len(adapter_weights(resumed))

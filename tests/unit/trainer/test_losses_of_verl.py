@@ -2,38 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
-from plain_gradients import (
-    EVERY_LOSS,
-    flat_gradient,
-    group_advantages,
-    job_with_loss,
-    learner_gradient,
-    nudged,
-    plain_gradient,
-    plain_logprobs,
-    ppo_term,
-    relative_error,
-)
-from verl.trainer.config.algorithm import RolloutCorrectionConfig
-from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY, get_policy_loss_fn
-from verl.trainer.ppo.rollout_corr_helper import SUPPORTED_ROLLOUT_RS_OPTIONS
-from verl.workers.config import ActorConfig, PolicyLossConfig
+from loss_matrix import EVERY_LOSS, job_with_loss
+from tiny_models import MakeBatch, MakeModel
 
-from swarm.backends.local.learning.learner import Learner
 from swarm.errors import JobInvalid
 from swarm.job import TrainJob, build_job
 from swarm.job.checks import REJECTIONS
-from swarm.trainer.advantages import compute_advantages
 from swarm.trainer.token_rows import build_rows
 from swarm.types import TrainBatch
 
-MakeModel = Callable[..., torch.nn.Module]
-MakeBatch = Callable[..., TrainBatch]
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global torch, flat_gradient, group_advantages, learner_gradient, nudged, plain_gradient, plain_logprobs, ppo_term
+    global relative_error, RolloutCorrectionConfig, POLICY_LOSS_REGISTRY, get_policy_loss_fn
+    global SUPPORTED_ROLLOUT_RS_OPTIONS, ActorConfig, PolicyLossConfig, Learner, compute_advantages
+    import torch
+    from plain_gradients import (
+        flat_gradient,
+        group_advantages,
+        learner_gradient,
+        nudged,
+        plain_gradient,
+        plain_logprobs,
+        ppo_term,
+        relative_error,
+    )
+    from verl.trainer.config.algorithm import RolloutCorrectionConfig
+    from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY, get_policy_loss_fn
+    from verl.trainer.ppo.rollout_corr_helper import SUPPORTED_ROLLOUT_RS_OPTIONS
+    from verl.workers.config import ActorConfig, PolicyLossConfig
+
+    from swarm.backends.local.learning.learner import Learner
+    from swarm.trainer.advantages import compute_advantages
+
 
 BYPASS: dict[str, Any] = {"policy_loss": "bypass_mode"}
 REINFORCE: dict[str, Any] = {**BYPASS, "loss_type": "reinforce"}

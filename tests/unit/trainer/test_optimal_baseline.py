@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from constrained_rollouts import PERSON, TOOL_CALL, Stage, bundled_model
 from constrained_rollouts import make_batch as make_constrained_batch
-from plain_gradients import learner_gradient, nudged, relative_error
-from verl.trainer.ppo.core_algos import get_adv_estimator_fn
-from verl.utils.torch_functional import calculate_sum_pi_squared_from_logits
+from tiny_models import MakeBatch, MakeModel
 
-from swarm.backends.local.learning.correction import RolloutCorrection
-from swarm.backends.local.learning.learner import Learner
-from swarm.backends.local.learning.optimizer import PolicyOptimizer
-from swarm.backends.local.learning.updater import MiniBatchUpdater, TokenScorer
 from swarm.errors import JobInvalid
 from swarm.job import TrainJob, build_job
-from swarm.trainer.advantages import compute_advantages
-from swarm.trainer.estimators.inputs import PolicyStatistics
 from swarm.trainer.token_rows import Row, build_rows
-from swarm.types import SamplingParams, TrainBatch
+from swarm.types import SamplingParams
 
-MakeModel = Callable[..., torch.nn.Module]
-MakeBatch = Callable[..., TrainBatch]
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global torch, learner_gradient, nudged, relative_error, get_adv_estimator_fn, calculate_sum_pi_squared_from_logits
+    global RolloutCorrection, Learner, PolicyOptimizer, MiniBatchUpdater, TokenScorer, compute_advantages
+    global PolicyStatistics
+    import torch
+    from plain_gradients import learner_gradient, nudged, relative_error
+    from verl.trainer.ppo.core_algos import get_adv_estimator_fn
+    from verl.utils.torch_functional import calculate_sum_pi_squared_from_logits
+
+    from swarm.backends.local.learning.correction import RolloutCorrection
+    from swarm.backends.local.learning.learner import Learner
+    from swarm.backends.local.learning.optimizer import PolicyOptimizer
+    from swarm.backends.local.learning.updater import MiniBatchUpdater, TokenScorer
+    from swarm.trainer.advantages import compute_advantages
+    from swarm.trainer.estimators.inputs import PolicyStatistics
+
+
 ESTIMATORS = ["optimal_token_baseline", "tir_optimal_token_baseline"]
 TIS: dict[str, Any] = {"rollout_is": "token", "rollout_is_threshold": 1.2}
 
@@ -38,7 +45,6 @@ def measured(module: torch.nn.Module, rows: list[Row], job: TrainJob) -> PolicyS
     return updater.measure_policy(rows, correction, lambda: None)
 
 
-@torch.no_grad()
 def plain_statistics(module: torch.nn.Module, rows: list[Row]) -> tuple[torch.Tensor, torch.Tensor]:
     """Logprob and squares of every trained token, one sample at a time; a masked token has probability 0."""
     shape = len(rows), max(row.tokens for row in rows)
@@ -55,7 +61,7 @@ def plain_statistics(module: torch.nn.Module, rows: list[Row]) -> tuple[torch.Te
                     logits_V = logits_V.masked_fill(torch.from_numpy(bits == 0), -torch.inf)
                 logprobs[line, column] = torch.log_softmax(logits_V, -1)[ids[position]]
                 squares[line, column] = calculate_sum_pi_squared_from_logits(logits_V)
-    return logprobs, squares
+    return logprobs.detach(), squares.detach()
 
 
 @pytest.mark.parametrize("settings", [{}, TIS, {"rollout_is": "sequence"}, {"ppo_max_token_len": 64}])

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from swarm.backends.local.sampler import LocalSampler
 from swarm.backends.local.trainer import LocalTrainer, build_local, build_worker
@@ -24,6 +23,13 @@ from swarm.sampler import EngineLost
 from swarm.trainer.checkpoints import RunCheckpoints
 from swarm.trainer.recovery import Recovery
 from swarm.types import FinishedEpisode, Group, Sample, SamplingParams, StepReport, TrainBatch
+
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global torch
+    import torch
+
 
 pytestmark = pytest.mark.anyio
 

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from verl.trainer.config import AlgoConfig
-from verl.trainer.ppo.core_algos import get_adv_estimator_fn
+from tiny_models import MakeBatch, MakeModel
 
-from swarm.backends.local.learning.learner import Learner
 from swarm.errors import JobInvalid
 from swarm.job import TrainJob, build_job
-from swarm.trainer.advantages import compute_advantages
 from swarm.trainer.token_rows import Row, ScoredSample, build_rows
 from swarm.types import Group, TrainBatch
 
-MakeModel = Callable[..., torch.nn.Module]
-MakeBatch = Callable[..., TrainBatch]
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global torch, AlgoConfig, get_adv_estimator_fn, Learner, compute_advantages
+    import torch
+    from verl.trainer.config import AlgoConfig
+    from verl.trainer.ppo.core_algos import get_adv_estimator_fn
+
+    from swarm.backends.local.learning.learner import Learner
+    from swarm.trainer.advantages import compute_advantages
+
+
 JOB = TrainJob(algorithm="remax")
 
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_models import MakeBatch
 
-from swarm.backends.local.learning.microbatches import collate, plan_microbatches
 from swarm.errors import EngineFailure
 from swarm.trainer.token_rows import Row, build_rows
 from swarm.types import FinishedEpisode, Group, Sample, TrainBatch
 
-MakeBatch = Callable[..., TrainBatch]
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global torch, collate, plan_microbatches
+    import torch
+
+    from swarm.backends.local.learning.microbatches import collate, plan_microbatches
 
 
 def batch_of(*samples: Sample) -> TrainBatch:

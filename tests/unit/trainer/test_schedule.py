@@ -6,16 +6,22 @@ import warnings
 from collections.abc import Callable
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.optim.lr_scheduler import LinearLR, LRScheduler
-from transformers import get_cosine_schedule_with_warmup, get_linear_schedule_with_warmup
-from verl.utils.torch_functional import get_cosine_schedule_with_warmup as verl_cosine
 
 from swarm.errors import JobInvalid
 from swarm.job import TrainJob, build_job
 from swarm.trainer.schedule import learning_rate
+
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global torch, LinearLR, LRScheduler, get_cosine_schedule_with_warmup, get_linear_schedule_with_warmup, verl_cosine
+    import torch
+    from torch.optim.lr_scheduler import LinearLR, LRScheduler
+    from transformers import get_cosine_schedule_with_warmup, get_linear_schedule_with_warmup
+    from verl.utils.torch_functional import get_cosine_schedule_with_warmup as verl_cosine
+
 
 PEAK = 3e-3
 PLANS = st.integers(1, 60).flatmap(lambda total: st.tuples(st.just(total), st.integers(0, total - 1)))

@@ -2,42 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
-import torch
-from transformers import Gemma2Config, GPT2Config, LlamaConfig, MistralConfig, PretrainedConfig
+from tiny_models import MakeBatch, MakeModel, random_model
 
-from swarm.backends.local.learning.learner import Learner
-from swarm.backends.local.learning.microbatches import collate
-from swarm.backends.local.learning.optimizer import PolicyOptimizer
-from swarm.backends.local.learning.updater import TokenScorer
 from swarm.job import TrainJob
-from swarm.trainer.advantages import compute_advantages
 from swarm.trainer.token_rows import build_rows
 from swarm.types import Group, Sample, TrainBatch
 
-MakeModel = Callable[..., torch.nn.Module]
-MakeBatch = Callable[..., TrainBatch]
-SIZES = {
-    "vocab_size": 61,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 16,
-    "max_position_embeddings": 256,
-    "pad_token_id": None,
-    "bos_token_id": None,
-    "eos_token_id": None,
-}
-FAMILIES = {
-    "llama": LlamaConfig(**SIZES),
-    "mistral-window": MistralConfig(**SIZES, sliding_window=4),
-    "gemma2-capped": Gemma2Config(**SIZES, final_logit_softcapping=2.0, sliding_window=4),
-    "gpt2": GPT2Config(vocab_size=61, n_embd=32, n_layer=2, n_head=2, n_positions=256, eos_token_id=None),
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global torch, Gemma2Config, GPT2Config, LlamaConfig, MistralConfig, PretrainedConfig, Learner, collate
+    global PolicyOptimizer, TokenScorer, compute_advantages
+    import torch
+    from transformers import Gemma2Config, GPT2Config, LlamaConfig, MistralConfig, PretrainedConfig
+
+    from swarm.backends.local.learning.learner import Learner
+    from swarm.backends.local.learning.microbatches import collate
+    from swarm.backends.local.learning.optimizer import PolicyOptimizer
+    from swarm.backends.local.learning.updater import TokenScorer
+    from swarm.trainer.advantages import compute_advantages
+
+
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("Llama", {}),
+    "mistral-window": ("Mistral", {"sliding_window": 4}),
+    "gemma2-capped": ("Gemma2", {"final_logit_softcapping": 2.0, "sliding_window": 4, "head_dim": 16}),
+    "gpt2": ("GPT2", {"vocab_size": 61}),
 }
 
 
@@ -58,8 +52,8 @@ def with_mixed_temperatures(batch: TrainBatch) -> TrainBatch:
 def test_scores_equal_a_forward_pass_of_each_sample_alone(
     make_model: MakeModel, make_batch: MakeBatch, family: str
 ) -> None:
-    config: PretrainedConfig = FAMILIES[family]
-    model, batch = make_model(config=config), with_mixed_temperatures(make_batch(merged=False))
+    kind, sizes = FAMILIES[family]
+    model, batch = random_model(kind, **sizes), with_mixed_temperatures(make_batch(merged=False))
     rows = build_rows(batch)
     micro = collate(rows, range(len(rows)), torch.zeros(len(rows), 99), torch.device("cpu"))
     with torch.no_grad():
@@ -80,7 +74,7 @@ def test_scores_equal_a_forward_pass_of_each_sample_alone(
 
 
 def test_small_updates_are_not_rounded_away_in_low_precision(make_model: MakeModel, make_batch: MakeBatch) -> None:
-    model = make_model(dtype=torch.bfloat16)
+    model = make_model(dtype="bfloat16")
     before = torch.cat([weight.detach().flatten().clone() for weight in model.parameters()])
     learner = Learner(model, TrainJob(lr=1e-5))
     for step in range(1, 41):

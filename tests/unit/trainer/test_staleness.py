@@ -6,19 +6,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
-import torch
+from tiny_models import MakeBatch, MakeModel
 
-from swarm.backends.local.decoding.batching import BatchingLimits, BatchSampler
-from swarm.backends.local.learning.learner import Learner
-from swarm.backends.local.model.loading import load_model
 from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.tasks import task_family
 from swarm.tracker.codec import Codec
 from swarm.types import FinishedEpisode, Group, Sample, SamplingParams, Task, TrainBatch
 
-MakeModel = Callable[..., torch.nn.Module]
-MakeBatch = Callable[..., TrainBatch]
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global torch, BatchingLimits, BatchSampler, Learner, load_model
+    import torch
+
+    from swarm.backends.local.decoding.batching import BatchingLimits, BatchSampler
+    from swarm.backends.local.learning.learner import Learner
+    from swarm.backends.local.model.loading import load_model
 
 
 def with_versions(batch: TrainBatch, version_of: Callable[[int, int], int]) -> TrainBatch:

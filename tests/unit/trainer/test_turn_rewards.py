@@ -3,35 +3,41 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plain_gradients import (
-    flat_gradient,
-    learner_gradient,
-    plain_gradient,
-    plain_logprobs,
-    ppo_term,
-    relative_error,
-)
-from verl.trainer.config import AlgoConfig
-from verl.trainer.ppo.core_algos import get_adv_estimator_fn
+from tiny_models import MakeBatch, MakeModel
 
-from swarm.backends.local.learning.learner import Learner
 from swarm.estimators import ESTIMATORS
 from swarm.job import TrainJob
-from swarm.trainer.advantages import compute_advantages
-from swarm.trainer.estimators.inputs import PolicyStatistics
 from swarm.trainer.token_rows import Row, ScoredSample, build_rows
 from swarm.types import FinishedEpisode, Group, TrainBatch
 
-MakeModel = Callable[..., torch.nn.Module]
-MakeBatch = Callable[..., TrainBatch]
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global torch, flat_gradient, learner_gradient, plain_gradient, plain_logprobs, ppo_term, relative_error
+    global AlgoConfig, get_adv_estimator_fn, Learner, compute_advantages, PolicyStatistics
+    import torch
+    from plain_gradients import (
+        flat_gradient,
+        learner_gradient,
+        plain_gradient,
+        plain_logprobs,
+        ppo_term,
+        relative_error,
+    )
+    from verl.trainer.config import AlgoConfig
+    from verl.trainer.ppo.core_algos import get_adv_estimator_fn
+
+    from swarm.backends.local.learning.learner import Learner
+    from swarm.trainer.advantages import compute_advantages
+    from swarm.trainer.estimators.inputs import PolicyStatistics
+
+
 EVERY_ESTIMATOR = [
     "grpo",
     "grpo_vectorized",

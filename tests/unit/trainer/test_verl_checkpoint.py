@@ -9,16 +9,23 @@ from pathlib import Path
 
 import pytest
 
-from swarm.backends.verl.driver.checkpoint import (
-    CheckpointOrigin,
-    VerlCheckpointInfo,
-    read_checkpoint,
-    write_checkpoint,
-)
 from swarm.errors import CheckpointError
 from swarm.model_path import BUNDLED_DIRECTORY
 
-ORIGIN = CheckpointOrigin.of(BUNDLED_DIRECTORY, strategy="fsdp2", ranks=2, lora_rank=0, has_critic=False)
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global ORIGIN, CheckpointOrigin, VerlCheckpointInfo, read_checkpoint, write_checkpoint
+    from swarm.backends.verl.driver.checkpoint import (
+        CheckpointOrigin,
+        VerlCheckpointInfo,
+        read_checkpoint,
+        write_checkpoint,
+    )
+
+    ORIGIN = CheckpointOrigin.of(BUNDLED_DIRECTORY, strategy="fsdp2", ranks=2, lora_rank=0, has_critic=False)
+
+
 Save = Callable[[Path], None]
 
 

@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
-from plain_gradients import (
-    combinations,
-    flat_gradient,
-    job_with_loss,
-    learner_gradient,
-    nudged,
-    relative_error,
-)
-from tensordict import TensorDict
-from verl.trainer.config.algorithm import RolloutCorrectionConfig
-from verl.utils.tensordict_utils import assign_non_tensor
-from verl.workers.config import ActorConfig, PolicyLossConfig
+from loss_matrix import combinations, job_with_loss
+from tiny_models import MakeBatch, MakeModel
 
-from swarm.backends.verl.driver.sequences import Fields, build_sequences, padding_fields
-from swarm.backends.verl.ranks.losses import policy_loss
 from swarm.job import TrainJob
-from swarm.trainer.advantages import compute_advantages
 from swarm.trainer.token_rows import build_rows
 from swarm.types import TrainBatch
 
-MakeModel = Callable[..., torch.nn.Module]
-MakeBatch = Callable[..., TrainBatch]
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global torch, flat_gradient, learner_gradient, nudged, relative_error, TensorDict, RolloutCorrectionConfig
+    global assign_non_tensor, ActorConfig, PolicyLossConfig, Fields, build_sequences, padding_fields, policy_loss
+    global compute_advantages
+    import torch
+    from plain_gradients import flat_gradient, learner_gradient, nudged, relative_error
+    from tensordict import TensorDict
+    from verl.trainer.config.algorithm import RolloutCorrectionConfig
+    from verl.utils.tensordict_utils import assign_non_tensor
+    from verl.workers.config import ActorConfig, PolicyLossConfig
+
+    from swarm.backends.verl.driver.sequences import Fields, build_sequences, padding_fields
+    from swarm.backends.verl.ranks.losses import policy_loss
+    from swarm.trainer.advantages import compute_advantages
+
 
 OF_SEQUENCES = {"gspo", "geo_mean", "bypass_mode"}
 """Losses that judge a sequence, by its ratio or for rejection: a sample here, an episode in the local trainer."""

@@ -7,16 +7,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
+from tiny_models import MakeBatch
 
-from swarm.backends.verl.driver.sequences import Sequences, build_sequences, padding_fields, without_grammars
 from swarm.job import TrainJob
-from swarm.trainer.advantages import compute_advantages
-from swarm.trainer.description import mean_advantages
 from swarm.trainer.token_rows import Row, build_rows
 from swarm.types import ConstrainedTurn, Grammar, GrammarKind, Sample, TrainBatch
 
-MakeBatch = Callable[..., TrainBatch]
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global torch, Sequences, build_sequences, padding_fields, without_grammars, compute_advantages, mean_advantages
+    import torch
+
+    from swarm.backends.verl.driver.sequences import Sequences, build_sequences, padding_fields, without_grammars
+    from swarm.trainer.advantages import compute_advantages
+    from swarm.trainer.description import mean_advantages
 
 
 def sequences_of(

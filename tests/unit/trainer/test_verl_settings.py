@@ -7,17 +7,24 @@ import sys
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
-from verl.utils.config import omega_conf_to_dataclass
 
 from swarm.backends.replicas.layout import SamplerLayout
-from swarm.backends.verl.settings.configuration import VerlSettings, merge_settings
-from swarm.backends.verl.settings.configuration_tree import read_schema
 from swarm.backends.verl.settings.ownership import OWNED, RESERVED
-from swarm.backends.verl.settings.sampler_settings import sampler_settings
 from swarm.errors import JobInvalid
 from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORY
+
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global OmegaConf, omega_conf_to_dataclass, VerlSettings, merge_settings, read_schema, sampler_settings
+    from omegaconf import OmegaConf
+    from verl.utils.config import omega_conf_to_dataclass
+
+    from swarm.backends.verl.settings.configuration import VerlSettings, merge_settings
+    from swarm.backends.verl.settings.configuration_tree import read_schema
+    from swarm.backends.verl.settings.sampler_settings import sampler_settings
+
 
 ROLLOUT = "actor_rollout_ref.rollout"
 

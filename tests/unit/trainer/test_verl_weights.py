@@ -13,15 +13,11 @@ from typing import Any
 
 import psutil
 import pytest
-import torch
 from process_support import descendants, is_running
-from safetensors.torch import load_file
 
 from swarm.backends.process.worker_process import WorkerProcess
 from swarm.backends.replicas.handover import shared_memory_of
 from swarm.backends.replicas.layout import WeightBroadcast, WeightFile, WeightSource
-from swarm.backends.replicas.weight_file import ShmFull, write_weights
-from swarm.backends.verl.ranks.weights import WEIGHTS_PATH, ShmFileEngine
 from swarm.backends.verl.trainer import VerlLimits, VerlTrainer
 from swarm.config import ServerConfig
 from swarm.errors import EngineFailure
@@ -29,6 +25,17 @@ from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.sampler import EngineLost
 from swarm.types import TrainBatch
+
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global torch, load_file, ShmFull, write_weights, WEIGHTS_PATH, ShmFileEngine
+    import torch
+    from safetensors.torch import load_file
+
+    from swarm.backends.replicas.weight_file import ShmFull, write_weights
+    from swarm.backends.verl.ranks.weights import WEIGHTS_PATH, ShmFileEngine
+
 
 pytestmark = pytest.mark.anyio
 

@@ -1,8 +1,5 @@
 """Connections and transactions of a SQLite file or a PostgreSQL database, and the meaning of their errors.
 
-Place in the flow: bottom of the package; the schema check and the store work through a `Database` from here. This
-module knows the two databases and nothing of studies.
-
 SQLite runs in WAL mode, so that readers never wait for the writer. `synchronous=FULL` makes acknowledged writes survive
 a power cut: a study commits rarely and its runs are expensive. Foreign keys are on. A lock file beside the database
 allows one writer at a time, across processes. The lock also keeps two connections from writing and checkpointing at
@@ -23,7 +20,6 @@ from typing import Any
 from filelock import FileLock, Timeout
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, SQLAlchemyError, StatementError
-from sqlalchemy.orm import Session
 
 from experiments_db.errors import InvalidRecord, NotAStore, ReadOnlyStore, RecordNotFound, StoreError, StoreUnavailable
 
@@ -70,13 +66,13 @@ class Database:
         return str(self.path) if self.path else self.engine.url.render_as_string(hide_password=True)
 
     @contextmanager
-    def read(self) -> Generator[Session]:
+    def read(self) -> Generator[Connection]:
         """Open a transaction that sees one state of the database and changes nothing."""
-        with self._translated(), Session(self.engine) as session:
-            yield session
+        with self._translated(), self.engine.connect() as connection:
+            yield connection
 
     @contextmanager
-    def write(self) -> Generator[Session]:
+    def write(self) -> Generator[Connection]:
         """Open a transaction that is committed at the end of the block and rolled back on any error.
 
         Raises ReadOnlyStore, StoreUnavailable (busy, full, damaged, unreachable) and InvalidRecord.
@@ -86,12 +82,10 @@ class Database:
         with (
             self._translated(),
             self._writer(),
-            Session(self.engine, expire_on_commit=False) as session,
-            session.begin(),
+            self.engine.connect().execution_options(begin_immediate=True) as connection,
+            connection.begin(),
         ):
-            if self.is_sqlite:
-                session.connection(execution_options={"begin_immediate": True})
-            yield session
+            yield connection
 
     def read_version(self) -> str:
         """Return a text that differs from the one before if another connection has committed a change in between.
@@ -114,8 +108,7 @@ class Database:
         if not self.is_sqlite:
             return
         with self._translated(), self._writer(), self.engine.connect() as connection:
-            driver_connection = connection.connection.driver_connection
-            assert isinstance(driver_connection, sqlite3.Connection)
+            driver_connection: Any = connection.connection.driver_connection
             driver_connection.execute("PRAGMA journal_mode=WAL")
 
     def close(self) -> None:

@@ -1,22 +1,18 @@
-"""Every failure the store names, as one tree.
+"""The failures of the store, as one tree.
 
-    StoreError
-    ├── RecordNotFound       no record, or no database, of that name
-    ├── InvalidRecord        a value that cannot be stored: not JSON, out of range, or naming a missing record
-    ├── StoreConflict        the record exists and says otherwise
-    │   ├── FrozenCharter    a study has one charter, for good
-    │   ├── TestSplitOpened  the test split has been scored before
-    │   ├── IllegalMove      a run cannot go from its status to this one
-    │   ├── LeaseHeld        another live owner works on this resource
-    │   └── StoreLeaseLost   this owner has been replaced, or let go; its writes are refused
-    ├── SchemaMismatch       the database is not of this program's version; nothing in it was changed
-    │   ├── SchemaTooNew     it was written by a newer version
-    │   ├── SchemaTooOld     it needs an upgrade, which a read-only open cannot do
-    │   └── NotAStore        it holds something else
-    ├── ReadOnlyStore        a write on a store that was opened for reading
-    └── StoreUnavailable     busy, full, damaged or unreachable; the transaction was rolled back
-
-This module knows nothing of SQL.
+StoreError
+├── RecordNotFound       no record, or no database, of that name
+├── InvalidRecord        a value that cannot be stored: not JSON, out of range, or naming a missing record
+├── StoreConflict        the record exists and says otherwise
+│   ├── FrozenCharter    a study has one charter, for good
+│   ├── TestSplitOpened  the test split has been scored before
+│   ├── IllegalMove      a run cannot go from its status to this one
+│   ├── LeaseHeld        another live owner works on this resource
+│   └── StoreLeaseLost   this owner has been replaced, or let go; its writes are refused
+├── SchemaMismatch       the database has the tables of another version; nothing in it was changed
+│   └── NotAStore        it holds something else
+├── ReadOnlyStore        a write on a store that was opened for reading
+└── StoreUnavailable     busy, full, damaged or unreachable; the transaction was rolled back
 """
 
 from __future__ import annotations
@@ -69,14 +65,6 @@ class StoreLeaseLost(StoreConflict):
 
 
 class SchemaMismatch(StoreError):
-    pass
-
-
-class SchemaTooNew(SchemaMismatch):
-    pass
-
-
-class SchemaTooOld(SchemaMismatch):
     pass
 
 

@@ -1,8 +1,5 @@
 """The records that the store returns: frozen, one per table, with the closed sets of their fields.
 
-Place in the flow: `ExperimentStore` returns these to the researcher and the explorer; no ORM object leaves the package.
-This module knows nothing of SQL, of files or of pandas.
-
 All times are seconds since the Unix epoch (UTC) as float. Fields typed `Mapping` hold plain JSON values. NaN and
 infinity are not JSON and are refused there.
 """
@@ -167,14 +164,13 @@ class BudgetKind(StrEnum):
     COST_USD = "cost_usd"
 
 
-class RunOrder(StrEnum):
-    """Columns that `list_runs` can sort by."""
+class EpisodeOrder(StrEnum):
+    """The order of the episodes that a search finds."""
 
-    CREATED_AT = "created_at"
-    STARTED_AT = "started_at"
-    FINISHED_AT = "finished_at"
-    STATUS = "status"
-    SEED = "seed"
+    NEWEST = "newest step"
+    OLDEST = "oldest step"
+    HIGHEST = "highest reward"
+    LOWEST = "lowest reward"
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,6 +393,23 @@ class EpisodeSample:
     samples: tuple[JsonObject, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeFilter:
+    """The conditions of a search. None, or an empty text, is no condition. Both ends of a range belong to it.
+
+    `text` is a part of the conversation as it is stored. That is JSON, so it also finds names of roles and tools. For
+    ASCII letters, case does not matter.
+    """
+
+    kind: str | None = None
+    reward_from: float | None = None
+    reward_to: float | None = None
+    step_from: int | None = None
+    step_to: int | None = None
+    text: str = ""
+    order: EpisodeOrder = EpisodeOrder.NEWEST
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """The outcome of one comparison: `experiment_id` against `baseline_id`, on `metric` of `split`.
@@ -586,13 +599,10 @@ class StudyRuns:
 
 
 @dataclass(frozen=True, slots=True)
-class RunChanges:
-    """The changes of a study's arms and runs, with the runs in short and all their mean scores."""
+class RunChanges(StudyRuns):
+    """The arms and runs of a study that were written after a revision. `revision` is the revision of the last write."""
 
     revision: int
-    experiments: tuple[Experiment, ...]
-    runs: tuple[RunSummary, ...]
-    means: tuple[RunMean, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,5 @@
 """The store of studies: every read and write there is, one transaction each.
 
-Place in the flow: the researcher writes through an `ExperimentStore`, the explorer and the report read through one. It
-is put together from parts, by what they keep:
-
-    studies.py       studies, charters, hypotheses, experiments
-    runs.py          runs and their statuses
-    measurements.py  metrics, evaluations, episodes
-    findings.py      findings, decisions
-    history.py       LLM calls, events, budget, artifacts
-    notebook.py      the notebook, trials of programs, questions to an external planner, reviews
-    leases.py        who works on what
-    revisions.py     what was written since somebody last looked
-    digests.py       which rows a study ended with
-    trainings.py     what servers record, also outside of studies
-    ../searches/     episodes by their contents, and the servers of all these
-
 Frozen records go in and out, never ORM objects. `get_*` raises RecordNotFound, `find_*` gives None; writes that a
 crashed process may repeat are keyed, as their docstrings say. A store may be used from several threads. After a fork,
 open a new one.
@@ -30,9 +15,8 @@ from typing import Self
 
 from experiments_db.engine import connect
 from experiments_db.schema import prepare
-from experiments_db.searches.episodes import EpisodeSearch
-from experiments_db.searches.servers import ServerStore
 from experiments_db.stores.digests import DigestStore
+from experiments_db.stores.episodes import EpisodeSearch
 from experiments_db.stores.findings import FindingStore
 from experiments_db.stores.history import HistoryStore
 from experiments_db.stores.leases import LeaseStore
@@ -40,6 +24,7 @@ from experiments_db.stores.measurements import MeasurementStore
 from experiments_db.stores.notebook import NotebookStore
 from experiments_db.stores.revisions import RevisionStore
 from experiments_db.stores.runs import RunStore
+from experiments_db.stores.servers import ServerStore
 from experiments_db.stores.studies import StudyStore
 from experiments_db.stores.trainings import TrainingStore
 
@@ -83,11 +68,11 @@ def open_store(
 ) -> ExperimentStore:
     """Open the store at `location`: the path of a SQLite file, or a postgresql:// URL.
 
-    For writing, a missing database is created and an older one upgraded, one process at a time. For reading, nothing is
-    changed. `clock` gives seconds since the epoch.
+    For writing, a missing database is created, one process at a time. For reading, nothing is changed. `clock` gives
+    seconds since the epoch.
 
-    Raises RecordNotFound (reading what is not there), SchemaTooNew, SchemaTooOld, NotAStore, InvalidRecord (no valid
-    location) or StoreUnavailable.
+    Raises RecordNotFound (reading what is not there), SchemaMismatch, NotAStore, InvalidRecord (no valid location) or
+    StoreUnavailable.
     """
     database = connect(location, read_only=read_only)
     try:

@@ -1,13 +1,12 @@
 """The records of trainings as servers record them, whether or not a study asked for them: frozen, one class per table.
 
-Place in the flow: the recorder of a server writes them through the store, and the explorer reads them. A run of a study
-is recorded here as well, by its server; `launch_key` is then the run's `idempotency_key`. All times are seconds since
-the epoch.
+A run of a study is recorded here as well, by its server; `launch_key` is then the run's `idempotency_key`. All times
+are seconds since the epoch.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from experiments_db.records import JsonObject
 
@@ -116,6 +115,27 @@ class SystemPoint:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordedServer:
+    """A server as records show it.
+
+    A server that records its trainings has a `home`. One that records nothing is known by the runs of the study
+    `study_id`. `url` is where a study launched runs on it, or None if no study did. `project`, `experiment`, `model`
+    and `status` are those of its newest training. `trainings` is their number, and `steps` the sum of their steps.
+    """
+
+    home: str | None
+    study_id: str | None
+    url: str | None
+    project: str
+    experiment: str
+    model: str
+    status: str
+    trainings: int
+    steps: int
+    last_seen_at: float
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingNews:
     """News of a training since the recorder last wrote, to be stored in one transaction.
 
@@ -127,4 +147,4 @@ class TrainingNews:
     scores: tuple[TrainingScore, ...] = ()
     episodes: tuple[TrainedEpisode, ...] = ()
     events: tuple[ServerEvent, ...] = ()
-    system: tuple[SystemPoint, ...] = field(default=())
+    system: tuple[SystemPoint, ...] = ()

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from types import MappingProxyType
 
 DISTRIBUTION = "swarm-researcher"
-_DATABASE = ("sqlalchemy", "alembic", "pandas", "filelock", "pyarrow", "numpy")
+_DATABASE = ("sqlalchemy", "pandas", "filelock", "pyarrow", "numpy")
 MODULES: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "server": frozenset(

@@ -338,7 +338,7 @@ def training_scores(store: ExperimentStore, training_ids: tuple[str, ...]) -> li
 
 @_kept
 def trained_episodes(store: ExperimentStore, training_id: str) -> list[TrainedEpisodeSummary]:
-    return store.list_trained_episodes(training_id, limit=PAGE)
+    return store.search_trained_episodes(training_id, EpisodeFilter(), limit=PAGE)[0]
 
 
 @_kept

@@ -1,8 +1,4 @@
-"""The base of every part of the store: its transactions, its lease check, and the conversion of rows to records.
-
-Place in the flow: between engine.py and the parts (studies, runs, measurements, findings, history, leases). It knows no
-table but the leases, which each fenced write checks.
-"""
+"""The base of every part of the store: its transactions, its lease check, and reading and writing by record."""
 
 from __future__ import annotations
 
@@ -11,22 +7,21 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from functools import cache
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, TypeVar
 
-from sqlalchemy import Select, Table, bindparam, select
+from sqlalchemy import ColumnElement, Connection, Select, bindparam, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.orm import Session
 
 from experiments_db.engine import Database
 from experiments_db.errors import InvalidRecord, RecordNotFound, StoreLeaseLost
-from experiments_db.models import Base, ResourceLeaseRow
-from experiments_db.records import Lease
+from experiments_db.records import JsonObject, Lease
+from experiments_db.tables import LEASES, ROWS, STUDIES, Rows
 
-RowT = TypeVar("RowT", bound=Base)
 RecordT = TypeVar("RecordT")
 StoreT = TypeVar("StoreT", bound="StoreBase")
+
+Texts = tuple[JsonObject, ...]
 
 ID_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 
@@ -54,30 +49,55 @@ class StoreBase:
         return kind(self._database, clock=self._clock)
 
     @contextmanager
-    def _read(self) -> Generator[Session]:
-        with self._database.read() as session:
-            yield session
+    def _read(self) -> Generator[Connection]:
+        with self._database.read() as connection:
+            yield connection
 
     @contextmanager
-    def _write(self) -> Generator[Session]:
-        with self._database.write() as session:
+    def _write(self) -> Generator[Connection]:
+        with self._database.write() as connection:
             if self._lease is not None:
-                check_lease(session, self._lease)
-            yield session
+                check_lease(connection, self._lease)
+            yield connection
 
-    def _list(self, statement: Select[Any], record: type[RecordT]) -> list[RecordT]:
-        with self._read() as session:
-            return [to_record(record, row) for row in session.scalars(statement)]
+    def _list(
+        self,
+        rows: Rows[RecordT],
+        *conditions: ColumnElement[bool],
+        order: Sequence[ColumnElement[Any]] = (),
+        limit: int | None = None,
+        offset: int = 0,
+        **equal: Any,
+    ) -> list[RecordT]:
+        """Return the records that meet the conditions, by primary key unless ordered; `equal` None is no condition."""
+        matching = (rows.c[name] == value for name, value in equal.items() if value is not None)
+        statement = rows.select(*conditions, *matching).order_by(*(order or rows.table.primary_key.columns))
+        with self._read() as connection:
+            return [*read(connection, rows, statement.limit(limit).offset(offset))]
+
+    def _find(self, rows: Rows[RecordT], **columns: Any) -> RecordT | None:
+        with self._read() as connection:
+            return find(connection, rows, **columns)
+
+    def _get(self, rows: Rows[RecordT], key: Any) -> RecordT:
+        with self._read() as connection:
+            return require(connection, rows, key)
+
+    def _get_with_text(self, rows: Rows[RecordT], key: tuple[str, str]) -> tuple[RecordT, Texts, Texts]:
+        """Return an episode, its messages and its samples. Raises RecordNotFound."""
+        texts = select(rows.c.messages, rows.c.samples).where(*_has_key(rows, key))
+        with self._read() as connection:
+            summary = require(connection, rows, key)
+            return summary, *connection.execute(texts).one()
 
 
-def check_lease(session: Session, lease: Lease) -> ResourceLeaseRow:
-    """Return the row of a lease that is still valid, locked until the transaction ends. Raises StoreLeaseLost."""
-    row = session.get(ResourceLeaseRow, lease.resource, with_for_update=True)
-    if row is None or row.owner is None:
+def check_lease(connection: Connection, lease: Lease) -> None:
+    """Lock the row of a lease that is still valid until the transaction ends. Raises StoreLeaseLost."""
+    row = find(connection, LEASES, lock=True, resource=lease.resource)
+    if row is None or not row.owner:
         raise StoreLeaseLost(f"the lease of {lease.owner} on {lease.resource} was released")
     if row.token != lease.token or row.owner != lease.owner:
         raise StoreLeaseLost(f"{row.owner} has taken over {lease.resource} from {lease.owner}")
-    return row
 
 
 def new_id(prefix: str, now: float) -> str:
@@ -90,60 +110,127 @@ def new_id(prefix: str, now: float) -> str:
     return f"{prefix}-{''.join(digits).lstrip('0')}"
 
 
-def to_record(record: type[RecordT], row: Base) -> RecordT:
-    """Return the row as a frozen record: fields and columns have the same names, JSON arrays become tuples."""
-    values: dict[str, Any] = {}
-    for field in fields(record):  # pyright: ignore[reportArgumentType] - every record is a dataclass
-        value = getattr(row, field.name)
-        values[field.name] = tuple(value) if isinstance(value, list) else value  # pyright: ignore[reportUnknownArgumentType]
-    return record(**values)
+def read(
+    connection: Connection, rows: Rows[RecordT], statement: Select[*tuple[Any, ...]], **parameters: Any
+) -> tuple[RecordT, ...]:
+    """Return what a statement, made by `rows.select`, finds."""
+    return tuple(rows.record(*row) for row in connection.execute(statement, parameters))
 
 
-def require(session: Session, row: type[RowT], key: Any, noun: str, *, lock: bool = False) -> RowT:
-    """Return the row with this primary key, locked for change if asked. Raises RecordNotFound."""
-    found = session.get(row, key, with_for_update=lock)
+def find(connection: Connection, rows: Rows[RecordT], *, lock: bool = False, **columns: Any) -> RecordT | None:
+    """Return the record with these values in these unique columns, locked for change if asked."""
+    row = connection.execute(_select_by(rows, tuple(columns), lock), columns).one_or_none()
+    return None if row is None else rows.record(*row)
+
+
+def require(connection: Connection, rows: Rows[RecordT], key: Any, *, lock: bool = False) -> RecordT:
+    """Return the record with this primary key, locked for change if asked. Raises RecordNotFound."""
+    found = find(connection, rows, lock=lock, **_by_key(rows, key))
     if found is None:
-        raise RecordNotFound(f"there is no {noun} {key!r}")
+        raise RecordNotFound(f"there is no {rows.noun} {key!r}")
     return found
 
 
-def add(session: Session, row: Base, record: type[RecordT]) -> RecordT:
-    """Insert the row and return it as stored."""
-    session.add(row)
-    session.flush()
-    session.refresh(row)
-    return to_record(record, row)
+def _by_key(rows: Rows[Any], key: Any) -> dict[str, Any]:
+    names = rows.table.primary_key.columns.keys()
+    return dict(zip(names, key if isinstance(key, tuple) else (key,), strict=True))  # pyright: ignore[reportUnknownArgumentType]
+
+
+def _has_key(rows: Rows[Any], key: Any) -> list[ColumnElement[bool]]:
+    return [rows.c[name] == value for name, value in _by_key(rows, key).items()]
+
+
+# Building such a statement takes longer than running it.
+@cache
+def _select_by(rows: Rows[Any], names: tuple[str, ...], lock: bool) -> Select[*tuple[Any, ...]]:
+    statement = rows.select(*(rows.c[name] == bindparam(name) for name in names))
+    return statement.with_for_update() if lock else statement
+
+
+def add(connection: Connection, rows: Rows[RecordT], values: Mapping[str, Any]) -> RecordT:
+    """Insert a row and return it as stored. Raises RecordNotFound for a reference to nothing."""
+    _check_references(connection, rows, values)
+    statement = insert(rows.table).values(values).returning(*rows.columns)
+    return rows.record(*connection.execute(statement).one())
+
+
+def put(
+    connection: Connection,
+    rows: Rows[RecordT],
+    values: Mapping[str, Any],
+    *,
+    key: Sequence[str],
+    replace: Collection[str] = (),
+) -> RecordT:
+    """Insert a row, or replace its columns `replace` where the unique columns `key` are taken; return it as stored.
+
+    Raises RecordNotFound for a reference to nothing.
+    """
+    _check_references(connection, rows, values)
+    insert_rows(connection, rows, [values], key=key, replace=replace)
+    (stored,) = read(connection, rows, _select_by(rows, tuple(key), False), **{name: values[name] for name in key})
+    return stored
+
+
+def change(connection: Connection, rows: Rows[RecordT], key: Any, **values: Any) -> RecordT:
+    """Change columns of the row with this primary key and return it as stored. Raises RecordNotFound."""
+    statement = update(rows.table).where(*_has_key(rows, key)).values(values).returning(*rows.columns)
+    row = connection.execute(statement).one_or_none()
+    if row is None:
+        raise RecordNotFound(f"there is no {rows.noun} {key!r}")
+    return rows.record(*row)
+
+
+def renumber(connection: Connection, rows: Rows[RecordT], study_id: str, key: Any, **values: Any) -> RecordT:
+    """Change columns of a row, give the row the next revision of its study, and return it.
+
+    Every write locks its row before the counter, so that no two of them wait for each other.
+    """
+    require(connection, rows, key, lock=True)
+    revision = connection.execute(_COUNT, {"of_study": study_id}).scalar_one()
+    return change(connection, rows, key, revision=revision, **values)
+
+
+_COUNT = (
+    update(STUDIES.table)
+    .where(STUDIES.c.id == bindparam("of_study"))
+    .values(revision=STUDIES.c.revision + 1)
+    .returning(STUDIES.c.revision)
+)
+"""Takes the next revision of a study. Made once, for making it takes longer than carrying it out."""
+
+
+def _check_references(connection: Connection, rows: Rows[Any], values: Mapping[str, Any]) -> None:
+    for reference in rows.table.foreign_keys:
+        key = values.get(reference.parent.name)
+        if key is not None:
+            require(connection, reference.column.table.info[ROWS], key)
 
 
 def insert_rows(
-    session: Session,
-    row: type[Base],
+    connection: Connection,
+    rows: Rows[Any],
     values: Sequence[Mapping[str, Any]],
     *,
     key: Sequence[str],
     replace: Collection[str] = (),
 ) -> None:
     """Insert rows; where the unique columns `key` are taken, keep the stored row but for its columns `replace`."""
-    if not values:
-        return
-    statement = insert_or_replace(row, dialect_of(session), tuple(key), tuple(replace))
-    session.execute(statement, [dict(value) for value in values])
+    if values:
+        statement = _insert_or_replace(rows, connection.dialect.name, tuple(key), tuple(replace))
+        connection.execute(statement, [dict(value) for value in values])
 
 
-def find_by(session: Session, row: type[RowT], **columns: Any) -> RowT | None:
-    """Return the row with these values, none of which is None, in these unique columns."""
-    return session.scalars(_select_by(row, tuple(columns)), columns).one_or_none()
-
-
-def get_by(session: Session, row: type[RowT], **columns: Any) -> RowT:
-    """Return the row with these unique columns, known to exist."""
-    return session.scalars(_select_by(row, tuple(columns)), columns).one()
-
-
-# Building such a statement takes longer than running it.
+# Building such a statement takes as long as running it.
 @cache
-def _select_by(row: type[Base], names: tuple[str, ...]) -> Select[Any]:
-    return select(row).where(*(getattr(row, name) == bindparam(name) for name in names))
+def _insert_or_replace(
+    rows: Rows[Any], dialect: str, key: tuple[str, ...], replaced: tuple[str, ...]
+) -> postgresql.Insert | sqlite.Insert:
+    statement = (postgresql.insert if dialect == "postgresql" else sqlite.insert)(rows.table)
+    if not replaced:
+        return statement.on_conflict_do_nothing(index_elements=key)
+    columns = {name: statement.excluded[name] for name in replaced}
+    return statement.on_conflict_do_update(index_elements=key, set_=columns)
 
 
 def check_finite(**values: float | None) -> None:
@@ -158,20 +245,3 @@ def check_text(**values: str) -> None:
     for name, value in values.items():
         if not value.strip():
             raise InvalidRecord(f"{name} must not be empty")
-
-
-# Building such a statement takes as long as running it.
-@cache
-def insert_or_replace(
-    row: type[Base], dialect: str, key: tuple[str, ...], replaced: tuple[str, ...]
-) -> postgresql.Insert | sqlite.Insert:
-    """Return an INSERT that, if the columns `key` match a row, updates only its columns `replaced`."""
-    statement = (postgresql.insert if dialect == "postgresql" else sqlite.insert)(cast(Table, row.__table__))
-    if not replaced:
-        return statement.on_conflict_do_nothing(index_elements=key)
-    columns = {name: statement.excluded[name] for name in replaced}
-    return statement.on_conflict_do_update(index_elements=key, set_=columns)
-
-
-def dialect_of(session: Session) -> str:
-    return session.get_bind().dialect.name

@@ -1,8 +1,7 @@
 """The digest of a study, computed over its rows when it ends, so that a later change shows.
 
-Place in the flow: a part of ExperimentStore. `set_study_status` stores the digest with the status that ends the study.
-The report prints the digest, and `researcher verify` computes it again. A digest is no signature: whoever writes to the
-database can replace it too. They cannot replace the digest in a report that somebody else has.
+A digest is no signature: whoever writes to the database can replace it too. They cannot replace the digest in a report
+that somebody else has.
 """
 
 from __future__ import annotations
@@ -11,17 +10,17 @@ from dataclasses import asdict
 from hashlib import sha256
 from typing import Any
 
-from sqlalchemy import Select, String, Table, Text, collate, select
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection, Select, Table, collate, select
 
-from experiments_db.models import Base, RunRow, StudyRow
+from experiments_db.errors import RecordNotFound
 from experiments_db.records import BudgetKind, StudyDigest, TableDigest, canonical_json
-from experiments_db.stores.base import StoreBase, dialect_of, require
+from experiments_db.stores.base import StoreBase
+from experiments_db.tables import ARTIFACTS, CHARGES, EVENTS, METADATA, RUNS, STUDIES, PlainText
 
 TABLES = tuple(
     table
-    for table in Base.metadata.sorted_tables
-    if table is StudyRow.__table__ or not {"study_id", "run_id"}.isdisjoint(table.c.keys())
+    for table in METADATA.sorted_tables
+    if table is STUDIES.table or not {"study_id", "run_id"}.isdisjoint(table.c.keys())
 )
 """Every table with rows of a study. Leases and recorded trainings belong to none."""
 
@@ -41,29 +40,29 @@ TIMES = (BudgetKind.WALL_CLOCK_S, BudgetKind.WORKING_S, BudgetKind.GPU_HOURS)
 REPORT_FILES = "report."
 """How the kinds of the files begin that hold the digest, and so cannot be part of it."""
 
-_CHUNK = 1000
+CHUNK = 1000
 """How many rows are in memory at once: those of episodes are large."""
 
 
 class DigestStore(StoreBase):
     def find_digest(self, study_id: str) -> StudyDigest | None:
         """Return the digest that the study ended with; None while it goes on. Raises RecordNotFound."""
-        with self._read() as session:
-            return _stored_digest(session, study_id)
+        with self._read() as connection:
+            return _stored_digest(connection, study_id)
 
     def compute_digest(self, study_id: str) -> StudyDigest:
         """Return the digest of the rows as they are now, without events after the end. Raises RecordNotFound."""
-        with self._read() as session:
-            stored = _stored_digest(session, study_id)
-            return take_digest(session, study_id, events=None if stored is None else stored.tables["events"].rows)
+        with self._read() as connection:
+            stored = _stored_digest(connection, study_id)
+            return take_digest(connection, study_id, events=None if stored is None else stored.tables["events"].rows)
 
 
-def take_digest(session: Session, study_id: str, *, events: int | None = None) -> StudyDigest:
+def take_digest(connection: Connection, study_id: str, *, events: int | None = None) -> StudyDigest:
     """Return the digest of a study's rows. Of its events the first `events` count; None means all of them."""
     tables: dict[str, TableDigest] = {}
     for table in TABLES:
-        statement = _select_rows(table, study_id, dialect_of(session))
-        tables[table.name] = _digest_rows(session, statement.limit(events) if table.name == "events" else statement)
+        statement = _select_rows(table, study_id, connection.dialect.name)
+        tables[table.name] = _digest_rows(connection, statement.limit(events) if table is EVENTS.table else statement)
     return StudyDigest(tables)
 
 
@@ -72,20 +71,18 @@ def digest_to_json(digest: StudyDigest) -> dict[str, Any]:
     return {name: asdict(table) for name, table in digest.tables.items()}
 
 
-def _stored_digest(session: Session, study_id: str) -> StudyDigest | None:
-    document = require(session, StudyRow, study_id, "study").digest
-    if document is None:
-        return None
-    return StudyDigest({name: TableDigest(**table) for name, table in document.items()})
+def _stored_digest(connection: Connection, study_id: str) -> StudyDigest | None:
+    row = connection.execute(select(STUDIES.c.digest).where(STUDIES.c.id == study_id)).one_or_none()
+    if row is None:
+        raise RecordNotFound(f"there is no study {study_id!r}")
+    return None if row.digest is None else StudyDigest({name: TableDigest(**of) for name, of in row.digest.items()})
 
 
-def _digest_rows(session: Session, statement: Select[Any]) -> TableDigest:
+def _digest_rows(connection: Connection, statement: Select[Any]) -> TableDigest:
     """Return the SHA-256 of the rows as lines of canonical JSON, and how many there are."""
     digest, rows = sha256(), 0
-    for row in session.execute(statement.execution_options(yield_per=_CHUNK)).mappings():
-        # Without its NULLs: a migration may then add columns to rows that have a digest.
-        document = {name: value for name, value in row.items() if value is not None}
-        digest.update(canonical_json(document).encode() + b"\n")
+    for row in connection.execute(statement.execution_options(yield_per=CHUNK)).mappings():
+        digest.update(canonical_json(dict(row)).encode() + b"\n")
         rows += 1
     return TableDigest(rows, digest.hexdigest())
 
@@ -93,20 +90,16 @@ def _digest_rows(session: Session, statement: Select[Any]) -> TableDigest:
 def _select_rows(table: Table, study_id: str, dialect: str) -> Select[Any]:
     """Return the rows of one study in the order of their primary key, the same order on every database."""
     statement = select(*(column for column in table.c if column.name not in LEFT_OUT.get(table.name, ())))
-    if table.name == StudyRow.__tablename__:
+    if table is STUDIES.table:
         statement = statement.where(table.c.id == study_id)
     elif "study_id" in table.c:
         statement = statement.where(table.c.study_id == study_id)
     else:
-        statement = statement.where(table.c.run_id.in_(select(RunRow.id).where(RunRow.study_id == study_id)))
-    if table.name == "budget_entries":
+        statement = statement.where(table.c.run_id.in_(select(RUNS.c.id).where(RUNS.c.study_id == study_id)))
+    if table is CHARGES.table:
         statement = statement.where(table.c.kind.not_in(TIMES))
-    if table.name == "artifacts":
+    if table is ARTIFACTS.table:
         statement = statement.where(~table.c.kind.startswith(REPORT_FILES))
     order = "C" if dialect == "postgresql" else "BINARY"
     keys = table.primary_key.columns
-    return statement.order_by(*(collate(key, order) if _is_text(key.type) else key for key in keys))
-
-
-def _is_text(kind: object) -> bool:
-    return isinstance(getattr(kind, "impl", kind), String | Text)
+    return statement.order_by(*(collate(key, order) if isinstance(key.type, PlainText) else key for key in keys))

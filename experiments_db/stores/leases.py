@@ -1,15 +1,29 @@
 """Leases: one owner at a time works on a study or a server, and one that was replaced can be told apart.
 
-Place in the flow: a part of ExperimentStore. Heartbeats and expiry use the store's clock, so owners on several hosts
-need clocks that agree to well within the time to live.
+Heartbeats and expiry use the store's clock, so owners on several hosts need clocks that agree to well within the time
+to live.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from experiments_db.errors import InvalidRecord, LeaseHeld
-from experiments_db.models import ResourceLeaseRow
 from experiments_db.records import Lease
-from experiments_db.stores.base import StoreBase, check_finite, check_lease, check_text, insert_rows, require, to_record
+from experiments_db.stores.base import (
+    StoreBase,
+    change,
+    check_finite,
+    check_lease,
+    check_text,
+    find,
+    insert_rows,
+    require,
+)
+from experiments_db.tables import LEASES
+
+NOBODY = ""
+"""The owner of a lease that was released."""
 
 
 class LeaseStore(StoreBase):
@@ -24,50 +38,40 @@ class LeaseStore(StoreBase):
         if ttl_s <= 0:
             raise InvalidRecord(f"ttl_s must be positive, not {ttl_s}")
         now = self._clock()
-        free = {
-            "resource": resource,
-            "owner": None,
-            "token": 0,
-            "ttl_s": ttl_s,
-            "acquired_at": now,
-            "heartbeat_at": now,
-        }
-        with self._write() as session:
-            insert_rows(session, ResourceLeaseRow, [free], key=("resource",))
-            row = require(session, ResourceLeaseRow, resource, "lease", lock=True)
-            age_s = now - row.heartbeat_at
-            if row.owner not in (None, owner) and age_s <= row.ttl_s:
+        sign: dict[str, Any] = {"ttl_s": ttl_s, "heartbeat_at": now}
+        free = {"resource": resource, "owner": NOBODY, "token": 0, "acquired_at": now, **sign}
+        with self._write() as connection:
+            insert_rows(connection, LEASES, [free], key=("resource",))
+            held = require(connection, LEASES, resource, lock=True)
+            age_s = now - held.heartbeat_at
+            if held.owner not in (NOBODY, owner) and age_s <= held.ttl_s:
                 raise LeaseHeld(
-                    f"{row.owner} is at work on {resource} (last sign of life {age_s:.0f} s ago): "
-                    f"stop it first, or wait {row.ttl_s - age_s:.0f} s in case it is dead",
-                    owner=str(row.owner),
+                    f"{held.owner} is at work on {resource} (last sign of life {age_s:.0f} s ago): "
+                    f"stop it first, or wait {held.ttl_s - age_s:.0f} s in case it is dead",
+                    owner=held.owner,
                     age_s=age_s,
                 )
-            if row.owner != owner:
-                row.token += 1
-                row.acquired_at = now
-            row.owner, row.ttl_s, row.heartbeat_at = owner, ttl_s, now
-            return to_record(Lease, row)
+            if held.owner != owner:
+                sign |= {"owner": owner, "token": held.token + 1, "acquired_at": now}
+            return change(connection, LEASES, resource, **sign)
 
     def heartbeat(self, lease: Lease) -> Lease:
         """Prolong the lease by its `ttl_s` from now. Raises StoreLeaseLost."""
-        with self._write() as session:
-            row = check_lease(session, lease)
-            row.heartbeat_at = self._clock()
-            return to_record(Lease, row)
+        with self._write() as connection:
+            check_lease(connection, lease)
+            return change(connection, LEASES, lease.resource, heartbeat_at=self._clock())
 
     def release_lease(self, lease: Lease) -> None:
         """Release the lease at once; one that is already lost raises no error."""
-        with self._write() as session:
-            row = session.get(ResourceLeaseRow, lease.resource, with_for_update=True)
-            if row is not None and row.token == lease.token and row.owner == lease.owner:
-                row.owner = None
+        with self._write() as connection:
+            held = find(connection, LEASES, lock=True, resource=lease.resource)
+            if held is not None and (held.token, held.owner) == (lease.token, lease.owner):
+                change(connection, LEASES, lease.resource, owner=NOBODY)
 
     def find_lease(self, resource: str) -> Lease | None:
         """Return the lease of `resource`, alive or expired; None if nobody owns it.
 
         It has expired if `heartbeat_at` + `ttl_s` is in the past.
         """
-        with self._read() as session:
-            row = session.get(ResourceLeaseRow, resource)
-            return None if row is None or row.owner is None else to_record(Lease, row)
+        found = self._find(LEASES, resource=resource)
+        return None if found is None or found.owner == NOBODY else found

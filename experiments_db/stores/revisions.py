@@ -1,8 +1,7 @@
 """Revisions, the numbers of a study's writes, kept with its arms, plans and runs.
 
-Place in the flow: a part of ExperimentStore. The other parts call `renumber` as they write. This part returns the rows
-that are newer than a revision, so a reader that looks repeatedly reads only new rows. A new curve or score of a run
-counts as a write of the run.
+The other parts call `renumber` as they write. A reader that looks repeatedly reads only what is newer than the revision
+it has seen. A new curve or score of a run counts as a write of the run.
 
 The counter is in the row of the study, which stays locked until the transaction ends. Revisions are therefore committed
 in order, on a server too. A reader that has seen one revision never meets an older one later.
@@ -11,57 +10,38 @@ in order, on a server too. A reader that has seen one revision never meets an ol
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import fields
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
-from sqlalchemy import BigInteger, Select, String, Text, bindparam, cast, func, select, update
-from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy import BigInteger, Column, ColumnElement, Connection, Select, Text, bindparam, cast, func, select
 
 from experiments_db.errors import RecordNotFound
-from experiments_db.models import (
-    AnalysisRow,
-    ArtifactRow,
-    Base,
-    BudgetEntryRow,
-    CharterRow,
-    DecisionRow,
-    ExperimentRow,
-    FindingRow,
-    HypothesisRow,
-    LLMCallRow,
-    NotebookRow,
-    PlannerQuestionRow,
-    PlanRow,
-    ProgramTrialRow,
-    ReviewRow,
-    RunEvaluationRow,
-    RunRow,
-    StudyEventRow,
-    StudyRow,
+from experiments_db.records import Changes, RunChanges, RunMean, StudyRuns
+from experiments_db.stores.base import StoreBase, read
+from experiments_db.tables import (
+    ANALYSES,
+    ARTIFACTS,
+    CHARGES,
+    CHARTERS,
+    DECISIONS,
+    EVALUATIONS,
+    EVENTS,
+    EXPERIMENTS,
+    FINDINGS,
+    HYPOTHESES,
+    LLM_CALLS,
+    NOTES,
+    PLANS,
+    QUESTIONS,
+    REVIEWS,
+    RUN_SUMMARIES,
+    RUNS,
+    STUDIES,
+    TRIALS,
+    Rows,
 )
-from experiments_db.records import (
-    Changes,
-    Experiment,
-    IterationDocument,
-    Run,
-    RunChanges,
-    RunMean,
-    RunSummary,
-    StudyRuns,
-)
-from experiments_db.stores.base import StoreBase, to_record
 
-_COUNT = (
-    update(StudyRow)
-    .where(StudyRow.id == bindparam("of_study"))
-    .values(revision=StudyRow.revision + 1)
-    .returning(StudyRow.revision)
-    .execution_options(synchronize_session=False)
-)
-"""Takes the next revision of a study. Made once, for making it takes longer than carrying it out."""
-
-_RUN_SUMMARY = tuple(getattr(RunRow, field.name) for field in fields(RunSummary))
+RecordT = TypeVar("RecordT")
 
 
 class RevisionStore(StoreBase):
@@ -78,134 +58,108 @@ class RevisionStore(StoreBase):
         Episodes of its runs are not looked at, nor its lease, nor charges of less than a minute in all. Raises
         RecordNotFound.
         """
-        with self._read() as session:
-            found = session.execute(_study_version(), {"study_id": study_id}).one_or_none()
+        with self._read() as connection:
+            found = connection.execute(_study_version(), {"study_id": study_id}).one_or_none()
         if found is None:
             raise RecordNotFound(f"there is no study {study_id!r}")
         return tuple(found)
-
-    def find_revision(self, study_id: str) -> int:
-        """Return the revision of the last write of the study's arms, plans, runs, curves and scores; 0 before any."""
-        with self._read() as session:
-            return _revision_of(session, study_id)
 
     def list_changes(self, study_id: str, *, after: int = 0) -> Changes:
         """Return what was written after a revision, or everything for 0.
 
         If nothing was written, only the counter is read.
         """
-        with self._read() as session:
+        with self._read() as connection:
             # The counter comes first: a write between the two statements is then read again, never missed.
-            revision = _revision_of(session, study_id)
+            revision = _revision_of(connection, study_id)
             if 0 < revision == after:
                 return Changes(revision, (), (), ())
-            experiments = _newer(ExperimentRow, ExperimentRow.revision, study_id, after)
-            plans = _newer(PlanRow, PlanRow.revision, study_id, after).order_by(PlanRow.iteration)
-            runs = _newer(RunRow, RunRow.revision, study_id, after).order_by(RunRow.created_at, RunRow.id)
-            by_age = experiments.order_by(ExperimentRow.created_at, ExperimentRow.id)
-            return Changes(
+            newer = connection, study_id, after
+            return Changes(revision, _newer(EXPERIMENTS, *newer), _newer(PLANS, *newer), _newer(RUNS, *newer))
+
+    def list_run_changes(self, study_id: str, *, after: int = 0) -> RunChanges:
+        """Return what `list_changes` does of arms and runs, in short: nothing of a run that is long is read."""
+        with self._read() as connection:
+            # The counter comes first: a write between the statements is then read again, never missed.
+            revision = _revision_of(connection, study_id)
+            if 0 < revision == after:
+                return RunChanges((), (), (), revision)
+            newer = connection, study_id, after
+            means = connection.execute(_newer_means(), {"study_id": study_id, "after": after})
+            return RunChanges(
+                _newer(EXPERIMENTS, *newer),
+                _newer(RUN_SUMMARIES, *newer),
+                tuple(RunMean(*mean) for mean in means),
                 revision,
-                tuple(to_record(Experiment, row) for row in session.scalars(by_age)),
-                tuple(to_record(IterationDocument, row) for row in session.scalars(plans)),
-                tuple(to_record(Run, row) for row in session.scalars(runs)),
             )
 
     def list_all_runs(self, study_ids: Collection[str]) -> StudyRuns:
         """Return the arms, the runs in short and the mean scores of several studies, the newest study first."""
-        row = RunEvaluationRow
-        of_studies = RunRow.study_id.in_(study_ids)
-        arms = select(ExperimentRow).where(ExperimentRow.study_id.in_(study_ids))
-        runs = select(*_RUN_SUMMARY).where(of_studies).order_by(RunRow.study_id.desc(), RunRow.created_at, RunRow.id)
-        means = select(row.run_id, row.phase, row.split, row.mean).join(RunRow, RunRow.id == row.run_id)
-        with self._read() as session:
+        arms = EXPERIMENTS.select(EXPERIMENTS.c.study_id.in_(study_ids))
+        runs = RUN_SUMMARIES.select(RUNS.c.study_id.in_(study_ids))
+        means = _select_means().where(RUNS.c.study_id.in_(study_ids))
+        with self._read() as connection:
             return StudyRuns(
-                tuple(to_record(Experiment, arm) for arm in session.scalars(arms)),
-                tuple(RunSummary(*run) for run in session.execute(runs)),
-                tuple(RunMean(*mean) for mean in session.execute(means.where(of_studies).order_by(row.id))),
-            )
-
-    def list_run_changes(self, study_id: str, *, after: int = 0) -> RunChanges:
-        """Return what `list_changes` does of arms and runs, in short: nothing of a run that is long is read."""
-        with self._read() as session:
-            # The counter comes first: a write between the statements is then read again, never missed.
-            revision = _revision_of(session, study_id)
-            if 0 < revision == after:
-                return RunChanges(revision, (), (), ())
-            experiments = _newer(ExperimentRow, ExperimentRow.revision, study_id, after)
-            by_age = experiments.order_by(ExperimentRow.created_at, ExperimentRow.id)
-            newer = {"study_id": study_id, "after": after}
-            return RunChanges(
-                revision,
-                tuple(to_record(Experiment, row) for row in session.scalars(by_age)),
-                tuple(RunSummary(*row) for row in session.execute(_run_summaries(), newer)),
-                tuple(RunMean(*row) for row in session.execute(_run_means(), newer)),
+                read(connection, EXPERIMENTS, arms),
+                read(connection, RUN_SUMMARIES, runs.order_by(RUNS.c.study_id.desc(), RUNS.c.created_at, RUNS.c.id)),
+                tuple(RunMean(*mean) for mean in connection.execute(means)),
             )
 
 
+def _select_means() -> Select[*tuple[Any, ...]]:
+    score = EVALUATIONS.c
+    means = select(score.run_id, score.phase, score.split, score.mean)
+    return means.join(RUNS.table, RUNS.c.id == score.run_id).order_by(score.id)
+
+
+# Building such a statement takes longer than running it.
 @cache
-def _run_summaries() -> Select[*tuple[Any, ...]]:
-    return select(*_RUN_SUMMARY).where(*_newer_runs()).order_by(RunRow.created_at, RunRow.id)
+def _newer_means() -> Select[*tuple[Any, ...]]:
+    return _select_means().where(RUNS.c.study_id == bindparam("study_id"), RUNS.c.revision > bindparam("after"))
 
 
 @cache
-def _run_means() -> Select[*tuple[Any, ...]]:
-    row = RunEvaluationRow
-    means = select(row.run_id, row.phase, row.split, row.mean).join(RunRow, RunRow.id == row.run_id)
-    return means.where(*_newer_runs()).order_by(row.id)
+def _select_newer(rows: Rows[Any]) -> Select[*tuple[Any, ...]]:
+    newer = rows.c.study_id == bindparam("study_id"), rows.c.revision > bindparam("after")
+    order = (rows.c.iteration,) if rows is PLANS else (rows.c.created_at, rows.c.id)
+    return rows.select(*newer).order_by(*order)
 
 
-def _newer_runs() -> tuple[Any, Any]:
-    return RunRow.study_id == bindparam("study_id"), RunRow.revision > bindparam("after")
+def _newer(rows: Rows[RecordT], connection: Connection, study_id: str, after: int) -> tuple[RecordT, ...]:
+    return read(connection, rows, _select_newer(rows), study_id=study_id, after=after)
 
 
 @cache
 def _study_version() -> Select[*tuple[Any, ...]]:
-    """Return the statement that reads what grows or changes with each write of a study, most of it from indexes.
-
-    It is cached, because building it takes longer than running it.
-    """
-    values = (
-        *(func.max(row.id) for row in (StudyEventRow, LLMCallRow, NotebookRow, ProgramTrialRow)),
-        *(func.max(row.created_at) for row in (AnalysisRow, ArtifactRow, DecisionRow)),
-        *(
-            func.count(row.created_at)
-            for row in (ArtifactRow, FindingRow, HypothesisRow, PlannerQuestionRow, ReviewRow)
-        ),
-        CharterRow.created_at,
-        CharterRow.test_opened_at,
-        func.sum(FindingRow.p_adjusted),
-        func.count(FindingRow.retracted_at),
-        _joined(HypothesisRow.verdict),
-        _joined(HypothesisRow.verdict_reason),
-        _joined(PlannerQuestionRow.status),
-        _joined(PlannerQuestionRow.answer),
-        _joined(ReviewRow.response),
+    """Return the statement that reads what grows or changes with each write of a study, most of it from indexes."""
+    parts = (
+        *(_of_study(rows, func.max(rows.c.id)) for rows in (EVENTS, LLM_CALLS, NOTES, TRIALS)),
+        *(_of_study(rows, func.max(rows.c.created_at)) for rows in (ANALYSES, ARTIFACTS, DECISIONS)),
+        *(_of_study(rows, func.count()) for rows in (ARTIFACTS, FINDINGS, HYPOTHESES, QUESTIONS, REVIEWS)),
+        _of_study(CHARTERS, CHARTERS.c.created_at),
+        _of_study(CHARTERS, CHARTERS.c.test_opened_at),
+        _of_study(FINDINGS, func.sum(FINDINGS.c.p_adjusted)),
+        _of_study(FINDINGS, func.count(FINDINGS.c.retracted_at)),
+        _of_study(HYPOTHESES, _joined(HYPOTHESES.c.verdict)),
+        _of_study(HYPOTHESES, _joined(HYPOTHESES.c.verdict_reason)),
+        _of_study(QUESTIONS, _joined(QUESTIONS.c.status)),
+        _of_study(QUESTIONS, _joined(QUESTIONS.c.answer)),
+        _of_study(REVIEWS, _joined(REVIEWS.c.response)),
         # Times are charged with every heartbeat.
-        cast(func.sum(BudgetEntryRow.amount) / 60, BigInteger),
+        _of_study(CHARGES, cast(func.sum(CHARGES.c.amount) / 60, BigInteger)),
     )
-    of_study = bindparam("study_id", type_=String)
-    parts = [select(value).filter_by(study_id=of_study).scalar_subquery() for value in values]
-    own = (StudyRow.revision, StudyRow.updated_at, StudyRow.status)
-    return select(*own, *parts).where(StudyRow.id == of_study)
+    own = (STUDIES.c.revision, STUDIES.c.updated_at, STUDIES.c.status)
+    return select(*own, *parts).where(STUDIES.c.id == bindparam("study_id"))
 
 
-def _joined(column: InstrumentedAttribute[Any]) -> Any:
+def _of_study(rows: Rows[Any], value: ColumnElement[Any]) -> Any:
+    own = rows.c.study_id == bindparam("study_id")
+    return select(value).select_from(rows.table).where(own).scalar_subquery()
+
+
+def _joined(column: Column[Any]) -> Any:
     return func.aggregate_strings(cast(column, Text), " ")
 
 
-def renumber(session: Session, row: ExperimentRow | PlanRow | RunRow) -> None:
-    """Give a row that was written the next revision of its study.
-
-    Every write locks its row before the counter, so that no two of them wait for each other.
-    """
-    session.flush()
-    session.refresh(row, with_for_update=True)
-    row.revision = session.execute(_COUNT, {"of_study": row.study_id}).scalar_one()
-
-
-def _revision_of(session: Session, study_id: str) -> int:
-    return session.scalar(select(StudyRow.revision).where(StudyRow.id == study_id)) or 0
-
-
-def _newer(row: type[Base], revision: InstrumentedAttribute[Any], study_id: str, after: int) -> Select[Any]:
-    return select(row).where(revision > after).filter_by(study_id=study_id)
+def _revision_of(connection: Connection, study_id: str) -> int:
+    return connection.execute(select(STUDIES.c.revision).where(STUDIES.c.id == study_id)).scalar() or 0

@@ -49,14 +49,11 @@ def open_database(
 
 
 def _open(location: str, *, read_only: bool, must_exist: bool) -> Any:
-    from experiments_db import SchemaTooOld, open_store
+    from experiments_db import open_store
 
-    if read_only or must_exist:
+    if must_exist:
         # A mistyped --home must not leave an empty database behind.
-        try:
-            open_store(location, read_only=True).close()
-        except SchemaTooOld:
-            open_store(location).close()
+        open_store(location, read_only=True).close()
     return open_store(location, read_only=read_only)
 
 

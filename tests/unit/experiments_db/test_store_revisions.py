@@ -5,12 +5,16 @@ from threading import Thread
 from experiments_db import Experiment, ExperimentStatus, ExperimentStore, Run, RunStatus, Study, open_store
 
 
+def revision_of(store: ExperimentStore, study: Study) -> int:
+    return store.list_changes(study.id).revision
+
+
 def test_reader_gets_all_first_and_then_what_was_written_since(
     store: ExperimentStore, study: Study, experiment: Experiment, run: Run
 ) -> None:
     first = store.list_changes(study.id)
     assert (first.experiments, first.plans, first.runs) == ((experiment,), (), (run,))
-    assert first.revision == store.find_revision(study.id) > 0
+    assert first.revision == revision_of(store, study) > 0
     nothing = store.list_changes(study.id, after=first.revision)
     assert (nothing.revision, nothing.experiments, nothing.plans, nothing.runs) == (first.revision, (), (), ())
 
@@ -25,7 +29,7 @@ def test_reader_gets_all_first_and_then_what_was_written_since(
 
 
 def test_run_is_new_again_with_each_move_step_and_score(store: ExperimentStore, study: Study, run: Run) -> None:
-    seen = store.find_revision(study.id)
+    seen = revision_of(store, study)
 
     def changed() -> list[str]:
         nonlocal seen
@@ -48,12 +52,12 @@ def test_run_is_new_again_with_each_move_step_and_score(store: ExperimentStore, 
 
 def test_studies_have_revisions_of_their_own(store: ExperimentStore, study: Study, run: Run) -> None:
     other = store.create_study("another", planner="rules")
-    assert store.find_revision(other.id) == 0
+    assert revision_of(store, other) == 0
     assert store.list_changes(other.id).runs == ()
-    seen = store.find_revision(study.id)
+    seen = revision_of(store, study)
     store.create_experiment(other.id, "arm", factors={}, job={})
-    assert store.find_revision(other.id) == 1
-    assert store.find_revision(study.id) == seen
+    assert revision_of(store, other) == 1
+    assert revision_of(store, study) == seen
 
 
 def test_no_write_of_other_processes_and_threads_is_missed(

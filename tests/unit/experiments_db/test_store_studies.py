@@ -58,18 +58,11 @@ def test_unknown_study_is_not_found(store: ExperimentStore) -> None:
         store.get_study("st-nowhere")
 
 
-def test_studies_are_listed_newest_first_by_status_and_page(store: ExperimentStore) -> None:
-    studies = [store.create_study(f"topic {i}", planner="rules") for i in range(5)]
-    store.set_study_status(studies[2].id, StudyStatus.FAILED, "no server")
-    assert [s.topic for s in store.list_studies()] == [f"topic {i}" for i in (4, 3, 2, 1, 0)]
-    assert [s.topic for s in store.list_studies(limit=2, offset=1)] == ["topic 3", "topic 2"]
-    assert [s.id for s in store.list_studies(status=StudyStatus.FAILED)] == [studies[2].id]
-
-
-def test_ids_are_short_unique_and_sort_by_age(store: ExperimentStore) -> None:
-    ids = [store.create_study("t", planner="rules").id for _ in range(50)]
+def test_studies_are_listed_newest_first_and_their_ids_sort_by_age(store: ExperimentStore) -> None:
+    ids = [store.create_study("t", planner="rules").id for _ in range(20)]
     assert ids == sorted(set(ids))
     assert all(study_id.startswith("st-") and len(study_id) == 16 for study_id in ids)
+    assert [study.id for study in store.list_studies(limit=3)] == ids[:-4:-1]
 
 
 def test_study_that_ends_has_an_end_time_until_it_is_resumed(store: ExperimentStore, study: Study) -> None:
@@ -150,20 +143,13 @@ def test_experiment_is_revised_until_it_has_a_run(store: ExperimentStore, experi
     store.claim_run(experiment.id, 1, "key")
     with pytest.raises(StoreConflict, match="has runs"):
         store.revise_experiment(experiment.id, program_code="x = 2\n")
-    with pytest.raises(StoreConflict, match="has runs"):
-        store.revise_experiment(experiment.id, job={"lr": 5})
     assert store.revise_experiment(experiment.id, note="seen", program_code="x = 1\n").note == "seen"
 
 
-def test_experiments_are_filtered_by_hypothesis_and_iteration(store: ExperimentStore, study: Study) -> None:
-    hypothesis = store.create_hypothesis(study.id, "h", "s")
+def test_experiments_are_listed_in_the_order_of_creation(store: ExperimentStore, study: Study) -> None:
     base = store.create_experiment(study.id, "base", factors={}, job={}, is_baseline=True)
-    arm = store.create_experiment(
-        study.id, "arm", factors={}, job={}, hypothesis_id=hypothesis.id, parent_id=base.id, iteration=1
-    )
+    arm = store.create_experiment(study.id, "arm", factors={}, job={}, parent_id=base.id, iteration=1)
     assert store.list_experiments(study.id) == [base, arm]
-    assert store.list_experiments(study.id, hypothesis_id=hypothesis.id) == [arm]
-    assert store.list_experiments(study.id, iteration=0) == [base]
 
 
 def test_settings_of_a_study_are_replaced_as_a_whole(store: ExperimentStore, study: Study) -> None:

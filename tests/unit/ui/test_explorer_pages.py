@@ -206,16 +206,15 @@ def test_a_file_that_is_no_database_is_told_in_one_line(open_page: OpenPage, tmp
     assert "not a SQLite database" in shown.error[0].value.replace("\\", "")
 
 
-def test_a_newer_database_is_told_in_one_line(open_page: OpenPage, tmp_path: Path) -> None:
+def test_a_database_of_another_version_is_told_in_one_line(open_page: OpenPage, tmp_path: Path) -> None:
     path = create_database(tmp_path)
     connection = sqlite3.connect(path)
-    tables = connection.execute("SELECT name FROM sqlite_master WHERE name LIKE '%version%'").fetchall()
-    connection.execute(f"UPDATE {tables[0][0]} SET version_num = '9999'")
+    connection.execute("UPDATE experiments_db_version SET digest = '0123abcd'")
     connection.commit()
     connection.close()
     shown = open_page("studies", path)
     assert not shown.exception and len(shown.error) == 1
-    assert "newer version" in shown.error[0].value
+    assert "another version" in shown.error[0].value
 
 
 def test_a_damaged_database_is_told_in_one_line(open_page: OpenPage, filled: Path, tmp_path: Path) -> None:

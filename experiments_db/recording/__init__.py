@@ -1,1 +1,0 @@
-"""Records of programs that run without a server."""

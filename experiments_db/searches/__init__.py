@@ -1,1 +1,0 @@
-"""Searches over many runs and trainings: their episodes, and the servers that they ran on. Only the explorer asks."""

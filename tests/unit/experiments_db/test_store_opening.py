@@ -66,9 +66,7 @@ def test_database_of_another_version_is_refused_and_left_as_it_is(path: Path, re
     connection.commit()
     connection.close()
     before = sha256(path.read_bytes()).hexdigest()
-    with pytest.raises(
-        SchemaMismatch, match=r"another version .*0123abcd.*: open it with that version, or"
-    ):
+    with pytest.raises(SchemaMismatch, match=r"another version .*0123abcd.*: open it with that version, or"):
         open_store(path, read_only=read_only)
     assert sha256(path.read_bytes()).hexdigest() == before
 

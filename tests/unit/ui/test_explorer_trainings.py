@@ -107,10 +107,8 @@ def test_a_rewind_deletes_what_came_after_its_step(trainings) -> None:
     path, ids = trainings
     with open_store(path) as store:
         store.add_to_training(ids["full"], TrainingNews(rewound_to=1))
-        assert (
-            store.search_trained_episodes(ids["full"], EpisodeFilter())[1] == 0
-            and store.list_training_scores([ids["full"]]) == []
-        )
+        assert store.search_trained_episodes(ids["full"], EpisodeFilter()) == ([], 0)
+        assert store.list_training_scores([ids["full"]]) == []
         assert [span.last_step for span in store.sample_training_metrics([ids["full"]], ["actor/entropy"], most=9)] == [
             1
         ]

@@ -1,12 +1,9 @@
-"""The public names of the service for reinforcement learning of LLM agents.
-
-Place in the flow: users import from here. Each name loads on first use. So `import swarm` is fast, and a client on a
-laptop never loads the server.
-"""
+"""The public names of the service for reinforcement learning of LLM agents. Each name loads on first use."""
 
 from __future__ import annotations
 
 import importlib
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -69,31 +66,15 @@ __all__ = [
     "run_episodes_until_all_complete",
 ]
 
-_MODULE_BY_NAME = {
-    **dict.fromkeys(
-        (
-            "AsyncConnectionStack", "AsyncSwarmClient", "AsyncSwarmTeam", "ConnectionStack", "Credentials",
-            "EpisodeFailure", "EpisodeRuns", "Evaluation", "SwarmClient", "SwarmTeam", "Throttler", "evaluate",
-            "follow_evaluations", "run_episodes_until_all_complete",
-        ),
-        "swarm.client",
-    ),
-    "TrainJob": "swarm.job",
-    **dict.fromkeys(
-        (
-            "EngineFailure", "EpisodeEnded", "Forbidden", "ServerUnreachable", "SwarmError", "TrainingComplete",
-            "Unavailable",
-        ),
-        "swarm.errors",
-    ),
-    **dict.fromkeys(("EpisodeType", "Task", "WorkflowOutput"), "swarm.types"),
-}  # fmt: skip
+_MODULES = ("swarm.errors", "swarm.types", "swarm.job", "swarm.client")
+"""The modules that have the public names, the fastest to load first."""
 
 
 def __getattr__(name: str) -> object:
-    if name not in _MODULE_BY_NAME:
-        raise AttributeError(f"module 'swarm' has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULE_BY_NAME[name]), name)
+    for module in _MODULES if name in __all__ else ():
+        with suppress(AttributeError):
+            return getattr(importlib.import_module(module), name)
+    raise AttributeError(f"module 'swarm' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -1,8 +1,4 @@
-"""The configuration of a server process, and the addresses of servers.
-
-Place in the flow: the edge. Only this module reads the configuration from environment variables. It does not know the
-settings of a job.
-"""
+"""The configuration of a server process, from flags and environment variables, and the addresses of servers."""
 
 from __future__ import annotations
 
@@ -166,6 +162,12 @@ def base_url(address: str) -> str:
     default = {"http": 80, "https": 443}[parts.scheme]
     at = "" if port in {None, default} else f":{port}"
     return f"{parts.scheme}://{shown}{at}{parts.path.rstrip('/')}"
+
+
+def local_url(host: str, port: int) -> str:
+    """Return the address at which a client on this machine finds a server that listens on `host`."""
+    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    return f"http://{shown}:{port}"
 
 
 def complete_address(address: str) -> str:

@@ -1,8 +1,4 @@
-"""A base class for settings, which puts the docstring under each field into the JSON schema as its description.
-
-Place in the flow: base of the job's and the server's settings. pydantic has an option for this, but it reads the source
-code whenever the class is created. Here the source is read only when documentation or a planner asks for the schema.
-"""
+"""A base class for settings, which puts the docstring under each field into the JSON schema as its description."""
 
 from __future__ import annotations
 
@@ -16,7 +12,11 @@ from pydantic_core import CoreSchema
 
 
 class DescribedModel(BaseModel):
-    """A model whose fields are described where the class, or a base class of its, has them."""
+    """A model whose fields are described where the class, or a base class of its, has them.
+
+    pydantic has an option for this, but it reads the source code whenever the class is created. Here the source is read
+    only when documentation or a planner asks for the schema.
+    """
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler, /) -> dict[str, Any]:

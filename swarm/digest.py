@@ -1,7 +1,4 @@
-"""A digest of any Python value by its content: equal content gives the same digest in every process.
-
-Place in the flow: bottom of the package. types.py names tasks by a digest; this module does not know tasks.
-"""
+"""A digest of any Python value by its content: equal content gives the same digest in every process."""
 
 from __future__ import annotations
 

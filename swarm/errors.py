@@ -1,41 +1,40 @@
 """The errors of the service, as one tree. Each class has a stable `code`, which HTTP responses contain.
 
-    SwarmError
-    ├── BadRequest                  the caller must change the request
-    │   ├── UnknownParameter        a documented parameter that is not supported, or a value out of range
-    │   ├── ContextLengthExceeded   prompt plus completion do not fit the model
-    │   ├── JobInvalid              a TrainJob that cannot be run
-    │   └── EnvironmentInvalid      an environment or a program that cannot be used as it is
-    ├── Unauthorized                no key, or a wrong one
-    ├── Forbidden                   a token that is known but whose role may not do this
-    │   └── AttemptLimit            an episode has used up its limit of calls or tokens
-    ├── NotFound                    no such episode, model or route
-    ├── Conflict                    final: a retry of the same call will never succeed
-    │   ├── EpisodeEnded            the episode is over; `outcome` says how
-    │   ├── IdempotencyMismatch     the episode was ended before, with another payload
-    │   ├── IllegalTransition       the engine cannot do this in its present state
-    │   ├── TrainingComplete        the job has done its `total_steps`
-    │   ├── RevisionConflict        another caller has changed the job since its revision was read
-    │   ├── LaunchConflict          another run is under way, or the key was used for another job
-    │   ├── ServerLeased            another study uses the server
-    │   └── LeaseLost               the lease that a call was made under is over
-    ├── Unavailable                 temporary: retry after `retry_after_s`
-    │   ├── EngineNotReady          offline, booting or failed
-    │   ├── RolloutPaused           a batch is full or weights are changing
-    │   └── LedgerUnwritable        the disk fails and nothing was stored; also a LedgerError
-    ├── EngineFailure               the engine or trainer failed; the server's state becomes FAILED
-    ├── EnvironmentFailure          a task could not be created or an attempt could not be graded
-    ├── ProgramFailure              an agent, a reward or a schedule raised, or took too long
-    ├── SandboxUnavailable          foreign code and no sandbox to run it in
-    ├── CheckpointError             a checkpoint cannot be written or read
-    ├── LedgerError                 the durable record cannot be opened, read or written
-    │   ├── LedgerInUse             another process uses it
-    │   ├── LedgerDamaged           missing, empty, older, damaged or of another directory
-    │   └── LedgerUnwritable        see above
-    └── ServerUnreachable           client side only: no answer from the server
+SwarmError
+├── BadRequest                  the caller must change the request
+│   ├── UnknownParameter        a documented parameter that is not supported, or a value out of range
+│   ├── ContextLengthExceeded   prompt plus completion do not fit the model
+│   ├── JobInvalid              a TrainJob that cannot be run
+│   └── EnvironmentInvalid      an environment or a program that cannot be used as it is
+├── Unauthorized                no key, or a wrong one
+├── Forbidden                   a token that is known but whose role may not do this
+│   └── AttemptLimit            an episode has used up its limit of calls or tokens
+├── NotFound                    no such episode, model or route
+├── Conflict                    final: a retry of the same call will never succeed
+│   ├── EpisodeEnded            the episode is over; `outcome` says how
+│   ├── IdempotencyMismatch     the episode was ended before, with another payload
+│   ├── IllegalTransition       the engine cannot do this in its present state
+│   ├── TrainingComplete        the job has done its `total_steps`
+│   ├── RevisionConflict        another caller has changed the job since its revision was read
+│   ├── LaunchConflict          another run is under way, or the key was used for another job
+│   ├── ServerLeased            another study uses the server
+│   └── LeaseLost               the lease that a call was made under is over
+├── Unavailable                 temporary: retry after `retry_after_s`
+│   ├── EngineNotReady          offline, booting or failed
+│   ├── RolloutPaused           a batch is full or weights are changing
+│   └── LedgerUnwritable        the disk fails and nothing was stored; also a LedgerError
+├── EngineFailure               the engine or trainer failed; the server's state becomes FAILED
+├── EnvironmentFailure          a task could not be created or an attempt could not be graded
+├── ProgramFailure              an agent, a reward or a schedule raised, or took too long
+├── SandboxUnavailable          foreign code and no sandbox to run it in
+├── CheckpointError             a checkpoint cannot be written or read
+├── LedgerError                 the durable record cannot be opened, read or written
+│   ├── LedgerInUse             another process uses it
+│   ├── LedgerDamaged           missing, empty, older, damaged or of another directory
+│   └── LedgerUnwritable        see above
+└── ServerUnreachable           client side only: no answer from the server
 
-Place in the flow: all parts of the server raise these errors. Only the gateway maps a `code` to an HTTP status, and the
-client maps the code back to the same class. This module knows nothing of HTTP statuses.
+Only the gateway maps a `code` to an HTTP status, and the client maps the code back to the same class.
 """
 
 from __future__ import annotations

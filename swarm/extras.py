@@ -1,7 +1,4 @@
-"""The extras of this distribution and their modules, by which a command names the extra of a missing module.
-
-Place in the flow: the entry points of the commands use this module. It imports nothing of the project.
-"""
+"""The extras of this distribution and their modules, by which a command names the extra of a missing module."""
 
 from __future__ import annotations
 

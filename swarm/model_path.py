@@ -1,9 +1,4 @@
-"""The directory of a model, its tokenizer, the token ids that end its completions, and the size of its weights.
-
-Place in the flow: the engines and the worker call it before they load a model, and commands for the learning rate of a
-new job. It reads small files and the headers of weight files, never the weights. It knows no tensors and never opens a
-network connection.
-"""
+"""The directory of a model, its tokenizer, the token ids that end its completions, and the size of its weights."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The protocol of a sampler: token ids in, token ids and logprobs out.
-
-Place in the flow: rollout calls `generate`, and swarm/server/run.py starts and stops the sampler. The backends
-implement the protocol. A sampler knows nothing of messages, episodes or rewards.
-"""
+"""The protocol of a sampler: token ids in, token ids and logprobs out."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Hints at the name that a user probably meant by an unknown setting.
-
-Place in the flow: bottom of the package. The job and the schemas add the hints when they refuse an unknown name. The
-module only suggests names: no setting is ever accepted under another name.
-"""
+"""Hints at the name that a user probably meant by an unknown setting."""
 
 from __future__ import annotations
 

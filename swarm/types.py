@@ -1,9 +1,5 @@
 """The data that flows through the service, as frozen dataclasses without behaviour.
 
-Place in the flow: bottom of the package. Each model call becomes a `Turn`. The tracker turns the turns of an episode
-into `Sample`s. The batch collects finished episodes into a `TrainBatch`. The trainer returns a `StepReport`, and the
-engine serves the next `WeightVersion`. The module knows nothing of HTTP, storage, tensors or tokenizers.
-
 Fields named `*_T` have one entry per token of the same sequence, so that they are aligned with one another.
 """
 

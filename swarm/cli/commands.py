@@ -30,6 +30,7 @@ from swarm.errors import BadRequest
 if TYPE_CHECKING:
     from swarm.config import ServerConfig
     from swarm.job import TrainJob
+    from swarm.overwatch.snapshot import ServerSnapshot
 
 app = typer.Typer(help="Reinforcement learning for LLM agents as a service.", no_args_is_help=True)
 app.add_typer(environments.app, name="env")
@@ -241,12 +242,9 @@ def status(url: ChosenUrlOption = None, as_json: options.JsonOption = False) -> 
         if as_json:
             typer.echo(snapshot.model_dump_json(indent=2))
             return
-        from rich.console import Console
-
-        from swarm.overwatch import panels
         from swarm.overwatch.snapshot import ServerSnapshot
 
-        Console().print(panels.report(ServerSnapshot(client.url, time.time(), snapshot), with_history=False))
+        _print_report(ServerSnapshot(client.url, time.time(), snapshot), with_history=False)
 
 
 @app.command()
@@ -259,13 +257,12 @@ def overwatch(
     ] = None,
     every: Annotated[float, typer.Option(min=0.2, max=3600, help="Seconds between two looks.")] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Print one snapshot and exit.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="With --once: machine-readable JSON on stdout.")] = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Watch a server live, without touching it: q quits, p pauses, r looks at once.
 
-    Without an address it looks at the only server that you run on this machine, and asks which one if you run several.
-    Without a terminal, as in a pipe, it asks nothing: several servers end it with exit code 2, none with 5. It then
-    prints one snapshot, as with --once.
+    Without an address it looks at the only server that you run on this machine: several end it with exit code 2, none
+    with 5. Without a terminal, as in a pipe, it prints one snapshot, as with --once.
     """
     with failures_in_one_line():
         if as_json and not once:
@@ -293,12 +290,16 @@ async def _print_snapshot(url: str, token: str | None, *, as_json: bool) -> None
         raise snapshot.error
     if as_json:
         typer.echo(json.dumps(snapshot.as_json(), indent=2))
-        return
+    else:
+        _print_report(snapshot, with_history=True)
+
+
+def _print_report(snapshot: ServerSnapshot, *, with_history: bool) -> None:
     from rich.console import Console
 
     from swarm.overwatch import panels
 
-    Console().print(panels.report(snapshot, with_history=True))
+    Console().print(panels.report(snapshot, with_history=with_history))
 
 
 @app.command()

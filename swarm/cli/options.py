@@ -43,10 +43,7 @@ NoRecordOption = Annotated[
 ]
 LogOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--log",
-        help="Also record trainings in this tracker: mlflow, tensorboard, trackio, wandb; repeatable.",
-    ),
+    typer.Option("--log", help="Also record trainings in this tracker, such as mlflow or wandb; repeatable."),
 ]
 DATABASE_SINK = "database"
 """The sink that every server records into."""

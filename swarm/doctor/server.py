@@ -14,7 +14,7 @@ from pathlib import Path
 
 from swarm import __version__
 from swarm.client import SwarmClient
-from swarm.config import ServerConfig
+from swarm.config import ServerConfig, local_url
 from swarm.doctor.examination import CheckFinding, fail, ok, warn
 from swarm.errors import (
     Forbidden,
@@ -73,7 +73,7 @@ def check_port(host: str, port: int, token: str | None) -> CheckFinding:
             reason = error.strerror or str(error)
         else:
             return ok(f"{host}:{port} is free")
-    url = url_of(host, port)
+    url = local_url(host, port)
     try:
         status = _status(url, token)
     except ServerUnreachable:
@@ -103,18 +103,12 @@ def check_clock(host: str, port: int, token: str | None, home: Path) -> CheckFin
             f"{shown}: the ledger was last written {ahead_s:.0f} s in the future", "set the clock, preferably by NTP"
         )
     try:
-        skew_s = _status(url_of(host, port), token).now - time.time()
+        skew_s = _status(local_url(host, port), token).now - time.time()
     except SwarmError:
         return ok(shown)
     if abs(skew_s) > LARGEST_SKEW_S:
         return warn(f"{shown}: the server's clock differs by {skew_s:+.0f} s", "set both clocks by NTP")
     return ok(f"{shown}, the same as the server's")
-
-
-def url_of(host: str, port: int) -> str:
-    """Return the address at which a client on this machine finds a server that listens on `host`."""
-    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
-    return f"http://{shown}:{port}"
 
 
 def _status(url: str, token: str | None) -> Status:

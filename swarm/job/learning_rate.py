@@ -1,12 +1,4 @@
-"""The learning rates that jobs have if they give none, and that suit a model by its size.
-
-Place in the flow: a job that is resolved takes its default from here. This module reads no files: it is told how many
-parameters a model has.
-
-Sources. The rates of the bundled models are measured (docs/models.md; that of an adapter of micro is on the line
-below). 1e-6 for full parameters is the default of verl and of TRL's GRPO, from 0.5 billion parameters on. An adapter
-takes ten times that rate there: "LoRA Without Regret" (Schulman et al., 2025), https://thinkingmachines.ai/blog/lora/.
-"""
+"""The learning rates that jobs have if they give none, and that suit a model by its size."""
 
 from __future__ import annotations
 
@@ -16,15 +8,21 @@ from types import MappingProxyType
 BUNDLED_MODEL = "nano"
 """The default model of a job."""
 LR_OF_BUNDLED_MODELS: Mapping[str, float] = MappingProxyType({BUNDLED_MODEL: 1.75e-3, "micro": 1e-3})
-"""Default learning rates of the bundled models, by model name, if their full parameters are trained."""
+"""Default learning rates of the bundled models, by model name, if their full parameters are trained.
+
+They are measured (docs/models.md)."""
 ADAPTER_LR_OF_BUNDLED_MODELS: Mapping[str, float] = MappingProxyType({BUNDLED_MODEL: 5e-3, "micro": 3e-3})
-"""The same for an adapter of these models."""
+"""The same for an adapter of these models. The rate of micro is on the line below."""
 LR_DEFAULT = 1e-6
-"""Default learning rate of all other models, if their full parameters are trained."""
+"""Default learning rate of all other models, if their full parameters are trained.
+
+It is the default of verl and of TRL's GRPO, from 0.5 billion parameters on."""
 CRITIC_LR_DEFAULT = 1e-5
 """Default learning rate of a critic, which is verl's."""
 ADAPTER_LR_DEFAULT = 1e-5
-"""Default learning rate of an adapter of all other models."""
+"""Default learning rate of an adapter of all other models: ten times that of full parameters.
+
+Source: "LoRA Without Regret" (Schulman et al., 2025), https://thinkingmachines.ai/blog/lora/."""
 SMALL, LARGE = 475_904, 500_000_000
 """Numbers of parameters: of nano, below which no rate was measured, and from which the published rates hold."""
 EXPONENT, ADAPTER_EXPONENT = 1.1, 0.9

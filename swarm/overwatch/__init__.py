@@ -1,4 +1,1 @@
-"""The terminal monitor of a server: snapshot.py reads, panels.py draws, and dashboard.py keeps the screen live.
-
-Place in the flow: the CLI uses it, and it reads a server by HTTP as any other client does. It changes nothing there.
-"""
+"""The terminal monitor of a server, which reads it by HTTP and changes nothing there."""

@@ -1,7 +1,4 @@
-"""The curve of the rewards of a training in a terminal, with axes.
-
-Place in the flow: panels.py shows it above the other panels. It draws a ServerSnapshot and asks nothing of a server.
-"""
+"""The curve of the rewards of a training in a terminal, with axes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The live dashboard: the panels on a Textual screen, which are redrawn after every look at the server.
-
-Place in the flow: `swarm overwatch` runs it. It decides where the panels are and when to ask the server. panels.py
-makes their content. Quitting it changes nothing on the server.
-"""
+"""The live dashboard: the panels on a Textual screen, which are redrawn after every look at the server."""
 
 from __future__ import annotations
 

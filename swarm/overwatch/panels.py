@@ -1,9 +1,4 @@
-"""The panels of the monitor as Rich renderables, one function per panel.
-
-Place in the flow: it makes text and tables of a ServerSnapshot. The dashboard arranges them on a screen; `--once` and
-`status` print them one below the other. It knows neither HTTP nor the app. Names and messages from the server are shown
-as plain text without control characters, so that no client can control another person's terminal.
-"""
+"""The panels of the monitor as Rich renderables, one function per panel."""
 
 from __future__ import annotations
 
@@ -231,7 +226,10 @@ def _megabytes(amount: int) -> str:
 
 
 def printable(text: str) -> str:
-    """Return `text` on one line, with control characters replaced."""
+    """Return `text` on one line, with control characters replaced.
+
+    So no client can control another person's terminal by a name or a message.
+    """
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 

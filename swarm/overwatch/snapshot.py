@@ -1,9 +1,4 @@
-"""The snapshot of a server: its last answers, and the time since which it does not answer.
-
-Place in the flow: `Watcher` reads the control API with GET requests only, and panels.py draws its snapshots. A server
-that is restarted, replaced or unreachable is a state to show and raises no exception. This module knows nothing of
-terminals.
-"""
+"""The snapshot of a server: its last answers, and the time since which it does not answer."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The process that records the trainings of a server for as long as the server lives, and then to their end.
-
-Place in the flow: `swarm start` begins it, `python -m swarm.recorder HOME --runs DIR --server NAME --sink NAME ...`.
-It ends by itself once the process NAME is gone and everything was written, or when it could not write any more.
-"""
+"""The process that records the trainings of a server until the server is gone and all is written."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The choice of trained episodes that are kept with a training, with their conversations and tokens.
-
-Place in the flow: reading.py asks for the episodes of each step. Of a step are kept the best, the worst, a random one,
-and one of a group without a signal. Of a long training only some steps are looked at. It knows no sink.
-"""
+"""The choice of trained episodes that are kept with a training, with their conversations and tokens."""
 
 from __future__ import annotations
 

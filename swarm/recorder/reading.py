@@ -1,8 +1,4 @@
-"""What is new in a ledger since a position, as updates of trainings.
-
-Place in the flow: recording.py asks again and again and passes the updates to a sink. The ledger may be written to
-meanwhile. The module knows no sink.
-"""
+"""What is new in a ledger since a position, as updates of trainings."""
 
 from __future__ import annotations
 

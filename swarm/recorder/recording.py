@@ -1,8 +1,4 @@
-"""The recording of one ledger into one sink, from a position that is kept on disk.
-
-Place in the flow: between the reader of a ledger and a sink. An update is written before its position is, so that a
-recording that is killed repeats its last update and loses none.
-"""
+"""The recording of one ledger into one sink, from a position that is kept on disk."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Readings of the machine that a server runs on: CPU, memory, and GPUs where there are any.
-
-Place in the flow: the recorder takes one now and then and adds it to the update of the training. It knows no sink.
-"""
+"""Readings of the machine that a server runs on: CPU, memory, and GPUs where there are any."""
 
 from __future__ import annotations
 

@@ -1,4 +1,1 @@
-"""The current run of a job, as all parts of the server share it: its job, the state of the engine, its evaluations.
-
-Place in the flow: it uses the ledger. The parts that sample, train or answer requests use it.
-"""
+"""The current run of a job, as all parts of the server share it: its job, the state of the engine, its evaluations."""

@@ -1,7 +1,4 @@
-"""Counts of model calls, and the rate of sampled tokens.
-
-Place in the flow: completion.py counts, and the status shows the numbers. This module knows nothing of engines.
-"""
+"""Counts of model calls, and the rate of sampled tokens."""
 
 from __future__ import annotations
 

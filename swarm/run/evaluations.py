@@ -1,9 +1,4 @@
-"""The evaluations of a run: when the weights are due to be scored, and which evaluator scores them.
-
-Place in the flow: the training loop opens an evaluation when it comes to rest, and trains no batch before it is closed.
-The gateway passes on the calls of evaluators. Every change is recorded in the ledger before it takes effect. This
-module knows nothing of HTTP, of episodes or of how a score is measured.
-"""
+"""The evaluations of a run: when the weights are due to be scored, and which evaluator scores them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The guard of a training: it looks at every finished step, and decides what follows from a fault.
-
-Place in the flow: the training loop asks it after each step, and carries the answer out. The rules are swarm/guard; the
-mode is the setting `guard` of the job. This module knows nothing of engines, batches and checkpoints.
-"""
+"""The guard of a training: it looks at every finished step, and decides what follows from a fault."""
 
 from __future__ import annotations
 
@@ -30,25 +26,28 @@ ALL_STEPS = 2**31
 
 
 @dataclass(frozen=True, slots=True)
-class GuardHistory:
-    """The actions of the guard of a run so far, as the events of the run tell them.
+class RunHistory:
+    """The history of a run as its events tell it: the crashes that it survived, and the actions of its guard.
 
     `answered_step` is the step of the newest fault with an answer. `end` is the step at which the guard ended the
     training, with the `reason`. `newest` is the newest event of the guard.
     """
 
+    recoveries: int = 0
     rollbacks: int = 0
     answered_step: int = -1
     end: int | None = None
     reason: str = ""
     newest: EventRow | None = None
 
-    def then(self, event: EventRow) -> GuardHistory:
+    def then(self, event: EventRow) -> RunHistory:
         """Return the history after one more event of the server."""
         detail = event.detail
         match event.kind:
             case "job.started":
-                return GuardHistory()
+                return RunHistory()
+            case "engine.recovered":
+                return replace(self, recoveries=self.recoveries + 1)
             case "weights.rewound":
                 return replace(self, answered_step=min(self.answered_step, int(detail["step"])))
             case "guard.warned":
@@ -92,7 +91,7 @@ class TrainingGuard:
         self,
         running_job: RunningJob,
         ledger: Ledger,
-        history: GuardHistory,
+        history: RunHistory,
         *,
         initial_step: int = 0,
         limits: MetricLimits | None = None,

@@ -1,8 +1,4 @@
-"""The state of the engine, with its legal moves, and the version of the weights that it serves.
-
-Place in the flow: server/commands.py and the training loop change the state, and the gateway waits for it. A callback
-records every change in the ledger. This module knows nothing of why the state changes.
-"""
+"""The state of the engine, with its legal moves, and the version of the weights that it serves."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The job of the current run: its settings at each step, and the changes that are made while it runs.
-
-Place in the flow: server/build.py creates it from the job and from the recorded changes. Rollout and the training loop
-ask it for the job of a step. A change is recorded before it takes effect. This module knows nothing of HTTP, episodes
-or weights.
-"""
+"""The job of the current run: its settings at each step, and the changes that are made while it runs."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Backups of a server's home, from which a server resumes the same job, step, weights and half-filled batch.
-
-Place in the flow: `swarm backup` calls it, whether or not a server runs in the home. `swarm restore` calls it while no
-server runs there. A backup is a home itself: a consistent SQLite copy of the ledger, its control file, and the runs
-with their checkpoints. The runs are copied before the ledger. So the copied ledger knows each copied run, and has the
-batches that come after its checkpoints. The module knows no tensors.
-"""
+"""Backups of a server's home, from which a server resumes the same job, step, weights and half-filled batch."""
 
 from __future__ import annotations
 
@@ -63,8 +57,8 @@ class Restored:
 def back_up(home: Path, target: Path) -> Saved:
     """Write a backup of a home to `target`, which appears only once it is complete and checked.
 
-    The check reads the copied ledger again and compares each checkpoint with its manifest. For a large file, a manifest
-    records only the size.
+    The home may be that of a running server, and the backup is a home itself. The check reads the copied ledger again
+    and compares each checkpoint with its manifest. For a large file, a manifest records only the size.
 
     Raise NotFound if the home has no ledger, and BadRequest if `target` is not new or empty. Raise LedgerDamaged if the
     home's ledger is damaged, and LedgerError if the disk fails.
@@ -148,6 +142,8 @@ def describe(home: Path) -> Saved:
 
 def _copy(home: Path, draft: Path) -> bool:
     """Copy the runs and then the ledger. Return False if the home changed in a way that makes the copy wrong.
+
+    By this order the copied ledger knows each copied run, and has the batches that come after its checkpoints.
 
     The copy is wrong if the weights returned to an earlier step, or if a checkpoint was removed or replaced. It is also
     wrong if a server began to write to a ledger that was closed.

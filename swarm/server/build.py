@@ -1,8 +1,4 @@
-"""The construction of a run from its job and from the state of an earlier run in the ledger.
-
-Place in the flow: commands.py calls it before the engine is up. Episodes that were running continue at once, and their
-model calls wait until the engine serves. The module only connects the parts of a run. It does not know how they work.
-"""
+"""The construction of a run from its job and from the state of an earlier run in the ledger."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 
@@ -19,7 +15,7 @@ from swarm.batch import BatchPolicy, BatchPool, assemble
 from swarm.config import ServerConfig
 from swarm.errors import EngineFailure
 from swarm.job import TrainJob
-from swarm.ledger import BatchRow, EventRow, JobRow, Ledger, OpenWork
+from swarm.ledger import BatchRow, JobRow, Ledger, OpenWork
 from swarm.live_settings import JobTimeline
 from swarm.processes.imports import collector_paused
 from swarm.rollout.completion import ModelService
@@ -30,7 +26,7 @@ from swarm.rollout.transactions.coordinator_client import CoordinatorClient
 from swarm.rollout.waiting_sampler import WaitingSampler
 from swarm.run.call_metrics import TokenRate
 from swarm.run.evaluations import Evaluations
-from swarm.run.guard import GuardHistory, TrainingGuard
+from swarm.run.guard import RunHistory, TrainingGuard
 from swarm.run.lifecycle import EngineLifecycle
 from swarm.run.running_job import RunningJob
 from swarm.sampler import SamplerInfo
@@ -46,23 +42,6 @@ from swarm.types import EpisodeType, FinishedEpisode, TrainBatch, WeightVersion
 logger = logging.getLogger(__name__)
 
 EVENTS_AT_ONCE = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class JobHistory:
-    """The history of a job as its events tell it: how often its engine has recovered, and what its guard has done."""
-
-    recoveries: int = 0
-    guard: GuardHistory = field(default_factory=GuardHistory)
-
-    def then(self, event: EventRow) -> JobHistory:
-        match event.kind:
-            case "job.started":
-                return JobHistory()
-            case "engine.recovered":
-                return replace(self, recoveries=self.recoveries + 1)
-            case _:
-                return replace(self, guard=self.guard.then(event))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +99,7 @@ class Assembly:
             lifecycle=self.lifecycle,
             checkpoints=checkpoints,
             evaluations=evaluations,
-            guard=TrainingGuard(running_job, self.ledger, history.guard, initial_step=row.initial_step),
+            guard=TrainingGuard(running_job, self.ledger, history, initial_step=row.initial_step),
             train_timeout_s=self.config.train_timeout_s,
             recovery_overhead=self.config.recovery_overhead,
             last_metrics=await self._last_metrics(work),
@@ -200,10 +179,10 @@ class Assembly:
         points = await self.ledger.metrics(work.step - 1, 1)
         return dict(points[0].metrics) if points else {}
 
-    async def _read_history(self) -> JobHistory:
-        history, after_id = JobHistory(), 0
+    async def _read_history(self) -> RunHistory:
+        history, after_id = RunHistory(), 0
         while events := await self.ledger.events(after_id, EVENTS_AT_ONCE):
-            history = reduce(JobHistory.then, events, history)
+            history = reduce(RunHistory.then, events, history)
             after_id = events[-1].event_id
         return history
 

@@ -1,8 +1,4 @@
-"""The removal of unneeded data from a server's home: tokens of old episodes, and checkpoints for crash recovery.
-
-Place in the flow: `swarm gc` calls it while no server runs in the home. It finds the checkpoint that a server would
-resume from and verifies it. Then it lets the ledger drop the tokens of earlier steps. The module knows no tensors.
-"""
+"""The removal of unneeded data from a server's home: tokens of old episodes, and checkpoints for crash recovery."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The server behind the control API: its job, the state of its engine, and the effect of each command.
-
-Place in the flow: above everything but the CLI. build.py puts the parts of a run together, and run.py executes it. This
-module decides only the order of start, stop, failure, shutdown and resume. It knows nothing of HTTP.
-"""
+"""The server behind the control API: its job, the state of its engine, and the effect of each command."""
 
 from __future__ import annotations
 
@@ -31,15 +27,14 @@ from swarm.live_settings import JobTimeline
 from swarm.model_path import lr_by_size
 from swarm.rollout.completion import ModelService
 from swarm.rollout.transactions.coordinator_client import CoordinatorClient
+from swarm.run.lease import ServerLease
 from swarm.run.lifecycle import EngineLifecycle
 from swarm.schemas import ChangeJobRequest, CheckpointResponse, EngineState, JobView, LaunchView, Resume, Status
 from swarm.server.build import Assembly
-from swarm.server.disk import DiskMeter
 from swarm.server.evaluator import environment_of, evaluator_of
 from swarm.server.initial_weights import require_resumable
-from swarm.server.lease import ServerLease
 from swarm.server.run import JobRun
-from swarm.server.status import build_job_view, build_status
+from swarm.server.status import DiskMeter, build_job_view, build_status
 
 logger = logging.getLogger(__name__)
 

@@ -1,9 +1,4 @@
-"""The server's own evaluator, for jobs with an `eval_env`: a child process that runs `swarm eval --follow`.
-
-Place in the flow: commands.py starts an evaluator with a run and ends it with the run. It reports scores over HTTP, as
-any other evaluator does. A job may name a bundled environment, or one that the server was started with (`eval_envs`).
-So no job can make a server run other code.
-"""
+"""The server's own evaluator, for jobs with an `eval_env`: a child process that runs `swarm eval --follow`."""
 
 from __future__ import annotations
 
@@ -36,7 +31,7 @@ MAX_PAUSE_S = 60.0
 def environment_of(job: TrainJob, config: ServerConfig) -> str | None:
     """Return the environment that the server evaluates the job on, or None without an `eval_env`.
 
-    Raise JobInvalid for an environment that this server does not offer.
+    Raise JobInvalid for an environment that this server does not offer: no job can make a server run other code.
     """
     if job.eval_env is None:
         return None

@@ -1,9 +1,4 @@
-"""The home of a server, its directory with the ledger and the runs. A ledger opens only if it agrees with the runs.
-
-Place in the flow: http.py opens a home with this module; `swarm restore` and `swarm doctor` make the same checks. The
-ledger itself checks whether it is damaged. This module compares it with the run folders beside it. They reveal a lost
-ledger even if its control file is lost too. It knows nothing of episodes.
-"""
+"""The home of a server, its directory with the ledger and the runs. A ledger opens only if it agrees with the runs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The server process: bind the port, open the ledger, serve until a stop, and close everything in order.
-
-Place in the flow: the CLI calls it. The module owns sockets, HTTP transport and signals. The app and the engine do not
-know how they are served. The module knows nothing of routes, episodes or training.
-"""
+"""The server process: bind the port, open the ledger, serve until a stop, and close everything in order."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ import uvicorn
 
 import swarm
 from swarm.backends.base import Backends
-from swarm.config import WORKER_LOG, ServerConfig
+from swarm.config import WORKER_LOG, ServerConfig, local_url
 from swarm.errors import EngineFailure, SwarmError
 from swarm.gateway.app import RouteDependencies, create_app
 from swarm.gateway.control.event_routes import EventStreams
@@ -135,7 +131,7 @@ async def _serve(
     resume: bool,
     on_resume: OnResume | None,
 ) -> signal.Signals | None:
-    url = _url(config.host, listener)
+    url = local_url(config.host, listener.getsockname()[1])
     server = SwarmServer(config, ledger, backends, url=url)
     events = EventStreams(ledger)
     app = create_app(
@@ -245,9 +241,3 @@ def _max_connections() -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         soft = hard
     return MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else max(1, min(MAX_CONNECTIONS, soft - RESERVED_FILES))
-
-
-def _url(host: str, listener: socket.socket) -> str:
-    port = listener.getsockname()[1]
-    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
-    return f"http://{shown}:{port}"

@@ -1,10 +1,4 @@
-"""The initial weights of a run that starts from the weights of an earlier run, or at a checkpoint.
-
-Place in the flow: commands.py checks the checkpoint of `resume_from` before it records a run. build.py asks for the
-weights of an earlier run of the same ledger before it builds the backend. They can be recomputed: the module starts the
-earlier run's engine, recovers it at the step, and saves the weights to the directory of the new run. From then on, the
-new run does not need the earlier one. It knows no tensors.
-"""
+"""The initial weights of a run that starts from the weights of an earlier run, or at a checkpoint."""
 
 from __future__ import annotations
 

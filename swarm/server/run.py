@@ -1,9 +1,4 @@
-"""A run of a job: its engine boots, trains, and is restarted after a crash, until the run ends.
-
-Place in the flow: commands.py creates a run for each start of the engine, and the gateway uses its service. The pool,
-the running episodes and the service live as long as the run. The engine behind them may be replaced. The module knows
-nothing of HTTP, or of the next job.
-"""
+"""A run of a job: its engine boots, trains, and is restarted after a crash, until the run ends."""
 
 from __future__ import annotations
 

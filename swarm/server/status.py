@@ -1,11 +1,11 @@
-"""The status of a server and its job, as the control API shows them.
-
-Place in the flow: commands.py calls it for each request. The module only reads the parts of a run, and changes nothing.
-"""
+"""The status of a server and its job, as the control API shows them."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
+from pathlib import Path
 
 import swarm
 from swarm.gateway.control.views import view_evaluation
@@ -13,10 +13,15 @@ from swarm.job import TrainJob
 from swarm.ledger import EvaluationRow, EventRow
 from swarm.live_settings import JobChange
 from swarm.run.lifecycle import EngineLifecycle
-from swarm.schemas import EvaluationView, GuardView, JobChangeView, JobView, Status
+from swarm.schemas import DiskView, EvaluationView, GuardView, JobChangeView, JobView, Status
 from swarm.server.run import JobRun
+from swarm.trainer.run_directories import DiskUse
+
+logger = logging.getLogger(__name__)
 
 RUNNING_SHOWN = 50
+LOOK_AGAIN_S = 30.0
+"""The time for which a measurement of the disk is shown. It takes longer than the rest of a status."""
 
 
 def build_status(job: TrainJob | None, run: JobRun | None, lifecycle: EngineLifecycle, started_at: float) -> Status:
@@ -93,3 +98,35 @@ def _view_guard(event: EventRow | None) -> GuardView | None:
 
 def _view(change: JobChange) -> JobChangeView:
     return JobChangeView(revision=change.revision, at_step=change.at_step, settings=dict(change.settings))
+
+
+class DiskMeter:
+    """A cached measurement of a directory's disk use. It is used from one event loop."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._seen: DiskView | None = None
+        self._looked_at = -LOOK_AGAIN_S
+        self._turn = asyncio.Lock()
+
+    async def view(self) -> DiskView | None:
+        """Return the disk use, at most LOOK_AGAIN_S seconds old, or None if the directory cannot be read."""
+        async with self._turn:
+            if time.monotonic() - self._looked_at >= LOOK_AGAIN_S:
+                self._seen = await asyncio.to_thread(_look, self._home)
+                self._looked_at = time.monotonic()
+        return self._seen
+
+
+def _look(home: Path) -> DiskView | None:
+    try:
+        use = DiskUse.of(home)
+    except OSError as error:
+        logger.error("%s cannot be looked at: %s", home, error)
+        return None
+    return DiskView(
+        ledger_bytes=use.ledger,
+        checkpoints_bytes=use.checkpoints + use.recovery,
+        recovery_bytes=use.recovery,
+        free_bytes=use.free,
+    )

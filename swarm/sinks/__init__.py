@@ -1,36 +1,15 @@
-"""The protocol by which a training leaves its server for a tracker, and the records that it carries.
+"""The protocol by which a training leaves its server for a tracker, the records that it carries, and the sinks."""
 
-Place in the flow: the recorder (`swarm.recorder`) reads a server's ledger and writes to sinks. Sinks are found by the
-entry point group `swarm.sinks`: the experiments database is one, trackers such as Trackio or MLflow are others.
-"""
-
-from swarm.sinks.base import (
-    CHOSEN_AS,
-    ChosenEpisode,
-    EvaluatedStep,
-    FinishedStep,
-    OpenSink,
-    Sink,
-    SystemReading,
-    TrainingDescription,
-    TrainingEvent,
-    TrainingUpdate,
-)
-from swarm.sinks.registry import ENTRY_POINTS, check_sinks, list_sinks, open_sink
-
-__all__ = [
-    "CHOSEN_AS",
-    "ENTRY_POINTS",
-    "ChosenEpisode",
-    "EvaluatedStep",
-    "FinishedStep",
-    "OpenSink",
-    "Sink",
-    "SystemReading",
-    "TrainingDescription",
-    "TrainingEvent",
-    "TrainingUpdate",
-    "check_sinks",
-    "list_sinks",
-    "open_sink",
-]
+from swarm.sinks.base import CHOSEN_AS as CHOSEN_AS
+from swarm.sinks.base import ChosenEpisode as ChosenEpisode
+from swarm.sinks.base import EvaluatedStep as EvaluatedStep
+from swarm.sinks.base import FinishedStep as FinishedStep
+from swarm.sinks.base import OpenSink as OpenSink
+from swarm.sinks.base import Sink as Sink
+from swarm.sinks.base import SystemReading as SystemReading
+from swarm.sinks.base import TrainingDescription as TrainingDescription
+from swarm.sinks.base import TrainingEvent as TrainingEvent
+from swarm.sinks.base import TrainingUpdate as TrainingUpdate
+from swarm.sinks.registry import check_sinks as check_sinks
+from swarm.sinks.registry import list_sinks as list_sinks
+from swarm.sinks.registry import open_sink as open_sink

@@ -1,8 +1,4 @@
-"""The records of a training as a sink receives them, and the protocol of sinks.
-
-Place in the flow: the recorder makes the records of ledger rows, and each sink stores them in its own way. The module
-knows neither ledgers nor trackers. All times are seconds since the epoch.
-"""
+"""The records of a training as a sink receives them, and the protocol of sinks. Times are seconds since the epoch."""
 
 from __future__ import annotations
 

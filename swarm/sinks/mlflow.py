@@ -1,9 +1,4 @@
-"""MLflow as a sink: a run for each training, in the experiment that is named like its project.
-
-Place in the flow: the recorder finds it by its entry point. It writes where MLFLOW_TRACKING_URI says, or else to
-`mlflow.db` in the directory of runs. MLflow deletes no values, so undone steps stay in its curves beside those that
-took their place.
-"""
+"""MLflow as a sink: a run for each training, in the experiment that is named like its project."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
@@ -34,7 +29,10 @@ Value = TypeVar("Value")
 
 
 class MlflowSink:
-    """The sink of one tracking server or file."""
+    """The sink of one tracking server or file.
+
+    MLflow deletes no values, so undone steps stay in its curves beside those that took their place.
+    """
 
     def __init__(self, client: MlflowClient, artifacts: str | None) -> None:
         """Use a client. `artifacts` is the place of the artifacts of new experiments, if it is not the server's."""
@@ -122,7 +120,10 @@ def _pieces(values: Sequence[Value], size: int) -> list[list[Value]]:
 
 
 def open_mlflow(runs: str) -> MlflowSink:
-    """Open the sink of the tracking server that the environment names, or of a file. Raises what MLflow raises."""
+    """Open the sink of the server of MLFLOW_TRACKING_URI, or else of `mlflow.db` in the directory of runs.
+
+    Raises what MLflow raises.
+    """
     from mlflow import MlflowClient
 
     if os.environ.get("MLFLOW_TRACKING_URI"):

@@ -1,8 +1,4 @@
-"""The sinks that are installed, found by entry point.
-
-Place in the flow: the recorder opens sinks by name, and `swarm start` asks which ones there are. The module knows no
-sink.
-"""
+"""The sinks that are installed, found by entry point."""
 
 from __future__ import annotations
 

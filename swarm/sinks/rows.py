@@ -1,7 +1,4 @@
-"""The records of an update as trackers take them: rows of metrics by step, and chosen episodes as a table.
-
-Place in the flow: between an update and the adapters of trackers. The module knows no tracker.
-"""
+"""The records of an update as trackers take them: rows of metrics by step, and chosen episodes as a table."""
 
 from __future__ import annotations
 

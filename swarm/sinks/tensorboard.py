@@ -1,8 +1,4 @@
-"""TensorBoard as a sink: a folder of event files for each training, in `tensorboard` of the directory of runs.
-
-Place in the flow: the recorder finds it by its entry point. `tensorboard --logdir runs/tensorboard` shows the folders.
-Steps that were undone disappear there. It needs the package tensorboard, not TensorFlow.
-"""
+"""TensorBoard as a sink: a folder of event files for each training, in `tensorboard` of the directory of runs."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportAttributeAccessIssue=false, reportUnknownParameterType=false
@@ -21,7 +17,7 @@ FOLDER = "tensorboard"
 
 
 class TensorboardSink:
-    """The sink of the event files in a folder."""
+    """The sink of the event files in a folder. Steps that were undone disappear there."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

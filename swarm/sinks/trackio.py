@@ -1,8 +1,4 @@
-"""Trackio as a sink: a run for each training, in the project of its job. Chosen episodes are Trackio's traces.
-
-Place in the flow: the recorder finds it by its entry point. Trackio writes to TRACKIO_DIR, or to its folder in the
-cache of Hugging Face. It deletes no values, so undone steps stay in its curves beside those that took their place.
-"""
+"""Trackio as a sink: a run for each training, in the project of its job. Chosen episodes are Trackio's traces."""
 
 # pyright: reportUnknownMemberType=false, reportPrivateImportUsage=false
 
@@ -20,7 +16,10 @@ LIBRARY = "trackio"
 
 
 class TrackioSink:
-    """The sink of Trackio's projects on this machine. One run is open at a time."""
+    """The sink of Trackio's projects, in TRACKIO_DIR or the cache of Hugging Face. One run is open at a time.
+
+    Trackio deletes no values, so undone steps stay in its curves beside those that took their place.
+    """
 
     def __init__(self) -> None:
         self._key: str | None = None

@@ -1,9 +1,4 @@
-"""Weights & Biases as a sink: a run for each training, in the project of its job. Chosen episodes are a table.
-
-Place in the flow: the recorder finds it by its entry point. Where it writes, WANDB_MODE, WANDB_ENTITY and `wandb login`
-decide. Its files are in WANDB_DIR, or else in the directory of runs. W&B deletes no values, so undone steps stay in its
-curves beside those that took their place.
-"""
+"""Weights & Biases as a sink: a run for each training, in the project of its job. Chosen episodes are a table."""
 
 # pyright: reportUnknownMemberType=false, reportArgumentType=false
 
@@ -25,7 +20,11 @@ STEP, SECONDS = "step", "seconds"
 
 
 class WandbSink:
-    """The sink of a W&B account, or of a folder in offline mode. One run is open at a time."""
+    """The sink of a W&B account, or of a folder in offline mode. One run is open at a time.
+
+    WANDB_MODE, WANDB_ENTITY and `wandb login` decide where it writes. W&B deletes no values, so undone steps stay in
+    its curves beside those that took their place.
+    """
 
     def __init__(self, directory: str) -> None:
         self._directory = directory

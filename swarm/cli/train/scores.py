@@ -16,11 +16,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from swarm import __version__
 from swarm.cli.held_out_score import HeldOutScore, mean_of, score_of, score_on_record
+from swarm.cli.train.training_folder import TrainingFolder, TrainingRecord, digest_of_files, files_below
 from swarm.digest import digest_of
 from swarm.errors import CheckpointError, EngineFailure, NotFound, SwarmError
+from swarm.job import NOT_OF_SAMPLING
 
 if TYPE_CHECKING:
-    from swarm.cli.train.training_folder import TrainingFolder, TrainingRecord
     from swarm.client import Evaluation, SwarmClient
     from swarm.program.evaluation import StepScore
 
@@ -38,6 +39,11 @@ class HeldOutStep:
 
     step: int | None
     score: HeldOutScore
+
+
+def scored_steps(client: SwarmClient) -> list[HeldOutStep]:
+    """Return the scores on the server's record of weights that the run still has, whoever measured them."""
+    return [HeldOutStep(each.step, score_on_record(each)) for each in client.evaluations() if each.state == "done"]
 
 
 def best_of(scores: Iterable[HeldOutStep], last: HeldOutStep) -> HeldOutStep:
@@ -133,9 +139,7 @@ class MeasuredScores:
 
     def _recorded_base(self) -> HeldOutScore | None:
         """Return the score of step 0 that the server has, if it is of as many tasks. None if there is none."""
-        scores = [
-            score_on_record(each) for each in self._client.evaluations() if (each.step, each.state) == (0, "done")
-        ]
+        scores = [each.score for each in scored_steps(self._client) if each.step == 0]
         return next((score for score in scores if score.n + score.failures == self._tasks), None)
 
     def _known(self, record: TrainingRecord, how: str) -> TrainingRecord:
@@ -246,8 +250,6 @@ def remembered_score(trainings: Path, record: TrainingRecord, episodes: int) -> 
 
     `trainings` is the folder that has the folders of the trainings.
     """
-    from swarm.cli.train.training_folder import digest_of_files, files_below
-    from swarm.job import NOT_OF_SAMPLING
     from swarm.model_path import resolve_model
     from swarm.program.training import EVAL_TEMPERATURE
 

@@ -14,19 +14,13 @@ import typer
 
 from swarm.cli import options
 from swarm.cli.failures import failures_in_one_line
-from swarm.cli.held_out_score import (
-    TOO_FEW_TASKS,
-    HeldOutScore,
-    count_tasks,
-    score_on_record,
-    warning_of,
-)
+from swarm.cli.held_out_score import TOO_FEW_TASKS, HeldOutScore, count_tasks, warning_of
 from swarm.cli.own_server import server_at
 from swarm.cli.scoring import evaluator_beside
-from swarm.cli.train.scores import HeldOutStep, MeasuredScores, best_of, end_at
 from swarm.errors import BadRequest
 
 if TYPE_CHECKING:
+    from swarm.cli.train.scores import HeldOutStep
     from swarm.cli.train.training_folder import TrainingFolder, TrainingRecord
     from swarm.client import Evaluation, SwarmClient
     from swarm.environments import Environment
@@ -143,6 +137,7 @@ class _Training:
 
         Raise Conflict if the folder or the server has another training.
         """
+        from swarm.cli.train.scores import MeasuredScores, scored_steps
         from swarm.cli.train.training_run import start_run, take_up
         from swarm.client import SwarmClient
         from swarm.processes.child import own_name
@@ -170,9 +165,7 @@ class _Training:
                     client, self.environment, self.job, self.program, max_workers=self.workers, gate=gate
                 )
             last = scores.measure("after")
-            recorded = [
-                HeldOutStep(each.step, score_on_record(each)) for each in client.evaluations() if each.state == "done"
-            ]
+            recorded = scored_steps(client)
             evaluations, changes, faults = scores.merged_with(recorded), _changes(client), _faults(client)
             ended = self._end_at_best(client, recorded, last)
             if url is None:
@@ -195,6 +188,8 @@ class _Training:
 
     def _end_at_best(self, client: SwarmClient, scores: list[HeldOutStep], last: HeldOutStep) -> HeldOutStep:
         """End the run at the step with the best score, if it is not the last one. Return the score where it ends."""
+        from swarm.cli.train.scores import best_of, end_at
+
         best = last if self.job.has_fixed_end else best_of(scores, last)
         if best is last or best.step is None:
             return last

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 
@@ -19,6 +19,7 @@ from swarm.gateway.http.query_strings import AuditQuery, BatchQuery, MetricsQuer
 from swarm.ledger import Ledger
 from swarm.rollout.completion import ModelService
 from swarm.run.evaluations import Evaluations
+from swarm.run.lease import ServerLease
 from swarm.run.lifecycle import EngineLifecycle
 from swarm.schemas import (
     API_PREFIX,
@@ -32,8 +33,6 @@ from swarm.schemas import (
     JobUsage,
     JobView,
     LaunchView,
-    LeaseRequest,
-    LeaseView,
     LoadRequest,
     MetricsHistory,
     Ready,
@@ -51,16 +50,6 @@ Served = Callable[[], ModelService | None]
 """Returns the service of the model, or None while no engine runs."""
 
 
-class LeaseControl(Protocol):
-    """The lease by which one study uses the server alone."""
-
-    async def take(self, wanted: LeaseRequest) -> LeaseView: ...
-
-    async def release(self) -> None: ...
-
-    def check(self, fence: int) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Control:
     """The commands and queries of the server, as callables."""
@@ -72,7 +61,7 @@ class Control:
     start: Callable[[Resume], Awaitable[None]]
     launch: Callable[[str, dict[str, Any]], Awaitable[LaunchView]]
     launches: Callable[[str | None, int], Awaitable[list[LaunchView]]]
-    lease: LeaseControl
+    lease: ServerLease
     stop: Callable[[], Awaitable[None]]
     checkpoint: Callable[[], Awaitable[CheckpointResponse]]
     load: Callable[[int], Awaitable[None]]

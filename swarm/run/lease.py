@@ -1,9 +1,4 @@
-"""The lease of a server, which gives one study at a time the use of the server.
-
-Place in the flow: commands.py passes the lease to the control API. A study renews its lease before it expires. The
-lease survives a restart of the server. Programs and people who send commands by hand need no lease. The module knows
-nothing of jobs.
-"""
+"""The lease of a server, which gives one study at a time the use of the server."""
 
 from __future__ import annotations
 
@@ -18,7 +13,11 @@ from swarm.schemas import LeaseRequest, LeaseView
 
 
 class ServerLease:
-    """The present lease of a server, if there is one. It is used from one event loop."""
+    """The present lease of a server, if there is one. It is used from one event loop.
+
+    A study renews its lease before it expires. The lease survives a restart of the server. Programs and people who send
+    commands by hand need none.
+    """
 
     def __init__(self, ledger: Ledger, clock: Callable[[], float] = time.monotonic) -> None:
         self._ledger = ledger

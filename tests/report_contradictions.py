@@ -1,6 +1,6 @@
 """Finds where the finished texts of a study contradict themselves, each other or the runs in them.
 
-It reads what a person reads: the page, the Markdown and the lines of the terminal. It shares no code with what writes
+It reads what a person reads: the page and the lines of the terminal. It shares no code with what writes
 them: counts are counted anew in the table of runs, means, intervals and differences are computed anew from the scores
 there.
 """
@@ -14,9 +14,6 @@ from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from statistics import fmean, variance
 
-from markdown_it import MarkdownIt
-from scipy import stats
-
 Row = dict[str, str]
 NUMBER = r"[+-]?\d+(?:\.\d+)?(?:e-?\d+)?"
 STEP = 0.0011
@@ -29,7 +26,6 @@ class Texts:
     `is_single` says that there was one plan, so that all numbers are of the same runs."""
 
     html: str
-    markdown: str
     answer: str
     verdicts: tuple[str, ...]
     runs: str
@@ -167,27 +163,8 @@ class Report:
 def find_contradictions(texts: Texts) -> list[str]:
     """Return what contradicts what, one line each."""
     page = Page(texts.html)
-    markdown = Page(MarkdownIt("commonmark").enable("table").render(texts.markdown))
-    found = list(_between(page, markdown, texts))
-    for name, each in (("html", page), ("markdown", markdown)):
-        report = Report(each, texts)
-        found += [f"{name}: {line}" for check in CHECKS for line in check(report)]
-    return found
-
-
-def _between(page: Page, markdown: Page, texts: Texts) -> Iterator[str]:
-    """The page, the Markdown and the terminal against each other."""
-    if page.title != markdown.title:
-        yield f"titles {page.title!r} and {markdown.title!r}"
-    for heading in page.sections.keys() | markdown.sections.keys():
-        one, other = page.sections.get(heading, Section()), markdown.sections.get(heading, Section())
-        if one.tables != other.tables:
-            yield f"the tables of {heading!r} differ"
-    for heading in ("What was done", "Recommendation", "Limitations"):
-        if page.sections[heading].lines != markdown.sections[heading].lines:
-            yield f"{heading} differs"
-    for each in (page, markdown):
-        yield from _against_terminal(each, texts)
+    report = Report(page, texts)
+    return [*_against_terminal(page, texts), *(line for check in CHECKS for line in check(report))]
 
 
 def _against_terminal(each: Page, texts: Texts) -> Iterator[str]:
@@ -343,6 +320,8 @@ def _is_row(match: re.Match[str], row: Row) -> bool:
 
 
 def _check_widths(report: Report) -> Iterator[str]:
+    from scipy import stats
+
     widths: dict[str, float] = {}
     for arm in report.arms.values():
         if (n := len(arm.values)) < 2:

@@ -18,7 +18,6 @@ def texts_of(study: GeneratedStudy, directory: Path) -> Texts:
     said = summarize(study.store, study.study_id)
     return Texts(
         paths.html.read_text(),
-        paths.markdown.read_text(),
         said.answer,
         said.verdicts,
         said.runs,

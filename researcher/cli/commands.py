@@ -146,7 +146,7 @@ def report(
         paths = build_report(store, study.id, home / "studies" / study.id / "report")
         found = {"report": str(paths.markdown), "html": str(paths.html)}
         if pdf:
-            from researcher.report.pdf import write_pdf
+            from researcher.report.write import write_pdf
 
             found["pdf"] = str(paths.html.with_suffix(".pdf"))
             write_pdf(paths.html, Path(found["pdf"]))

@@ -19,6 +19,7 @@ from itertools import pairwise
 from experiments_db import Verdict
 from researcher.analysis import ArmSummary, Comparison
 from researcher.claims import Claim, ClaimKind, Measured
+from researcher.report.advice import describe_failures
 from researcher.report.formats import (
     LEAST,
     count,
@@ -29,7 +30,6 @@ from researcher.report.formats import (
     is_known,
 )
 from researcher.report.numbers.facts import ArmFacts, StudyFacts
-from researcher.report.overview import describe_failures
 
 ROUNDING = 0.5 + 1e-6
 """Half a unit of the last digit, plus a margin for the representation of decimals as floats."""

@@ -1,8 +1,4 @@
-"""The formats of numbers, verdicts and names, the same wherever a result is stated.
-
-Place in the flow: the sentences, the templates, the summary of the terminal and the checked claims all use these. This
-module knows nothing of studies.
-"""
+"""The formats of numbers, verdicts and names, the same wherever a result is stated."""
 
 from __future__ import annotations
 
@@ -24,6 +20,7 @@ ROUNDING = 1e-9
 """The difference below which two scores are equal, because scores are ratios of small integers."""
 
 _MARKDOWN_SPECIAL = re.compile(r"([\\`*_\[\]{}|#~$!])")
+_SPACE = re.compile(r"\s+")
 _ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
 
@@ -101,5 +98,5 @@ def join_names(names: Iterable[str]) -> str:
 
 def escape_markdown(value: object) -> str:
     """Return text on one line that Markdown shows literally, in a table cell or elsewhere."""
-    line = " ".join(str(value).split()).translate(_ENTITIES)
+    line = _SPACE.sub(" ", str(value)).translate(_ENTITIES)
     return _MARKDOWN_SPECIAL.sub(r"\\\1", line)

@@ -1,32 +1,31 @@
-"""The pages of a report: two templates, filled in with facts.
-
-Place in the flow: `write.py` hands in the facts and the pictures, and writes the result. All text of a person or a
-model is escaped: by Jinja's autoescape in HTML, by `escape_markdown` in Markdown. This module reads no database and
-counts nothing.
-"""
+"""The pages of a report: its Markdown, a template filled in with facts, and the HTML page that is made from that."""
 
 from __future__ import annotations
 
-import base64
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import unified_diff
 from functools import cache
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 import swarm
-from experiments_db import BudgetKind, Event
+from experiments_db import ArmFailure, BudgetKind, Event, ExploringRun, Outcome, ProgramTrial, Run, SearchArm
+from researcher.charter import Charter
 from researcher.judge.power import describe_target
 from researcher.question.wording import describe_question
 from researcher.record.budget import present_budget
 from researcher.record.failure_reason import in_one_line
 from researcher.record.log import AUTOMATIC, claim_from_json
+from researcher.report.advice import FAILED_SCORES, describe_work, limitations, list_changes, next_steps, recommendation
+from researcher.report.answer import answer, not_studied
 from researcher.report.claims import CheckedClaim, check_claims
+from researcher.report.clauses import list_clauses
 from researcher.report.conversation import ShownConversation
 from researcher.report.formats import (
     count,
@@ -41,14 +40,13 @@ from researcher.report.formats import (
     format_time,
     format_value,
 )
-from researcher.report.headline import answer, not_studied
-from researcher.report.numbers.facts import ArmFacts, StudyFacts
-from researcher.report.numbers.learning_speed import compare_speed
-from researcher.report.overview import FAILED_SCORES, describe_work, limitations, recommendation
-from researcher.report.sections.search_page import search_page
+from researcher.report.numbers.curves import compare_speed
+from researcher.report.numbers.facts import ENDED_WITHOUT_SCORE, ArmFacts, StudyFacts
+from researcher.report.numbers.search import JudgedAblation, StageUse
+from researcher.report.page import render_body
 
 if TYPE_CHECKING:
-    from researcher.report.drawing.figures import Picture
+    from researcher.report.drawing.pictures import Picture
 
 SEARCH_TREE = "search-tree"
 """The name of the picture that stands with the search."""
@@ -57,7 +55,6 @@ WRITER = f"Written by swarm-researcher {swarm.__version__}."
 
 _PATH = re.compile(r"(?<![\w:/.])/(?:[\w.@+-]+/)+([\w.@+-]+)")
 """An absolute path; what follows the host in an address is none."""
-_NUMBER = re.compile(r"\S{0,15}\d\S{0,15}")
 
 BUDGET_LINES: tuple[tuple[BudgetKind, str, str], ...] = (
     (BudgetKind.RUNS, "runs", "max_runs"),
@@ -69,36 +66,26 @@ BUDGET_LINES: tuple[tuple[BudgetKind, str, str], ...] = (
 )
 
 
-def render_markdown(facts: StudyFacts, pictures: Sequence[Picture], files: Mapping[str, str]) -> str:
-    """Return the report as Markdown.
-
-    `files` maps a picture's name to its path beside the report.
-    """
-    text = (
-        _environment(autoescape=False)
-        .get_template("report.md.j2")
-        .render(_page(facts), **_pictures(pictures), files=files)
-    )
+def render_markdown(facts: StudyFacts, pictures: Sequence[Picture]) -> str:
+    """Return the report as Markdown, which names each picture by its file beside the report."""
+    others = [item for item in pictures if not item.is_main]
+    text = _environment().get_template("report.md.j2").render(
+        _contents(facts),
+        files={item.name: item.file for item in pictures},
+        main_picture=next((item for item in pictures if item.is_main), None),
+        pictures=[item for item in others if item.name != SEARCH_TREE],
+        tree_pictures=[item for item in others if item.name == SEARCH_TREE],
+    )  # fmt: skip
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
-def render_html(facts: StudyFacts, pictures: Sequence[Picture]) -> str:
-    """Return the report as one HTML file that contains its styles and figures and loads nothing."""
-    environment = _environment(autoescape=True)
-    style, _, _ = environment.loader.get_source(environment, "report.css") if environment.loader else ("", None, None)
-    page = environment.get_template("report.html.j2")
-    # The style sheet is our own file; everything else on the page is escaped.
-    return page.render(_page(facts), **_pictures(pictures), style=Markup(style))
-
-
-def _pictures(pictures: Sequence[Picture]) -> dict[str, Any]:
-    """Return the main picture, the tree of experiments, which stands with the search, and the other pictures."""
-    others = [item for item in pictures if not item.is_main]
-    return {
-        "main_picture": next((item for item in pictures if item.is_main), None),
-        "pictures": [item for item in others if item.name != SEARCH_TREE],
-        "tree_pictures": [item for item in others if item.name == SEARCH_TREE],
-    }
+def render_html(markdown: str, title: str, pictures: Sequence[Picture]) -> str:
+    """Return a report as one HTML file that contains its styles and figures and loads nothing."""
+    style, _, _ = PackageLoader("researcher.report").get_source(_environment(), "report.css")
+    body = render_body(markdown, {item.file: (item.light_png, item.dark_png) for item in pictures})
+    # The style sheet is our own file, and the body is escaped.
+    page = _environment().get_template("page.html.j2")
+    return page.render(title=escape(title), style=Markup(style), body=Markup(body), writer=escape(WRITER))
 
 
 def lead_of(answer: str) -> str:
@@ -156,9 +143,13 @@ def _base_scores(facts: StudyFacts) -> str:
     )
 
 
-def _page(facts: StudyFacts) -> dict[str, Any]:
-    """Return everything that both templates print; they contain words and layout, no computation."""
+def _contents(facts: StudyFacts) -> dict[str, Any]:
+    """Return everything that the template prints; it has words and layout, and computes nothing."""
     found, charter = answer(facts), facts.charter
+    tree = [arm.in_search for arm in facts.arms if arm.in_search is not None]
+    if facts.exploration is not None:
+        tree = list(facts.exploration.tree)
+    names = {arm.experiment.id: arm.name for arm in tree}
     return {
         "facts": facts,
         "writer": WRITER,
@@ -166,19 +157,19 @@ def _page(facts: StudyFacts) -> dict[str, Any]:
         "reading": "" if charter.question == charter.topic else charter.question,
         "asked": [line.strip() for line in describe_question(charter)][1:] if charter.asks.factors else [],
         "not_studied": not_studied(facts),
-        "compared_at": charter.compared_at,
         "answer": found,
         "lead": lead_of(found),
         "work": describe_work(facts),
         "shown": facts.conversation,
         "example": _example(facts.conversation),
+        "clauses": list_clauses(facts),
         "recommendation": recommendation(facts),
         "limitations": limitations(facts),
+        "next_steps": next_steps(facts),
         "base_scores": _base_scores(facts),
         "method": _METHOD,
         "failed_score": FAILED_SCORES[charter.failed_score],
         "sample_size": _sample_size(facts),
-        "arms": [(f"arm-{index}", arm) for index, arm in enumerate(facts.arms, 1)],
         "anchor_of": {arm.name: f"arm-{index}" for index, arm in enumerate(facts.arms, 1)},
         "rank_of": {arm.name: index for index, arm in enumerate(facts.ranked, 1)},
         "costs": [
@@ -187,6 +178,8 @@ def _page(facts: StudyFacts) -> dict[str, Any]:
             for phase, cost in (("training", arm.cost.training), ("evaluation", arm.cost.evaluation))
             if cost is not None
         ],
+        "broken": _broken(facts),
+        "rejected": [arm for arm in tree if arm.failure is ArmFailure.REJECTED],
         "warnings": _warnings(facts),
         "interpretations": _interpretations(facts),
         "decisions": [(item, item.details.get("author") == AUTOMATIC) for item in facts.decisions],
@@ -194,8 +187,18 @@ def _page(facts: StudyFacts) -> dict[str, Any]:
         "tested": [arm for arm in facts.arms if arm.test is not None],
         "budget": _budget(facts),
         "programs": _programs(facts.arms),
-        **search_page(facts),
         "common_job": _common_job([arm for arm in facts.arms if arm not in facts.rejected_arms]),
+        "search": facts.exploration,
+        "tried": _tried(facts),
+        "failures": _failures(tree),
+        "stages": [_stage(item) for item in facts.exploration.stages] if facts.exploration is not None else [],
+        "pretenders": [arm for arm in tree if arm.failure is ArmFailure.NOT_AS_CLAIMED],
+        "checks": [(arm, _last_count(arm.trials)) for arm in tree if arm.statement],
+        "reviews": [(item, names.get(item.experiment_id, "?")) for item in facts.planner.reviews],
+        "trials": [(item, names.get(item.experiment_id or "", "a draft")) for item in facts.planner.trials],
+        "record": facts.planner,
+        "omitted": len(facts.planner.notes) - len(facts.planner.shown_notes),
+        **_winner(facts),
     }
 
 
@@ -271,42 +274,130 @@ def _common_job(arms: Sequence[ArmFacts]) -> dict[str, Any]:
     return {key: value for key, value in jobs[0].items() if all(key in job and job[key] == value for job in jobs)}
 
 
+@dataclass(frozen=True, slots=True)
+class TriedArm:
+    """One row of what was tried; the interval is that of the tasks of its last exploring score."""
+
+    arm: SearchArm
+    last: ExploringRun | None
+    low: float | None
+    high: float | None
+    begun: int
+
+
+def _tried(facts: StudyFacts) -> list[TriedArm]:
+    if facts.exploration is None:
+        return []
+    rows: list[TriedArm] = []
+    for arm in facts.exploration.explored:
+        low, high = _interval(facts.charter, arm.last)
+        rows.append(TriedArm(arm, arm.last, low, high, sum(item.cost > 0 for item in arm.runs)))
+    return rows
+
+
+def _broken(facts: StudyFacts) -> list[tuple[Run, str]]:
+    """Return the trainings that ended without a score of their own, with their arms, short runs first."""
+    explored = [] if facts.exploration is None else facts.exploration.tree
+    short = [(item.run, arm.name) for arm in explored for item in arm.runs if item.run.status in ENDED_WITHOUT_SCORE]
+    return [*short, *((item.run, item.arm) for item in facts.broken_trainings)]
+
+
+def _interval(charter: Charter, item: ExploringRun | None) -> tuple[float | None, float | None]:
+    """Return the interval of an exploring score by its number of tasks alone, within the range of the metric."""
+    if item is None or item.score is None or item.stderr is None:
+        return None, None
+    half = NormalDist().inv_cdf(1 - charter.rule.alpha / 2) * item.stderr
+    low, high = charter.metric_range or (item.score - half, item.score + half)
+    return max(low, item.score - half), min(high, item.score + half)
+
+
+def _failures(tree: Iterable[SearchArm]) -> Mapping[ArmFailure, list[SearchArm]]:
+    found: dict[ArmFailure, list[SearchArm]] = {}
+    for arm in tree:
+        if arm.failure is not None:
+            found.setdefault(arm.failure, []).append(arm)
+    return found
+
+
+def _stage(item: StageUse) -> tuple[str, str, str, str, str]:
+    return (
+        item.stage,
+        f"{100 * item.part:g} %",
+        "–" if item.runs is None else f"{item.runs:.4g}",
+        "–" if item.most_runs is None else f"{item.most_runs:.4g}",
+        "–" if item.seconds is None else format_amount(item.seconds),
+    )
+
+
+def _last_count(trials: tuple[ProgramTrial, ...]) -> str:
+    """Return the passed attempts of the last trial that counted them."""
+    counted = [trial for trial in trials if trial.passed is not None]
+    return f"{counted[-1].passed} of {counted[-1].attempts}" if counted else ""
+
+
+def _winner(facts: StudyFacts) -> dict[str, Any]:
+    winner, baseline, confirmation = facts.winner, facts.baseline, facts.confirmation
+    if winner is None or baseline is None or confirmation is None:
+        return {"winner": None}
+    return {
+        "winner": winner,
+        "winner_changes": list_changes(baseline, winner),
+        "winner_costs": [(arm, arm.cost.evaluation) for arm in (winner, baseline) if arm.cost.evaluation is not None],
+        "ablations": [(item, _needs(item, is_kept=winner.is_kept)) for item in confirmation.ablations],
+        "ablation_note": " ".join(_ablation_note(facts)),
+    }
+
+
+def _needs(item: JudgedAblation, *, is_kept: bool) -> str:
+    """Return whether the gain needs the part, in words."""
+    if not is_kept:
+        return "not judged: the whole is not shown to be better"
+    match item.outcome:
+        case Outcome.SUPPORTED:
+            return "the gain needs this part"
+        case Outcome.REFUTED:
+            return "the gain does not need this part"
+        case Outcome.UNDECIDED:
+            return "not decided"
+        case None:
+            return "not judged"
+
+
+def _ablation_note(facts: StudyFacts) -> Iterator[str]:
+    assert facts.confirmation is not None, "the caller has a winner"
+    seeds = len(facts.winner.search.scores) if facts.winner is not None else 0
+    yield f"Each part was taken away alone; {count(seeds, 'fresh seed')}. Intervals are not corrected, outcomes are."
+
+
 def _reason(text: str) -> str:
     return without_paths(in_one_line(text))
 
 
-def _unbroken(text: str) -> Markup:
-    """Return a text in which no line ends within a word with a digit, such as 1e-5."""
-    words = (
-        Markup('<span class="nowrap">{}</span>').format(word) if _NUMBER.fullmatch(word) else escape(word)
-        for word in text.split(" ")
-    )
-    return Markup(" ").join(words)
+def _escape(value: object) -> Markup:
+    """Return what the template prints as Markdown; only what is marked as safe stays as it is."""
+    return value if isinstance(value, Markup) else Markup(escape_markdown(value))
 
 
-def _data_url(png: bytes) -> str:
-    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
+def _code(value: object) -> Markup:
+    return Markup(f"`{' '.join(str(value).replace('`', '').split())}`")
+
+
+def _code_block(text: str) -> Markup:
+    """Return a text as a block that Markdown shows as it is."""
+    return Markup("\n".join(f"    {line}" for line in text.splitlines()))
 
 
 @cache
-def _environment(*, autoescape: bool) -> Environment:
+def _environment() -> Environment:
     """Return the template environment, which is cached: compiling templates takes longer than filling them in."""
     environment = Environment(
-        loader=PackageLoader("researcher.report"), autoescape=autoescape, undefined=StrictUndefined,
+        loader=PackageLoader("researcher.report"), autoescape=True, finalize=_escape, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
     environment.filters.update(
-        score=format_score,
-        difference=format_difference,
-        amount=format_amount,
-        p=format_p,
-        value=format_value,
-        time=format_time,
-        reason=_reason,
-        text=escape_markdown,
-        data_url=_data_url,
-        unbroken=_unbroken,
-    )
-    environment.filters.update(percent=format_share, kinds=count_kinds)
+        score=format_score, difference=format_difference, amount=format_amount, p=format_p, value=format_value,
+        time=format_time, percent=format_share, kinds=count_kinds, reason=_reason, code=_code, code_block=_code_block,
+        raw=Markup,
+    )  # fmt: skip
     environment.globals["interval"] = format_interval  # pyright: ignore[reportArgumentType]
     return environment

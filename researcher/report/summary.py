@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from experiments_db import ExperimentStore
+from researcher.report.advice import describe_runs, recommendation
+from researcher.report.answer import answer, not_studied
 from researcher.report.formats import describe_p, format_difference, format_interval, format_score
-from researcher.report.headline import answer, not_studied
 from researcher.report.numbers.facts import ArmFacts
 from researcher.report.numbers.gather import gather
-from researcher.report.overview import describe_runs, recommendation
 
 
 @dataclass(frozen=True, slots=True)

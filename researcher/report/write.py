@@ -1,17 +1,16 @@
-"""The writer of a study's report: Markdown, one HTML file and the figures, from the database alone.
-
-Place in the flow: the last node of the loop and `researcher report` call this. It may be called at any time and any
-number of times. The same database gives the same report.
-"""
+"""The writer of a study's report from the database alone: Markdown, figures, one HTML file, and on demand a PDF."""
 
 from __future__ import annotations
 
+import io
 import os
 import tempfile
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
 from experiments_db import ExperimentStore
+from researcher.errors import ResearchError
 from researcher.report.numbers.gather import gather
 from researcher.report.render import WRITER, render_html, render_markdown
 
@@ -41,20 +40,35 @@ def build_report(store: ExperimentStore, study_id: str, directory: Path, *, has_
     pictures = draw_all(facts, has_images=has_images)
     folder = directory / "figures"
     folder.mkdir(parents=True, exist_ok=True)
-    files = {picture.name: f"figures/{picture.name}.png" for picture in pictures}
-    tables = {picture.name: f"figures/{picture.name}.csv" for picture in pictures}
     for picture in pictures:
-        _write(directory / files[picture.name], picture.light_png)
-        _write(directory / tables[picture.name], picture.csv.encode())
+        _write(directory / picture.file, picture.light_png)
+        _write((directory / picture.file).with_suffix(".csv"), picture.csv.encode())
     markdown, html = directory / "report.md", directory / "report.html"
-    _write(markdown, render_markdown(facts, pictures, files).encode())
-    _write(html, render_html(facts, pictures).encode())
-    return ReportPaths(
-        markdown,
-        html,
-        figures=tuple(directory / name for name in files.values()),
-        data=tuple(directory / name for name in tables.values()),
-    )
+    text = render_markdown(facts, pictures)
+    _write(markdown, text.encode())
+    _write(html, render_html(text, facts.charter.topic, pictures).encode())
+    figures = tuple(directory / picture.file for picture in pictures)
+    return ReportPaths(markdown, html, figures, data=tuple(path.with_suffix(".csv") for path in figures))
+
+
+def write_pdf(html: Path, pdf: Path) -> None:
+    """Write an HTML file as PDF; nothing that it names is loaded, and the same file gives the same PDF.
+
+    Raises ResearchError if WeasyPrint, or a library that it needs, is not installed.
+    """
+    try:
+        # WeasyPrint prints advice of several lines when a library is missing.
+        with redirect_stdout(io.StringIO()):
+            from weasyprint import HTML
+            from weasyprint.urls import URLFetcher
+    except ModuleNotFoundError as error:
+        raise ResearchError("a PDF needs WeasyPrint: pip install 'swarm-researcher[researcher]'") from error
+    except OSError as error:
+        raise ResearchError(
+            "a PDF needs Pango: apt-get install libpango-1.0-0 libpangoft2-1.0-0 libharfbuzz-subset0"
+        ) from error
+    page = HTML(string=html.read_text(encoding="utf-8"), url_fetcher=URLFetcher(allowed_protocols={"data"}))
+    page.write_pdf(pdf)
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -11,7 +11,7 @@ import pytest
 from faults.researcher_commands import ResearcherCommands
 
 from experiments_db import ExperimentStore, RunStatus, StudyStatus, open_store
-from researcher.report.numbers.amounts import EPISODES
+from researcher.report.numbers.curves import EPISODES
 
 TOPIC = "tool use: KL or no KL?"
 FLAGS = [

@@ -20,7 +20,7 @@ from experiments_db import BudgetKind, ExperimentStore, Operator, Run, RunStatus
 from researcher.cli import app
 from researcher.phases import FROM_RUNG
 from researcher.record.log import StudyLog
-from researcher.report.numbers.amounts import EPISODES
+from researcher.report.numbers.curves import EPISODES
 from researcher.search.record import read_tree
 
 SEED = 11

@@ -17,7 +17,7 @@ from experiments_db import ExperimentStore, Run, RunStatus, StudyStatus, open_st
 from researcher.execution.early_stopping import StoppingLimits
 from researcher.loop.session import work_on
 from researcher.record.runs import TRAINING_SECONDS
-from researcher.report.numbers.amounts import EPISODES, gather_amounts
+from researcher.report.numbers.curves import EPISODES, gather_amounts
 from researcher.study.requests import ask_to_end, create_study
 from researcher.study.settings import StudySettings
 from swarm.processes.child import process_start

@@ -10,8 +10,8 @@ import pytest
 from experiments_db import ExperimentStatus, ExperimentStore, NoteKind, RunStatus, Verdict, open_store
 from researcher.plan import Stage
 from researcher.record.log import StudyLog
+from researcher.report.clauses import list_clauses
 from researcher.report.numbers.gather import gather
-from researcher.report.sections.clauses import list_clauses
 from researcher.verification.verify import verify_study
 from stories.story import Story, load_story, play_by_agent, play_by_model
 

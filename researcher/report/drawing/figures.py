@@ -16,8 +16,8 @@ from researcher.charter import JudgedBy
 from researcher.report.drawing.pictures import DARK, LIGHT, Picture, Theme, draw_picture, shorten
 from researcher.report.drawing.search_figure import draw_search_tree
 from researcher.report.formats import format_difference, format_score, is_known
+from researcher.report.numbers.curves import is_same_reward, mean_curve
 from researcher.report.numbers.facts import ArmFacts, Curve, StudyFacts
-from researcher.report.numbers.mean_curves import is_same_reward, mean_curve
 
 # Okabe and Ito's palette, which suits any colour vision, without yellow, which vanishes on white.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#8A6FDF", "#7F7F7F")

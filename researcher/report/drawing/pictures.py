@@ -53,6 +53,11 @@ class Picture:
     csv: str
     is_main: bool = False
 
+    @property
+    def file(self) -> str:
+        """The path of the PNG beside the report."""
+        return f"figures/{self.name}.png"
+
 
 def draw_picture(
     name: str,

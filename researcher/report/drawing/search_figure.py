@@ -17,8 +17,8 @@ from matplotlib.colors import Normalize
 from experiments_db import SearchArm
 from researcher.report.drawing.pictures import Picture, Theme, draw_picture
 from researcher.report.formats import format_score
-from researcher.report.numbers.exploration import Exploration
 from researcher.report.numbers.facts import StudyFacts
+from researcher.report.numbers.search import Exploration
 
 ROW_IN = 0.36
 LABEL_CHARS = 125

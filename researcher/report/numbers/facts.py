@@ -1,9 +1,4 @@
-"""The facts of a report as numbers and records.
-
-Place in the flow: gather.py reads them from the database. Everything that states a result reads these facts: the report
-with its figures and tables, the answer on the terminal, the check of a planner's claims. counts.py counts the runs.
-This module formats nothing and decides nothing: verdicts and intervals come from the judge's newest analysis.
-"""
+"""The facts of a report as numbers and records: everything that states a result reads these."""
 
 from __future__ import annotations
 
@@ -33,13 +28,13 @@ from researcher.judge.learning_curves import ScoredStep
 from researcher.plan import Relation, SampleSize
 from researcher.record.costs import ArmCost
 from researcher.report.conversation import ShownConversation
-from researcher.report.numbers.amounts import Amounts
-from researcher.report.numbers.confirmation import ConfirmedSearch
+from researcher.report.numbers.arms import SeedsNeeded
 from researcher.report.numbers.counts import RunCounts
-from researcher.report.numbers.exploration import Exploration
+from researcher.report.numbers.curves import Amounts
 from researcher.report.numbers.planner_record import PlannerRecord
-from researcher.report.numbers.seeds_needed import SeedsNeeded
+from researcher.report.numbers.search import ConfirmedSearch, Exploration
 
+ENDED_WITHOUT_SCORE = (RunStatus.FAILED, RunStatus.STOPPED)
 Curve = tuple[tuple[int, float], ...]
 """Pairs of step and value, in the order of steps, without values that are not finite."""
 
@@ -143,8 +138,8 @@ class StudyFacts:
 
     `contrasts` are the judged hypotheses. `needed` is the number of runs that would decide the open arms.
     `base_measured` has the number of measured scores before training, and the number of runs that use them.
-    `evaluators` are the hashes of how scores were measured. `digest` is that of the rows; None before the end of the
-    study.
+    `evaluators` are splits, each with the hash of how its scores were measured. `digest` is that of the rows; None
+    before the end of the study.
 
     `test_purpose` is the reason for opening the test split. `test_comparisons` compares the arms with scores on that
     split with the baseline, and the two best with each other. `contradicted` names the best kept arm if the test
@@ -170,7 +165,7 @@ class StudyFacts:
     warnings: tuple[Event, ...]
     used: Mapping[BudgetKind, float]
     usage: LLMUsage
-    evaluators: tuple[str, ...]
+    evaluators: tuple[tuple[str, str], ...]
     environments: tuple[Mapping[str, str], ...]
     digest: str | None
     sample_size: SampleSize | None = None
@@ -224,7 +219,7 @@ class StudyFacts:
     @property
     def broken_trainings(self) -> tuple[RunFacts, ...]:
         """The trainings that ended without a score of their own."""
-        return tuple(item for item in self.runs if item.run.status in (RunStatus.FAILED, RunStatus.STOPPED))
+        return tuple(item for item in self.runs if item.run.status in ENDED_WITHOUT_SCORE)
 
     @property
     def rejected_arms(self) -> tuple[ArmFacts, ...]:

@@ -1,8 +1,4 @@
-"""The reading of a study's facts from its database.
-
-Place in the flow: the report, the answer on the terminal and the decide node ask `gather`. What the facts are is in
-facts.py. Runs of exploration are in none of an arm's numbers: they are in the tree of experiments alone.
-"""
+"""The reading of a study's facts from its database; runs of exploration are in none of an arm's numbers."""
 
 from __future__ import annotations
 
@@ -18,11 +14,10 @@ from experiments_db import (
     RunStatus,
     SearchArm,
     Severity,
-    StoredDecision,
     hash_json,
     read_search_arms,
 )
-from researcher.analysis import Analysis, ArmSummary
+from researcher.analysis import Analysis
 from researcher.charter import Charter
 from researcher.errors import StudyNotFound
 from researcher.judge import Runs, summarize_arm
@@ -32,23 +27,22 @@ from researcher.phases import BASE, FINAL, MEASURED_ON, TEST
 from researcher.plan import Plan, Stage
 from researcher.record.costs import ArmCost, cost_flags, gather_costs
 from researcher.record.exclusions import find_excluded
-from researcher.record.log import JUDGED, StudyLog, analysis_from_json, charter_from_json
+from researcher.record.log import StudyLog, analysis_from_json, charter_from_json
 from researcher.record.scores import read_scores, read_test_scores
 from researcher.report.conversation import ShownConversation, find_conversation
-from researcher.report.numbers.amounts import gather_amounts
-from researcher.report.numbers.confirmation import gather_confirmation
-from researcher.report.numbers.counts import RunCounts, list_outcomes
-from researcher.report.numbers.exploration import gather_exploration
-from researcher.report.numbers.exploring_arms import exploring_arms
-from researcher.report.numbers.facts import ArmFacts, Curve, RunFacts, StudyFacts
-from researcher.report.numbers.judged_arms import (
+from researcher.report.numbers.arms import (
     compare_tested_arms,
+    estimate_seeds,
+    facts_at_decisions,
     find_contradicted,
     judge_arms,
+    summarize_base,
 )
-from researcher.report.numbers.mean_curves import with_curves
+from researcher.report.numbers.counts import RunCounts, list_outcomes
+from researcher.report.numbers.curves import gather_amounts, with_curves
+from researcher.report.numbers.facts import ArmFacts, Curve, RunFacts, StudyFacts
 from researcher.report.numbers.planner_record import gather_planner_record
-from researcher.report.numbers.seeds_needed import estimate_seeds
+from researcher.report.numbers.search import gather_confirmation, gather_exploration
 from swarm.guard import REWARD, SUCCESS
 
 MAX_EVENTS = 10_000
@@ -91,7 +85,7 @@ def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
         usage=store.sum_llm_usage(study_id),
         evaluators=tuple(
             dict.fromkeys(
-                f"{item.split}: {item.evaluator_hash}" for item in store.list_evaluation_summaries(study_id=study_id)
+                (item.split, item.evaluator_hash) for item in store.list_evaluation_summaries(study_id=study_id)
             )
         ),
         environments=_environments(store, study_id),
@@ -120,7 +114,7 @@ def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
         conversation=_find_conversation(store, facts),
         is_solving=_is_solving(store, study_id),
     )
-    return replace(facts, at_decisions=_at_decisions(store, facts, everything, analyses, history.plans, search))
+    return replace(facts, at_decisions=facts_at_decisions(store, facts, everything, analyses, history.plans, search))
 
 
 def _find_conversation(store: ExperimentStore, facts: StudyFacts) -> ShownConversation | None:
@@ -140,31 +134,6 @@ def _is_solving(store: ExperimentStore, study_id: str) -> bool:
     """Return whether each score is the share of its tasks that were solved."""
     scores = store.list_evaluation_summaries(study_id=study_id)
     return bool(scores) and all(abs(item.mean * item.episodes - item.successes) < ROUNDING for item in scores)
-
-
-def _at_decisions(
-    store: ExperimentStore,
-    facts: StudyFacts,
-    everything: Sequence[ArmFacts],
-    analyses: Mapping[int, Analysis],
-    plans: Iterable[Plan],
-    search: Mapping[str, Runs],
-) -> dict[int, StudyFacts]:
-    """Return the facts at each decision; after a round of exploration, these are its exploring scores."""
-    exploring = {plan.iteration for plan in plans if plan.stage is Stage.EXPLORE}
-    found: dict[int, StudyFacts] = {}
-    for decision in facts.decisions:
-        judged = decision.details.get(JUDGED)
-        analysis = analyses.get(decision.iteration) if judged is None else analysis_from_json(judged)
-        if decision.iteration in exploring:
-            arms = exploring_arms(everything, decision, facts.charter)
-            found[decision.iteration] = replace(
-                facts, arms=arms, test_comparisons=(), contradicted=None, is_of_exploration=True
-            )
-        elif analysis is not None:
-            out = find_excluded(store, facts.study.id, decision.iteration - 1)
-            found[decision.iteration] = _at_decision(facts, decision, analysis, search, out)
-    return found
 
 
 def _count_bases(
@@ -197,36 +166,6 @@ def _last_trainings(runs: Mapping[str, list[RunFacts]]) -> list[Run]:
         if (item.run.status is not RunStatus.PLANNED or item.run.server_url) and (kept is None or not kept.counts):
             found[item.arm, item.run.seed] = item
     return [item.run for item in found.values()]
-
-
-def _at_decision(
-    facts: StudyFacts,
-    decision: StoredDecision,
-    analysis: Analysis,
-    scored: Mapping[str, Runs],
-    ruled_out: Mapping[str, str],
-) -> StudyFacts:
-    """Return the facts at a decision, before the test split was opened."""
-    seeds = {item.arm: item.scores.keys() for item in analysis.arms}
-    arms: list[ArmFacts] = []
-    for arm in facts.arms:
-        if arm.experiment.iteration > decision.iteration:
-            continue
-        search = {seed: run for seed, run in scored[arm.name].items() if seed in seeds.get(arm.name, ())}
-        runs = tuple(item for item in arm.runs if item.run.created_at <= decision.created_at)
-        arms.append(
-            replace(
-                arm,
-                search=summarize_arm(arm.name, search, facts.charter),
-                base=_summarize_base(arm.name, search, facts.charter),
-                test=None,
-                runs=runs,
-                counts=RunCounts(list_outcomes(arm.experiment, [item.run for item in runs], search)),
-            )
-        )
-    return replace(
-        facts, arms=judge_arms(arms, facts.charter, analysis, ruled_out), test_comparisons=(), contradicted=None
-    )
 
 
 def _gather_runs(
@@ -304,7 +243,7 @@ def _gather_arm(
     return ArmFacts(
         experiment=experiment,
         search=summarize_arm(experiment.name, search, charter),
-        base=_summarize_base(experiment.name, search, charter),
+        base=summarize_base(experiment.name, search, charter),
         test=None if test is None else summarize_arm(experiment.name, test, charter.of_scores),
         runs=runs,
         curves=_gather_curves(store, drawn, REWARD),
@@ -316,12 +255,6 @@ def _gather_arm(
         flags=cost_flags(cost, cost_of_baseline),
         in_search=in_search,
     )
-
-
-def _summarize_base(arm: str, search: Runs, charter: Charter) -> ArmSummary:
-    """Return the summary of the arm's scores before training."""
-    untrained = {seed: replace(run, score=run.base, failure="") for seed, run in search.items() if run.base is not None}
-    return summarize_arm(arm, untrained, charter.of_scores)
 
 
 def _gather_held_out(store: ExperimentStore, run_ids: list[str], charter: Charter) -> dict[str, tuple[ScoredStep, ...]]:

@@ -17,11 +17,10 @@ from experiments_db import open_store
 from researcher.charter import Asked, Charter, Design
 from researcher.planner.rules import RulesPlanner
 from researcher.question.wording import describe_question
-from researcher.report.asked import answer_relation
-from researcher.report.headline import answer
+from researcher.report.advice import recommendation
+from researcher.report.answer import answer, answer_relation
 from researcher.report.numbers.facts import StudyFacts
 from researcher.report.numbers.gather import gather
-from researcher.report.overview import recommendation
 from researcher.study.settings import StudySettings
 
 LR = "lr=0.001,0.003"

@@ -32,15 +32,15 @@ from researcher.claims import Claim, ClaimKind
 from researcher.loop.nodes.report import write_report
 from researcher.record.scores import read_scores
 from researcher.report import ReportPaths, build_report
+from researcher.report.advice import next_steps
+from researcher.report.answer import answer
 from researcher.report.claims import check_claim
+from researcher.report.clauses import NOT_MEASURED, list_clauses
 from researcher.report.drawing.pictures import LIGHT
 from researcher.report.drawing.search_figure import draw_search_tree
-from researcher.report.headline import answer
 from researcher.report.numbers.facts import StudyFacts
 from researcher.report.numbers.gather import gather
 from researcher.report.numbers.planner_record import MOST_NOTES
-from researcher.report.sections.clauses import NOT_MEASURED, list_clauses
-from researcher.report.sections.next_steps import next_steps
 from researcher.report.summary import summarize
 from researcher.verification.report_check import check_report
 
@@ -219,10 +219,10 @@ def test_claims_of_a_round_are_checked_against_its_exploring_scores(study: Explo
     assert not later.sentence and later.record.startswith("there is no arm")
 
 
-def test_page_and_markdown_tell_the_same(study: ExploringStudy, paths: ReportPaths) -> None:
+def test_page_and_terminal_tell_the_same(study: ExploringStudy, paths: ReportPaths) -> None:
     said = summarize(study.store, study.study_id)
     texts = Texts(
-        paths.html.read_text(), paths.markdown.read_text(), said.answer, said.verdicts, said.runs, said.recommendation,
+        paths.html.read_text(), said.answer, said.verdicts, said.runs, said.recommendation,
         noise_of(study), is_single=True,
     )  # fmt: skip
     assert find_contradictions(texts) == []

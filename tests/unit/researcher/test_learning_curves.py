@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from researcher.judge.learning_curves import JudgedNumber, ScoredStep, area_under, lowest_of, spread_of, steps_to
-from researcher.report.numbers.learning_speed import compare_speed
+from researcher.report.numbers.curves import compare_speed
 
 CURVE = (ScoredStep(0, 0.2, 0.03), ScoredStep(10, 0.4, 0.03), ScoredStep(30, 0.8, 0.03))
 

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from experiments_db import RunStatus
+from researcher.report.numbers.curves import is_same_reward, mean_curve, with_curves
 from researcher.report.numbers.facts import RunFacts
-from researcher.report.numbers.mean_curves import is_same_reward, mean_curve, with_curves
 
 DEAD = ((1, 0.4), (2, 0.0))
 ALIVE = ((1, 0.4), (2, 0.6), (3, 0.8), (4, 1.0))

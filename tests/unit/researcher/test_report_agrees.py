@@ -68,7 +68,7 @@ def _said(pattern: str, put: str) -> Plant:
     """The same change of a sentence wherever it is quoted, so that what is found is not that two copies differ."""
 
     # The page shows the beginning of the answer, up to a colon, in bold.
-    said = pattern.replace(": ", ":(?:</b>)? ")
+    said = pattern.replace(": ", ":(?:</strong>)? ")
 
     def change(text: str) -> str:
         return re.sub(said, put, text)
@@ -77,12 +77,11 @@ def _said(pattern: str, put: str) -> Plant:
         changed = replace(
             texts,
             html=change(texts.html),
-            markdown=change(texts.markdown),
             answer=change(texts.answer),
             runs=change(texts.runs),
             recommendation=tuple(map(change, texts.recommendation)),
         )
-        assert changed.html != texts.html and changed.markdown != texts.markdown, "nothing was planted"
+        assert changed.html != texts.html, "nothing was planted"
         return changed
 
     return plant
@@ -102,26 +101,19 @@ def _terminal(pattern: str, put: str) -> Plant:
 
 
 def _cell(heading: str, table: int, column: int, put: str) -> Plant:
-    """Another cell of the first row of a3 in a table of the page and of the Markdown."""
-
-    def in_markdown(section: str) -> str:
-        found = re.findall(r"(?:^\|.*\n)+", section, re.M)[table]
-        row = next(line for line in found.splitlines() if " a3 |" in line)
-        cells = row.split(" | ")
-        cells[column] = put if column else f"| {put}"
-        return section.replace(row, " | ".join(cells))
+    """Another cell of the first row of a3 in a table of the page."""
 
     def in_html(section: str) -> str:
         found = re.findall(r"<table.*?</table>", section, re.S)[table]
         row = next(each for each in re.findall(r"<tr.*?</tr>", found, re.S) if ">a3<" in each)
-        cell = re.findall(r"<td.*?</td>", row, re.S)[column]
-        return section.replace(row, row.replace(cell, f"<td>{put}</td>", 1))
+        cells = re.findall(r"<td.*?</td>", row, re.S)
+        cells[column] = f"<td>{put}</td>"
+        return section.replace(row, f"<tr>{''.join(cells)}</tr>")
 
     def plant(texts: Texts) -> Texts:
-        markdown = re.sub(rf"(?ms)^## {heading}.*?(?=^## |\Z)", lambda found: in_markdown(found[0]), texts.markdown)
-        html = re.sub(rf"(?s)<h2>{heading}.*?</section>", lambda found: in_html(found[0]), texts.html)
-        assert markdown != texts.markdown and html != texts.html, "nothing was planted"
-        return replace(texts, markdown=markdown, html=html)
+        html = re.sub(rf"(?s)<h2>{heading}.*?(?=<h2>|\Z)", lambda found: in_html(found[0]), texts.html)
+        assert html != texts.html, "nothing was planted"
+        return replace(texts, html=html)
 
     return plant
 
@@ -151,9 +143,7 @@ PLANTED: dict[str, Plant] = {
     ),
     "limitations: how many runs are needed": _said(r"A score has 90", "205 seeds per arm would do. A score has 90"),
     "note: another number that failed": _said(r"2 of 7 runs failed", "1 of 7 runs failed"),
-    "recommendation: an unchanged setting": _said(
-        r"num(\\?)_repeat 4 in place of \d+", "batch_size 16 in place of None"
-    ),
+    "recommendation: an unchanged setting": _said(r"num_repeat 4 in place of \d+", "batch_size 16 in place of None"),
     "recommendation: an arm that is not kept": _said(r"Use a3:", "Use a2:"),
     "recommendation: a decided arm is open": _said(r"Not decided: a1", "Not decided: a3, a1"),
     "arms: another mean": _cell("Arms", 0, 5, "0.640"),
@@ -170,7 +160,6 @@ PLANTED: dict[str, Plant] = {
     "terminal: another mean": _terminal(r"a3: mean [\d.]+", "a3: mean 0.640"),
     "terminal: another verdict": _terminal(r", keep \(", ", worse ("),
     "terminal: another recommendation": _terminal(r"^Use a3", "Stay with a0"),
-    "title: another question": lambda texts: replace(texts, markdown=texts.markdown.replace("# Which", "# What", 1)),
 }
 
 

@@ -14,7 +14,7 @@ from simulated_study import SimulatedStudy, Simulation
 from typer.testing import CliRunner
 
 from researcher.cli import app
-from researcher.report.pdf import write_pdf
+from researcher.report.write import write_pdf
 
 pytestmark = pytest.mark.skipif(find_library("pangoft2-1.0") is None, reason="needs Pango")
 

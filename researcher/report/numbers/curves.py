@@ -1,23 +1,29 @@
-"""The mean curve of an arm over its seeds, and whether arms train on the same reward.
-
-Place in the flow: facts.py asks which runs' curves are shown, and figures.py draws the means. A run that ended early
-continues with its last value (last observation carried forward), because its weights stay as they are. A mean over only
-the remaining runs would rise by losing the worst. This module draws nothing.
-"""
+"""The curves of runs: their mean over seeds, how soon they rise, and what training took."""
 
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from experiments_db import Experiment, RunStatus
-from researcher.record.runs import OWN_DOING
+from experiments_db import Experiment, ExperimentStore, RunStatus
+from researcher.judge.learning_curves import ScoredStep, area_under, steps_to
+from researcher.record.runs import OWN_DOING, TRAINING_SECONDS
 
 if TYPE_CHECKING:
     from researcher.report.numbers.facts import Curve, RunFacts
+
+EPISODES = "batch/episodes"
+TOKENS = ("rollout/trained_tokens", "actor/trained_tokens")
+"""The metrics of a step: the episodes of its batch, and the tokens that the model wrote in them.
+
+The engine `fake` has another name for the tokens."""
+
+LEVEL_SHARE = 0.9
+"""The level to reach, as a share of the way from the baseline's base score to its final score."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,3 +113,76 @@ def _has_reward(code: str) -> bool:
         if named in ("reward", "*"):
             return True
     return False
+
+
+@dataclass(frozen=True, slots=True)
+class ArmSpeed:
+    """The learning speed of one arm, over the runs that were scored in mid-training.
+
+    `area` is the mean score over all steps. `steps` is the mean number of steps to the level, over the `reached` of
+    `runs` runs that reach it; None if none does.
+    """
+
+    arm: str
+    area: float
+    steps: float | None
+    reached: int
+    runs: int
+
+
+@dataclass(frozen=True, slots=True)
+class LearningSpeed:
+    """The learning speed of all arms.
+
+    `level` is the score that the arms' `steps` lead to.
+    """
+
+    level: float
+    arms: tuple[ArmSpeed, ...]
+
+
+def compare_speed(curves: Mapping[str, Sequence[Sequence[ScoredStep]]], baseline: str) -> LearningSpeed | None:
+    """Return the learning speed of all arms; None if the baseline has no score in mid-training.
+
+    `curves` has the runs of each arm.
+    """
+    scored = {arm: [curve for curve in runs if len(curve) > 2] for arm, runs in curves.items()}
+    if not scored.get(baseline):
+        return None
+    first = fmean(curve[0].mean for curve in scored[baseline])
+    last = fmean(curve[-1].mean for curve in scored[baseline])
+    level = first + LEVEL_SHARE * (last - first)
+    return LearningSpeed(level, tuple(_speed(arm, runs, level) for arm, runs in scored.items() if runs))
+
+
+def _speed(arm: str, runs: Sequence[Sequence[ScoredStep]], level: float) -> ArmSpeed:
+    areas = [area.value for curve in runs if (area := area_under(curve)) is not None]
+    reached = [steps.value for curve in runs if (steps := steps_to(curve, level)) is not None]
+    return ArmSpeed(arm, fmean(areas), fmean(reached) if reached else None, len(reached), len(runs))
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """The amounts that one run of an arm trained with, on average over its runs; None if no run recorded them."""
+
+    steps: float | None = None
+    episodes: float | None = None
+    tokens: float | None = None
+    seconds: float | None = None
+
+
+def gather_amounts(store: ExperimentStore, run_ids: Sequence[str]) -> Amounts:
+    """Return the sums over the steps of each run, averaged over the runs."""
+    names = (EPISODES, *TOKENS, TRAINING_SECONDS)
+    sums: dict[str, dict[str, float]] = {name: defaultdict(float) for name in names}
+    steps: dict[str, float] = defaultdict(float)
+    for point in store.list_metrics(run_ids, names=names):
+        if point.value is not None:
+            sums[point.name][point.run_id] += point.value
+            steps[point.run_id] = max(steps[point.run_id], point.step)
+    tokens = next((sums[name] for name in TOKENS if sums[name]), {})
+    return Amounts(*(_mean(each) for each in (steps, sums[EPISODES], tokens, sums[TRAINING_SECONDS])))
+
+
+def _mean(sums: dict[str, float]) -> float | None:
+    return sum(sums.values()) / len(sums) if sums else None

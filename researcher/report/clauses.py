@@ -14,7 +14,7 @@ from researcher.analysis import Comparison
 from researcher.charter import Factor
 from researcher.plan import Contrast
 from researcher.question.wording import title_of
-from researcher.report.asked import changed_factors
+from researcher.report.answer import changed_factors
 from researcher.report.formats import count, join_names
 from researcher.report.numbers.facts import ArmFacts, StudyFacts
 

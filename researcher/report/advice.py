@@ -1,20 +1,18 @@
-"""The summary of a report for a reader in a hurry: what was done, the recommendation and the limitations.
-
-Place in the flow: render.py puts these sentences at the beginning and the end of a report, and the terminal shows some.
-All of them follow from the facts by rules. No planner influences them, and nothing is counted or computed here.
-"""
+"""What a study did, recommends, leaves open and does not show, in sentences that follow from its facts by rules."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import combinations
+from typing import Any
 
+from experiments_db import ArmFailure, Outcome, SearchArm
 from researcher.charter import Charter, JudgedBy
 from researcher.judge.power import describe_target
 from researcher.question.wording import title_of_environment
 from researcher.record.costs import NOT_FROM_MODEL_BELOW
 from researcher.record.log import BUDGET_USED_UP
-from researcher.report.changes import list_changes
+from researcher.report.answer import is_better_trained, unseen
 from researcher.report.formats import (
     count,
     count_kinds,
@@ -22,12 +20,14 @@ from researcher.report.formats import (
     format_interval,
     format_score,
     format_share,
+    format_value,
     is_known,
     join_names,
 )
-from researcher.report.headline import is_better_trained, unseen
 from researcher.report.numbers.counts import RunCounts, RunEnd
 from researcher.report.numbers.facts import ArmFacts, StudyFacts
+from swarm import SwarmError
+from swarm.job import build_job
 
 USUAL_EPISODES = 100
 """The number of held-out episodes below which one episode is more than a hundredth of a score."""
@@ -40,6 +40,7 @@ FAILED_SCORES = {
     "base": "counted with the score before training",
     "worst": "counted with the worst score",
 }
+MOST_LEADERS = 3
 
 
 def describe_work(facts: StudyFacts) -> list[str]:
@@ -194,13 +195,13 @@ def limitations(facts: StudyFacts) -> list[str]:
         wanted = describe_target(charter.sample_size.target_effect, is_worse=facts.sample_size.finds_worse)
         target = "what was found before" if facts.sample_size.confirms else wanted
         found.append(f"The first plan was to find {target} with a probability of {facts.sample_size.power:.2f} only.")
-    found += [*_of_exploration(facts), *_of_precision(facts), *_of_runs(facts), *_of_untested(facts), *_of_test(facts)]
+    found += [*_of_short_runs(facts), *_of_precision(facts), *_of_runs(facts), *_of_untested(facts), *_of_test(facts)]
     if charter.assumptions:
         found.append(f"Assumed, because the topic did not say: {count(len(charter.assumptions), 'thing')}; see Method.")
     return found
 
 
-def _of_exploration(facts: StudyFacts) -> Iterator[str]:
+def _of_short_runs(facts: StudyFacts) -> Iterator[str]:
     if facts.exploration is None:
         return
     named = {arm.name for arm in facts.arms}
@@ -264,3 +265,74 @@ def _of_test(facts: StudyFacts) -> Iterator[str]:
     lacking = [item for arm in tested for item in arm.runs if item.counts and item.test is None]
     if lacking:
         yield f"On the {charter.test_split} split {count(len(lacking), 'finished run')} of its arms lack a score."
+
+
+def list_changes(baseline: ArmFacts, arm: ArmFacts) -> list[str]:
+    """Return the differences of an arm, one clause each."""
+    changed = [f"{name} {format_value(new)} in place of {format_value(old)}" for name, new, old in _jobs(baseline, arm)]
+    if arm.code_hash != baseline.code_hash:
+        changed.append("another program, which is shown below")
+    if arm.experiment.train_environment != baseline.experiment.train_environment:
+        changed.append(f"trained on {arm.experiment.train_environment or 'the environment that judges it'}")
+    return changed
+
+
+def _jobs(baseline: ArmFacts, arm: ArmFacts) -> Iterator[tuple[str, Any, Any]]:
+    old, new = in_force(baseline.experiment.job), in_force(arm.experiment.job)
+    named = dict.fromkeys((*arm.experiment.factors, *arm.experiment.job, *baseline.experiment.job))
+    for name in named:
+        if name in new and name in old and new[name] != old[name]:
+            yield name, new[name], old[name]
+
+
+def in_force(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a whole job, with defaults and automatic values, or the job as it is stored if it is invalid."""
+    try:
+        return build_job(dict(job)).resolve().model_dump(mode="json")
+    except SwarmError:
+        return dict(job)
+
+
+def next_steps(facts: StudyFacts) -> list[str]:
+    """Return one sentence for each thing that was left open; empty if there is none."""
+    return [*_of_undecided(facts), *_of_ablations(facts), *_of_exploration(facts)]
+
+
+def _of_undecided(facts: StudyFacts) -> Iterator[str]:
+    opened = [arm.name for arm in facts.arms if arm.is_open]
+    if opened:
+        yield f"Compare again on fresh seeds: {join_names(opened)}."
+
+
+def _of_ablations(facts: StudyFacts) -> Iterator[str]:
+    if facts.confirmation is None or facts.winner is None or not facts.winner.is_kept:
+        return
+    for item in facts.confirmation.ablations:
+        if item.outcome is not Outcome.SUPPORTED:
+            yield f"Go on from {item.name}: the gain of {facts.confirmation.winner} is not shown to need that part."
+
+
+def _of_exploration(facts: StudyFacts) -> Iterator[str]:
+    if facts.exploration is None:
+        return
+    sign, named = facts.charter.of_scores.sign, {arm.name for arm in facts.arms}
+    explored = facts.exploration.explored
+    baseline = next((arm for arm in explored if arm.experiment.is_baseline), None)
+    ahead = [
+        arm.name
+        for arm in facts.exploration.leaders(sign)
+        if arm.name not in named and baseline is not None and _is_ahead(arm, baseline, sign)
+    ]
+    if ahead:
+        yield f"Confirm what led the baseline in exploration and was not compared: {join_names(ahead[:MOST_LEADERS])}."
+    pretending = [arm.name for arm in explored if arm.failure is ArmFailure.NOT_AS_CLAIMED]
+    if pretending:
+        yield f"Mend what is not what it claims to be: {join_names(pretending)}."
+
+
+def _is_ahead(arm: SearchArm, baseline: SearchArm, sign: float) -> bool:
+    """Return whether an arm has the better exploring score at a rung that both have reached."""
+    scores = {item.share: item.score for item in baseline.scored}
+    last = arm.last
+    other = None if last is None else scores.get(last.share)
+    return last is not None and last.score is not None and other is not None and sign * (last.score - other) > 0

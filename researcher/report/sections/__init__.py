@@ -1,1 +1,0 @@
-"""The sections of a report that tell the course and the clauses of a study."""

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any, Literal, Self, TypeVar, Unpack
 
 import httpx
 from pydantic import BaseModel
 
-from swarm.client.coalescing import TaskCoalescer
 from swarm.client.connections import AsyncConnectionStack
 from swarm.client.episode import (
     DEFAULT_END_WAIT_S,
@@ -37,12 +36,11 @@ from swarm.client.episode import (
 from swarm.client.events import EventFeed
 from swarm.client.heartbeat import DEFAULT_LEASE_S, HeartbeatTask, Leases
 from swarm.client.plans import calls, episode_calls, transaction_calls
-from swarm.client.plans.exchange import Joinable, Outcome, Pause, Plan
+from swarm.client.plans.exchange import Outcome, Pause, Plan
 from swarm.errors import SwarmError
 from swarm.schemas import (
     Acknowledged,
     AgreeResponse,
-    AnswerOfMany,
     AuditView,
     BatchPolicies,
     CheckpointResponse,
@@ -91,7 +89,6 @@ class AsyncSwarmClient:
         self._server = describe(url, token, timeout, lease)
         self.client_id = client_id or default_client_id()
         self._http = httpx.AsyncClient(transport=transport or AsyncConnectionStack())
-        self._coalescer = TaskCoalescer(self._http, self._abort_unclaimed)
         self._leases = Leases()
         self._heartbeat = HeartbeatTask(self._leases, self._beat)
         self._notes = AsyncAttemptNotes()
@@ -106,7 +103,6 @@ class AsyncSwarmClient:
         The server aborts the episodes that are still running as soon as their leases are over.
         """
         await self._heartbeat.close()
-        await self._coalescer.close()
         await self._http.aclose()
 
     async def __aenter__(self) -> Self:
@@ -549,11 +545,6 @@ class AsyncSwarmClient:
     async def _beat(self, episode_ids: Sequence[str]) -> None:
         await self._run(episode_calls.heartbeat_all(self._server, self._leases, self.client_id, episode_ids))
 
-    async def _abort_unclaimed(self, step: Joinable, line: AnswerOfMany) -> None:
-        # If the abort fails, the server aborts the episode itself when its lease is over.
-        with suppress(SwarmError):
-            await self._run(episode_calls.abort_unclaimed(self._server, self._leases, step, line))
-
     async def _run(self, plan: Plan[T]) -> T:
         try:
             step = next(plan)
@@ -562,9 +553,7 @@ class AsyncSwarmClient:
         except StopIteration as finished:
             return finished.value
 
-    async def _carry_out(self, step: httpx.Request | Joinable | Pause) -> Outcome:
-        if isinstance(step, Joinable):
-            return await self._coalescer.carry_out(step)
+    async def _carry_out(self, step: httpx.Request | Pause) -> Outcome:
         if isinstance(step, Pause):
             await asyncio.sleep(step.seconds)
             return None

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, Literal, Self, TypeVar, Unpack
 
 import httpx
 from pydantic import BaseModel
 
-from swarm.client.coalescing import ThreadCoalescer
 from swarm.client.connections import ConnectionStack
 from swarm.client.episode import (
     DEFAULT_END_WAIT_S,
@@ -38,12 +37,11 @@ from swarm.client.episode import (
 from swarm.client.events import EventFeed
 from swarm.client.heartbeat import DEFAULT_LEASE_S, HeartbeatThread, Leases
 from swarm.client.plans import calls, episode_calls, transaction_calls
-from swarm.client.plans.exchange import Joinable, Outcome, Pause, Plan
+from swarm.client.plans.exchange import Outcome, Pause, Plan
 from swarm.errors import SwarmError
 from swarm.schemas import (
     Acknowledged,
     AgreeResponse,
-    AnswerOfMany,
     AuditView,
     BatchPolicies,
     CheckpointResponse,
@@ -92,7 +90,6 @@ class SwarmClient:
         self._server = describe(url, token, timeout, lease)
         self.client_id = client_id or default_client_id()
         self._http = httpx.Client(transport=transport or ConnectionStack())
-        self._coalescer = ThreadCoalescer(self._http, self._abort_unclaimed)
         self._leases = Leases()
         self._heartbeat = HeartbeatThread(self._leases, self._beat)
         self._notes = AttemptNotes()
@@ -107,7 +104,6 @@ class SwarmClient:
         The server aborts the episodes that are still running as soon as their leases are over.
         """
         self._heartbeat.close()
-        self._coalescer.close()
         self._http.close()
 
     def __enter__(self) -> Self:
@@ -548,11 +544,6 @@ class SwarmClient:
     def _beat(self, episode_ids: Sequence[str]) -> None:
         self._run(episode_calls.heartbeat_all(self._server, self._leases, self.client_id, episode_ids))
 
-    def _abort_unclaimed(self, step: Joinable, line: AnswerOfMany) -> None:
-        # If the abort fails, the server aborts the episode itself when its lease is over.
-        with suppress(SwarmError):
-            self._run(episode_calls.abort_unclaimed(self._server, self._leases, step, line))
-
     def _run(self, plan: Plan[T]) -> T:
         try:
             step = next(plan)
@@ -561,9 +552,7 @@ class SwarmClient:
         except StopIteration as finished:
             return finished.value
 
-    def _carry_out(self, step: httpx.Request | Joinable | Pause) -> Outcome:
-        if isinstance(step, Joinable):
-            return self._coalescer.carry_out(step)
+    def _carry_out(self, step: httpx.Request | Pause) -> Outcome:
         if isinstance(step, Pause):
             time.sleep(step.seconds)
             return None

@@ -20,7 +20,6 @@ from swarm.gateway.control.episode_routes import (
 )
 from swarm.gateway.control.evaluation_routes import add_evaluation_routes, add_score_route
 from swarm.gateway.control.event_routes import EventStreams, add_event_routes
-from swarm.gateway.control.many_routes import add_many_routes
 from swarm.gateway.control.prometheus import add_prometheus_route
 from swarm.gateway.control.server_routes import (
     Control,
@@ -104,7 +103,6 @@ def _guarded(deps: RouteDependencies, traffic: Traffic) -> list[APIRouter]:
     gate = Gate(deps.guard, AuditLog(deps.ledger), deps.control.lease.check)
     life = gate.router(CLIENTS, "episodes")
     add_life_routes(life, deps.served, deps.ledger)
-    add_many_routes(life, deps.served, deps.ledger)
     add_judgement_routes(life, deps.served, deps.ledger)
     add_transaction_routes(life, deps.served, deps.ledger)
     scores = gate.router(CLIENTS, "evaluations")

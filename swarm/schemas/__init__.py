@@ -28,17 +28,12 @@ from swarm.schemas.batch_bodies import TaskCounts as TaskCounts
 from swarm.schemas.batch_bodies import UpdateBatchPolicyRequest as UpdateBatchPolicyRequest
 from swarm.schemas.episode_bodies import MAX_REPLIES as MAX_REPLIES
 from swarm.schemas.episode_bodies import MAX_REPLY_TEXTS as MAX_REPLY_TEXTS
-from swarm.schemas.episode_bodies import MAX_TOGETHER as MAX_TOGETHER
 from swarm.schemas.episode_bodies import AbortEpisodeRequest as AbortEpisodeRequest
-from swarm.schemas.episode_bodies import AnswerOfMany as AnswerOfMany
 from swarm.schemas.episode_bodies import BeginEpisodeRequest as BeginEpisodeRequest
 from swarm.schemas.episode_bodies import BeginEpisodeResponse as BeginEpisodeResponse
-from swarm.schemas.episode_bodies import BeginManyRequest as BeginManyRequest
 from swarm.schemas.episode_bodies import CommitEpisodeRequest as CommitEpisodeRequest
 from swarm.schemas.episode_bodies import EndEpisodeRequest as EndEpisodeRequest
 from swarm.schemas.episode_bodies import EndEpisodeResponse as EndEpisodeResponse
-from swarm.schemas.episode_bodies import EndManyRequest as EndManyRequest
-from swarm.schemas.episode_bodies import EndOfMany as EndOfMany
 from swarm.schemas.episode_bodies import EpisodeDetail as EpisodeDetail
 from swarm.schemas.episode_bodies import EpisodePage as EpisodePage
 from swarm.schemas.episode_bodies import EpisodeSamples as EpisodeSamples

@@ -8,9 +8,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import Field, SkipValidation
+from pydantic import Field
 
-from swarm.schemas.base import Body, EpisodeState, ErrorDetail, Identifier, NamedRewards, Reward
+from swarm.schemas.base import Body, EpisodeState, Identifier, NamedRewards, Reward
 from swarm.types import DEFAULT_DATA_SOURCE, EpisodeType
 
 Secret = Annotated[str, Field(min_length=22, max_length=200, pattern=r"^[A-Za-z0-9_-]+$")]
@@ -88,42 +88,6 @@ class EndEpisodeRequest(Body):
     replies: list[str] | None = Field(default=None, max_length=MAX_REPLY_TEXTS)
     client_id: Identifier = "anonymous"
     idempotency_key: str | None = Field(default=None, max_length=200)
-
-
-MAX_TOGETHER = 256
-"""The most episodes in one request. One commit to the ledger records them all, and this limit keeps it short."""
-
-
-class BeginManyRequest(Body):
-    """The request of POST episodes/begin_many. Each entry is handled like a POST episodes/begin of its own."""
-
-    episodes: list[SkipValidation[BeginEpisodeRequest]] = Field(min_length=1, max_length=MAX_TOGETHER)
-
-
-class EndOfMany(EndEpisodeRequest):
-    """An entry of POST episodes/end_many: the episode id and the fields of POST episodes/{id}/end."""
-
-    episode_id: str = Field(max_length=200)
-
-
-class EndManyRequest(Body):
-    """The request of POST episodes/end_many. Each entry is handled like a POST episodes/{id}/end of its own."""
-
-    episodes: list[SkipValidation[EndOfMany]] = Field(min_length=1, max_length=MAX_TOGETHER)
-
-
-class AnswerOfMany(Body):
-    """One line of the answer to begin_many or end_many.
-
-    `index` counts the entries of the request from 0. `status` is the HTTP status that a single request would get, with
-    either its `answer` or its `error`. `retry_after_s` is set for a temporary error.
-    """
-
-    index: int
-    status: int
-    answer: dict[str, Any] | None = None
-    error: ErrorDetail | None = None
-    retry_after_s: int | None = None
 
 
 class PrepareEpisodeRequest(EndEpisodeRequest):

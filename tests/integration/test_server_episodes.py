@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests_support import begin, chat, end, run_batch, wait_for_state, wait_for_step
+from tests_support import begin, chat, end, run_batch, wait_for_state, wait_for_step, wait_for_waiting_begins
 
 from swarm.job import TrainJob
 
@@ -40,6 +40,17 @@ def test_a_batch_waits_until_every_task_has_its_repeats(http: httpx.Client) -> N
     time.sleep(0.3)
     status = http.get("/v1/swarm/status").json()
     assert (status["step"], status["pool"]["tasks"], status["pool"]["episodes"]) == (0, 1, 3)
+
+
+def test_a_caller_that_hangs_up_while_it_waits_has_no_episode_begun(http: httpx.Client) -> None:
+    begun = [begin(http, task_id=f"task-{index // 2}") for index in range(4)]
+    with pytest.raises(httpx.ReadTimeout):
+        http.post("/v1/swarm/episodes/begin", json={"task_id": "later", "wait_s": 60}, timeout=1)
+    wait_for_waiting_begins(http, 0)
+    for index, episode in enumerate(begun):
+        end(http, episode, task_id=f"task-{index // 2}", reward=float(index % 2), call=True)
+    wait_for_step(http, 1)
+    assert http.get("/v1/swarm/episodes?state=running").json()["episodes"] == []
 
 
 def test_an_ended_episode_is_recorded_token_by_token(http: httpx.Client) -> None:

@@ -17,17 +17,15 @@ from urllib.parse import quote
 from swarm.client.episode import Credentials, EpisodeSampling, credentials_of
 from swarm.client.heartbeat import BEAT_LIMIT_S, Leases
 from swarm.client.plans.calls import checked
-from swarm.client.plans.exchange import Call, Entry, Joinable, Plan, Server, exchange
+from swarm.client.plans.exchange import Call, Plan, Server, exchange
 from swarm.errors import Conflict, EpisodeEnded, NotFound
 from swarm.schemas import (
     API_PREFIX,
     AbortEpisodeRequest,
-    AnswerOfMany,
     BeginEpisodeRequest,
     BeginEpisodeResponse,
     EndEpisodeRequest,
     EndEpisodeResponse,
-    EndOfMany,
     EpisodeDetail,
     EpisodePage,
     EpisodeView,
@@ -45,8 +43,6 @@ MAX_WAIT_S = 25.0
 MAX_LISTED = 20_000
 
 _PREFIX = f"{API_PREFIX}/episodes"
-_BEGIN_MANY = f"{_PREFIX}/begin_many"
-_END_MANY = f"{_PREFIX}/end_many"
 
 
 def begin_episode(
@@ -82,20 +78,10 @@ def begin_episode(
         body,
         patience_s=wait_timeout_s,
         answer_s=max_wait_s,
-        entry=Entry(_BEGIN_MANY, body),
     )
     begun = yield from exchange(server, call, BeginEpisodeResponse)
     leases.hold(begun.episode_id, lease_s)
     return begun.episode_id, credentials_of(begun, server.url)
-
-
-def abort_unclaimed(server: Server, leases: Leases, step: Joinable, line: AnswerOfMany) -> Plan[None]:
-    """Abort an episode that was begun for a caller who has left meanwhile, so that nobody runs it.
-
-    `line` is the answer to the caller's call in a shared request. Other calls need no clean-up.
-    """
-    if step.path == _BEGIN_MANY and line.answer is not None:
-        yield from abort_episode(server, leases, str(line.answer["episode_id"]), "client_left", False)
 
 
 def end_episode(
@@ -111,13 +97,11 @@ def end_episode(
     refuse_lost(leases, episode_id)
     body = checked(lambda: EndEpisodeRequest(**reported(client_id, task, episode_id, output)))
     leases.end(episode_id)
-    entry = EndOfMany.model_construct(body.model_fields_set | {"episode_id"}, episode_id=episode_id, **dict(body))
     call = Call(
         "POST",
         path_of(episode_id, "/end"),
         body,
         patience_s=max(server.timeout_s, wait_timeout_s),
-        entry=Entry(_END_MANY, entry),
     )
     try:
         receipt = yield from exchange(server, call, EndEpisodeResponse)

@@ -1,7 +1,7 @@
 """One call of the server's API without I/O: its request, the parsing of its answer, and its retries.
 
 Place in the flow: calls.py builds plans from it; SwarmClient and AsyncSwarmClient do their I/O. A plan is a generator.
-It yields an `httpx.Request` to send, a `Joinable` to send alone or together with others, or a `Pause` to sleep. The
+It yields an `httpx.Request` to send, or a `Pause` to sleep. The
 client sends the outcome back into the plan, and the plan returns the result. This module knows nothing of threads or
 event loops.
 
@@ -13,11 +13,10 @@ two follow each other.
 
 from __future__ import annotations
 
-import json
 import logging
 import random
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -25,7 +24,7 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from swarm.errors import ServerUnreachable, SwarmError, Unavailable, error_class
-from swarm.schemas import AnswerOfMany, ErrorBody, ErrorDetail
+from swarm.schemas import ErrorBody, ErrorDetail
 
 logger = logging.getLogger(__name__)
 
@@ -50,8 +49,8 @@ class Pause:
     seconds: float
 
 
-Outcome = httpx.Response | AnswerOfMany | httpx.TransportError | None
-"""The outcome of a step: a response whose body is read, one line of the answer to a shared request, a connection error,
+Outcome = httpx.Response | httpx.TransportError | None
+"""The outcome of a step: a response whose body is read, a connection error,
 or None after a pause."""
 
 
@@ -71,16 +70,8 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """A call as part of a shared request: the route of that request, and the body of this call in it."""
-
-    path: str
-    body: BaseModel
-
-
-@dataclass(frozen=True, slots=True)
 class Call:
-    """One call of the API; with an `entry` it may share a request with other calls.
+    """One call of the API.
 
     Refusals and lost connections are retried for `patience_s` seconds (None: the server's `timeout_s`). The server may
     take `answer_s` seconds longer than usual to answer. A `repeatable` call is sent again if it is not known whether it
@@ -94,30 +85,9 @@ class Call:
     repeatable: bool = True
     patience_s: float | None = None
     answer_s: float = 0.0
-    entry: Entry | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Joinable:
-    """A call that is sent `alone()`, or as an `entry` of a shared request to `path`.
-
-    `answer_s` limits the wait for its answer, in seconds.
-    """
-
-    server: Server
-    call: Call
-    path: str
-    entry: bytes
-
-    @property
-    def answer_s(self) -> float:
-        return self.server.timeout_s + self.call.answer_s
-
-    def alone(self) -> httpx.Request:
-        return _request(self.server, self.call)
-
-
-Plan = Generator[httpx.Request | Joinable | Pause, Outcome, T]
+Plan = Generator[httpx.Request | Pause, Outcome, T]
 
 
 def exchange(server: Server, call: Call, answer: type[Answer]) -> Plan[Answer]:
@@ -127,19 +97,13 @@ def exchange(server: Server, call: Call, answer: type[Answer]) -> Plan[Answer]:
     """
     patience = _Patience(server, call)
     while True:
-        outcome = yield _step(server, call)
+        outcome = yield _request(server, call)
         if isinstance(outcome, httpx.Response):
             server.is_known = True
             error = error_of(outcome)
             if error is None:
                 return _parse(outcome, answer)
             yield patience.after_refusal(error, is_final=outcome.headers.get("x-should-retry") == "false")
-        elif isinstance(outcome, AnswerOfMany):
-            server.is_known = True
-            if outcome.error is None:
-                return _parse_entry(server, outcome, answer)
-            error = _error(outcome.error, outcome.status, outcome.retry_after_s or 0.0)
-            yield patience.after_refusal(error, is_final=False)
         elif outcome is not None:
             yield patience.after_loss(outcome)
 
@@ -190,13 +154,6 @@ def spread(seconds: float) -> float:
     return seconds * random.uniform(1.0, 1.0 + JITTER)
 
 
-def _step(server: Server, call: Call) -> httpx.Request | Joinable:
-    if call.entry is None:
-        return _request(server, call)
-    content = json.dumps(_sent(call.entry.body), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return Joinable(server, call, call.entry.path, content.encode())
-
-
 def _request(server: Server, call: Call) -> httpx.Request:
     return httpx.Request(
         call.method,
@@ -205,18 +162,6 @@ def _request(server: Server, call: Call) -> httpx.Request:
         headers=dict(server.headers),
         json=None if call.body is None else _sent(call.body),
         extensions=_timeouts(server, server.timeout_s + call.answer_s),
-    )
-
-
-def joint_request(together: Sequence[Joinable]) -> httpx.Request:
-    """Return one request for calls to the same server and path. There must not be more than the route takes."""
-    server = together[0].server
-    return httpx.Request(
-        "POST",
-        f"{server.url}{together[0].path}",
-        headers={**server.headers, "content-type": "application/json"},
-        content=b'{"episodes":[%b]}' % b",".join(each.entry for each in together),
-        extensions=_timeouts(server, max(each.answer_s for each in together)),
     )
 
 
@@ -265,13 +210,6 @@ def _parse(response: httpx.Response, answer: type[Answer]) -> Answer:
         return answer.model_validate_json(response.content)
     except ValidationError as error:
         raise _unreadable(str(response.request.url), error) from error
-
-
-def _parse_entry(server: Server, line: AnswerOfMany, answer: type[Answer]) -> Answer:
-    try:
-        return answer.model_validate(line.answer)
-    except ValidationError as error:
-        raise _unreadable(server.url, error) from error
 
 
 def _unreadable(url: str, error: ValidationError) -> SwarmError:

@@ -18,8 +18,6 @@ from swarm.gateway.http.openapi import errors
 from swarm.gateway.http.query_strings import EpisodeQuery
 from swarm.gateway.http.routes import role_of, until_left
 from swarm.ledger import EndReceipt, EpisodeRow, Ledger
-from swarm.rollout.admission import Departure
-from swarm.rollout.completion import ModelService
 from swarm.rollout.results import ending_of
 from swarm.schemas import (
     AbortEpisodeRequest,
@@ -41,37 +39,6 @@ from swarm.schemas import (
 from swarm.tracker.codec import Codec
 
 
-async def begin_one(
-    service: ModelService, body: BeginEpisodeRequest, base_url: str, departure: Departure
-) -> BeginEpisodeResponse:
-    """Begin an episode whose model routes are at `base_url`. Raises the errors of `Episodes.begin`."""
-    begun = await service.episodes.begin(body, departure)
-    return BeginEpisodeResponse(
-        episode_id=begun.episode_id,
-        base_url=base_url,
-        api_key=begun.api_key,
-        model=service.model_name,
-        weight_version=begun.weight_version,
-        deadline_s=service.episodes.job.episode_timeout_s,
-        lease_s=body.lease_s,
-        is_greedy=begun.is_greedy,
-    )
-
-
-async def end_one(served: Served, ledger: Ledger, episode_id: str, body: EndEpisodeRequest) -> EndEpisodeResponse:
-    """End an episode.
-
-    While no engine runs, only an end that was recorded before can be answered. Raises the errors of `Episodes.end`, and
-    EngineNotReady for an episode that is still running while no engine is.
-    """
-    service = served()
-    if service is None:
-        ended = await _replay_end(ledger, episode_id, body)
-    else:
-        ended = await service.episodes.end(episode_id, body)
-    return view_receipt(episode_id, ended)
-
-
 def add_life_routes(router: APIRouter, served: Served, ledger: Ledger) -> None:
     """Add the routes that begin, end and keep alive an episode."""
 
@@ -84,7 +51,17 @@ def add_life_routes(router: APIRouter, served: Served, ledger: Ledger) -> None:
         """
         service = require_service(served)
         # If the client disconnects while it waits, no episode may begin: nobody would end it, and its batch would wait.
-        return await begin_one(service, body, model_url(request), lambda: until_left(request.receive))
+        begun = await service.episodes.begin(body, lambda: until_left(request.receive))
+        return BeginEpisodeResponse(
+            episode_id=begun.episode_id,
+            base_url=model_url(request),
+            api_key=begun.api_key,
+            model=service.model_name,
+            weight_version=begun.weight_version,
+            deadline_s=service.episodes.job.episode_timeout_s,
+            lease_s=body.lease_s,
+            is_greedy=begun.is_greedy,
+        )
 
     @router.post(
         "/episodes/{episode_id}/end", summary="End an episode with its reward", responses=errors(404, 409, 503, 507)
@@ -93,9 +70,15 @@ def add_life_routes(router: APIRouter, served: Served, ledger: Ledger) -> None:
         """End an episode exactly once. The result is durable before the answer.
 
         The same payload again gets the same answer, with `replayed`. Another payload gets 409 `idempotency_mismatch`.
-        An episode that expired or was aborted gets 409 `episode_ended` with its outcome.
+        An episode that expired or was aborted gets 409 `episode_ended` with its outcome. While no engine runs, only an
+        end that was recorded before is answered.
         """
-        return await end_one(served, ledger, episode_id, body)
+        service = served()
+        if service is None:
+            ended = await _replay_end(ledger, episode_id, body)
+        else:
+            ended = await service.episodes.end(episode_id, body)
+        return view_receipt(episode_id, ended)
 
     @router.post(
         "/episodes/{episode_id}/heartbeat",

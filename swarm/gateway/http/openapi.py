@@ -13,7 +13,6 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
-from pydantic import BaseModel
 
 from swarm.errors import (
     BadRequest,
@@ -82,9 +81,7 @@ EXAMPLES: dict[str, Mapping[str, Any]] = {
         "lease_s": 30,
         "idle_timeout_s": 240,
     },
-    "BeginManyRequest": {"episodes": [{"client_id": "laptop", "task_id": "math-17", "wait_s": 0}]},
     "EndEpisodeRequest": {"task_id": "math-17", "reward": 1.0, "is_success": True, "metadata": {"seconds": 3.5}},
-    "EndManyRequest": {"episodes": [{"episode_id": _EPISODE_ID, "task_id": "math-17", "reward": 1.0}]},
     "AbortEpisodeRequest": {"reason": "tool_crashed"},
     "ReviseRewardRequest": {"reward": 0.0, "reason": "the judge was wrong"},
     "HeartbeatRequest": {"client_id": "laptop", "episode_ids": [_EPISODE_ID]},
@@ -118,15 +115,6 @@ def event_stream(*fields: str, example: str) -> dict[str, Any]:
             "example": example,
         }
     }
-
-
-@cache
-def answer_lines(line: type[BaseModel], example: str) -> dict[str, Any]:
-    """Return the `content` of a response with one JSON object of the model `line` per line."""
-    schema = line.model_json_schema(mode="serialization", ref_template=f"{_SCHEMAS}{{model}}")
-    # `_complete` adds the schemas that this one refers to, those of errors.
-    schema.pop("$defs")
-    return {"application/x-ndjson": {"schema": schema, "example": example}}
 
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:

@@ -9,7 +9,7 @@ import socketserver
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -144,18 +144,7 @@ def swarm_double(scripted: ScriptedServer, canned: type[Canned]) -> Any:
     """Answers every call of an episode's life. `ended` is what heartbeats are told, unless there is a `refusal`."""
     begun = iter(range(1_000_000))
 
-    def answer_many(heard: Heard) -> Canned:
-        lines: list[bytes] = []
-        for index, entry in enumerate(heard.body["episodes"]):
-            of_one = f"/{entry['episode_id']}/end" if heard.path.endswith("/end_many") else "/begin"
-            path = heard.path.rpartition("/")[0] + of_one
-            one = answer(replace(heard, path=path, body=entry))
-            lines.append(json.dumps({"index": index, "status": one.status, "answer": one.body}).encode() + b"\n")
-        return canned(body=b"".join(lines))
-
     def answer(heard: Heard) -> Canned:
-        if heard.path.endswith("_many"):
-            return answer_many(heard)
         scripted.heard.append(heard)
         if heard.path == "/v1/swarm/heartbeat":
             return scripted.refusal or canned(body={"ended": scripted.ended})

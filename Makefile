@@ -106,7 +106,6 @@ check: setup ## Style, types and architecture
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/check_import_cycles.py
-	$(BIN)/python scripts/generate_sync_client.py --check
 	$(BIN)/python scripts/check_names.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@$(BIN)/python scripts/count_lines.py

@@ -9,15 +9,12 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from swarm.client.async_client import AsyncSwarmClient
-    from swarm.client.client import SwarmClient
+    from swarm.client.client import AsyncSwarmClient, SwarmClient
     from swarm.client.connections import AsyncConnectionStack, ConnectionStack
     from swarm.client.episode import Credentials, OpenEpisode
     from swarm.client.evaluation import Evaluation, EvaluationFailure, evaluate, follow_evaluations
     from swarm.client.runner import EpisodeFailure, EpisodeRuns, run_episodes_until_all_complete
-    from swarm.client.teams.async_team import AsyncSwarmTeam
-    from swarm.client.teams.sync_team import SwarmTeam
-    from swarm.client.teams.team import OpenEpisodes
+    from swarm.client.teams import AsyncSwarmTeam, OpenEpisodes, SwarmTeam
     from swarm.client.throttler import Throttler
 
 __all__ = [
@@ -41,15 +38,12 @@ __all__ = [
 ]
 
 _MODULE_BY_NAME = {
-    "AsyncSwarmClient": "swarm.client.async_client",
-    "AsyncSwarmTeam": "swarm.client.teams.async_team",
-    "SwarmClient": "swarm.client.client",
+    **dict.fromkeys(("AsyncSwarmClient", "SwarmClient"), "swarm.client.client"),
     **dict.fromkeys(("AsyncConnectionStack", "ConnectionStack"), "swarm.client.connections"),
     **dict.fromkeys(("Credentials", "OpenEpisode"), "swarm.client.episode"),
     **dict.fromkeys(("Evaluation", "EvaluationFailure", "evaluate", "follow_evaluations"), "swarm.client.evaluation"),
     **dict.fromkeys(("EpisodeFailure", "EpisodeRuns", "run_episodes_until_all_complete"), "swarm.client.runner"),
-    "SwarmTeam": "swarm.client.teams.sync_team",
-    "OpenEpisodes": "swarm.client.teams.team",
+    **dict.fromkeys(("AsyncSwarmTeam", "OpenEpisodes", "SwarmTeam"), "swarm.client.teams"),
     "Throttler": "swarm.client.throttler",
 }
 

@@ -1,8 +1,4 @@
-"""The types of an episode on the client side: credentials, sampling limits, the open episode, and the attempt.
-
-Place in the flow: client.py and async_client.py use it. The runner finds here which episodes a function has begun, so
-that it can abort the ones that are left open. This module does no I/O.
-"""
+"""The types of an episode on the client side: credentials, sampling limits, the open episode, and the attempt."""
 
 from __future__ import annotations
 
@@ -18,8 +14,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 
+from swarm.client.exchange import Server
 from swarm.client.heartbeat import Leases
-from swarm.client.plans.exchange import Server
 from swarm.config import complete_address
 from swarm.errors import BadRequest, EpisodeEnded, SwarmError
 from swarm.schemas import LEASE_HEADER, BeginEpisodeResponse, EndEpisodeResponse
@@ -201,29 +197,6 @@ class Attempt:
 
 current_attempt: ContextVar[Attempt | None] = ContextVar("current_attempt", default=None)
 """The runner sets it around each call of a user's function; begin_episode reads it."""
-
-
-class AttemptNotes:
-    """The link from a client to the current attempt of its thread, if there is one."""
-
-    def begun(self, leases: Leases, episode_id: str, abort: Abort) -> None:
-        """Record a begun episode. If the attempt is over, abort the episode and raise EpisodeEnded."""
-        if (attempt := current_attempt.get()) is not None:
-            attempt.add(leases, episode_id, abort)
-
-    def ended(self, leases: Leases) -> None:
-        if (attempt := current_attempt.get()) is not None:
-            attempt.note_end(leases)
-
-
-class AsyncAttemptNotes:
-    """Notes of attempts for coroutines, without effect: the runner calls functions in threads only."""
-
-    def begun(self, leases: Leases, episode_id: str, abort: object) -> None:
-        return
-
-    def ended(self, leases: Leases) -> None:
-        return
 
 
 def name_task(task_id: str | None, data_source: str | None) -> tuple[str | None, str]:

@@ -1,18 +1,19 @@
-"""The protocol of the event stream: the request that opens it, the parsing of its lines, and the reconnection.
+"""The event stream: the request that opens it, the parsing of its lines, and the reconnection.
 
-Place in the flow: the method `events` of either client drives it and does the I/O. The server numbers its events
-durably, so a broken stream continues after the last event that was read. Format: Server-Sent Events (WHATWG HTML,
-section 9.2), with one EventView as JSON per event. This module knows nothing of threads or event loops.
+The server numbers its events durably, so a broken stream continues after the last event that was read. Format:
+Server-Sent Events (WHATWG HTML, section 9.2), with one EventView as JSON per event.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncGenerator
 
 import httpx
 from pydantic import ValidationError
 
-from swarm.client.plans.exchange import FIRST_PAUSE_S, MAX_PAUSE_S, Server, error_of, spread, unreachable
+from swarm.client.exchange import FIRST_PAUSE_S, MAX_PAUSE_S, Server, error_of, spread, unreachable
+from swarm.client.io import Io
 from swarm.errors import SwarmError, Unavailable
 from swarm.schemas import API_PREFIX, EventView
 
@@ -20,6 +21,25 @@ PATH = f"{API_PREFIX}/events"
 CONTENT_TYPE = "text/event-stream"
 # The server sends something more often than this, so a connection that is silent for longer is dead.
 MAX_SILENCE_S = 60.0
+
+
+async def follow_events(io: Io, server: Server, after_id: int, patience_s: float) -> AsyncGenerator[EventView]:
+    """Yield the events after `after_id` without end, over as many connections as that takes."""
+    feed = EventFeed(server, after_id, patience_s)
+    while True:
+        try:
+            async with io.stream(feed.request()) as response:
+                if feed.opened(response):
+                    async for line in io.lines(response):
+                        if (event := feed.take(line)) is not None:
+                            yield event
+                    pause_s = FIRST_PAUSE_S
+                else:
+                    await io.read(response)
+                    pause_s = feed.refused(response)
+        except httpx.TransportError as failure:
+            pause_s = feed.lost(failure)
+        await io.sleep(pause_s)
 
 
 class EventFeed:
@@ -65,10 +85,6 @@ class EventFeed:
         if not self._server.is_known:
             raise error from failure
         return self._pause(error)
-
-    def ended(self) -> float:
-        """Return the seconds to wait after the server has closed the stream in order."""
-        return FIRST_PAUSE_S
 
     def take(self, line: str) -> EventView | None:
         """Return the event that this line completes, if any. Raises SwarmError for an event that cannot be parsed."""

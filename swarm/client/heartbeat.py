@@ -1,21 +1,20 @@
 """The running episodes of a client, and the heartbeats that renew their leases.
 
-Place in the flow: the plans record which episodes begin and end. `begin_episode` of either client starts the
-heartbeats, and they stop by themselves when no episode has a lease. The answer to a heartbeat carries the server's
-warnings and the episodes that it has aborted. A failed heartbeat is no error, because a lease outlasts two of them. A
-process that is dead or stopped sends none, so the server can free its episodes. This module knows nothing of HTTP.
+A failed heartbeat is no error, because a lease outlasts two of them.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from swarm.client.io import BackgroundWorker
 from swarm.errors import SwarmError
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_LEASE_S = 30.0
 # So a lease outlasts two lost heartbeats.
@@ -94,114 +93,60 @@ class Leases:
         return min(leases.values()) / BEATS_PER_LEASE, list(leases)
 
 
-logger = logging.getLogger(__name__)
-
 # The pause after a failed heartbeat. It is short, because a restarted server counts the leases from its start.
 RETRY_S = 2.0
 # The limit of one heartbeat, and of the wait for it when the client is closed.
 BEAT_LIMIT_S = 10.0
 
-Beat = Callable[[Sequence[str]], None]
-AsyncBeat = Callable[[Sequence[str]], Awaitable[None]]
 
+class Heartbeats:
+    """The heartbeats of one client, sent by at most one worker.
 
-class HeartbeatThread:
-    """The heartbeats of a SwarmClient: at most one daemon thread.
-
-    The thread looks for episodes once per interval, so short episodes do not each start a thread.
+    The worker looks for episodes once per interval, so short episodes do not each start one.
     """
 
-    def __init__(self, leases: Leases, beat: Beat) -> None:
+    def __init__(
+        self, leases: Leases, beat: Callable[[Sequence[str]], Awaitable[None]], worker: BackgroundWorker
+    ) -> None:
         self._leases = leases
         self._beat = beat
-        self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
+        self._worker = worker
+        self._lock = threading.Lock()
         self._interval_s = 0.0
+        self._is_over = True
         self._is_closed = False
 
     def keep_alive(self, lease_s: float) -> None:
         """Start the heartbeats, or shorten their interval, for an episode that has begun with this lease."""
         interval_s = lease_s / BEATS_PER_LEASE
-        with self._changed:
+        with self._lock:
             if self._is_closed:
                 return
-            if self._thread is None or not self._thread.is_alive():
-                self._interval_s = interval_s
-                self._thread = threading.Thread(target=self._run, name="swarm heartbeat", daemon=True)
-                self._thread.start()
+            if self._is_over or not self._worker.is_alive:
+                self._is_over, self._interval_s = False, interval_s
+                self._worker.start(self._run)
             elif interval_s < self._interval_s:
-                self._changed.notify_all()
-
-    def close(self) -> None:
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify_all()
-            thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(BEAT_LIMIT_S)
-
-    def _run(self) -> None:
-        pause_s: float | None = None
-        while True:
-            with self._changed:
-                beating = self._leases.beating()
-                if self._is_closed or beating is None:
-                    self._thread = None
-                    return
-                self._interval_s = beating[0]
-                if self._changed.wait(self._interval_s if pause_s is None else pause_s):
-                    continue
-            pause_s = self._send()
-
-    def _send(self) -> float | None:
-        """Send one heartbeat; return the seconds until the next one if it is due sooner than usual."""
-        beating = self._leases.beating()
-        if beating is None:
-            return None
-        try:
-            self._beat(beating[1])
-        except SwarmError as error:
-            logger.info("no heartbeat for %d episodes: %s", len(beating[1]), error.message)
-            return min(RETRY_S, beating[0])
-        return None
-
-
-class HeartbeatTask:
-    """The heartbeats of an AsyncSwarmClient: at most one task of the running event loop."""
-
-    def __init__(self, leases: Leases, beat: AsyncBeat) -> None:
-        self._leases = leases
-        self._beat = beat
-        self._task: asyncio.Task[None] | None = None
-        self._sooner = asyncio.Event()
-        self._interval_s = 0.0
-
-    def keep_alive(self, lease_s: float) -> None:
-        interval_s = lease_s / BEATS_PER_LEASE
-        if self._task is None or self._task.done():
-            self._interval_s = interval_s
-            self._task = asyncio.create_task(self._run(), name="swarm heartbeat")
-        elif interval_s < self._interval_s:
-            self._sooner.set()
+                self._worker.wake()
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task], timeout=BEAT_LIMIT_S)
+        with self._lock:
+            self._is_closed = True
+        await self._worker.stop(BEAT_LIMIT_S)
 
     async def _run(self) -> None:
         pause_s: float | None = None
-        while (beating := self._leases.beating()) is not None:
-            self._interval_s = beating[0]
-            self._sooner.clear()
-            try:
-                async with asyncio.timeout(self._interval_s if pause_s is None else pause_s):
-                    await self._sooner.wait()
-                continue
-            except TimeoutError:
+        while True:
+            with self._lock:
+                beating = self._leases.beating()
+                self._is_over = self._is_closed or beating is None
+                if self._is_over or beating is None:
+                    return
+                self._interval_s = beating[0]
+            if not await self._worker.pause(self._interval_s if pause_s is None else pause_s):
                 pause_s = await self._send()
 
     async def _send(self) -> float | None:
+        """Send one heartbeat; return the seconds until the next one if it is due sooner than usual."""
         beating = self._leases.beating()
         if beating is None:
             return None

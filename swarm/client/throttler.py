@@ -18,8 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from swarm.client.async_client import AsyncSwarmClient
-from swarm.client.client import SwarmClient
+from swarm.client.client import AsyncSwarmClient, SwarmClient
 from swarm.errors import BadRequest, SwarmError
 from swarm.schemas import EngineState, Status
 

@@ -7,8 +7,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from swarm.cli.train.training_folder import TrainingFolder, TrainingRecord, differences
-from swarm.client import SwarmClient
-from swarm.client.plans import calls
+from swarm.client import SwarmClient, server_calls
 from swarm.errors import LaunchConflict
 from swarm.job import TrainJob, build_job
 from swarm.schemas import Status
@@ -66,7 +65,7 @@ def start_run(
 @contextmanager
 def _without_advice() -> Generator[None]:
     """Silence the client library's log about a complete job, because its advice is for programs."""
-    log = logging.getLogger(calls.__name__)
+    log = logging.getLogger(server_calls.__name__)
     log.disabled = True
     try:
         yield

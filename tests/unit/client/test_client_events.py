@@ -12,7 +12,7 @@ import pytest
 
 from swarm.client import AsyncSwarmClient, SwarmClient
 from swarm.client.events import EventFeed
-from swarm.client.plans.exchange import Server
+from swarm.client.exchange import Server
 from swarm.errors import Forbidden, ServerUnreachable, SwarmError
 
 STREAM = {"content-type": "text/event-stream; charset=utf-8"}

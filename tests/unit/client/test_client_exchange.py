@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from swarm.client import AsyncSwarmClient, SwarmClient
-from swarm.client.plans.exchange import FIRST_PAUSE_S, Server, unreachable
+from swarm.client.exchange import FIRST_PAUSE_S, Server, unreachable
 from swarm.errors import (
     BadRequest,
     Conflict,

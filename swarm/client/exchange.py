@@ -1,9 +1,4 @@
-"""One call of the server's API without I/O: its request, the parsing of its answer, and its retries.
-
-Place in the flow: calls.py builds plans from it; SwarmClient and AsyncSwarmClient do their I/O. A plan is a generator.
-It yields an `httpx.Request` to send, or a `Pause` to sleep. The
-client sends the outcome back into the plan, and the plan returns the result. This module knows nothing of threads or
-event loops.
+"""One call of the server's API: its request, the parsing of its answer, and its retries.
 
 Two failures are retried. The first is a temporary refusal: an Unavailable error, or a status of 429, 502, 503 or 504
 from a proxy, because the server has not taken the call. The second is a lost connection, if the call may be repeated or
@@ -16,15 +11,17 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from swarm.errors import ServerUnreachable, SwarmError, Unavailable, error_class
+from swarm.client.io import Io
+from swarm.errors import BadRequest, ServerUnreachable, SwarmError, Unavailable, error_class
 from swarm.schemas import ErrorBody, ErrorDetail
+from swarm.spelling import UNKNOWN
 
 logger = logging.getLogger(__name__)
 
@@ -40,18 +37,6 @@ JITTER = 0.25
 _REFUSED_FOR_NOW = frozenset({429, 502, 503, 504})
 # Raised before a byte of the request is sent.
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """A step of a plan: sleep for `seconds`."""
-
-    seconds: float
-
-
-Outcome = httpx.Response | httpx.TransportError | None
-"""The outcome of a step: a response whose body is read, a connection error,
-or None after a pause."""
 
 
 @dataclass(slots=True)
@@ -87,25 +72,24 @@ class Call:
     answer_s: float = 0.0
 
 
-Plan = Generator[httpx.Request | Pause, Outcome, T]
-
-
-def exchange(server: Server, call: Call, answer: type[Answer]) -> Plan[Answer]:
+async def exchange(io: Io, server: Server, call: Call, answer: type[Answer]) -> Answer:
     """Send `call`, retry it as described above, and return the parsed answer.
 
     Raises the error that the answer names, or ServerUnreachable if no answer comes in time.
     """
     patience = _Patience(server, call)
     while True:
-        outcome = yield _request(server, call)
-        if isinstance(outcome, httpx.Response):
+        try:
+            response = await io.send(_request(server, call))
+        except httpx.TransportError as failure:
+            pause_s = patience.after_loss(failure)
+        else:
             server.is_known = True
-            error = error_of(outcome)
+            error = error_of(response)
             if error is None:
-                return _parse(outcome, answer)
-            yield patience.after_refusal(error, is_final=outcome.headers.get("x-should-retry") == "false")
-        elif outcome is not None:
-            yield patience.after_loss(outcome)
+                return _parse(response, answer)
+            pause_s = patience.after_refusal(error, is_final=response.headers.get("x-should-retry") == "false")
+        await io.sleep(pause_s)
 
 
 class _Patience:
@@ -119,7 +103,7 @@ class _Patience:
         self._lost_until: float | None = None
         self._pause_s = FIRST_PAUSE_S
 
-    def after_refusal(self, error: SwarmError, *, is_final: bool) -> Pause:
+    def after_refusal(self, error: SwarmError, *, is_final: bool) -> float:
         if self._lost_until is not None:
             # The server answers again, and only its boot is left, which ends soon.
             self._lost_until, self._pause_s = None, FIRST_PAUSE_S
@@ -127,7 +111,7 @@ class _Patience:
             raise error
         return self._pause(error, error.retry_after_s, self._refused_until)
 
-    def after_loss(self, failure: httpx.TransportError) -> Pause:
+    def after_loss(self, failure: httpx.TransportError) -> float:
         error = unreachable(self._server, self._call.method, self._call.path, failure)
         if not (self._server.is_known or self._call.patience_s):
             raise error from failure
@@ -138,7 +122,7 @@ class _Patience:
             self._lost_until = time.monotonic() + self._patience_s
         return self._pause(error, 0.0, self._lost_until)
 
-    def _pause(self, error: SwarmError, at_least_s: float, until: float) -> Pause:
+    def _pause(self, error: SwarmError, at_least_s: float, until: float) -> float:
         left_s = until - time.monotonic()
         if left_s <= 0 or at_least_s > left_s:
             raise error
@@ -146,7 +130,7 @@ class _Patience:
             logger.info("%s %s is retried: %s", self._call.method, self._call.path, error.message)
         seconds = max(at_least_s, min(spread(self._pause_s), left_s))
         self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
-        return Pause(seconds)
+        return seconds
 
 
 def spread(seconds: float) -> float:
@@ -155,23 +139,17 @@ def spread(seconds: float) -> float:
 
 
 def _request(server: Server, call: Call) -> httpx.Request:
+    timeout = httpx.Timeout(server.timeout_s + call.answer_s, connect=min(10.0, server.timeout_s))
+    # Without its unset fields, for which the server has its own defaults.
+    body = None if call.body is None else call.body.model_dump(mode="json", exclude_unset=True)
     return httpx.Request(
         call.method,
         f"{server.url}{call.path}",
         params=call.query,
         headers=dict(server.headers),
-        json=None if call.body is None else _sent(call.body),
-        extensions=_timeouts(server, server.timeout_s + call.answer_s),
+        json=body,
+        extensions={"timeout": timeout.as_dict()},
     )
-
-
-def _timeouts(server: Server, answer_s: float) -> dict[str, Any]:
-    return {"timeout": httpx.Timeout(answer_s, connect=min(10.0, server.timeout_s)).as_dict()}
-
-
-def _sent(body: BaseModel) -> dict[str, Any]:
-    """Return the JSON of a body without its unset fields, for which the server has its own defaults."""
-    return body.model_dump(mode="json", exclude_unset=True)
 
 
 def error_of(response: httpx.Response) -> SwarmError | None:
@@ -186,15 +164,10 @@ def error_of(response: httpx.Response) -> SwarmError | None:
             " server runs at this address"
         )
         detail = ErrorDetail(message=message, type="", code="")
-    return _error(detail, response.status_code, _retry_after_s(response))
-
-
-def _error(detail: ErrorDetail, status: int, retry_after_s: float) -> SwarmError:
-    cls = error_class(detail.code)
-    if not detail.code and status in _REFUSED_FOR_NOW:
-        cls = Unavailable
+    is_for_now = not detail.code and response.status_code in _REFUSED_FOR_NOW
+    cls = Unavailable if is_for_now else error_class(detail.code)
     if issubclass(cls, Unavailable):
-        return cls(detail.message, param=detail.param, retry_after_s=retry_after_s)
+        return cls(detail.message, param=detail.param, retry_after_s=_retry_after_s(response))
     return cls(detail.message, param=detail.param)
 
 
@@ -209,16 +182,12 @@ def _parse(response: httpx.Response, answer: type[Answer]) -> Answer:
     try:
         return answer.model_validate_json(response.content)
     except ValidationError as error:
-        raise _unreadable(str(response.request.url), error) from error
-
-
-def _unreadable(url: str, error: ValidationError) -> SwarmError:
-    first = error.errors(include_url=False)[0]
-    where = ".".join(str(part) for part in first["loc"])
-    return SwarmError(
-        f"{url} sent an answer that this client cannot parse ({where}: {first['msg']}): check that client and server"
-        " have the same version"
-    )
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise SwarmError(
+            f"{response.request.url} sent an answer that this client cannot parse ({where}: {first['msg']}): check that"
+            " client and server have the same version"
+        ) from error
 
 
 def unreachable(server: Server, method: str, path: str, failure: httpx.TransportError) -> ServerUnreachable:
@@ -236,3 +205,19 @@ def unreachable(server: Server, method: str, path: str, failure: httpx.Transport
 def dump_any(value: Mapping[str, Any] | BaseModel) -> dict[str, Any]:
     """Return a mapping or a pydantic model as JSON data; defaults of a model are left out."""
     return value.model_dump(mode="json", exclude_defaults=True) if isinstance(value, BaseModel) else dict(value)
+
+
+def checked(build: Callable[[], T]) -> T:
+    """Return the request body that `build` makes. Raises BadRequest, which names the first wrong field."""
+    try:
+        body = build()
+        if isinstance(body, BaseModel):
+            body.model_dump_json()
+        return body
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        got = "" if first["type"] == UNKNOWN else f" (got {first['input']!r})"
+        raise BadRequest(f"{where}: {first['msg']}{got}", param=where) from error
+    except ValueError as error:
+        raise BadRequest(f"cannot be sent as JSON: {error}") from error

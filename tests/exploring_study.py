@@ -15,6 +15,8 @@ from statistics import stdev
 from types import SimpleNamespace
 from typing import Any, cast
 
+from scripted_planner import Script, ScriptedPlanner
+
 from experiments_db import (
     Author,
     BudgetKind,
@@ -39,7 +41,6 @@ from researcher.loop.deps import Deps, first_state
 from researcher.loop.nodes.analyze import analyze
 from researcher.phases import BASE, COST, FINAL, TEST
 from researcher.plan import Arm, Contrast, Hypothesis, ManipulationCheck, Plan, Relation, Speaker, Stage
-from researcher.planner.scripted import Script, ScriptedPlanner
 from researcher.record.budget import BudgetLedger
 from researcher.record.costs import AttemptCost, cost_to_json
 from researcher.record.log import StudyLog, to_json

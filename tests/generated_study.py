@@ -18,6 +18,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+from scripted_planner import Script, ScriptedPlanner
+
 from experiments_db import Author, BudgetKind, ExperimentStatus, ExperimentStore, RunStatus
 from prompts import load
 from researcher.charter import Budget, Charter, DecisionRule
@@ -31,7 +33,6 @@ from researcher.loop.nodes.final_test import choose_finalists
 from researcher.loop.nodes.plan import plan
 from researcher.phases import BASE, COST, FINAL, MEASURED_ON, TEST
 from researcher.plan import Arm, Contrast, Hypothesis, Plan, Relation
-from researcher.planner.scripted import Script, ScriptedPlanner
 from researcher.record.budget import BudgetLedger
 from researcher.record.costs import AttemptCost, cost_to_json
 from researcher.record.log import StudyLog, to_json

@@ -14,6 +14,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+from scripted_planner import Script, ScriptedPlanner
+
 from experiments_db import (
     Author,
     BudgetKind,
@@ -38,7 +40,6 @@ from researcher.loop.nodes.write_program import write_program
 from researcher.phases import AUTHORSHIP, BASE, FINAL, FROM_RUNG, MANIPULATION
 from researcher.plan import Arm, Plan, Stage
 from researcher.planner.base import Planner
-from researcher.planner.scripted import Script, ScriptedPlanner
 from researcher.record.budget import BudgetLedger
 from researcher.record.log import StudyLog, to_json
 from researcher.record.runs import TrialState, cost_of, job_of, list_trials, run_key

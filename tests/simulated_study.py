@@ -18,6 +18,7 @@ from typing import Any, cast
 from unittest.mock import patch
 
 import yaml
+from scripted_planner import Script, ScriptedPlanner
 
 import swarm
 from experiments_db import Author, BudgetKind, Experiment, ExperimentStatus, ExperimentStore, Run, RunStatus, open_store
@@ -34,7 +35,6 @@ from researcher.loop.nodes.plan import plan
 from researcher.loop.nodes.report import report
 from researcher.phases import BASE, FINAL, TEST
 from researcher.plan import Arm, Hypothesis, Plan
-from researcher.planner.scripted import Script, ScriptedPlanner
 from researcher.record.budget import BudgetLedger
 from researcher.record.log import StudyLog, to_json
 from researcher.record.runs import Trial, job_of, run_key

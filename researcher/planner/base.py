@@ -23,7 +23,7 @@ class Planner(Protocol):
 
     @property
     def name(self) -> str:
-        """`rules`, `scripted`, or `llm:<model>`, as the charter records it."""
+        """`rules`, `external` or `llm:<model>`, as the charter records it."""
         ...
 
     def frame(self, request: FrameRequest) -> Charter:

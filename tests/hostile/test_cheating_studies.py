@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from cheating_programs import CHECKS, EVADING, HINTED, REFUSED_BY_TEXT, REFUSED_BY_TRIAL, UNWRITTEN, WITHOUT_EFFECT
+from scripted_planner import Script, ScriptedPlanner
 from simulated_study import reports_without_images
 
 from experiments_db import ExperimentStatus, Operator, StudyStatus, Verdict, open_store
@@ -22,7 +23,6 @@ from researcher.loop import session as session_module
 from researcher.loop.session import work_on
 from researcher.plan import Arm, ArmProgram, Plan, Stage
 from researcher.planner.rules import build_rules_planner
-from researcher.planner.scripted import Script, ScriptedPlanner
 from researcher.record.exclusions import find_excluded
 from researcher.study.requests import create_study
 from researcher.study.settings import read_settings

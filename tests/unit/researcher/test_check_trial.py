@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scripted_planner import Script, ScriptedPlanner
 
 from experiments_db import ExperimentStatus, open_store
 from prompts import load
@@ -20,7 +21,6 @@ from researcher.loop.nodes.plan import plan
 from researcher.loop.nodes.write_program import write_program
 from researcher.plan import Arm, Hypothesis, ManipulationCheck, Plan, ProgramProblem, Speaker
 from researcher.planner.rules import RulesPlanner
-from researcher.planner.scripted import Script, ScriptedPlanner
 from researcher.planner.tools.base import ToolRefused
 from researcher.planner.tools.build import build_toolbox
 from researcher.program_trials import study_trials as trials_module

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from scripted_planner import Script, ScriptedPlanner
 
 from experiments_db import ExperimentStatus, ExperimentStore, Outcome, RunStatus, Severity, Verdict, open_store
 from researcher.analysis import Analysis
@@ -19,7 +20,6 @@ from researcher.loop.nodes.analyze import analyze, hypothesis_key
 from researcher.loop.nodes.decide import decide
 from researcher.plan import Contrast, Hypothesis, Plan, Relation
 from researcher.planner.rules import RulesPlanner
-from researcher.planner.scripted import Script, ScriptedPlanner
 from researcher.record.budget import BudgetLedger
 from researcher.record.exclusions import find_excluded
 from researcher.record.log import AUTOMATIC, StudyLog, to_json

@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from scripted_planner import Script, ScriptedPlanner
 from searched_study import begin_search, make_charter
 
 from researcher.charter import Charter, FrameRequest, StudiedEnvironment
 from researcher.errors import TopicInvalid
 from researcher.loop.deps import first_state
 from researcher.loop.nodes.frame import frame
-from researcher.planner.scripted import Script, ScriptedPlanner
 from researcher.record.log import StudyLog
 
 

@@ -1,4 +1,4 @@
-"""The planner that replays given answers, for tests and for repeating a study's decisions exactly."""
+"""The planner of tests: it replays given answers, which the history of a study picks."""
 
 from __future__ import annotations
 

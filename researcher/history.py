@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from experiments_db import NotebookEntry
 from researcher.analysis import Analysis
-from researcher.plan import Plan
+from researcher.plan import Arm, Plan
 from researcher.tree import SearchTree
 
 
@@ -91,6 +91,16 @@ class History:
     notes: tuple[NotebookEntry, ...] = ()
     tree: SearchTree = field(default_factory=SearchTree)
     runs_left: float = 0.0
+
+    @property
+    def arms(self) -> dict[str, Arm]:
+        """The arms of all plans by name, each as it was first planned."""
+        return {arm.name: arm for plan in reversed(self.plans) for arm in plan.arms}
+
+    @property
+    def next_seed(self) -> int:
+        """The first seed after those of all plans."""
+        return max((seed for plan in self.plans for seed in plan.seeds), default=-1) + 1
 
     @property
     def planned_runs(self) -> int:

@@ -11,8 +11,8 @@ from researcher.charter import Charter
 from researcher.errors import LanguageModelUnavailable
 from researcher.history import History
 from researcher.plan import Plan
-from researcher.planner.language_model.exploring import parse_round
 from researcher.planner.language_model.framing import parse_frame
+from researcher.planner.language_model.plans import parse_round
 from researcher.study.settings import read_settings
 from researcher.tree import RungScore, SearchNode, SearchTree
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 class RecordedAnswers:
     """Gives the answers to questions of a kind one after the other; without one left, nobody answers."""
 
-    model = "recorded"
+    name = "llm:recorded"
 
     def __init__(self, **answers: list[Any]) -> None:
         self.asked: list[tuple[str, str]] = []

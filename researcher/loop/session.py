@@ -375,11 +375,7 @@ def _build_planner(
         return ReplicationPlanner(read_replication(log.store, settings.replicates.finding))
     if settings.planner == "rules":
         return build_rules_planner(settings)
-    if settings.planner == "external":
-        from researcher.planner.external.planner import build_external_planner
-
-        return build_external_planner(settings, request, log, background, toolbox)
     # Imported here because most studies have no language model, and its SDK takes a second to load.
-    from researcher.planner.build import build_language_planner
+    from researcher.planner.build import build_planner_in_words
 
-    return build_language_planner(settings, request, log, ledger, background, toolbox)
+    return build_planner_in_words(settings, request, log, ledger, background, toolbox)

@@ -75,8 +75,8 @@ class Asker(Protocol):
     """Somebody who answers questions in text."""
 
     @property
-    def model(self) -> str:
-        """The name of who answers."""
+    def name(self) -> str:
+        """The name of who answers: `llm:MODEL`, or `external`."""
         ...
 
     def ask(self, node: str, question: str, parse: Callable[[str], T]) -> T:

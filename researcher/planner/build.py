@@ -1,4 +1,4 @@
-"""The construction of the planner with a language model, alone or with the rules planner as fallback."""
+"""The construction of the planners that ask in words: a language model, alone or with rules, or an agent outside."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ import os
 from collections.abc import Callable
 
 from researcher.charter import FrameRequest
-from researcher.errors import BudgetExceeded, LanguageModelUnavailable, ResearchError
+from researcher.errors import AnswerOverdue, BudgetExceeded, LanguageModelUnavailable, ResearchError
 from researcher.execution.background import BackgroundTasks
-from researcher.planner.base import Planner
+from researcher.planner.base import Asker, Planner
 from researcher.planner.conversation.backoff import Backoff
 from researcher.planner.conversation.chat import Chat, ChatSettings
+from researcher.planner.external.question_queue import QuestionQueue
 from researcher.planner.fallback import answer_by_rules
-from researcher.planner.language_model.stored_arms import StoredArms
-from researcher.planner.llm import LLMPlanner
+from researcher.planner.llm import LLMPlanner, StoredArms
 from researcher.planner.tools.base import Toolbox
 from researcher.record.budget import BudgetLedger
 from researcher.record.log import StudyLog
+from researcher.study.overview import EXTERNAL
 from researcher.study.settings import StudySettings
 
 
-def build_language_planner(
+def build_planner_in_words(
     settings: StudySettings,
     request: FrameRequest,
     log: StudyLog,
@@ -28,20 +29,30 @@ def build_language_planner(
     background: BackgroundTasks,
     toolbox: Callable[[], Toolbox] = lambda: Toolbox(()),
 ) -> Planner:
-    """Return the planner that the settings ask for.
+    """Return the planner that the settings ask for, with rules as fallback where the settings say so.
 
-    `toolbox` returns the tools that the model may look with. Raises PlannerError if the model has no name or no key.
+    A language model looks with the tools that `toolbox` returns. For an external planner these are the tools that need
+    the process of the study. Raises PlannerError if a model has no name or no key.
     """
+    asker: Asker
+    failures: list[type[ResearchError]]
+    if settings.planner == EXTERNAL:
+        deadline_s = None if settings.answer_deadline is None else 60 * settings.answer_deadline
+        asker = QuestionQueue(
+            log.store, log.study_id, sleep=background.sleep, report=log.note, deadline_s=deadline_s, toolbox=toolbox
+        )
+        failures = [AnswerOverdue] if settings.on_no_answer == "rules" else []
+    else:
+        asker = build_chat(settings, settings.model or "", log, ledger, background, toolbox)
+        failures = [LanguageModelUnavailable] if settings.rules_answer_outages else []
+        failures += [BudgetExceeded] if settings.planner == "hybrid" else []
     planner = LLMPlanner(
-        build_chat(settings, settings.model or "", log, ledger, background, toolbox),
+        asker,
         environment=request.environment,
         program=settings.programs[0].code if settings.programs else None,
         records=StoredArms(log.store, log.study_id),
     )
-    failures = _failures_for_rules(settings)
-    if not failures:
-        return planner
-    return answer_by_rules(planner, settings, failures=failures, report=log.warn)
+    return answer_by_rules(planner, settings, failures=tuple(failures), report=log.warn) if failures else planner
 
 
 def build_chat(
@@ -70,9 +81,3 @@ def build_chat(
         carry=background.carry,
         report=log.note,
     )
-
-
-def _failures_for_rules(settings: StudySettings) -> tuple[type[ResearchError], ...]:
-    """Return the errors after which the rules planner answers in the model's place."""
-    failures: list[type[ResearchError]] = [LanguageModelUnavailable] if settings.rules_answer_outages else []
-    return (*failures, BudgetExceeded) if settings.planner == "hybrid" else tuple(failures)

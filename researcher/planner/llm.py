@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import Any
 
-from experiments_db import Operator
+from experiments_db import Author, Experiment, ExperimentStatus, ExperimentStore, Operator, RunStatus
 from prompts import load
 from researcher.analysis import Analysis
 from researcher.charter import Charter, FrameRequest, SampleSizeGoal, StudiedEnvironment
@@ -30,26 +30,21 @@ from researcher.planner.language_model.briefing import (
     list_fixed,
     list_settings,
     list_tasks,
-    quote_code,
-    quote_data,
-    quote_text,
+    show_budget,
     show_choice,
+    show_history,
     show_job,
     show_manipulation,
-    show_results,
-)
-from researcher.planner.language_model.exploring import parse_round, plan_promotions
-from researcher.planner.language_model.framing import check_request, parse_frame
-from researcher.planner.language_model.planning import MAX_SEEDS, parse_plan
-from researcher.planner.language_model.study_state import (
-    show_budget,
-    show_history,
     show_measures,
     show_moves,
     show_notes_beside_tree,
+    show_results,
     show_rules,
     show_tree,
 )
+from researcher.planner.language_model.framing import check_request, parse_frame
+from researcher.planner.language_model.plans import MAX_SEEDS, parse_plan, parse_round, plan_promotions
+from researcher.planner.texts import quote_code, quote_data, quote_text
 from researcher.question.asking import refuse_by_name
 from researcher.question.factors import ALGORITHMS
 from researcher.tree import Move, Promote
@@ -64,19 +59,47 @@ LEFT_OUT = (
     "left out."
 )
 """The instructions of the frame prompt for a topic that cannot be studied as asked."""
+MAX_MESSAGES = 12
+"""The messages of a broken attempt that are shown, the last ones."""
+MAX_MESSAGE_CHARS = 1_500
 DEFAULT_TOPIC = "Which settings train reverse best?"
 
 
-class ArmRecords(Protocol):
-    """The record of a study's arms, as far as a planner may know it."""
+@dataclass(frozen=True, slots=True)
+class StoredArms:
+    """The arms of one study on record."""
+
+    store: ExperimentStore
+    study_id: str
 
     def find_program(self, arm: str) -> ArmProgram | None:
-        """Return the program of an arm as it stands now; None if it has none."""
-        ...
+        """Return the program of an arm as it stands now, after any repair; None if it has none."""
+        found = self.store.find_experiment(self.study_id, arm)
+        if found is None or not found.program_code:
+            return None
+        return ArmProgram(arm, found.program_code, trusted=found.author is Author.PACKAGE)
 
     def describe_failure(self, arm: str) -> str:
-        """Return why an arm failed, with what was seen of it; empty if nothing is known."""
-        ...
+        """Return why an arm failed: the check's reason, failed runs, and the attempts that broke in its trials."""
+        found = self.store.find_experiment(self.study_id, arm)
+        return "" if found is None else "\n\n".join(self._failures(found))
+
+    def _failures(self, experiment: Experiment) -> Iterator[str]:
+        if experiment.status is ExperimentStatus.INVALID and experiment.note:
+            yield experiment.note
+        for run in self.store.list_runs(experiment_id=experiment.id):
+            if run.status is RunStatus.FAILED and run.exit_reason:
+                yield f"A run of seed {run.seed} failed: {run.exit_reason}"
+        for trial in self.store.list_program_trials(self.study_id, experiment_id=experiment.id)[-1:]:
+            if trial.error:
+                yield f"{trial.broken} of {trial.attempts} attempts broke in its trial: {trial.error}"
+            if broken := next((item for item in trial.transcripts if item.get("error")), None):
+                yield f"A broken attempt:\n{_show_messages(broken.get('messages') or [])}"
+
+
+def _show_messages(messages: Any) -> str:
+    lines = [f"{item.get('role')}: {str(item.get('content'))[:MAX_MESSAGE_CHARS]}" for item in messages]
+    return "\n".join(lines[-MAX_MESSAGES:])
 
 
 class LLMPlanner:
@@ -93,7 +116,7 @@ class LLMPlanner:
         *,
         environment: StudiedEnvironment | None = None,
         program: str | None = None,
-        records: ArmRecords | None = None,
+        records: StoredArms | None = None,
     ) -> None:
         self._chat = chat
         self._environment = environment
@@ -105,7 +128,7 @@ class LLMPlanner:
 
     @property
     def name(self) -> str:
-        return f"llm:{self._chat.model}"
+        return self._chat.name
 
     def frame(self, request: FrameRequest) -> Charter:
         check_request(request)

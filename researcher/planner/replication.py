@@ -57,8 +57,7 @@ class ReplicationPlanner:
     def plan(self, charter: Charter, history: History) -> Plan:
         goal = charter.sample_size or SampleSizeGoal()
         count = goal.seeds or goal.pilot_seeds
-        before = [seed + 1 for plan in history.plans for seed in plan.seeds]
-        first = max([self.replication.first_seed, *before])
+        first = max(self.replication.first_seed, history.next_seed)
         arm, baseline = self.replication.arm, self.replication.baseline
         is_worse = self.replication.known.finding.verdict is Verdict.WORSE
         contrast = Contrast(Relation.WORSE if is_worse else Relation.BETTER, (arm.name,), (baseline.name,))

@@ -12,7 +12,6 @@ from experiments_db import Verdict
 from prompts import load
 from researcher.analysis import Analysis
 from researcher.charter import (
-    SHARES_OF_SEARCH,
     Budget,
     Charter,
     ComparedAt,
@@ -22,42 +21,40 @@ from researcher.charter import (
     PolicyName,
     Question,
     SampleSizeGoal,
+    SearchRules,
     StudyKind,
 )
 from researcher.claims import Claim, ClaimKind
 from researcher.equal_amounts import (
-    describe_equal_amount,
     describe_inequality,
     hold_equal,
-    usual_amount,
-    usual_comparison,
 )
 from researcher.errors import PlannerError, TopicInvalid
 from researcher.execution.environments import name_environments
 from researcher.execution.preflight import why_not_carried_out
 from researcher.history import Action, Decision, History, Objection, Response
 from researcher.plan import Arm, ArmProgram, Plan, ProgramProblem, Stage
-from researcher.planner.designs import default_job, lay_out, lay_out_levels, repeat_inconclusive
+from researcher.planner.designs import (
+    DEFAULT_TASK,
+    default_job,
+    draw_up_charter,
+    lay_out,
+    lay_out_levels,
+    repeat_inconclusive,
+)
 from researcher.planner.predictions import predict
-from researcher.planner.round_by_rules import plan_round
 from researcher.programs import load_program_code
 from researcher.question.factors import PROGRAM, RESPONSE_LENGTH, TRAIN_ENV
 from researcher.question.wording import state_question, title_of, title_of_environment
 from researcher.search.policies import build_policy
+from researcher.search.proposers import PROPOSERS, Levels
+from researcher.search.rounds import make_round
 from researcher.search.space import PLAIN_PROGRAM, default_space, programs_of
 from researcher.study.settings import StudySettings
-from researcher.tree import Move
+from researcher.tree import Expand, Move, Promote
 from swarm import TrainJob
 from swarm.environments import has_own_worker, is_bundled, options_of, with_options
 from swarm.tasks import TASK_FAMILIES
-
-DEFAULT_TASK = "reverse"
-DEFAULT_MAX_TOKENS = 256
-"""The bound on a reply, in tokens, if the environment sets none; it is also the default of a job."""
-EVAL_EPISODES = 400
-"""The episodes per score: the standard error of a run is at most 0.025.
-
-With the bundled model they take two seconds, and a run takes thirty."""
 
 SHARES_OF_NAMED, SHARES_OF_REPEATED = (1.0,), (1 / 2, 1 / 2)
 """The shares of alpha by plan.
@@ -85,38 +82,22 @@ class RulesPlanner:
         name = request.environment.name if request.environment else _choose_family(request.family)
         reference = request.environment.reference if request.environment else name
         question = self._fill(request.question, name, reference, request.steps)
-        job = default_job(name, steps=request.steps, base=question.fixed)
-        compared_at = request.equal or usual_comparison(question.varied)
-        usual = usual_amount(compared_at, job, longest_reply(name))
-        amount = (request.amount or usual) if usual else 0.0
-        charter = Charter(
-            topic=request.topic,
+        charter = replace(
+            draw_up_charter(request, question, name),
             question=state_question(question, name),
-            environment_name=name,
-            metric="mean reward of held-out episodes",
-            direction="maximize",
-            baseline="",
-            search_split="validation",
-            test_split="test",
-            eval_episodes=request.eval_episodes or EVAL_EPISODES,
-            rule=DecisionRule(shares=_shares(question, request.budget)),
-            budget=request.budget,
             planner=self.name,
-            sample_size=SampleSizeGoal(seeds=request.seeds, is_underpowered=request.is_underpowered),
             not_studied=request.not_studied,
-            compared_at=compared_at.value,
-            amount=amount,
-            asks=question,
-            job=job,
-            search=request.search,
             environment=reference,
         )
+        if question.kind is StudyKind.COMPARE:
+            shares = SHARES_OF_NAMED if request.budget.max_runs is None else SHARES_OF_REPEATED
+            charter = replace(charter, rule=DecisionRule(shares=shares))
         arms = self.list_arms(charter)
         for arm in arms:
             _check_job(arm)
         _check_metric(request, arms)
         baseline = next(arm.name for arm in arms if arm.is_baseline)
-        assumptions = (*_assumptions(charter, request), *describe_inequality(arms, compared_at))
+        assumptions = (*_assumptions(charter, request), *describe_inequality(arms, ComparedAt(charter.compared_at)))
         return replace(charter, baseline=baseline, assumptions=assumptions)
 
     def plan(self, charter: Charter, history: History) -> Plan:
@@ -128,13 +109,10 @@ class RulesPlanner:
             seeds = tuple(range(goal.seeds or goal.pilot_seeds))
             arms = self.list_arms(charter)
             return Plan(0, predict(arms, charter), arms, seeds, "The arms that the question names.")
-        iteration, seeds = len(history.plans), _fresh_seeds(history)
-        if arms := self._unseen_arms(charter, history):
-            why = "The arms that the question names and no plan has compared yet, beside the baseline on fresh seeds."
-            return Plan(iteration, predict(arms, charter), arms, seeds, why)
-        arms = repeat_inconclusive(history)
+        arms, first = repeat_inconclusive(history), history.next_seed
+        seeds = tuple(range(first, first + len(history.plans[-1].seeds)))
         why = "Inconclusive arms get as many runs again, on fresh seeds."
-        return Plan(iteration, predict(arms, charter), arms, seeds, why, pools_runs=True)
+        return Plan(len(history.plans), predict(arms, charter), arms, seeds, why, pools_runs=True)
 
     def explore(self, charter: Charter, history: History, moves: Sequence[Move]) -> Plan:
         rules = charter.search
@@ -145,14 +123,43 @@ class RulesPlanner:
             choose = build_policy(charter, replace(rules, policy=PolicyName.HALVING))
             moves = () if choose is None else choose(history.tree, rules.rungs, history.runs_left, WIDTH)
         baseline = next(arm for arm in self.list_arms(charter) if arm.is_baseline)
-        options = options_of(self._only_train_env or charter.environment)
+        known = {baseline.name: baseline, **history.arms}
+        if charter.baseline not in known:
+            raise PlannerError(f"the charter's baseline, {charter.baseline}, is not that of the rules, {baseline.name}")
+        added = self._add_arms(charter, rules, history, moves, baseline)
+        promoted = {move.arm: move.share for move in moves if isinstance(move, Promote)}
+        arms = {} if history.plans else {baseline.name: baseline}
+        arms |= {arm.name: arm for arm in added} | {name: known[name] for name in promoted}
+        shares = {**dict.fromkeys(arms, rules.rungs[0]), **promoted}
+        return make_round(history, tuple(arms.values()), shares, _describe_round(added, promoted))
 
-        def lay_out_arm(levels: Mapping[str, str]) -> Arm:
+    def _add_arms(
+        self, charter: Charter, rules: SearchRules, history: History, moves: Sequence[Move], baseline: Arm
+    ) -> list[Arm]:
+        """Return the arms that the moves add, as far as the space has levels for them."""
+        options = options_of(self._only_train_env or charter.environment)
+        propose, taken, added = PROPOSERS[rules.proposer], list[Levels](), list[Arm]()
+        for move in moves:
+            if not isinstance(move, Expand):
+                continue
+            levels = propose(history.tree, charter.asks.factors, move, taken)
+            if levels is None:
+                continue
+            taken.append(levels)
             laid_out = lay_out_levels(charter.asks, charter.job, levels, options)
             _, arm = hold_equal((baseline, laid_out), ComparedAt(charter.compared_at), charter.amount)
-            return replace(arm, environment=self._environment_of(arm, charter))
-
-        return plan_round(charter, rules, history, moves, baseline, lay_out_arm)
+            parent, second = (*move.parents, None, None)[:2]
+            added.append(
+                replace(
+                    arm,
+                    environment=self._environment_of(arm, charter),
+                    parent=parent or charter.baseline,
+                    second_parent=second,
+                    operator=move.operator,
+                    rationale=f"{move.operator} by {rules.proposer}",
+                )
+            )
+        return added
 
     def respond(self, charter: Charter, arm: str, objections: Sequence[Objection], history: History) -> Response:
         """Withdraw an arm to which there is a grave objection, because no rule can refute one."""
@@ -170,13 +177,6 @@ class RulesPlanner:
         arms = hold_equal(laid_out, ComparedAt(charter.compared_at), charter.amount)
         _check_steps(charter, laid_out, arms)
         return tuple(replace(arm, environment=self._environment_of(arm, charter)) for arm in arms)
-
-    def _unseen_arms(self, charter: Charter, history: History) -> tuple[Arm, ...]:
-        """Return the baseline and the arms that no plan has had, or nothing if there are none."""
-        known = {arm.name for plan in history.plans for arm in plan.arms}
-        arms = self.list_arms(charter)
-        unseen = tuple(arm for arm in arms if arm.name not in known)
-        return (*(arm for arm in arms if arm.name == charter.baseline), *unseen) if unseen else ()
 
     def write_program(self, charter: Charter, arm: Arm, parent: ArmProgram | None) -> ArmProgram:
         alone = next(iter(self.programs)) if len(self.programs) == 1 else None
@@ -278,7 +278,7 @@ def _assumptions(charter: Charter, request: FrameRequest) -> tuple[str, ...]:
         if factor.needs:
             needs = ", ".join(f"{name}={charter.job.get(name)}" for name in factor.needs)
             sentences.append(f"{title_of(factor.name)}: every arm has {needs}, without which it has no effect.")
-    sentences.append(describe_equal_amount(ComparedAt(charter.compared_at), charter.amount))
+    sentences += charter.assumptions
     if request.seeds is not None and request.seeds < DecisionRule().min_seeds:
         sentences.append(f"With {request.seeds} seed(s) every verdict is inconclusive: the rule asks for 3.")
     if charter.asks.kind is StudyKind.COMPARE and request.budget.max_runs is None:
@@ -292,7 +292,7 @@ def _decide_named(charter: Charter, analysis: Analysis, history: History) -> Dec
     if not open_arms or len(history.plans) > 1:
         return Decision(Action.STOP, "The arms that the question names have been compared.")
     planned = history.planned_runs
-    more = len(_fresh_seeds(history))
+    more = len(history.plans[-1].seeds)
     wanted = (len(open_arms) + 1) * more
     if not _is_within_budget(charter.budget, planned + wanted):
         why = f"Another plan takes {wanted} runs, for which --max-runs leaves no room."
@@ -300,26 +300,15 @@ def _decide_named(charter: Charter, analysis: Analysis, history: History) -> Dec
     return Decision(Action.REFINE, f"Not decided: {', '.join(open_arms)}. They get {more} more seeds.")
 
 
+def _describe_round(added: Sequence[Arm], promoted: Mapping[str, float]) -> str:
+    """Return the round in one sentence."""
+    trained = [f"{name} to {share:.0%}" for name, share in promoted.items()]
+    parts = [f"new: {', '.join(arm.name for arm in added)}"] if added else []
+    return "; ".join([*parts, *([f"trained on: {', '.join(trained)}"] if trained else [])]) or "the baseline alone"
+
+
 def _is_within_budget(budget: Budget, runs: int) -> bool:
     return budget.max_runs is not None and runs <= budget.max_runs
-
-
-def longest_reply(name: str) -> int:
-    """Return the largest number of tokens in a reply on an environment, as far as it is known before opening it."""
-    return TASK_FAMILIES[name].max_tokens if name in TASK_FAMILIES else DEFAULT_MAX_TOKENS
-
-
-def _shares(question: Question, budget: Budget) -> tuple[float, ...]:
-    if question.kind is StudyKind.OPTIMIZE:
-        return SHARES_OF_SEARCH
-    return SHARES_OF_NAMED if budget.max_runs is None else SHARES_OF_REPEATED
-
-
-def _fresh_seeds(history: History) -> tuple[int, ...]:
-    """Return as many seeds as the last plan had, starting after all that were used."""
-    *_, last = history.plans
-    first = max(seed for plan in history.plans for seed in plan.seeds) + 1
-    return tuple(range(first, first + len(last.seeds)))
 
 
 def _check_metric(request: FrameRequest, arms: Sequence[Arm]) -> None:

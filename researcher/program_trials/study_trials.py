@@ -20,9 +20,8 @@ from researcher.execution.preflight import check_program
 from researcher.plan import ArmProgram, ManipulationCheck, ProgramProblem
 from researcher.planner.language_model.arms import find_baseline
 from researcher.planner.tools.base import ToolRefused
-from researcher.planner.tools.proposals import Propose
-from researcher.planner.tools.sources import ToolSources
-from researcher.planner.tools.trials import MAX_ATTEMPTS, describe_trial
+from researcher.planner.tools.drafts import MAX_ATTEMPTS, describe_trial
+from researcher.planner.tools.sources import Propose, ToolSources
 from researcher.program_trials.trial import TrialRequest, TrialResult, digest_code, find_problems, run_trial
 from researcher.record.log import StudyLog
 from researcher.record.runs import PROJECT, plain_name

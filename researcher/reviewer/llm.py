@@ -21,7 +21,7 @@ from researcher.history import Objection, ObjectionKind
 from researcher.phases import BASE, FINAL
 from researcher.planner.base import Asker
 from researcher.planner.language_model.answers import Answer, Line, parse_answer
-from researcher.planner.language_model.briefing import quote_data, quote_text
+from researcher.planner.texts import quote_data, quote_text
 from swarm.guard import REWARD, SUCCESS
 
 NODE = "review"
@@ -52,7 +52,7 @@ class LLMReviewer:
 
     @property
     def name(self) -> str:
-        return f"llm:{self.chat.model}"
+        return self.chat.name
 
     def review(self, charter: Charter, arm: str) -> tuple[Objection, ...]:
         """Return the model's objections to an arm. Raises PlannerError if the study has no such arm."""

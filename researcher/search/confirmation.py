@@ -10,7 +10,6 @@ from researcher.history import History
 from researcher.plan import Arm, ArmProgram, Contrast, Hypothesis, Plan, Relation, Stage
 from researcher.record.log import AUTOMATIC
 from researcher.search.ablation import Ablation, Subject, list_ablations
-from researcher.search.rounds import list_explored_arms
 from researcher.tree import SearchNode, SearchTree
 
 
@@ -52,14 +51,14 @@ def plan_confirmation(
     if leader is None:
         return None
     claims = [plan for plan in history.plans if plan.stage is Stage.CLAIM]
-    arms = list_explored_arms(history)
+    arms = history.arms
     winner, baseline = arms[leader.name], arms[charter.baseline]
     ablations = [item.arm for item in _ablations(charter, history, winner.name, experiments)]
     count = _count_seeds(charter, claims)
     if most_runs is not None:
         ablations = ablations[: max(0, most_runs // count - 2)]
         count = max(1, min(count, most_runs // 2))
-    first = max((seed for plan in history.plans for seed in plan.seeds), default=-1) + 1
+    first = history.next_seed
     return Plan(
         iteration=len(history.plans),
         hypotheses=(_expect(winner, baseline), *(_expect_part(winner, arm) for arm in ablations)),
@@ -86,7 +85,7 @@ def ablated_programs(
 def _ablations(
     charter: Charter, history: History, winner: str, experiments: Iterable[Experiment]
 ) -> tuple[Ablation, ...]:
-    arms = list_explored_arms(history)
+    arms = history.arms
     ready = {
         item.name: Subject.of(arms[item.name], item)
         for item in experiments

@@ -5,17 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from scipy import special
-
 from researcher.analysis import Analysis, ArmSummary, Comparison
 from researcher.charter import Charter
 from researcher.judge.judgement import rule_out
 from researcher.judge.samples import within
 from researcher.plan import Stage
+from researcher.search.rounds import EXPLORING_SEED
 from researcher.tree import RungScore, SearchNode, SearchTree
-
-EXPLORING_SEED = 0
-"""The one seed of all exploring runs. No other run has it, so no claim rests on the runs that chose its arms."""
 
 
 def describe_round(
@@ -37,6 +33,8 @@ def describe_round(
 
 
 def _summarize(charter: Charter, node: SearchNode, last: RungScore) -> ArmSummary:
+    from scipy import special
+
     half_width = float(special.ndtri(1 - charter.rule.alpha / 2)) * last.stderr if last.stderr else math.nan
     low, high = last.score - half_width, last.score + half_width
     if charter.metric_range is not None:

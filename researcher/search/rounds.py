@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from researcher.charter import Charter, SearchRules
@@ -10,9 +10,10 @@ from researcher.errors import PlannerError
 from researcher.history import History
 from researcher.plan import Arm, Plan, Stage
 from researcher.record.runs import shares_at, steps_at, total_steps
-from researcher.search.description import EXPLORING_SEED
 from researcher.tree import Expand, Move, Promote, SearchNode, SearchTree
 
+EXPLORING_SEED = 0
+"""The one seed of all exploring runs. No other run has it, so no claim rests on the runs that chose its arms."""
 TOLERANCE = 1e-6
 """The rounding error of sums of parts of runs."""
 
@@ -24,9 +25,17 @@ def begin_tree(tree: SearchTree, charter: Charter) -> SearchTree:
     return replace(tree, nodes=(SearchNode(charter.baseline),))
 
 
-def list_explored_arms(history: History) -> dict[str, Arm]:
-    """Return the arms of earlier plans by name."""
-    return {arm.name: arm for plan in reversed(history.plans) for arm in plan.arms}
+def make_round(history: History, arms: Sequence[Arm], shares: Mapping[str, float], rationale: str) -> Plan:
+    """Return the round that trains each arm up to its share of the full training."""
+    return Plan(
+        iteration=len(history.plans),
+        hypotheses=(),
+        arms=tuple(arms),
+        seeds=(EXPLORING_SEED,),
+        rationale=rationale,
+        stage=Stage.EXPLORE,
+        rungs={arm.name: steps_at(shares[arm.name], total_steps(arm.job)) for arm in arms},
+    )
 
 
 def check_round(charter: Charter, history: History, moves: Sequence[Move], plan: Plan) -> Plan:
@@ -37,7 +46,7 @@ def check_round(charter: Charter, history: History, moves: Sequence[Move], plan:
     rules = charter.search
     if rules is None:
         raise PlannerError("a study without rules of a search explores nothing")
-    known = list_explored_arms(history)
+    known = history.arms
     arms = tuple(known.get(arm.name, arm) for arm in plan.arms)
     plan = replace(plan, arms=arms, stage=Stage.EXPLORE, seeds=(EXPLORING_SEED,), primary=(), pools_runs=False)
     if not arms:
@@ -50,13 +59,16 @@ def check_round(charter: Charter, history: History, moves: Sequence[Move], plan:
     for arm in arms:
         _check_rung(rules, history.tree, arm, plan.rungs[arm.name], is_new=arm.name not in known)
         if arm.name not in known:
-            _check_parents(charter, known, arm)
+            _check_parents(charter, {*known, *names[: names.index(arm.name)]}, arm)
+    whole = _with_baseline(charter, rules, history.tree, known, plan)
     if moves:
         _check_moves(charter, rules, moves, plan, known)
-    cost = sum(_cost(rules, history.tree, arm, plan.rungs[arm.name]) for arm in arms)
+    # A policy counts the moves alone: what the baseline needs beside them is no cost of its round.
+    paid = plan if moves else whole
+    cost = sum(_cost(rules, history.tree, arm, paid.rungs[arm.name]) for arm in paid.arms)
     if cost > history.runs_left + TOLERANCE:
         raise PlannerError(f"the round costs {cost:.3g} full runs, and exploration has {history.runs_left:.3g} left")
-    return _with_baseline(charter, rules, history.tree, known, plan)
+    return whole
 
 
 def _check_rung(rules: SearchRules, tree: SearchTree, arm: Arm, step: int, *, is_new: bool) -> None:
@@ -64,7 +76,8 @@ def _check_rung(rules: SearchRules, tree: SearchTree, arm: Arm, step: int, *, is
     legal = {steps_at(share, total): share for share in rules.rungs}
     node = tree.find(arm.name)
     if step not in legal:
-        raise PlannerError(f"{arm.name} cannot end at step {step}: its rungs are {', '.join(map(str, legal))}")
+        known = ", ".join(f"{share:g} (step {end})" for end, share in legal.items())
+        raise PlannerError(f"{arm.name} cannot end at step {step}: its rungs are {known}")
     if is_new and not arm.is_baseline and step != steps_at(rules.rungs[0], total):
         raise PlannerError(
             f"{arm.name} is new, so its training ends at the first rung: {steps_at(rules.rungs[0], total)}"
@@ -75,8 +88,8 @@ def _check_rung(rules: SearchRules, tree: SearchTree, arm: Arm, step: int, *, is
         raise PlannerError(f"{arm.name} has come to step {step} already")
 
 
-def _check_parents(charter: Charter, known: Mapping[str, Arm], arm: Arm) -> None:
-    """Check that a new arm has an operator, and parents that are in the study or are the baseline."""
+def _check_parents(charter: Charter, known: Collection[str], arm: Arm) -> None:
+    """Check that a new arm has an operator, and parents among `known` arms or the baseline."""
     if arm.is_baseline:
         return
     if arm.operator is None or arm.parent is None:

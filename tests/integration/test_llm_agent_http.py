@@ -131,7 +131,7 @@ def test_digest_of_a_prompt_is_that_of_its_file():
     ("call", "told"),
     [
         ('tool: curve {"arm": "none"}', "refused: there is no arm none"),
-        ('tool: curve {"curve": "a"}', "curve: there is no such argument"),
+        ('tool: curve {"curve": "a"}', "curve: there is no such field"),
         ('tool: sql {"text": "select 1"}', "refused: there is no tool 'sql'; there are: curve"),
         ('tool: curve {"arm": "broken"}', "the tool failed: RuntimeError: the disk is gone"),
     ],

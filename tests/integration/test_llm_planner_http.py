@@ -29,8 +29,7 @@ from researcher.plan import ArmProgram, Contrast, Plan, Relation
 from researcher.planner.conversation.backoff import Backoff
 from researcher.planner.conversation.chat import Chat, ChatSettings
 from researcher.planner.language_model.briefing import TUNABLE
-from researcher.planner.language_model.stored_arms import StoredArms
-from researcher.planner.llm import LLMPlanner
+from researcher.planner.llm import LLMPlanner, StoredArms
 from researcher.question.flags import read_factors
 from researcher.record.budget import BudgetLedger
 from researcher.study.settings import read_settings

@@ -116,6 +116,7 @@ class Chat:
                 "--max-llm-usd needs the model's prices: give --llm-price INPUT,OUTPUT in $ per 1M tokens"
             )
         self._settings = settings
+        self._model = settings.model
         self._endpoint = LanguageModelServer(settings.model, settings.base_url, settings.api_key, settings.silence_s)
         self._as_json = settings.tools_as_json
         self._store = store
@@ -127,8 +128,8 @@ class Chat:
         self._report = report
 
     @property
-    def model(self) -> str:
-        return self._settings.model
+    def name(self) -> str:
+        return f"llm:{self._model}"
 
     def ask(self, node: str, question: str, parse: Callable[[str], T]) -> T:
         """Return the parsed answer to a question of the kind `node`.
@@ -231,10 +232,10 @@ class Chat:
         status = error.status_code if isinstance(error, openai.APIStatusError) else None
         if status in REFUSED:
             return LanguageModelRefused(
-                f"{node}: {self.model} refused: {reason}: set OPENAI_API_KEY, OPENAI_BASE_URL and --model right"
+                f"{node}: {self._model} refused: {reason}: set OPENAI_API_KEY, OPENAI_BASE_URL and --model right"
             )
         if status is not None and status < 500 and status not in MAY_PASS:
-            return LanguageModelUnavailable(f"{node}: {self.model} refused: {reason}")
+            return LanguageModelUnavailable(f"{node}: {self._model} refused: {reason}")
         return NoUsableAnswer(f"no answer: {reason}", _retry_after_s(error))
 
     def _record(
@@ -250,7 +251,7 @@ class Chat:
         call = self._store.record_llm_call(
             self._study_id,
             node=asked.node,
-            model=self.model,
+            model=self._model,
             prompt=self._without_key(prompt),
             response=None if response is None else self._without_key(response),
             input_tokens=tokens[0],
@@ -266,7 +267,7 @@ class Chat:
         self._ledger.charge(BudgetKind.COST_USD, cost, key)
         asked.tokens += sum(tokens)
         asked.usd += cost
-        logger.info("%s: %s answered in %.1f s (%d tokens)", asked.node, self.model, latency_s, tokens[1])
+        logger.info("%s: %s answered in %.1f s (%d tokens)", asked.node, self._model, latency_s, tokens[1])
 
     def _cost(self, input_tokens: int, output_tokens: int) -> float:
         of_input, of_output = self._settings.price or (0.0, 0.0)
@@ -276,7 +277,7 @@ class Chat:
         looked = f", {len(asked.calls)} tool calls ({', '.join(dict.fromkeys(asked.calls))})" if asked.calls else ""
         cost = "" if self._settings.price is None else f", ${asked.usd:.4f}"
         taken = f"{asked.requests} request(s){looked}: {asked.tokens:,} tokens{cost}"
-        return f"{asked.node}: {self.model} answered in {taken}."
+        return f"{asked.node}: {self._model} answered in {taken}."
 
     def _describe(self, error: Exception) -> str:
         """Return the error in one line, without the key, because servers repeat part of it in their messages."""

@@ -15,6 +15,7 @@ from prompts import load
 from researcher.errors import AnswerOverdue
 from researcher.planner.language_model.answers import Unusable
 from researcher.planner.tools.base import Toolbox, ToolRefused
+from researcher.study.overview import EXTERNAL
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +29,7 @@ _MARKS = re.compile(r"^(BEGIN|END) DATA \w+$", re.MULTILINE)
 class QuestionQueue:
     """The questions of one study to an external planner, one open at a time."""
 
-    model = "external"
+    name = EXTERNAL
 
     def __init__(
         self,

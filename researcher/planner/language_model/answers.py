@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from experiments_db import Operator
 from researcher.charter import Asked, ComparedAt, Design, JudgedBy, PolicyName, StudyKind
 from researcher.claims import Claim, ClaimKind, Measured
-from researcher.plan import Relation, Speaker
+from researcher.plan import ManipulationCheck, Relation, Speaker
+from researcher.planner.texts import describe_invalid
 
 MAX_ARMS = 12
 MAX_HYPOTHESES = 8
@@ -30,6 +31,8 @@ Lessons = Annotated[list[Line], Field(max_length=MAX_LESSONS)]
 Passage = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=4_000)]
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+CHECK = "check"
+"""The function in the code of a manipulation check."""
 FINAL_SCORE = "final"
 """The metric of a hypothesis that the judge decides on: the number by which the charter judges runs."""
 
@@ -105,13 +108,37 @@ class HypothesisAnswer(Answer):
 class ManipulationAnswer(Answer):
     """The fields of a ManipulationCheck, with the same names."""
 
-    statement: Line
-    pattern: Annotated[str, StringConstraints(max_length=500)] = ""
-    speaker: Speaker = Speaker.AGENT
+    statement: Annotated[Line, Field(description="What must be true of the transcripts, in words.")]
+    pattern: Annotated[
+        str, Field(max_length=500, description="A regular expression; empty counts the messages themselves.")
+    ] = ""
+    speaker: Annotated[Speaker, Field(description="Whose messages are looked at.")] = Speaker.AGENT
     at_least: Annotated[int, Field(ge=0)] = 1
     at_most: Annotated[int, Field(ge=0)] | None = None
-    code: Annotated[str, StringConstraints(max_length=4_000)] = ""
-    share: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.5
+    code: Annotated[str, Field(max_length=4_000, description="Instead of a pattern: def check(transcript) -> bool")] = (
+        ""
+    )
+    share: Annotated[
+        float, Field(ge=0, le=1, allow_inf_nan=False, description="The share of attempts that must pass.")
+    ] = 0.5
+
+    @model_validator(mode="after")
+    def _can_be_evaluated(self) -> ManipulationAnswer:
+        if self.pattern and self.code:
+            raise ValueError("give a pattern or code, not both")
+        if self.at_most is not None and self.at_most < self.at_least:
+            raise ValueError("at_most is below at_least")
+        try:
+            re.compile(self.pattern)
+            functions = [node.name for node in ast.parse(self.code).body if isinstance(node, ast.FunctionDef)]
+        except (re.error, SyntaxError) as error:
+            raise ValueError(str(error)) from error
+        if self.code and CHECK not in functions:
+            raise ValueError(f"the code has no function {CHECK}(transcript)")
+        return self
+
+    def to_check(self) -> ManipulationCheck:
+        return ManipulationCheck(**self.model_dump())
 
 
 class ArmAnswer(Answer):
@@ -210,8 +237,7 @@ def parse_answer(text: str, model: type[A]) -> A:
     try:
         return model.model_validate(find_object(text))
     except ValidationError as error:
-        found: list[Any] = error.errors(include_url=False)[:5]
-        raise Unusable("; ".join(map(_describe, found))) from error
+        raise Unusable(describe_invalid(error, "the object")) from error
 
 
 def parse_program(text: str) -> str:
@@ -231,12 +257,6 @@ def parse_claims(text: str) -> tuple[Claim, ...]:
     Raises Unusable if they are invalid.
     """
     return tuple(claim.to_claim() for claim in parse_answer(text, InterpretAnswer).claims)
-
-
-def _describe(item: Mapping[str, Any]) -> str:
-    place = ".".join(str(part) for part in item["loc"]) or "the object"
-    reason = "there is no such field: leave it out" if item["type"] == "extra_forbidden" else item["msg"]
-    return f"{place}: {reason}"
 
 
 def has_program(text: str) -> bool:

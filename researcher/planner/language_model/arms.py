@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,9 +11,9 @@ from experiments_db import Operator
 from researcher.charter import Charter, Factor, Level, Question
 from researcher.equal_amounts import episodes_per_step
 from researcher.execution.preflight import contradict_name
-from researcher.plan import Arm, ManipulationCheck
+from researcher.plan import Arm
 from researcher.planner.designs import lay_out
-from researcher.planner.language_model.answers import ArmAnswer, ManipulationAnswer, Unusable
+from researcher.planner.language_model.answers import ArmAnswer, Unusable
 from researcher.planner.language_model.briefing import TUNABLE, setting_of
 from researcher.question.factors import PROGRAM
 from researcher.tree import SearchTree
@@ -30,8 +28,6 @@ PLAIN_PROGRAM = "plain"
 """The name of the program of an arm that changes only settings."""
 AS_PARENT = "as parent"
 """The name that stands for the program of the parent."""
-CHECK = "check"
-"""The function in the code of a manipulation check."""
 
 
 def find_baseline(charter: Charter) -> Arm:
@@ -148,7 +144,7 @@ def _read_arm(item: ArmAnswer, charter: Charter, known: Mapping[str, Arm]) -> Ar
         environment=parent.environment,
         operator=None if is_baseline else item.operator or _usual_operator(source, parent, charter),
         second_parent=item.second_parent,
-        manipulation=None if item.manipulation is None else read_manipulation(item.manipulation, item.name),
+        manipulation=None if item.manipulation is None else item.manipulation.to_check(),
         program_of=None if is_baseline else source,
     )
     return replace(arm, factors=_find_levels(arm, charter)) if charter.asks.factors else arm
@@ -189,23 +185,6 @@ def _read_job(item: ArmAnswer, parent: Arm, charter: Charter) -> dict[str, Any]:
         raise Unusable(f"arm {item.name}: batch_size * num_repeat is above {MAX_EPISODES_PER_STEP}")
     # Keep the values as the job parsed them: "1e-3" in quotes becomes a number, a list becomes a tuple.
     return job | {name: checked.model_dump(mode="json")[name] for name in item.settings}
-
-
-def read_manipulation(item: ManipulationAnswer, arm: str) -> ManipulationCheck:
-    """Return the manipulation check of an answer. Raises Unusable if it cannot be evaluated."""
-    where = f"arm {arm}: manipulation"
-    if item.pattern and item.code:
-        raise Unusable(f"{where}: give a pattern or code, not both")
-    if item.at_most is not None and item.at_most < item.at_least:
-        raise Unusable(f"{where}: at_most is below at_least")
-    try:
-        re.compile(item.pattern)
-        functions = [node.name for node in ast.parse(item.code).body if isinstance(node, ast.FunctionDef)]
-    except (re.error, SyntaxError, ValueError) as error:
-        raise Unusable(f"{where}: {error}") from error
-    if item.code and CHECK not in functions:
-        raise Unusable(f"{where}: the code has no function {CHECK}(transcript)")
-    return ManipulationCheck(**item.model_dump())
 
 
 def _usual_operator(source: str | None, parent: Arm, charter: Charter) -> Operator:

@@ -1,45 +1,41 @@
-"""The question of a study as a language model frames it."""
+"""The question of a study as a language model frames it, with what arms get, and how runs are measured."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 from researcher.charter import (
-    SHARES_OF_SEARCH,
     Asked,
     Charter,
     ComparedAt,
-    DecisionRule,
     Design,
     Factor,
     FrameRequest,
+    JudgedBy,
+    PolicyName,
     Question,
-    SampleSizeGoal,
+    SearchRules,
     StudyKind,
 )
 from researcher.equal_amounts import (
-    describe_equal_amount,
     describe_inequality,
     episodes_per_step,
     hold_equal,
-    usual_amount,
-    usual_comparison,
 )
 from researcher.errors import TopicInvalid
 from researcher.plan import Arm
-from researcher.planner.designs import BASELINE, default_job, lay_out
+from researcher.planner.designs import BASELINE, DEFAULT_TASK, default_job, draw_up_charter, lay_out
 from researcher.planner.language_model.answers import MAX_ARMS, FrameAnswer, Unusable, is_arm_name, parse_answer
 from researcher.planner.language_model.arms import MAX_EPISODES_PER_STEP, contents_of
 from researcher.planner.language_model.briefing import TUNABLE
-from researcher.planner.language_model.measuring import check_measuring, complete_metric, read_measuring
-from researcher.planner.rules import DEFAULT_TASK, EVAL_EPISODES, longest_reply
-from researcher.question.asking import QuestionFlags, build_question
+from researcher.question.asking import METRICS_OF, QuestionFlags, build_question
 from researcher.question.flags import read_fixed, value_as_text
+from swarm.environments import is_bundled
 from swarm.errors import JobInvalid
 from swarm.tasks import TASK_FAMILIES
 
-METRIC = "mean reward of held-out episodes"
 MAX_TOPIC_CHARS = 4_000
 
 
@@ -53,7 +49,7 @@ def check_request(request: FrameRequest) -> None:
     if family is not None and family not in TASK_FAMILIES:
         raise TopicInvalid(f"unknown environment {family!r}; choose one of: {', '.join(TASK_FAMILIES)}")
     if request.question.factors:
-        _check_arms(_make_charter(request, request.question, name=family or DEFAULT_TASK))
+        _check_arms(draw_up_charter(request, request.question, family or DEFAULT_TASK))
 
 
 def parse_frame(text: str, request: FrameRequest, author: str) -> Charter | FrameAnswer:
@@ -72,7 +68,7 @@ def parse_frame(text: str, request: FrameRequest, author: str) -> Charter | Fram
         question = build_question(_read_flags(answer, measured.question))
         question = _keep_asked(question, request.question)
         measured = complete_metric(measured, question)
-        charter = _make_charter(measured, question, name=str(answer.family))
+        charter = draw_up_charter(measured, question, str(answer.family))
         arms = _check_arms(charter)
     except TopicInvalid as error:
         raise Unusable(str(error)) from error
@@ -167,41 +163,6 @@ def _keep_factor(given: Factor, answered: Factor | None) -> Factor:
     return replace(given, compared_with=given.compared_with or answered.compared_with)
 
 
-def _make_charter(request: FrameRequest, question: Question, *, name: str) -> Charter:
-    """Return a charter of the question, without its wording and the name of its baseline."""
-    job = default_job(name, steps=request.steps, base=question.fixed)
-    equal = request.equal or usual_comparison(question.varied)
-    search = request.search if question.kind is StudyKind.OPTIMIZE else None
-    usual = usual_amount(equal, job, longest_reply(name))
-    amount = (request.amount or usual) if usual else 0.0
-    return Charter(
-        topic=" ".join(request.topic.split()),
-        question="",
-        environment_name=name,
-        metric=METRIC,
-        direction="maximize",
-        baseline="",
-        search_split="validation",
-        test_split="test",
-        eval_episodes=request.eval_episodes or EVAL_EPISODES,
-        rule=DecisionRule() if search is None else DecisionRule(shares=SHARES_OF_SEARCH),
-        budget=request.budget,
-        planner="",
-        assumptions=(describe_equal_amount(equal, amount),),
-        compared_at=equal.value,
-        amount=amount,
-        sample_size=SampleSizeGoal(seeds=request.seeds, is_underpowered=request.is_underpowered),
-        asks=question,
-        job=job,
-        eval_every=request.eval_every or 0,
-        judged_by=request.judged_by,
-        judged_level=request.judged_level,
-        attempt_calls=request.attempt_calls,
-        attempt_tokens=request.attempt_tokens,
-        search=search,
-    )
-
-
 def _check_arms(charter: Charter) -> tuple[Arm, ...]:
     """Return the arms of the question.
 
@@ -245,3 +206,106 @@ def _check_choice(question: Question, request: FrameRequest, arms: tuple[Arm, ..
         )
     if large := [arm.name for arm in arms if episodes_per_step(arm.job) > MAX_EPISODES_PER_STEP]:
         raise Unusable(f"{', '.join(large)}: batch_size * num_repeat is above {MAX_EPISODES_PER_STEP}")
+
+
+MOST_STEPS = 10
+"""A model may train for at most this many times the usual number of steps; a person may ask for any number."""
+_SAME_NAMES = (*("amount", "steps", "eval_every", "eval_episodes", "attempt_calls", "attempt_tokens", "judged_level"),)
+"""Fields of an answer that a request has by the same name; None there means that no person fixed it."""
+
+
+def read_measuring(answer: FrameAnswer, request: FrameRequest) -> FrameRequest:
+    """Return the request with what the answer chooses where the person left it open.
+
+    Raises Unusable if the answer contradicts the person.
+    """
+    chosen: dict[str, Any] = {}
+    for name in _SAME_NAMES:
+        chosen[name] = _choose(name, getattr(answer, name), getattr(request, name))
+    chosen["equal"] = _choose("compared_at", answer.compared_at, request.equal)
+    fixed = request.judged_by if "judged_by" in request.fixed or request.judged_by is not JudgedBy.FINAL else None
+    chosen["judged_by"] = _choose("judged_by", answer.judged_by, fixed) or request.judged_by
+    if chosen["amount"] is not None and chosen["equal"] not in (ComparedAt.TOKENS, ComparedAt.TIME):
+        raise Unusable("amount: it is a number of tokens or seconds: say compared_at tokens or time, or leave it out")
+    is_fixed = "judged_by" in request.fixed or answer.judged_by is not None
+    fixed_names = request.fixed | {"judged_by"} if is_fixed else request.fixed
+    return replace(request, **chosen, search=_read_search(answer, request), fixed=fixed_names)
+
+
+def complete_metric(request: FrameRequest, question: Question) -> FrameRequest:
+    """Return the request with the number that its question is judged by, if nobody has chosen one.
+
+    Raises Unusable for a number that does not answer the question.
+    """
+    metrics = METRICS_OF.get(question.asked)
+    if metrics is None:
+        return request
+    if "judged_by" not in request.fixed and request.judged_by not in metrics:
+        request = replace(request, judged_by=metrics[0])
+    if request.judged_by not in metrics:
+        raise Unusable(f"ask: {question.asked} is judged by {' or '.join(metrics)}, not by {request.judged_by}")
+    return request
+
+
+def check_measuring(charter: Charter, request: FrameRequest) -> None:
+    """Raise Unusable if the numbers of a charter do not fit together, or cost more than a model may choose."""
+    steps, usual = int(charter.job["total_steps"]), default_job(charter.environment_name, steps=None, base={})
+    if request.steps is None and "total_steps" not in request.question.fixed:
+        most = MOST_STEPS * int(usual["total_steps"])
+        if steps > most:
+            raise Unusable(f"steps: at most {most}, got {steps}: only a person may ask for more")
+    if charter.judged_by.needs_curve and not charter.eval_every:
+        raise Unusable(f"judged_by: {charter.judged_by} needs scores in mid-training: give eval_every")
+    if charter.eval_every > steps:
+        raise Unusable(f"eval_every: a run has {steps} steps: give fewer between two scores")
+    if charter.eval_every and charter.compared_at in (ComparedAt.TOKENS, ComparedAt.TIME):
+        raise Unusable(
+            f"eval_every: compared_at {charter.compared_at} ends runs at unknown steps: leave one of both out"
+        )
+    _check_level(charter, request)
+
+
+def _check_level(charter: Charter, request: FrameRequest) -> None:
+    level = charter.judged_level
+    if (charter.judged_by is JudgedBy.STEPS_TO) != (level is not None):
+        raise Unusable("judged_level: it is the score that judged_by steps-to counts steps to: give both or neither")
+    if level is None:
+        return
+    if charter.compared_at != ComparedAt.STEPS:
+        raise Unusable("judged_by: steps-to needs arms of equally many steps: say compared_at steps, or judged_by area")
+    reference = request.environment.reference if request.environment else charter.environment_name
+    # Scores of a grader that a person wrote may lie anywhere.
+    if is_bundled(reference) and not 0 < level <= 1:
+        raise Unusable(f"judged_level: scores on {reference} lie from 0 to 1, got {level:g}")
+
+
+def _choose(name: str, answered: Any, fixed: Any) -> Any:
+    if answered is not None and fixed is not None and answered != fixed:
+        raise Unusable(f"{name}: the person fixed {fixed}, got {answered}: leave it out")
+    return answered if fixed is None else fixed
+
+
+def _read_search(answer: FrameAnswer, request: FrameRequest) -> SearchRules | None:
+    """Return the rules of exploration; None for a study that compares given arms. Raises Unusable."""
+    kind = answer.kind or request.question.kind
+    given = {"policy": answer.policy, "rungs": tuple(answer.rungs) or None}
+    asked = {name: value for name, value in given.items() if value is not None}
+    if kind is not StudyKind.OPTIMIZE:
+        if asked:
+            raise Unusable(f"{', '.join(asked)}: only a study of the kind optimize explores: leave it out")
+        return None
+    rules = request.search or _usual_rules(request)
+    for name, value in asked.items():
+        if name in request.fixed and value != getattr(rules, name):
+            raise Unusable(f"{name}: the person fixed {getattr(rules, name)}, got {value}: leave it out")
+    rungs = asked.get("rungs", rules.rungs)
+    if list(rungs) != sorted(set(rungs)) or rungs[-1] != 1:
+        raise Unusable("rungs: they rise from a part of the training up to 1, as in [0.25, 0.5, 1]")
+    return replace(rules, **asked)
+
+
+def _usual_rules(request: FrameRequest) -> SearchRules:
+    """Return the rules of exploration if the person has not asked for one."""
+    rules = SearchRules(policy=PolicyName.PLANNER)
+    runs = request.budget.max_runs
+    return rules if runs is None else replace(rules, runs=rules.split.exploration * runs)

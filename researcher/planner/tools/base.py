@@ -9,6 +9,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from researcher.planner.texts import clip, describe_invalid
+
 MAX_RESULT_CHARS = 12_000
 """The longest result of one tool call. A longer one is cut in the middle, and says so."""
 
@@ -66,21 +68,7 @@ class Toolbox:
             given = json.loads(arguments or "{}") if isinstance(arguments, str) else dict(arguments)
             checked = tool.arguments.model_validate(given)
         except ValidationError as error:
-            raise ToolRefused(f"{name}: {'; '.join(map(_describe, error.errors(include_url=False)[:5]))}") from error
+            raise ToolRefused(f"{name}: {describe_invalid(error, 'the arguments')}") from error
         except (ValueError, RecursionError) as error:
             raise ToolRefused(f"{name}: the arguments are no JSON object: {error}") from error
-        return cut(tool.call(checked), self._max_chars)
-
-
-def cut(text: str, max_chars: int = MAX_RESULT_CHARS) -> str:
-    """Return a text of about `max_chars` characters at most: its beginning and its end."""
-    if len(text) <= max_chars:
-        return text
-    half = max_chars // 2
-    return f"{text[:half]}\n[... {len(text) - 2 * half} characters are left out ...]\n{text[-half:]}"
-
-
-def _describe(item: Mapping[str, Any]) -> str:
-    place = ".".join(str(part) for part in item["loc"]) or "the arguments"
-    reason = "there is no such argument" if item["type"] == "extra_forbidden" else item["msg"]
-    return f"{place}: {reason}"
+        return clip(tool.call(checked), self._max_chars)

@@ -5,19 +5,26 @@ from __future__ import annotations
 from typing import NoReturn
 
 from researcher.planner.tools.base import PlannerTool, Toolbox, ToolRefused
+from researcher.planner.tools.drafts import program_api_tool, propose_tool, try_program_tool
 from researcher.planner.tools.environment import environment_tool
 from researcher.planner.tools.models import model_tool
 from researcher.planner.tools.notes import notes_tool
-from researcher.planner.tools.program_api import program_api_tool
-from researcher.planner.tools.proposals import propose_tool
-from researcher.planner.tools.record.episodes import episodes_tool
-from researcher.planner.tools.record.findings import findings_tool
-from researcher.planner.tools.record.metrics import metrics_tool
-from researcher.planner.tools.record.notebook import notebook_tool
-from researcher.planner.tools.record.program_code import code_tool, diff_tool
-from researcher.planner.tools.record.query import query_tools
+from researcher.planner.tools.query import query_tool, tables_tool
+from researcher.planner.tools.record import (
+    code_tool,
+    diff_tool,
+    episodes_tool,
+    findings_tool,
+    metrics_tool,
+    notebook_tool,
+)
 from researcher.planner.tools.sources import ToolSources
-from researcher.planner.tools.trials import try_program_tool
+
+TOOLS = (
+    *(environment_tool, model_tool, program_api_tool, code_tool, diff_tool, metrics_tool, episodes_tool),
+    *(notebook_tool, findings_tool, query_tool, tables_tool),
+)
+"""The tools that every study has."""
 
 
 def tools_of_process() -> list[PlannerTool]:
@@ -34,21 +41,7 @@ def build_toolbox(sources: ToolSources) -> Toolbox:
         optional.append(try_program_tool(sources.try_program))
     if sources.propose is not None:
         optional.append(propose_tool(sources.propose))
-    return Toolbox(
-        [
-            environment_tool(sources),
-            model_tool(sources),
-            program_api_tool(),
-            code_tool(sources),
-            diff_tool(sources),
-            metrics_tool(sources),
-            episodes_tool(sources),
-            notebook_tool(sources),
-            findings_tool(sources),
-            *query_tools(sources),
-            *optional,
-        ]
-    )
+    return Toolbox([*(tool(sources) for tool in TOOLS), *optional])
 
 
 def _carried_out_elsewhere(*_: object) -> NoReturn:

@@ -9,9 +9,9 @@ from pathlib import Path
 from pydantic import Field
 
 from researcher.execution.environments import count_tasks
-from researcher.planner.tools.base import PlannerTool, ToolArguments
-from researcher.planner.tools.sources import ToolSources
-from researcher.planner.tools.texts import as_data, clip, messages_as_text, page
+from researcher.planner.texts import as_data, clip, messages_as_text, page
+from researcher.planner.tools.base import ToolArguments
+from researcher.planner.tools.sources import ToolSources, study_tool
 from swarm.environments import DrivenEnvironment, Environment, EnvironmentTask
 from swarm.errors import SwarmError
 from swarm.tasks import Split
@@ -30,24 +30,18 @@ class EnvironmentArguments(ToolArguments):
     with_grader: bool = Field(default=False, description="Show the source of the grader, where it is a file.")
 
 
-def environment_tool(sources: ToolSources) -> PlannerTool:
-    """Return the tool."""
-
-    def call(arguments: EnvironmentArguments) -> str:
-        reference = sources.reference()
-        environment = sources.environment(reference)
-        try:
-            return _describe(environment, reference, arguments)
-        except SwarmError as error:
-            return f"{environment.name}: its tasks cannot be read: {error.message}"
-
-    return PlannerTool(
-        "environment",
-        "Look at the environment: its description, splits, tools and limits, train tasks with opening messages and "
-        "known solutions, and the source of its grader.",
-        EnvironmentArguments,
-        call,
-    )
+@study_tool(
+    "environment",
+    "Look at the environment: its description, splits, tools and limits, train tasks with opening messages and "
+    "known solutions, and the source of its grader.",
+)
+def environment_tool(sources: ToolSources, arguments: EnvironmentArguments) -> str:
+    reference = sources.reference()
+    environment = sources.environment(reference)
+    try:
+        return _describe(environment, reference, arguments)
+    except SwarmError as error:
+        return f"{environment.name}: its tasks cannot be read: {error.message}"
 
 
 def _describe(environment: Environment, reference: str, arguments: EnvironmentArguments) -> str:

@@ -12,9 +12,9 @@ from typing import Any
 from pydantic import Field
 
 from researcher.phases import BASE
-from researcher.planner.tools.base import PlannerTool, ToolArguments
-from researcher.planner.tools.sources import ToolSources
-from researcher.planner.tools.texts import number
+from researcher.planner.texts import number
+from researcher.planner.tools.base import ToolArguments
+from researcher.planner.tools.sources import ToolSources, study_tool
 from swarm.errors import SwarmError
 from swarm.job import LR_OF_BUNDLED_MODELS, build_job, usual_lr
 from swarm.model_path import resolve_model, stored_parameters
@@ -74,21 +74,15 @@ class ModelArguments(ToolArguments):
     arm: str | None = Field(default=None, description="The arm whose model is meant (default: that of all arms).")
 
 
-def model_tool(sources: ToolSources) -> PlannerTool:
-    """Return the tool."""
-
-    def call(arguments: ModelArguments) -> str:
-        job = sources.job() if arguments.arm is None else sources.arm(arguments.arm).job
-        name = build_job(dict(job)).model
-        return "\n".join([f"model: {name}", *describe_model(name), *_base_scores(sources)])
-
-    return PlannerTool(
-        "model",
-        "Look at the model that is trained: its size, its context length, what its chat template takes, what it can "
-        "do, and its scores before training.",
-        ModelArguments,
-        call,
-    )
+@study_tool(
+    "model",
+    "Look at the model that is trained: its size, its context length, what its chat template takes, what it can "
+    "do, and its scores before training.",
+)
+def model_tool(sources: ToolSources, arguments: ModelArguments) -> str:
+    job = sources.job() if arguments.arm is None else sources.arm(arguments.arm).job
+    name = build_job(dict(job)).model
+    return "\n".join([f"model: {name}", *describe_model(name), *_base_scores(sources)])
 
 
 def describe_model(name: str) -> list[str]:

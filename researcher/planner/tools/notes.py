@@ -10,8 +10,8 @@ from typing import Any
 
 from pydantic import Field
 
+from researcher.planner.texts import as_data
 from researcher.planner.tools.base import PlannerTool, ToolArguments
-from researcher.planner.tools.texts import as_data
 
 SUFFIXES = frozenset({".md", ".txt", ".rst"})
 MAX_FILES = 2_000

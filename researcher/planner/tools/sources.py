@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
-from experiments_db import Experiment, ExperimentStore, Run
+from experiments_db import Experiment, ExperimentStore, Operator, Run
 from researcher.charter import Charter
 from researcher.errors import ResearchError
-from researcher.planner.tools.base import ToolRefused
-from researcher.planner.tools.proposals import Propose
-from researcher.planner.tools.trials import TryProgram
+from researcher.plan import ManipulationCheck
+from researcher.planner.tools.base import PlannerTool, ToolRefused
 from researcher.record.log import StudyLog
 from swarm.environments import Environment
 from swarm.errors import SwarmError
+
+Propose = Callable[[Operator, tuple[str, ...]], Mapping[str, str] | None]
+"""Return levels by factor for an arm derived from parents by an operator; None if the space is used up."""
+TryProgram = Callable[[str, int, ManipulationCheck | None], str]
+"""Return the text of a trial of a program's code: a number of attempts, and a check of their transcripts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +89,15 @@ class ToolSources:
     def open_splits(self) -> frozenset[str]:
         """Return the splits of which a planner may see what was measured."""
         return frozenset({self.charter().search_split, "train"})
+
+
+def study_tool(
+    name: str, description: str
+) -> Callable[[Callable[[ToolSources, Any], str]], Callable[[ToolSources], PlannerTool]]:
+    """Make a tool of a study's sources out of a function of these and of the arguments that its annotation names."""
+
+    def make(call: Callable[[ToolSources, Any], str]) -> Callable[[ToolSources], PlannerTool]:
+        arguments = get_type_hints(call)["arguments"]
+        return lambda sources: PlannerTool(name, description, arguments, partial(call, sources))
+
+    return make

@@ -18,7 +18,7 @@ from researcher.history import Action, History, Objection, ObjectionKind
 from researcher.plan import ManipulationCheck, Plan, Speaker, Stage
 from researcher.planner.fallback import FallbackPlanner
 from researcher.planner.language_model.answers import Unusable
-from researcher.planner.language_model.exploring import parse_round
+from researcher.planner.language_model.plans import parse_round
 from researcher.planner.llm import LLMPlanner
 from researcher.record.log import plan_from_json, to_json
 from researcher.tree import Expand, Move, Promote
@@ -92,7 +92,7 @@ def test_settings_of_an_arm_are_changes_of_its_parent(charter: Charter, history:
         (arm("lr=1", "tune", settings={"lr": 2.0}), "its name says lr=1"),
         (arm("a", "tune", settings={"total_steps": 99}), "total_steps cannot be set"),
         (arm("a", "improve", setings={"lr": 2.0}), "arms.0.setings: there is no such field"),
-        (arm("a", program="p", manipulation={"statement": "s", "pattern": "("}), "arm a: manipulation: "),
+        (arm("a", program="p", manipulation={"statement": "s", "pattern": "("}), "arms.0.manipulation: "),
         (arm("a", program="p", manipulation={"statement": "s", "code": "x = 1"}), r"no function check\(transcript\)"),
     ],
 )
@@ -126,12 +126,15 @@ def test_promoted_arm_takes_the_baseline_along(charter: Charter, history: Histor
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        ({"promote": [{"arm": "fast", "share": 0.6}]}, "fast cannot go on to 0.6: choose from 0.5, 1"),
-        ({"promote": [{"arm": "fast", "share": 0.25}]}, "fast cannot go on to 0.25"),
+        (
+            {"promote": [{"arm": "fast", "share": 0.6}]},
+            r"fast cannot end at step 24: its rungs are 0.25 \(step 10\), 0.5 ",
+        ),
+        ({"promote": [{"arm": "fast", "share": 0.25}]}, "fast has come to step 10 already"),
         ({"promote": [{"arm": "twice", "share": 0.5}]}, "twice is out"),
         ({"promote": [{"arm": "none", "share": 0.5}]}, "there is no arm none: choose from"),
         ({}, "the round does nothing"),
-        ({"done": True, "promote": [{"arm": "fast", "share": 0.5}]}, "done ends the exploration"),
+        ({"done": True, "promote": [{"arm": "fast", "share": 0.5}]}, "done: true ends the exploration"),
         ({"rungs": [1]}, "rungs: there is no such field"),
     ],
 )
@@ -144,7 +147,7 @@ def test_round_that_cannot_be_is_refused_by_name(
 
 def test_round_that_costs_more_than_is_left_is_refused_with_the_numbers(charter: Charter, history: History) -> None:
     poor = replace(history, runs_left=1.0)
-    with pytest.raises(Unusable, match=r"costs 1\.5 full runs, the baseline's included, and 1 are left"):
+    with pytest.raises(Unusable, match=r"costs 1\.5 full runs, and exploration has 1 left"):
         explore(charter, poor, promote=[{"arm": "fast", "share": 1.0}])
     assert explore(charter, poor, promote=[{"arm": "fast", "share": 0.5}]).rungs
     assert explore(charter, poor, done=True).arms == ()
@@ -156,14 +159,14 @@ def test_moves_of_the_policy_are_all_carried_out_and_no_others(charter: Charter,
     new = arm("new", "draft", program="thinks first")
 
     plan = explore(charter, history, moves, arms=[new, tuned])
-    assert plan.rungs == {"new": 10, "tuned": 5, "fast": 20}
+    assert plan.rungs == {charter.baseline: 20, "new": 10, "tuned": 5, "fast": 20}
     for arms, message in (
-        ([new], "an arm by operator tune from fast, and none is that"),
-        ([new, tuned, arm("more", "tune", settings={"lr": 0.01})], "the policy does not ask for more"),
+        ([new], "the policy asks for 2 new arms, and the round has 1"),
+        ([new, tuned, arm("more", "tune", settings={"lr": 0.01})], "no move adds an arm like more"),
     ):
         with pytest.raises(Unusable, match=message):
             explore(charter, history, moves, arms=arms)
-    with pytest.raises(Unusable, match="promote: the policy chooses"):
+    with pytest.raises(Unusable, match="fast is to be trained to step 20, not to 40"):
         explore(charter, history, moves, arms=[new, tuned], promote=[{"arm": "fast", "share": 1.0}])
     with pytest.raises(Unusable, match="the policy has chosen moves"):
         explore(charter, history, moves, done=True)
@@ -242,7 +245,7 @@ def test_rules_explore_and_respond_while_the_model_is_away(charter: Charter, his
 def test_rules_of_exploration_are_chosen_by_the_model_where_a_person_left_them_open() -> None:
     chosen = framed_search({"policy": "population", "rungs": [0.1, 1.0]}, max_runs=40).search
     assert chosen is not None
-    assert (chosen.policy, chosen.rungs, chosen.runs) == (PolicyName.GREEDY, (0.1, 1.0), 20.0)
+    assert (chosen.policy, chosen.rungs, chosen.runs) == (PolicyName.POPULATION, (0.1, 1.0), 20.0)
     usual = framed_search().search
     assert usual is not None and usual.policy is PolicyName.PLANNER
     for answer, message in (

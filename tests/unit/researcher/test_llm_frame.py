@@ -13,7 +13,7 @@ from researcher.history import History
 from researcher.plan import Plan
 from researcher.planner.language_model.answers import FrameAnswer, Unusable
 from researcher.planner.language_model.framing import check_request, parse_frame
-from researcher.planner.language_model.planning import parse_plan
+from researcher.planner.language_model.plans import parse_plan
 from researcher.planner.rules import RulesPlanner
 from researcher.question.wording import describe_question
 from researcher.record.log import charter_from_json, to_json

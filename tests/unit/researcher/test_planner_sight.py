@@ -36,10 +36,9 @@ from researcher.errors import LanguageModelUnavailable
 from researcher.history import History
 from researcher.plan import Arm, ArmProgram, ManipulationCheck, ProgramProblem, Speaker, Stage
 from researcher.planner.language_model.answers import Unusable
-from researcher.planner.language_model.briefing import MAX_CODE_CHARS
-from researcher.planner.language_model.stored_arms import StoredArms
-from researcher.planner.language_model.study_state import MAX_NOTEBOOK_CHARS, show_notebook
-from researcher.planner.llm import LLMPlanner
+from researcher.planner.language_model.briefing import MAX_NOTEBOOK_CHARS, show_notebook
+from researcher.planner.llm import LLMPlanner, StoredArms
+from researcher.planner.texts import MAX_CODE_CHARS
 from researcher.planner.tools.build import build_toolbox
 from researcher.planner.tools.sources import ToolSources
 from researcher.record.runs import TRAINING_SECONDS

@@ -13,7 +13,7 @@ import pytest
 from experiments_db import open_store
 from prompts import load
 from researcher.plan import ManipulationCheck, Speaker
-from researcher.planner.tools.trials import describe_trial
+from researcher.planner.tools.drafts import describe_trial
 from researcher.program_trials import trial as program_trial
 from researcher.program_trials.trial import TrialRequest, TrialResult, find_problems, run_trial
 from swarm import SwarmClient

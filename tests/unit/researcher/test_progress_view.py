@@ -15,7 +15,7 @@ from simulated_study import Simulation
 
 from experiments_db import ExperimentStore, RunStatus, open_store
 from researcher.charter import Budget
-from researcher.planner.language_model.study_state import show_budget
+from researcher.planner.language_model.briefing import show_budget
 from researcher.study.overview import TrialProgress, estimate_seconds_left, is_overdue, take_snapshot
 from researcher.study.progress import Follower, render
 from swarm.guard import REWARD

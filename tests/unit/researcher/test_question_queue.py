@@ -14,11 +14,12 @@ from experiments_db import ExperimentStore, PlannerQuestion, QuestionStatus, Sto
 from researcher.errors import AnswerOverdue, AnswerRefused, ResearchError, TopicInvalid
 from researcher.execution.background import Drained
 from researcher.loop.settings_check import check_study
-from researcher.planner.external.planner import build_external_planner
+from researcher.planner.build import build_planner_in_words
 from researcher.planner.external.question_queue import QuestionQueue
 from researcher.planner.external.requests import MAX_ANSWER_CHARS, await_question, call_in_study, submit_answer
 from researcher.planner.language_model.answers import Unusable
 from researcher.planner.tools.base import PlannerTool, ToolArguments, Toolbox, ToolRefused
+from researcher.record.budget import BudgetLedger
 from researcher.record.log import StudyLog
 from researcher.study.settings import StudySettings, read_settings
 
@@ -244,7 +245,8 @@ def test_rules_answer_in_place_of_an_agent_that_is_silent(store: ExperimentStore
     topic = "learning rate 0.001 or 0.003 for copying words"
     log = StudyLog(store, study_id)
     background: Any = Patience()
-    planner = build_external_planner(settings, settings.request(topic), log, background)
+    request, ledger = settings.request(topic), BudgetLedger(store, study_id, settings.budget())
+    planner = build_planner_in_words(settings, request, log, ledger, background)
 
     charter = planner.frame(settings.request(topic))
 

@@ -53,7 +53,7 @@ def test_nothing_outside_of_the_folder_is_read(folder: Path, tmp_path: Path) -> 
     assert "no passage" in search(folder, "canary")
     for query in ("../secret.md", str(tmp_path / "secret.md")):
         assert "canary" not in search(folder, query)
-    with pytest.raises(ToolRefused, match="there is no such argument"):
+    with pytest.raises(ToolRefused, match="there is no such field"):
         Toolbox([notes_tool(folder)]).call("notes", {"query": "canary", "folder": ".."})
 
 

@@ -13,10 +13,10 @@ import pytest
 from simulated_study import SimulatedStudy, Simulation
 
 from experiments_db import EpisodeSample, EpisodeSummary, NoteKind, Verdict
+from researcher.planner.tools import query as query_module
 from researcher.planner.tools.base import Toolbox, ToolRefused
 from researcher.planner.tools.build import build_toolbox
-from researcher.planner.tools.record import query as query_module
-from researcher.planner.tools.record.query import VISIBLE, query_tools
+from researcher.planner.tools.query import VISIBLE, query_tool
 from researcher.planner.tools.sources import ToolSources
 from swarm.environments import load_environment
 
@@ -173,7 +173,7 @@ def test_sql_is_refused_on_a_server_database(study: SimulatedStudy) -> None:
         location = "postgresql://host/studies"
 
     sources = replace(ToolSources(study.store, study.study_id, load_environment), store=Elsewhere())  # pyright: ignore
-    query, _ = query_tools(sources)
+    query = query_tool(sources)
     with pytest.raises(ToolRefused, match="SQLite file"):
         query.call(query.arguments.model_validate({"sql": "SELECT 1"}))
 

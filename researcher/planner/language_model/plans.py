@@ -1,17 +1,20 @@
-"""The plan that makes a claim, as a language model answers it."""
+"""The plans that a language model answers: one that makes a claim, and a round of exploration."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
-from researcher.charter import Charter, ComparedAt, SampleSizeGoal, StudyKind
+from researcher.charter import Charter, ComparedAt, SampleSizeGoal, SearchRules, StudyKind
 from researcher.equal_amounts import hold_equal
+from researcher.errors import PlannerError
 from researcher.history import History
 from researcher.judge.contrasts import ARMS_OF_RELATION, is_complete
 from researcher.plan import Arm, Contrast, Hypothesis, Plan, Relation
 from researcher.planner.designs import lay_out
 from researcher.planner.language_model.answers import (
     FINAL_SCORE,
+    ExploreAnswer,
     HypothesisAnswer,
     PlanAnswer,
     Unusable,
@@ -25,7 +28,8 @@ from researcher.planner.language_model.arms import (
     read_arms,
     set_factors,
 )
-from researcher.planner.language_model.study_state import planned_arms
+from researcher.search.rounds import check_round, make_round
+from researcher.tree import Expand, Move, Promote
 
 MAX_SEEDS = 10
 
@@ -36,8 +40,7 @@ def parse_plan(text: str, charter: Charter, history: History) -> Plan:
     Raises Unusable if the answer is invalid or leaves the charter's question.
     """
     answer = parse_answer(text, PlanAnswer)
-    seeds = _read_seeds(answer.seeds, charter)
-    earlier = planned_arms(history)
+    seeds, earlier = _read_seeds(answer.seeds, charter), history.arms
     read = [find_baseline(charter), *read_arms(answer.arms, charter, earlier)]
     baseline, *others = hold_equal(read, ComparedAt(charter.compared_at), charter.amount)
     for arm in others:
@@ -51,10 +54,10 @@ def parse_plan(text: str, charter: Charter, history: History) -> Plan:
     _check_design(arms, earlier, charter)
     arms = set_factors(arms, earlier, charter.asks)
     known = {*earlier, *(arm.name for arm in arms)}
-    hypotheses = read_hypotheses(answer.hypotheses, known, charter.baseline)
+    hypotheses = _read_hypotheses(answer.hypotheses, known, charter.baseline)
     _check_cost(len(arms) * seeds, charter, history)
     # Later plans use fresh seeds, for the baseline too, so that no score that led to a plan also judges it.
-    first = max((seed for plan in history.plans for seed in plan.seeds), default=-1) + 1
+    first = history.next_seed
     return Plan(
         len(history.plans),
         hypotheses,
@@ -65,7 +68,58 @@ def parse_plan(text: str, charter: Charter, history: History) -> Plan:
     )
 
 
-def read_hypotheses(
+def parse_round(text: str, charter: Charter, history: History, moves: Sequence[Move]) -> Plan:
+    """Return the round of exploration that an answer makes; a plan without arms ends the exploration.
+
+    Raises Unusable if the answer is invalid, costs more than is left, or leaves out a move.
+    """
+    answer = parse_answer(text, ExploreAnswer)
+    _check_end(answer, moves)
+    earlier = history.arms
+    if named := [item.name for item in answer.arms if item.name in earlier or item.name == charter.baseline]:
+        raise Unusable(f"{', '.join(named)}: an arm that has been planned goes on by promote: leave it out of arms")
+    if unnamed := [item.name for item in answer.arms if item.operator is None]:
+        raise Unusable(f"arm {', '.join(unnamed)}: operator: say how the arm is derived from its parent")
+    if moves and len(answer.arms) < (wanted := sum(isinstance(move, Expand) for move in moves)):
+        raise Unusable(f"the policy asks for {wanted} new arms, and the round has {len(answer.arms)}")
+    return _plan_round(charter, history, answer, moves)
+
+
+def plan_promotions(charter: Charter, history: History, moves: Sequence[Promote]) -> Plan:
+    """Return the round that only trains arms on, which leaves a planner nothing to choose."""
+    answer = ExploreAnswer(rationale="The policy of the study trains these arms on.")
+    return _plan_round(charter, history, answer, moves)
+
+
+def _plan_round(charter: Charter, history: History, answer: ExploreAnswer, moves: Sequence[Move]) -> Plan:
+    earlier = history.arms
+    read = [find_baseline(charter), *read_arms(answer.arms, charter, earlier)]
+    held = hold_equal(read, ComparedAt(charter.compared_at), charter.amount)
+    baseline, *new = set_factors(held, earlier, charter.asks)
+    # The baseline as it was planned, with what the loop has added to its job.
+    known = {baseline.name: baseline, **earlier}
+    check_operators(new, charter, known, history.tree)
+    check_names(new, known)
+    promoted = {move.arm: move.share for move in moves if isinstance(move, Promote)}
+    promoted |= {item.arm: item.share for item in answer.promote}
+    if unknown := [name for name in promoted if name not in known]:
+        raise Unusable(f"promote: there is no arm {', '.join(unknown)}: choose from {', '.join(known)}")
+    arms = {**known, **{arm.name: arm for arm in new}}
+    hypotheses = _read_hypotheses(answer.hypotheses, arms, charter.baseline)
+    shares = {**dict.fromkeys((arm.name for arm in new), (charter.search or SearchRules()).rungs[0]), **promoted}
+    if shares and not history.plans:
+        shares[baseline.name] = max(shares.values())
+    # The baseline comes first, because the other arms refer to it.
+    names = sorted(shares, key=lambda name: name != baseline.name)
+    plan = make_round(history, [arms[name] for name in names], shares, answer.rationale)
+    plan = replace(plan, hypotheses=hypotheses, lessons=tuple(answer.lessons))
+    try:
+        return check_round(charter, history, moves, plan)
+    except PlannerError as error:
+        raise Unusable(str(error)) from error
+
+
+def _read_hypotheses(
     answers: Sequence[HypothesisAnswer], known: Collection[str], baseline: str
 ) -> tuple[Hypothesis, ...]:
     """Return the hypotheses of an answer about `known` arms. Raises Unusable."""
@@ -124,3 +178,14 @@ def _check_cost(runs: int, charter: Charter, history: History) -> None:
     left = charter.budget.max_runs - history.runs_used
     if runs > left >= 2 * charter.rule.min_seeds:
         raise Unusable(f"the plan needs {runs} runs, arms times seeds, and {left} of the budget are left: plan fewer")
+
+
+def _check_end(answer: ExploreAnswer, moves: Sequence[Move]) -> None:
+    """Raise Unusable unless the round either does something or ends the exploration."""
+    is_empty = not answer.arms and not answer.promote
+    if answer.done and not is_empty:
+        raise Unusable("done: true ends the exploration, so a round has either done or arms and promote, not both")
+    if answer.done and moves:
+        raise Unusable("done: the policy has chosen moves for this round, so carry them out")
+    if is_empty and not answer.done and not moves:
+        raise Unusable("the round does nothing: give arms or promote, or end the exploration with done")

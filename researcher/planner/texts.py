@@ -1,15 +1,25 @@
-"""The form of a tool's texts: rounded numbers, capped texts, and foreign text marked as data."""
+"""The form of texts for a planner: rounded numbers, capped texts, and foreign text marked as data.
+
+Programs, episodes, notes and messages of other people are foreign: a model must not take them for instructions.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+from pydantic import ValidationError
 
 from experiments_db import JsonObject
 
+MAX_DATA_CHARS = 12_000
+MAX_ITEM_CHARS = 400
+MAX_ITEMS = 20
+MAX_CODE_CHARS = 40_000
+"""The most characters of a program that a prompt shows, which is also the longest program that a check accepts."""
 PAGE_CHARS = 10_000
 """The characters of one page of a long text, less than a tool's result may have."""
 
@@ -58,3 +68,43 @@ def _content(message: JsonObject) -> str:
     text = content if isinstance(content, str) else "" if content is None else json.dumps(content, ensure_ascii=False)
     calls = [call.get("function", {}) for call in message.get("tool_calls") or ()]
     return "\n".join([text, *(f"calls {call.get('name')}({call.get('arguments')})" for call in calls)]).strip()
+
+
+def count_of(number: int, what: str) -> str:
+    """Return a number with its noun, such as "1 seed"."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def quote_data(items: Iterable[str]) -> str:
+    """Return foreign text between delimiters that it cannot contain.
+
+    Each item is one capped line, and only the newest items are kept.
+    """
+    lines = [" ".join(item.split())[:MAX_ITEM_CHARS] for item in items][-MAX_ITEMS:]
+    return quote_text("\n".join(lines))
+
+
+def quote_text(text: str) -> str:
+    """Return the text between delimiters, capped at its beginning: errors of programs stand at the end."""
+    left_out = len(text) - MAX_DATA_CHARS
+    if left_out > 0:
+        text = f"[... {left_out} characters are left out ...]\n{text[-MAX_DATA_CHARS:]}"
+    return as_data(text)
+
+
+def quote_code(code: str) -> str:
+    """Return a program between delimiters: all of it, up to MAX_CODE_CHARS."""
+    left_out = len(code) - MAX_CODE_CHARS
+    if left_out > 0:
+        code = f"{code[:MAX_CODE_CHARS]}\n[... {left_out} characters are left out: the tool `code` shows them ...]"
+    return as_data(code)
+
+
+def describe_invalid(error: ValidationError, whole: str) -> str:
+    """Return what is wrong with an answer or with arguments, the first five faults by their fields."""
+    faults: list[str] = []
+    for item in error.errors(include_url=False)[:5]:
+        place = ".".join(map(str, item["loc"])) or whole
+        is_unknown = item["type"] == "extra_forbidden"
+        faults.append(f"{place}: {'there is no such field: leave it out' if is_unknown else item['msg']}")
+    return "; ".join(faults)

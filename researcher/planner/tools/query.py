@@ -15,9 +15,9 @@ from typing import Any
 
 from pydantic import Field
 
-from researcher.planner.tools.base import PlannerTool, ToolArguments, ToolRefused
-from researcher.planner.tools.sources import ToolSources
-from researcher.planner.tools.texts import PAGE_CHARS, as_data, clip, number
+from researcher.planner.texts import PAGE_CHARS, as_data, clip, number
+from researcher.planner.tools.base import ToolArguments, ToolRefused
+from researcher.planner.tools.sources import ToolSources, study_tool
 
 MAX_ROWS = 200
 TIME_LIMIT_S = 5.0
@@ -139,35 +139,24 @@ class QueryArguments(ToolArguments):
     sql: str = Field(min_length=1, max_length=20_000, description="One SELECT or WITH statement of SQLite.")
 
 
-class TablesArguments(ToolArguments):
-    pass
+@study_tool(
+    "query",
+    f"Run one read-only SQL statement on the database of the study, for at most {TIME_LIMIT_S:g} s and {MAX_ROWS} "
+    "rows. `tables` lists what there is. What was measured on the test split is not there.",
+)
+def query_tool(sources: ToolSources, arguments: QueryArguments) -> str:
+    if "://" in sources.store.location:
+        raise ToolRefused("query needs a study in a SQLite file: use metrics, episodes, code and findings instead")
+    if not re.match(r"(select|with)\b", arguments.sql.strip(), re.IGNORECASE):
+        raise ToolRefused("query takes one SELECT or WITH statement")
+    charter = sources.store.find_charter(sources.study_id)
+    test = "test" if charter is None else str(charter.document.get("test_split", "test"))
+    return _as_table(*_read(Path(sources.store.location), arguments.sql, sources.study_id, test))
 
 
-def query_tools(sources: ToolSources) -> tuple[PlannerTool, PlannerTool]:
-    """Return the tools `query` and `tables`."""
-
-    def query(arguments: QueryArguments) -> str:
-        if "://" in sources.store.location:
-            raise ToolRefused("query needs a study in a SQLite file: use metrics, episodes, code and findings instead")
-        if not re.match(r"(select|with)\b", arguments.sql.strip(), re.IGNORECASE):
-            raise ToolRefused("query takes one SELECT or WITH statement")
-        charter = sources.store.find_charter(sources.study_id)
-        test = "test" if charter is None else str(charter.document.get("test_split", "test"))
-        return _as_table(*_read(Path(sources.store.location), arguments.sql, sources.study_id, test))
-
-    def tables(_: TablesArguments) -> str:
-        return "\n".join(f"{name}({', '.join(table.columns)}): {table.about}" for name, table in VISIBLE.items())
-
-    return (
-        PlannerTool(
-            "query",
-            f"Run one read-only SQL statement on the database of the study, for at most {TIME_LIMIT_S:g} s and "
-            f"{MAX_ROWS} rows. `tables` lists what there is. What was measured on the test split is not there.",
-            QueryArguments,
-            query,
-        ),
-        PlannerTool("tables", "List the tables that `query` can read, with their columns.", TablesArguments, tables),
-    )
+@study_tool("tables", "List the tables that `query` can read, with their columns.")
+def tables_tool(sources: ToolSources, arguments: ToolArguments) -> str:
+    return "\n".join(f"{name}({', '.join(table.columns)}): {table.about}" for name, table in VISIBLE.items())
 
 
 def _read(path: Path, sql: str, study_id: str, test_split: str) -> tuple[list[str], list[Sequence[Any]]]:

@@ -1,0 +1,284 @@
+"""The tools that read the record of a study: programs, curves, episodes, the notebook and findings."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import random
+from collections.abc import Sequence
+from enum import StrEnum
+from functools import cache
+from itertools import groupby
+from typing import Any
+
+from pydantic import Field
+
+from experiments_db import EpisodeSummary, Experiment, Finding, MetricSpan, NotebookEntry, NoteKind, Run
+from researcher.planner.texts import as_data, clip, messages_as_text, number, page, settings_as_text
+from researcher.planner.tools.base import ToolArguments, ToolRefused
+from researcher.planner.tools.drafts import describe_trial
+from researcher.planner.tools.sources import ToolSources, study_tool
+
+MAX_POINTS = 40
+MAX_NAMES = 8
+MAX_RUNS = 40
+MAX_EPISODES = 8
+MAX_CHARS = 9_600
+"""The characters of all conversations of one answer together."""
+MESSAGE_CHARS = 1_500
+MAX_FINDINGS = 30
+RECIPE_CHARS = 500
+
+
+class CodeArguments(ToolArguments):
+    arm: str
+    offset: int = Field(default=0, ge=0, description="The character to begin with, for the next page of a long text.")
+
+
+class DiffArguments(ToolArguments):
+    arm: str
+    against: str = Field(description="The arm that it is compared with, such as its parent.")
+    offset: int = Field(default=0, ge=0)
+
+
+@study_tool("code", "Read the whole program and the settings of an arm.")
+def code_tool(sources: ToolSources, arguments: CodeArguments) -> str:
+    arm = sources.arm(arguments.arm)
+    head = f"{arm.name} ({arm.status}): {arm.purpose}" if arm.purpose else f"{arm.name} ({arm.status})"
+    environment = f"\ntrains on: {arm.train_environment}" if arm.train_environment else ""
+    settings = f"\nsettings:\n{settings_as_text(arm.job)}\nprogram:" if not arguments.offset else ""
+    return f"{head}{environment}{settings}\n{page(arm.program_code or '(not written yet)', arguments.offset)}"
+
+
+@study_tool("diff", "Show what differs between the programs and settings of two arms.")
+def diff_tool(sources: ToolSources, arguments: DiffArguments) -> str:
+    new, old = sources.arm(arguments.arm), sources.arm(arguments.against)
+    changed = "\n".join(_changed_settings(old, new)) or "none"
+    program = "\n".join(
+        difflib.unified_diff(
+            old.program_code.splitlines(), new.program_code.splitlines(), old.name, new.name, lineterm=""
+        )
+    )
+    settings = f"settings that differ:\n{changed}\nprogram:\n" if not arguments.offset else ""
+    return settings + (page(program, arguments.offset) if program else "the same to the last byte")
+
+
+def _changed_settings(old: Experiment, new: Experiment) -> list[str]:
+    names = sorted(old.job.keys() | new.job.keys())
+    lines = [f"{name}: {_value(old.job, name)} -> {_value(new.job, name)}" for name in names
+             if _value(old.job, name) != _value(new.job, name)]  # fmt: skip
+    if old.train_environment != new.train_environment:
+        lines.append(f"train environment: {old.train_environment} -> {new.train_environment}")
+    return lines
+
+
+def _value(job: Any, name: str) -> Any:
+    return job.get(name, "(default)")
+
+
+class MetricsArguments(ToolArguments):
+    arms: tuple[str, ...] = Field(default=(), description="Names of arms; empty means all.")
+    names: tuple[str, ...] = Field(
+        default=(), max_length=MAX_NAMES, description="Names of metrics; empty lists the names that there are."
+    )
+    points: int = Field(default=20, ge=1, le=MAX_POINTS, description="Points per curve; each is a mean over steps.")
+
+
+@study_tool(
+    "metrics",
+    "Read training curves as numbers: rewards, entropy, KL, tokens, seconds per step, silent groups and others, "
+    "per arm and seed. Without names it lists the metrics.",
+)
+def metrics_tool(sources: ToolSources, arguments: MetricsArguments) -> str:
+    runs = _runs(sources, arguments.arms)
+    if not runs:
+        return "these arms have no run with a curve yet"
+    known = sources.store.metric_names(list(runs))
+    if not arguments.names:
+        return f"{len(runs)} runs; metrics: {', '.join(known) or 'none yet'}"
+    if unknown := [name for name in arguments.names if name not in known]:
+        raise ToolRefused(f"no metric {', '.join(unknown)}; there are: {', '.join(known) or 'none yet'}")
+    spans = sources.store.sample_metrics(list(runs), arguments.names, most=arguments.points)
+    spans.sort(key=lambda span: (span.name, list(runs).index(span.run_id), span.first_step))
+    curves = groupby(spans, key=lambda span: (span.name, span.run_id))
+    lines = [_curve(name, runs[run_id], list(curve)) for (name, run_id), curve in curves]
+    return "\n".join(["step: value, each the mean from that step to the next", *lines])
+
+
+def _runs(sources: ToolSources, arms: Sequence[str]) -> dict[str, str]:
+    """Return the titles of the runs of these arms, by id. Raises ToolRefused if there are too many."""
+    chosen = [sources.arm(name) for name in arms] if arms else sources.store.list_experiments(sources.study_id)
+    titles = {run.id: _title(arm.name, run) for arm in chosen for run in sources.runs(arm)}
+    if len(titles) > MAX_RUNS:
+        raise ToolRefused(f"these are {len(titles)} runs, at most {MAX_RUNS} are shown: name fewer arms")
+    return titles
+
+
+def _title(arm: str, run: Run) -> str:
+    rung = f" up to step {run.rung}" if run.rung else ""
+    attempt = f" attempt {run.attempt}" if run.attempt > 1 else ""
+    return f"{arm} seed {run.seed}{rung}{attempt}"
+
+
+def _curve(name: str, title: str, spans: Sequence[MetricSpan]) -> str:
+    """Return one curve: its first, last, lowest, highest and mean value, and its points."""
+    means = [span.mean for span in spans if span.mean is not None]
+    lows = [span.low for span in spans if span.low is not None]
+    highs = [span.high for span in spans if span.high is not None]
+    missing = sum(span.missing for span in spans)
+    points = " ".join(f"{span.first_step}: {number(span.mean)}" for span in spans)
+    if not means:
+        return f"{name}, {title}: no finite value in {missing}"
+    summary = (
+        f"first {number(means[0])} last {number(means[-1])} min {number(min(lows))} max {number(max(highs))} "
+        f"mean {number(sum(means) / len(means))}{f', {missing} not finite' if missing else ''}"
+    )
+    return f"{name}, {title}: {summary} | {points}"
+
+
+class EpisodeChoice(StrEnum):
+    """The attempts that `episodes` shows; TRIAL are those of the arm's latest trial."""
+
+    FAILED = "failed"
+    SOLVED = "solved"
+    RANDOM = "random"
+    TRIAL = "trial"
+
+
+class EpisodesArguments(ToolArguments):
+    arm: str
+    which: EpisodeChoice = EpisodeChoice.FAILED
+    count: int = Field(default=4, ge=1, le=MAX_EPISODES)
+
+
+@study_tool(
+    "episodes",
+    "Read conversations of an arm's held-out attempts (failed, solved or random), as the model saw the last of "
+    "its calls, or of its trial before training.",
+)
+def episodes_tool(sources: ToolSources, arguments: EpisodesArguments) -> str:
+    arm = sources.arm(arguments.arm)
+    if arguments.which is EpisodeChoice.TRIAL:
+        trials = sources.store.list_program_trials(sources.study_id, experiment_id=arm.id)
+        return describe_trial(trials[-1]) if trials else "the program of this arm was not tried"
+    splits = sources.open_splits()
+    kept = [
+        summary
+        for run in sources.runs(arm)
+        for summary in sources.store.list_episodes(run.id, limit=None)
+        # Attempts of step 0 are those of the base weights, which an arm's program or settings did not train.
+        if summary.split in splits and summary.step
+    ]
+    fitting = [each for each in kept if _fits(each, arguments.which)]
+    if not fitting:
+        return f"of {len(kept)} attempts that were kept of this arm, none is {arguments.which}"
+    chosen = random.Random(arm.id).sample(fitting, min(arguments.count, len(fitting)))
+    shown = [_show_episode(sources, each, MAX_CHARS // len(chosen)) for each in chosen]
+    return f"{len(chosen)} of {len(fitting)} attempts\n{as_data(chr(10).join(shown))}"
+
+
+def _fits(episode: EpisodeSummary, which: EpisodeChoice) -> bool:
+    match which:
+        case EpisodeChoice.FAILED:
+            return not episode.is_success
+        case EpisodeChoice.SOLVED:
+            return bool(episode.is_success)
+        case _:
+            return True
+
+
+def _show_episode(sources: ToolSources, summary: EpisodeSummary, most: int) -> str:
+    episode = sources.store.get_episode(summary.run_id, summary.episode_id)
+    head = (
+        f"--- run {summary.run_id}, task {summary.task_id} of {summary.split}, after step {summary.step}: "
+        f"score {number(summary.reward)}, {'solved' if summary.is_success else 'not solved'}"
+    )
+    return clip(f"{head}\n{messages_as_text(list(episode.messages), MESSAGE_CHARS)}", most)
+
+
+class NotebookArguments(ToolArguments):
+    kind: NoteKind | None = Field(default=None, description="Only entries of this kind.")
+    offset: int = Field(default=0, ge=0, description="The character to begin with, for the next page.")
+
+
+@study_tool("notebook", "Read the whole notebook, oldest entry first.")
+def notebook_tool(sources: ToolSources, arguments: NotebookArguments) -> str:
+    entries = sources.store.list_notes(sources.study_id, kind=arguments.kind)
+    if not entries:
+        return "no such entry yet"
+    return page("\n".join(map(_show_entry, entries)), arguments.offset)
+
+
+def _show_entry(entry: NotebookEntry) -> str:
+    return f"[{entry.iteration + 1}] {entry.kind} ({entry.author}): {' '.join(entry.text.split())}"
+
+
+class FindingsArguments(ToolArguments):
+    environment: str = Field(default="", description="Part of the name of the environment; empty means any.")
+    model: str = Field(default="", description="Part of the name of the model.")
+    factor: str = Field(default="", description="A word in the recipe or the summary, such as lr or reward.")
+    code_of: str = Field(
+        default="", description="Id of a finding: shows its whole recipe and the program of its arm instead."
+    )
+    offset: int = Field(default=0, ge=0, description="With code_of: the character to begin with.")
+
+
+@study_tool(
+    "findings",
+    "Read what earlier studies and this one have found, with effects and intervals, and the programs behind them."
+    " Negative and retracted findings are included.",
+)
+def findings_tool(sources: ToolSources, arguments: FindingsArguments) -> str:
+    found = [each for each in sources.store.list_findings() if _is_open(sources, each)]
+    if arguments.code_of:
+        return _code(sources, found, arguments)
+    environment_of = cache(lambda study_id: _environment(sources, study_id))
+    fitting = [
+        each
+        for each in found
+        if arguments.environment.lower() in f"{environment_of(each.study_id)} {json.dumps(each.recipe)}".lower()
+        and arguments.model.lower() in json.dumps(each.recipe).lower()
+        and arguments.factor.lower() in f"{json.dumps(each.recipe)} {each.summary}".lower()
+    ]
+    if not fitting:
+        return f"none of {len(found)} findings fits"
+    lines = [_show_finding(each, environment_of(each.study_id)) for each in fitting[-MAX_FINDINGS:]]
+    left_out = f" (the newest {MAX_FINDINGS})" if len(fitting) > MAX_FINDINGS else ""
+    return f"{len(fitting)} findings{left_out}\n{as_data(chr(10).join(lines))}"
+
+
+def _is_open(sources: ToolSources, finding: Finding) -> bool:
+    """Return whether a finding is about a split that may be chosen by: none is that was the test split of its study."""
+    stored = sources.store.find_charter(finding.study_id)
+    test = "test" if stored is None else stored.document.get("test_split", "test")
+    return finding.split not in (test, "test")
+
+
+def _environment(sources: ToolSources, study_id: str) -> str:
+    stored = sources.store.find_charter(study_id)
+    return "" if stored is None else str(stored.document.get("environment_name", ""))
+
+
+def _show_finding(finding: Finding, environment: str) -> str:
+    interval = f"[{number(finding.ci_low)}, {number(finding.ci_high)}]"
+    retracted = "" if finding.retracted_at is None else f" RETRACTED: {finding.retraction}"
+    # What was compared comes first, so that it is not what is left out.
+    compared = {name: finding.recipe[name] for name in ("arm", "baseline") if name in finding.recipe}
+    whole = json.dumps({**compared, **finding.recipe}, ensure_ascii=False)
+    recipe = clip(whole, RECIPE_CHARS) if finding.recipe else ""
+    return (
+        f"{finding.id} in {environment}, study {finding.study_id}: {finding.verdict}, effect {number(finding.effect)} "
+        f"{interval}, p {number(finding.p_adjusted)}, {len(finding.run_ids)} runs: {finding.summary} "
+        f"{recipe}{retracted}"
+    )
+
+
+def _code(sources: ToolSources, found: list[Finding], arguments: FindingsArguments) -> str:
+    finding = next((each for each in found if each.id == arguments.code_of), None)
+    if finding is None:
+        raise ToolRefused(f"there is no finding {arguments.code_of!r}: findings without code_of lists them")
+    arms = sources.store.list_experiments(finding.study_id)
+    code = next((arm.program_code for arm in arms if arm.id == finding.experiment_id), "")
+    recipe = settings_as_text(finding.recipe) or "not on record"
+    program = code or "the arm of this finding has no program of its own"
+    return page(f"recipe:\n{recipe}\nprogram:\n{program}", arguments.offset)

@@ -100,7 +100,7 @@ def count_episodes(job: Mapping[str, Any]) -> int:
 
 
 def episodes_per_step(job: Mapping[str, Any]) -> int:
-    return int(_present(job, "batch_size")) * int(_present(job, "num_repeat"))
+    return int(setting_of(job, "batch_size")) * int(setting_of(job, "num_repeat"))
 
 
 def _most_steps(job: Mapping[str, Any], compared_at: ComparedAt, amount: float) -> int:
@@ -117,5 +117,6 @@ def _steps_for(episodes: int, job: Mapping[str, Any]) -> int:
         return int(job["total_steps"])
 
 
-def _present(job: Mapping[str, Any], name: str) -> Any:
-    return job.get(name, TrainJob.model_fields[name].default)
+def setting_of(job: Mapping[str, Any], name: str) -> Any:
+    """Return a setting of a job, or its default if the job does not state it."""
+    return job.get(name, TrainJob.model_fields[name].get_default(call_default_factory=True))

@@ -21,7 +21,7 @@ from researcher.charter import (
     SampleSizeGoal,
     StudyKind,
 )
-from researcher.equal_amounts import describe_equal_amount, usual_amount, usual_comparison
+from researcher.equal_amounts import describe_equal_amount, setting_of, usual_amount, usual_comparison
 from researcher.history import History
 from researcher.plan import Arm
 from swarm import TrainJob
@@ -171,14 +171,10 @@ def _usual_level(factor: Factor, job: Mapping[str, Any], options: Mapping[str, s
     if factor.compared_with is not None:
         return next(level for level in factor.levels if level.name == factor.compared_with)
     for level in factor.levels:
-        is_job_as_is = all(_present(job, key) == value for key, value in level.settings.items())
+        is_job_as_is = all(setting_of(job, key) == value for key, value in level.settings.items())
         if is_job_as_is and level.options.items() <= options.items():
             return level
     return factor.levels[0]
-
-
-def _present(job: Mapping[str, Any], key: str) -> Any:
-    return job.get(key, TrainJob.model_fields[key].default)
 
 
 def _make_arm(levels: Sequence[Level], job: Mapping[str, Any], usual: Sequence[Level]) -> Arm:

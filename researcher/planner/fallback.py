@@ -53,27 +53,30 @@ class FallbackPlanner:
 
     def frame(self, request: FrameRequest) -> Charter:
         return self._ask(
-            "frame the topic", lambda: self.model.frame(request), lambda: self.rules.frame(self.read(request.topic))
+            "frame the topic",
+            lambda planner: planner.frame(request),
+            lambda: self.rules.frame(self.read(request.topic)),
         )
 
     def plan(self, charter: Charter, history: History) -> Plan:
-        return self._ask(
-            "plan",
-            lambda: self.model.plan(charter, history),
-            lambda: replace(self._plan_by_rules(charter, history), author=self.rules.name),
-        )
+        def by_rules() -> Plan:
+            planned = self.rules.plan(self._with_question(charter), history)
+            planned = planned if history.plans else _around_baseline(charter, planned)
+            return replace(planned, author=self.rules.name)
+
+        return self._ask("plan", lambda planner: planner.plan(charter, history), by_rules)
 
     def explore(self, charter: Charter, history: History, moves: Sequence[Move]) -> Plan:
         return self._ask(
             "explore",
-            lambda: self.model.explore(charter, history, moves),
+            lambda planner: planner.explore(charter, history, moves),
             lambda: replace(self.rules.explore(self._with_question(charter), history, moves), author=self.rules.name),
         )
 
     def write_program(self, charter: Charter, arm: Arm, parent: ArmProgram | None) -> ArmProgram:
         return self._ask(
             f"write the program of {arm.name}",
-            lambda: self.model.write_program(charter, arm, parent),
+            lambda planner: planner.write_program(charter, arm, parent),
             lambda: self._write_plain(charter, arm),
         )
 
@@ -82,50 +85,37 @@ class FallbackPlanner:
     ) -> ArmProgram:
         return self._ask(
             f"mend the program of {arm.name}",
-            lambda: self.model.repair_program(charter, arm, program, problems),
+            lambda planner: planner.repair_program(charter, arm, program, problems),
             lambda: self._write_plain(charter, arm),
         )
 
     def interpret(self, charter: Charter, analysis: Analysis, history: History) -> tuple[Claim, ...]:
-        return self._ask(
-            "interpret the results",
-            lambda: self.model.interpret(charter, analysis, history),
-            lambda: self.rules.interpret(charter, analysis, history),
-        )
+        return self._ask("interpret the results", lambda planner: planner.interpret(charter, analysis, history))
 
     def respond(self, charter: Charter, arm: str, objections: Sequence[Objection], history: History) -> Response:
         return self._ask(
-            f"respond to objections to {arm}",
-            lambda: self.model.respond(charter, arm, objections, history),
-            lambda: self.rules.respond(charter, arm, objections, history),
+            f"respond to objections to {arm}", lambda planner: planner.respond(charter, arm, objections, history)
         )
 
     def decide(self, charter: Charter, analysis: Analysis, history: History) -> Decision:
-        return self._ask(
-            "decide",
-            lambda: self.model.decide(charter, analysis, history),
-            lambda: replace(self._decide_by_rules(charter, analysis, history), author=self.rules.name),
-        )
+        def by_rules() -> Decision:
+            return replace(self.rules.decide(self._with_question(charter), analysis, history), author=self.rules.name)
 
-    def _ask(self, what: str, of_model: Callable[[], T], of_rules: Callable[[], T]) -> T:
+        return self._ask("decide", lambda planner: planner.decide(charter, analysis, history), by_rules)
+
+    def _ask(self, what: str, ask: Callable[[Planner], T], of_rules: Callable[[], T] | None = None) -> T:
+        """Return the answer of the model, or after a failure that of rules, which is `of_rules` if it differs."""
         try:
-            return of_model()
+            return ask(self.model)
         except self.failures as failure:
             try:
-                answer = of_rules()
+                answer = ask(self.rules) if of_rules is None else of_rules()
             except (TopicInvalid, PlannerError) as unable:
                 first = " ".join(str(unable).split("\n")[0].split())
                 self.report("rules.unable", f"The rules planner cannot {what} in its place: {first}")
                 raise failure from None
             self.report("rules.answered", f"The rules planner takes over to {what}: {failure}")
             return answer
-
-    def _plan_by_rules(self, charter: Charter, history: History) -> Plan:
-        planned = self.rules.plan(self._with_question(charter), history)
-        return planned if history.plans else _around_baseline(charter, planned)
-
-    def _decide_by_rules(self, charter: Charter, analysis: Analysis, history: History) -> Decision:
-        return self.rules.decide(self._with_question(charter), analysis, history)
 
     def _with_question(self, charter: Charter) -> Charter:
         """Return the charter, with the default search space if it leaves the factors open."""

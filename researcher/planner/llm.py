@@ -153,15 +153,9 @@ class LLMPlanner:
         question = load(
             "plan",
             **self._about(charter, history),
-            iteration=str(len(history.plans) + 1),
-            base_job=show_job(start_job(charter)),
-            choice=show_choice(charter),
-            history=show_history(history),
-            arms=load("arms", max_episodes=str(MAX_EPISODES_PER_STEP)),
             seeds=str(goal.seeds or goal.pilot_seeds),
             min_seeds=str(goal.seeds or charter.rule.min_seeds),
             max_seeds=str(goal.seeds or MAX_SEEDS),
-            max_arms=str(MAX_ARMS),
         )
         return self._chat.ask("plan", question, lambda text: parse_plan(text, charter, history))
 
@@ -169,18 +163,7 @@ class LLMPlanner:
         promotions = [move for move in moves if isinstance(move, Promote)]
         if moves and len(promotions) == len(moves):
             return plan_promotions(charter, history, promotions)
-        question = load(
-            "explore",
-            **self._about(charter, history),
-            iteration=str(len(history.plans) + 1),
-            base_job=show_job(start_job(charter)),
-            choice=show_choice(charter),
-            history=show_history(history),
-            tree=show_tree(history),
-            moves=show_moves(moves),
-            arms=load("arms", max_episodes=str(MAX_EPISODES_PER_STEP)),
-            max_arms=str(MAX_ARMS),
-        )
+        question = load("explore", **self._about(charter, history), tree=show_tree(history), moves=show_moves(moves))
         return self._chat.ask("explore", question, lambda text: parse_round(text, charter, history, moves))
 
     def write_program(self, charter: Charter, arm: Arm, parent: ArmProgram | None) -> ArmProgram:
@@ -283,6 +266,12 @@ class LLMPlanner:
             "rules": show_rules(charter),
             "notebook": show_notes_beside_tree(history),
             "budget": show_budget(charter, history),
+            "iteration": str(len(history.plans) + 1),
+            "base_job": show_job(start_job(charter)),
+            "choice": show_choice(charter),
+            "history": show_history(history),
+            "arms": load("arms", max_episodes=str(MAX_EPISODES_PER_STEP)),
+            "max_arms": str(MAX_ARMS),
         }
 
     def _describe(self, charter: Charter) -> str:

@@ -151,7 +151,7 @@ class _Axis:
     @classmethod
     def of(cls, factor: Factor) -> _Axis:
         names = [level.name for level in factor.levels]
-        values = [level.factors.get(factor.name) for level in factor.levels]
+        values: list[Any] = [level.factors.get(factor.name) for level in factor.levels]
         if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
             return cls(factor.name, tuple(names), is_ordered=False)
         ordered = [name for _, name in sorted(zip(map(float, values), names, strict=True))]

@@ -9,12 +9,12 @@ from typing import Any
 
 from experiments_db import Operator
 from researcher.charter import Charter, Factor, Level, Question
-from researcher.equal_amounts import episodes_per_step
+from researcher.equal_amounts import episodes_per_step, setting_of
 from researcher.execution.preflight import contradict_name
 from researcher.plan import Arm
 from researcher.planner.designs import lay_out
 from researcher.planner.language_model.answers import ArmAnswer, Unusable
-from researcher.planner.language_model.briefing import TUNABLE, setting_of
+from researcher.planner.language_model.briefing import TUNABLE
 from researcher.question.factors import PROGRAM
 from researcher.tree import SearchTree
 from swarm.errors import JobInvalid

@@ -20,6 +20,7 @@ from researcher.charter import (
     StudiedEnvironment,
     StudyKind,
 )
+from researcher.equal_amounts import setting_of
 from researcher.history import History
 from researcher.plan import Arm, Contrast, ManipulationCheck, Speaker, Stage
 from researcher.planner.designs import lay_out
@@ -153,11 +154,6 @@ def _show_arm(arm: Arm, question: Question) -> dict[str, Any]:
 
 def _assigned(settings: Mapping[str, Any]) -> str:
     return ",".join(f"{name}={value_as_text(value)}" for name, value in settings.items())
-
-
-def setting_of(job: Mapping[str, Any], name: str) -> Any:
-    """Return a setting of a job, or its default if the job does not state it."""
-    return job.get(name, TrainJob.model_fields[name].get_default(call_default_factory=True))
 
 
 def show_job(job: Mapping[str, Any]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -29,45 +28,18 @@ WORDINGS: Mapping[str, str] = MappingProxyType(
 """What the parts of a bundled model's record of accuracies are."""
 
 
-@dataclass(frozen=True, slots=True)
-class BundledModel:
-    """The facts about a model that comes with the package, in the words of docs/models.md."""
-
-    parameters: str
-    layers_width_heads: str
-    tokens: str
-    context: str
-    trained_on: str
-    default_lr: str
-    abilities: str
-
-
-BUNDLED: Mapping[str, BundledModel] = MappingProxyType(
+BUNDLED: Mapping[str, str] = MappingProxyType(
     {
-        "nano": BundledModel(
-            parameters="0.48 million, 1.9 MB",
-            layers_width_heads="2, 128, 4",
-            tokens="384: digits and capitals one by one",
-            context="2,048 tokens",
-            trained_on="the eight bundled tasks, in one wording each",
-            default_lr=f"{LR_OF_BUNDLED_MODELS['nano']:g}",
-            abilities="It knows no facts and follows no other wording than that of the bundled tasks: a prompt of "
-            "another form leads to noise. It answers in one short line and does not reason.",
-        ),
-        "micro": BundledModel(
-            parameters="1.01 million, 4.1 MB",
-            layers_width_heads="4, 128, 4",
-            tokens="1,248: a thousand common words, all else by character",
-            context="2,048 tokens",
-            trained_on="106 kinds of task in 422 patterns of wording",
-            default_lr=f"{LR_OF_BUNDLED_MODELS['micro']:g}",
-            abilities="It knows no facts. It follows questions about copying, reversing, letters, counting, sorting, "
-            "replacing, sums, sequences, comparisons, yes or no, short stories, given options, tools, and "
-            "conversations of several turns. It reads text character by character. Wordings that it was not trained on "
-            "are right less often.",
-        ),
+        "nano": "trained on: the eight bundled tasks, in one wording each\n"
+        "It knows no facts and follows no other wording than that of the bundled tasks: a prompt of another form leads "
+        "to noise. It answers in one short line and does not reason.",
+        "micro": "trained on: 106 kinds of task in 422 patterns of wording\n"
+        "It knows no facts. It follows questions about copying, reversing, letters, counting, sorting, replacing, "
+        "sums, sequences, comparisons, yes or no, short stories, given options, tools, and conversations of several "
+        "turns. It reads text character by character. Wordings that it was not trained on are right less often.",
     }
 )
+"""The training and the abilities of the models that come with the package, in the words of docs/models.md."""
 
 
 class ModelArguments(ToolArguments):
@@ -87,22 +59,16 @@ def model_tool(sources: ToolSources, arguments: ModelArguments) -> str:
 
 def describe_model(name: str) -> list[str]:
     """Return the facts about a model, one a line."""
-    lines: list[str] = []
-    if (known := BUNDLED.get(name)) is not None:
-        lines = [
-            f"parameters: {known.parameters}; layers, width, heads: {known.layers_width_heads}",
-            f"vocabulary: {known.tokens}; context: {known.context}; usual lr: {known.default_lr}",
-            f"trained on: {known.trained_on}",
-            known.abilities,
-        ]
+    known = [BUNDLED[name]] if name in BUNDLED else []
     try:
         directory = resolve_model(name)
     except SwarmError as error:
-        return [*lines, f"its files cannot be read here: {error.message}"]
-    return [*lines, *([] if known else _from_files(directory)), *_template(directory), *_accuracies(directory)]
+        return [*known, f"its files cannot be read here: {error.message}"]
+    lr = LR_OF_BUNDLED_MODELS.get(name)
+    return [*_from_files(directory, lr), *known, *_template(directory), *_accuracies(directory)]
 
 
-def _from_files(directory: Path) -> list[str]:
+def _from_files(directory: Path, lr: float | None) -> list[str]:
     config = _json(directory / "config.json")
     shape = [f"{key} {config[key]}" for key in ("model_type", "num_hidden_layers", "hidden_size", "vocab_size",
              "max_position_embeddings") if key in config]  # fmt: skip
@@ -110,7 +76,8 @@ def _from_files(directory: Path) -> list[str]:
         count = stored_parameters(directory)
     except SwarmError as error:
         return [f"parameters: unknown: {error.message}", f"config: {', '.join(shape)}"]
-    size = f"{count / 1e6:.4g} million; usual lr: {usual_lr(count, has_adapter=False):g}" if count else "unknown"
+    lr = lr or (usual_lr(count, has_adapter=False) if count else None)
+    size = f"{count / 1e6:.4g} million; usual lr: {lr:g}" if count else "unknown"
     return [f"parameters: {size}", f"config: {', '.join(shape)}"]
 
 

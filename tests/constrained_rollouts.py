@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from swarm.backends.grammar.compiler import GrammarCompiler
+from swarm.backends.grammar import GrammarCompiler
 from swarm.model_path import BUNDLED_DIRECTORY, read_tokenizer
 from swarm.tracker.merge import merge
 from swarm.types import FinishedEpisode, FinishReason, Grammar, GrammarKind, Group, SamplingParams, TrainBatch, Turn
@@ -115,7 +115,7 @@ class Stage:
 
     def __init__(self, module: torch.nn.Module, stop_ids: Sequence[int] = (END,)) -> None:
         from swarm.backends.local.decoding.batching import BatchingLimits, BatchSampler
-        from swarm.backends.local.learning.constraints import GrammarFollower
+        from swarm.backends.local.learning.microbatches import GrammarFollower
 
         self.module = module
         compiler = GrammarCompiler(TOKENIZER, VOCABULARY, stop_ids)

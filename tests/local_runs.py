@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from contract.test_trainer_contract import make_batch, sample
 
-from swarm.backends.local.sampler import LocalSampler
-from swarm.backends.local.trainer import LocalTrainer, build_local, build_worker
+from swarm.backends.local.engine import LocalSampler, LocalTrainer, build_local, build_worker
 from swarm.backends.process.worker_process import WorkerProcess
 from swarm.config import ServerConfig
 from swarm.job import TrainJob
-from swarm.trainer.run_directories import run_directory
+from swarm.trainer.checkpoints import run_directory
 
 if TYPE_CHECKING:
     import torch

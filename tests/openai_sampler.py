@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from swarm.backends.replicas.adapter import ReplicaHealth, SamplerRequest, StreamPiece
-from swarm.backends.replicas.client import ReplicaClient
+from swarm.backends.replicas.client import ReplicaClient, read_event
 from swarm.backends.replicas.layout import Device, ReplicaOrder, SamplerLimits, WeightFile, WeightSource
-from swarm.backends.replicas.openai_wire import read_event
 from swarm.sampler import EngineLost
 from swarm.types import SamplingParams
 

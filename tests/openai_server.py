@@ -22,7 +22,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from swarm.backends.grammar.compiler import GrammarCompiler
+from swarm.backends.grammar import GrammarCompiler
 from swarm.model_path import read_tokenizer
 from swarm.types import Grammar, GrammarKind
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from swarm.backends.local.learning.constraints import FollowedBatch, GrammarFollower
-from swarm.backends.local.learning.correction import RolloutCorrection
+from swarm.backends.local.learning.losses import RolloutCorrection
+from swarm.backends.local.learning.microbatches import FollowedBatch, GrammarFollower
 from swarm.backends.local.learning.optimizer import PolicyOptimizer
 from swarm.backends.local.learning.updater import MiniBatchUpdater, StepInput, TokenScorer
 from swarm.job import TrainJob

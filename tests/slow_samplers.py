@@ -14,8 +14,7 @@ from itertools import cycle, islice
 from pathlib import Path
 
 from swarm.backends.base import Backend, Backends
-from swarm.backends.fake.sampler import FakeSampler, Reply
-from swarm.backends.fake.trainer import FakeTrainer
+from swarm.backends.fake import FakeSampler, FakeTrainer, Reply
 from swarm.config import ServerConfig
 from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORY, read_tokenizer

@@ -1,8 +1,4 @@
-"""The sampler and trainer that a job names, and the one worker process that outlives jobs.
-
-Place in the flow: server/build.py asks this module for both when it builds a run. It knows which class implements each
-`job.engine`. It knows nothing of states, episodes or batches.
-"""
+"""The sampler and trainer that a job names, and the one worker process that outlives jobs."""
 
 from __future__ import annotations
 
@@ -12,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from swarm.backends.fake.sampler import FakeSampler
-from swarm.backends.fake.trainer import FakeTrainer
-from swarm.backends.local.trainer import build_local, build_worker
+from swarm.backends.fake import FakeSampler, FakeTrainer
+from swarm.backends.local.engine import build_local, build_worker
 from swarm.backends.process.worker_process import WorkerProcess
 from swarm.config import ServerConfig
 from swarm.errors import JobInvalid
@@ -72,7 +67,7 @@ class Backends:
         tokenizer_path = resolve_model(job.model)
         if job.engine == "verl":
             # Imported late: the libraries take a third of a server's start, and few servers need them.
-            from swarm.backends.verl.pair import build_verl
+            from swarm.backends.verl.engine import build_verl
 
             pair = build_verl(
                 job, tokenizer_path, self._config, self._log_path.parent, _sampling_seeds(job.seed, is_fresh)
@@ -99,8 +94,8 @@ class Backends:
         """Raise JobInvalid for settings that the job's engine is known to refuse, before it is started."""
         self._check_gpus(job)
         if job.chosen_engine == "verl":
-            from swarm.backends.verl.pair import check_cluster
-            from swarm.backends.verl.settings.configuration import merge_settings
+            from swarm.backends.verl.configuration import merge_settings
+            from swarm.backends.verl.engine import check_cluster
 
             check_cluster(merge_settings(job, Path(job.model)), self._config)
 

@@ -1,7 +1,4 @@
-"""The common start and the common end of a sampler and a trainer in two processes.
-
-Place in the flow: the pairs of backends/local and backends/verl use it. It knows nothing of models, devices or weights.
-"""
+"""The common start and the common end of a sampler and a trainer in two processes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The end of a completion: a stop token, a stop string in the decoded text, or a token limit.
-
-Place in the flow: every sampler asks after each sampled token. This module does not know how tokens are sampled.
-"""
+"""The end of a completion: a stop token, a stop string in the decoded text, or a token limit."""
 
 from __future__ import annotations
 

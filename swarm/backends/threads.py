@@ -1,8 +1,4 @@
-"""The number of threads for a model on a CPU, by the size of the model and of the work.
-
-Place in the flow: the worker of the local backend asks before it samples and before it trains. The pair with vLLM asks
-before it starts vLLM. It needs no torch.
-"""
+"""The number of threads for a model on a CPU, by the size of the model and of the work."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
 from swarm.batch.diagnostics import ClientWarning as ClientWarning
 from swarm.batch.diagnostics import Diagnostics as Diagnostics
-from swarm.batch.eligibility import DroppedEpisode as DroppedEpisode
-from swarm.batch.eligibility import DropReason as DropReason
 from swarm.batch.policy import BatchPolicy as BatchPolicy
+from swarm.batch.policy import DroppedEpisode as DroppedEpisode
+from swarm.batch.policy import DropReason as DropReason
 from swarm.batch.pool import BatchPool as BatchPool
 from swarm.batch.pool import ClosedBatch as ClosedBatch
 from swarm.batch.pool import Place as Place

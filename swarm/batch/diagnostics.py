@@ -1,8 +1,4 @@
-"""Signs that a client's program is wrong, found in how it begins and ends its train episodes.
-
-Place in the flow: the rollout shows it every train episode, and the status shows its warnings. It only watches and
-refuses nothing. Its memory is bounded whatever clients send.
-"""
+"""Signs that a client's program is wrong, found in how it begins and ends its train episodes."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""The groups of the batches being filled: which episodes of a task are compared, and how many are still to come.
-
-Place in the flow: inside the pool. The first episode of a task that begins opens its group. Where the client names the
-task only at the end, the first episode that ends opens it. A group has `num_repeat` places; a task whose group has none
-left opens another group. If several groups of a task lost episodes, one is filled up from the others. Counts per data
-source are updated as episodes come and go. This module knows nothing of weight versions: it only counts episodes that
-may be trained.
-"""
+"""The groups of the batches being filled: which episodes of a task are compared, and how many are still to come."""
 
 from __future__ import annotations
 

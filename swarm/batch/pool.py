@@ -1,9 +1,4 @@
-"""The batch being filled: train episodes take a place here from begin to end, and leave together in groups.
-
-Place in the flow: admission takes a place for every train episode that begins. The rollout adds the episode when it
-ends. The training loop takes the batch out and gives it to the trainer. The pool knows nothing of HTTP, leases or the
-ledger, and stores nothing on disk: after a crash the server restores it from the ledger.
-"""
+"""The batch being filled: train episodes take a place here from begin to end, and leave together in groups."""
 
 from __future__ import annotations
 
@@ -12,10 +7,17 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from swarm.batch.eligibility import DroppedEpisode, DropReason, VersionSpan, refuse, version_span
 from swarm.batch.groups import GroupKey, Groups, SourceCount, WaitingGroup, key_of
-from swarm.batch.policy import BatchPolicy
-from swarm.batch.quotas import carry_over, share_out
+from swarm.batch.policy import (
+    BatchPolicy,
+    DroppedEpisode,
+    DropReason,
+    VersionSpan,
+    carry_over,
+    refuse,
+    share_out,
+    version_span,
+)
 from swarm.batch.selection import Selection, assemble
 from swarm.errors import BadRequest, Conflict
 from swarm.types import FinishedEpisode, TrainBatch

@@ -1,8 +1,4 @@
-"""The choice of the waiting groups that make up a batch, and the reasons that exclude the others.
-
-Place in the flow: the pool asks here when it closes a batch. The choice depends on the contents of the episodes and on
-the step, never on when episodes arrived or how they are named. This module changes nothing.
-"""
+"""The choice of the waiting groups that make up a batch, and the reasons that exclude the others."""
 
 from __future__ import annotations
 
@@ -10,9 +6,8 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from swarm.batch.eligibility import DropReason
 from swarm.batch.groups import GroupKey, Groups, Returns, WaitingGroup, key_of, returns_of
-from swarm.batch.policy import BatchPolicy
+from swarm.batch.policy import BatchPolicy, DropReason
 from swarm.types import FinishedEpisode, Group, TrainBatch
 
 Rank = tuple[bool, bool, int, int, bytes]

@@ -140,14 +140,14 @@ def export(
     DIR must be new or empty. A server may be running: what it does is not disturbed.
     """
     with failures_in_one_line():
-        from swarm.trainer.run_directories import find_checkpoint
+        from swarm.trainer.checkpoints import find_checkpoint
 
         *named, target = places
         if len(named) > 1:
             raise BadRequest("too many arguments: swarm export [RUN|CHECKPOINT] DIR")
         checkpoint = find_checkpoint(options.home_named(home), named[0] if named else None, step)
         from swarm.backends.local.export import export_checkpoint
-        from swarm.backends.local.model.precision import DTYPES
+        from swarm.backends.local.model.computing import DTYPES
 
         if dtype is not None and dtype not in DTYPES:
             raise BadRequest(f"unknown dtype {dtype!r}: use {', '.join(DTYPES)}", param="dtype")

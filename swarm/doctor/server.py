@@ -28,7 +28,7 @@ from swarm.errors import (
 from swarm.ledger.database import lock_of
 from swarm.schemas import Status
 from swarm.server.home import inspect_home, ledger_of
-from swarm.trainer.run_directories import DiskUse
+from swarm.trainer.checkpoints import DiskUse
 
 ANSWER_LIMIT_S = 4.0
 # Leases last tens of seconds, so a smaller difference hardly matters.

@@ -18,8 +18,8 @@ from swarm.ledger.integrity.control import ClosedFile, ControlFile, control_path
 from swarm.ledger.integrity.inspection import inspect
 from swarm.ledger.integrity.opening import CHECK_LIMIT_S, own_mark, rename
 from swarm.server.home import inspect_home, ledger_of, set_aside
-from swarm.trainer.manifest import verify_checkpoint
-from swarm.trainer.run_directories import DiskUse, RunDirectory, runs_of
+from swarm.trainer.checkpoint_files import verify_checkpoint
+from swarm.trainer.checkpoints import DiskUse, RunDirectory, runs_of
 
 logger = logging.getLogger(__name__)
 

@@ -33,10 +33,9 @@ from swarm.sampler import SamplerInfo
 from swarm.server.initial_weights import InitialWeights, resumed_checkpoint
 from swarm.server.run import JobRun
 from swarm.tracker.codec import Codec
-from swarm.trainer.checkpoints import RunCheckpoints
+from swarm.trainer.checkpoints import RunCheckpoints, run_directory, runs_of
 from swarm.trainer.loop import TrainLoop
 from swarm.trainer.recovery import Recovery
-from swarm.trainer.run_directories import run_directory, runs_of
 from swarm.types import EpisodeType, FinishedEpisode, TrainBatch, WeightVersion
 
 logger = logging.getLogger(__name__)

@@ -14,9 +14,8 @@ from swarm.errors import CheckpointError, NotFound
 from swarm.ledger.compaction import Compacted, NewestRun, compact, estimate_compaction, newest_run
 from swarm.ledger.database import hold_lock
 from swarm.server.home import ledger_of
-from swarm.trainer.checkpoints import step_of
-from swarm.trainer.manifest import verify_checkpoint
-from swarm.trainer.run_directories import run_directory, runs_of
+from swarm.trainer.checkpoint_files import verify_checkpoint
+from swarm.trainer.checkpoints import run_directory, runs_of, step_of
 
 logger = logging.getLogger(__name__)
 

@@ -16,8 +16,7 @@ from swarm.ledger import Ledger, queries
 from swarm.ledger.database import hold_lock, open_unchanged
 from swarm.ledger.integrity.control import control_path
 from swarm.ledger.integrity.inspection import NOT_ON_RECORD, Inspected, inspect
-from swarm.trainer.checkpoints import step_of
-from swarm.trainer.run_directories import RunDirectory, run_directory, runs_of
+from swarm.trainer.checkpoints import RunDirectory, run_directory, runs_of, step_of
 
 logger = logging.getLogger(__name__)
 

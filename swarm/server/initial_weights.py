@@ -16,8 +16,8 @@ from swarm.config import ServerConfig
 from swarm.errors import CheckpointError, EngineFailure, JobInvalid
 from swarm.job import TrainJob, build_job
 from swarm.ledger import JobRow, Ledger
+from swarm.trainer.checkpoint_files import verify_checkpoint
 from swarm.trainer.checkpoints import RunCheckpoints
-from swarm.trainer.manifest import verify_checkpoint
 from swarm.trainer.recovery import ReadBatch, Recovery
 
 logger = logging.getLogger(__name__)

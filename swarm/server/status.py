@@ -15,7 +15,7 @@ from swarm.live_settings import JobChange
 from swarm.run.lifecycle import EngineLifecycle
 from swarm.schemas import DiskView, EvaluationView, GuardView, JobChangeView, JobView, Status
 from swarm.server.run import JobRun
-from swarm.trainer.run_directories import DiskUse
+from swarm.trainer.checkpoints import DiskUse
 
 logger = logging.getLogger(__name__)
 

@@ -1,10 +1,4 @@
-"""The codec: messages to token ids and back, without tokenizing the model's own words a second time.
-
-Place in the flow: between the chat messages of the gateway and the token ids of the engine. It works with any Hugging
-Face tokenizer that has a chat template. It does not know the template: it only compares the texts that the template
-renders for a conversation and for the beginning of that conversation. This module knows nothing of episodes or HTTP.
-reply.py knows how models write tool calls and reasoning.
-"""
+"""The codec: messages to token ids and back, without tokenizing the model's own words a second time."""
 
 from __future__ import annotations
 
@@ -24,11 +18,10 @@ from jinja2 import TemplateError
 from swarm.errors import BadRequest, JobInvalid
 from swarm.job import ReasoningParser, ToolParser
 from swarm.tracker.conversation import canonical_message, same_tools
-from swarm.tracker.rendered import RenderedTexts
 from swarm.tracker.reply import ReplyRules, ReplyStream, ReplySyntax
-from swarm.tracker.template import template_options
+from swarm.tracker.template import RenderedTexts, template_options
 from swarm.tracker.text import TextStream
-from swarm.tracker.tokenizer import encode_within, generation_stops, read_tokenizer, special_ids
+from swarm.tracker.tokenizer import encode_within, generation_stops, load_tokenizer, special_ids
 from swarm.types import FinishReason, ForkReason, Grammar, Message, ToolChoice, ToolSpec, Turn
 
 # A stand-in for a reply, to find the text around replies. No template contains or trims it.
@@ -104,7 +97,7 @@ class Codec:
         reasoning_parser: ReasoningParser = "auto",
     ) -> Codec:
         """Read a tokenizer from local files. Raise JobInvalid if it cannot be read or has no chat template."""
-        tokenizer = read_tokenizer(Path(tokenizer_path))
+        tokenizer = load_tokenizer(Path(tokenizer_path))
         if not getattr(tokenizer, "chat_template", None):
             raise JobInvalid(
                 f"tokenizer {tokenizer_path} has no chat template: name an instruction-tuned model", param="model"

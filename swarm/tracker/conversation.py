@@ -1,8 +1,4 @@
-"""Chat messages in one canonical shape, and fingerprints that tell whether one conversation begins with another.
-
-Place in the flow: below codec.py and tree.py. This module knows the OpenAI message shape, and nothing of templates or
-tokens.
-"""
+"""Chat messages in one canonical shape, and fingerprints that tell whether one conversation begins with another."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The merge of turns into training samples: each sampled token is trained exactly once (docs/algorithms.md).
-
-Place in the flow: between the token tree and the batch. Pure functions of recorded turns; this module knows nothing of
-rewards, tokenizers or models.
-"""
+"""The merge of turns into training samples: each sampled token is trained exactly once (docs/algorithms.md)."""
 
 from __future__ import annotations
 

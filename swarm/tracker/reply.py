@@ -1,24 +1,132 @@
-"""The assistant message of one completion, built while its tokens arrive, by the rules of its model and request.
-
-Place in the flow: the detokenizer (text.py) comes first, then reasoning, then tool calls. The result is the message
-that the gateway sends and the turn records. The syntax of a model is chosen when its codec is loaded. It gives the
-rules for each request, and the grammar that a forced call needs. This module knows nothing of HTTP, and of no format of
-calls or reasoning.
-"""
+"""The assistant message of one completion, built while its tokens arrive: reasoning first, then text and tool calls."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from swarm.errors import BadRequest
 from swarm.job import ReasoningParser, ToolParser
 from swarm.tracker.formats.base import ToolCall, ToolFormat
+from swarm.tracker.formats.lark import mark
 from swarm.tracker.formats.registry import TOOL_FORMATS, tool_format
-from swarm.tracker.reasoning import REASONING_FORMATS, ReasoningFormat, ReasoningStream, reasoning_format
-from swarm.tracker.text import TextStream
+from swarm.tracker.text import TextStream, overlap
 from swarm.types import Grammar, ReasoningPart, ReplyPart, TextPart, ToolCallPart, ToolChoice, ToolMode, ToolSpec
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningFormat:
+    """Reasoning between two marks, at the very beginning of a reply."""
+
+    name: str
+    opening: str
+    closing: str
+
+    @property
+    def marks(self) -> tuple[str, str]:
+        return self.opening, self.closing
+
+    def is_open(self, prompt: str) -> bool:
+        """Return whether a reply to this prompt begins inside the reasoning."""
+        return prompt.rstrip().endswith(self.opening)
+
+    def written(self, reasoning: str, content: str) -> str:
+        """Return reasoning and content as models write them."""
+        return f"{self.opening}\n{reasoning}\n{self.closing}\n\n{content}"
+
+    def lark_rules(self, special_ids: Mapping[str, int], *, is_inside: bool) -> str:
+        """Return the rules of a Lark grammar for `reasoning` before a forced call."""
+        opening, closing = mark(self.opening, special_ids), mark(self.closing, special_ids)
+        if self.closing in special_ids:
+            escaped = re.escape(self.closing).replace("/", r"\/")
+            body = f"REASONING? {closing}"
+            rule = rf"REASONING: /(?s:.+)/ & ~/(?s:.*){escaped}(?s:.*)/"
+        else:
+            body = "reasoned"
+            rule = f"reasoned[suffix={closing}]: /(?s:.*)/"
+        start = body if is_inside else f"{opening} {body}"
+        return f"reasoning: {start} BLANKS?\n{rule}\nBLANKS: /[ \\n]{{1,9}}/\n"
+
+
+class ReasoningStream:
+    """A splitter of text into reasoning and the rest. Both do not depend on how the text is cut into pushes.
+
+    White space next to the marks is dropped. Reasoning without an end is reasoning. A reply that does not begin with
+    the opening mark, white space aside, has no reasoning and passes through character for character.
+    """
+
+    def __init__(self, form: ReasoningFormat, *, is_inside: bool) -> None:
+        self._form = form
+        self._buffer = ""
+        self._is_decided = is_inside
+        self._is_inside = is_inside
+        self._has_reasoning = False
+        self._is_behind = False
+
+    def push(self, text: str) -> tuple[str, str]:
+        """Return the reasoning, and the text after it, that are now certain."""
+        self._buffer += text
+        if not self._is_decided:
+            self._decide()
+        if not self._is_decided:
+            return "", ""
+        reasoning = self._push_reasoning() if self._is_inside else ""
+        return reasoning, "" if self._is_inside else self._push_text()
+
+    def finish(self) -> tuple[str, str]:
+        """Return the remaining reasoning and text; no more text comes."""
+        rest, self._buffer = self._buffer, ""
+        if self._is_inside:
+            return (rest if rest.strip() else ""), ""
+        return "", "" if self._is_behind else rest
+
+    def _decide(self) -> None:
+        start, opening = self._buffer.lstrip(), self._form.opening
+        if start.startswith(opening):
+            self._buffer = start[len(opening) :]
+            self._is_inside = self._is_decided = True
+        elif not opening.startswith(start):
+            self._is_decided = True
+
+    def _push_reasoning(self) -> str:
+        if not self._has_reasoning:
+            self._buffer = self._buffer.lstrip()
+        before, closed, rest = self._buffer.partition(self._form.closing)
+        if closed:
+            self._buffer, self._is_inside, self._is_behind = rest, False, True
+            return before.rstrip()
+        certain = before[: len(before) - overlap(before, self._form.closing)].rstrip()
+        self._buffer = before[len(certain) :]
+        self._has_reasoning = self._has_reasoning or bool(certain)
+        return certain
+
+    def _push_text(self) -> str:
+        if self._is_behind:
+            self._buffer = self._buffer.lstrip()
+            self._is_behind = not self._buffer
+        text, self._buffer = self._buffer, ""
+        return text
+
+
+NONE = "none"
+
+_THINK = ReasoningFormat("think", "<think>", "</think>")
+_MISTRAL = ReasoningFormat("mistral", "[THINK]", "[/THINK]")
+
+REASONING_FORMATS: Mapping[str, ReasoningFormat] = MappingProxyType({"think": _THINK, "mistral": _MISTRAL})
+
+
+def reasoning_format(template: str, vocabulary: Collection[str]) -> ReasoningFormat | None:
+    """Return the format whose closing mark the chat template shows or the vocabulary has; None for a model without."""
+    for known in (template, vocabulary):
+        for form in REASONING_FORMATS.values():
+            if form.closing in known:
+                return form
+    return None
+
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 

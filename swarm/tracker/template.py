@@ -1,12 +1,13 @@
-"""The variables that a chat template reads besides the messages, and its rendering as in transformers.
-
-Place in the flow: below codec.py. This module knows nothing of tokens.
-"""
+"""Chat templates: the variables that they read, their rendering as in transformers, and a cache of rendered texts."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, NoReturn
@@ -15,6 +16,9 @@ from jinja2 import Template, TemplateError, meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from pydantic_core import PydanticSerializationError, to_json
+
+from swarm.types import Message, ToolSpec
 
 _GIVEN = frozenset({"messages", "tools", "documents", "add_generation_prompt", "raise_exception", "strftime_now"})
 """The names that rendering itself provides."""
@@ -77,3 +81,53 @@ def _raise_exception(message: str) -> NoReturn:
 
 def _strftime_now(form: str) -> str:
     return datetime.now().strftime(form)
+
+
+MAX_CHARS = 4 * 2**20
+"""The most characters of all cached texts together."""
+
+
+class RenderedTexts:
+    """The texts used last. Two requests are the same if their JSON is, down to the order of keys."""
+
+    def __init__(self, max_chars: int = MAX_CHARS) -> None:
+        self._max_chars = max_chars
+        self._chars = 0
+        self._texts: OrderedDict[bytes, str] = OrderedDict()
+        # Episodes are decoded for display in other threads.
+        self._lock = threading.Lock()
+
+    def get(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec],
+        options: Mapping[str, object],
+        *,
+        generation_prompt: bool,
+        render: Callable[[], str],
+    ) -> str:
+        """Return the cached text, or cache and return the result of `render`. Raise what `render` raises."""
+        try:
+            asked = to_json([list(messages), list(tools), dict(options), generation_prompt], inf_nan_mode="constants")
+        except (PydanticSerializationError, ValueError):
+            # JSON cannot represent everything that a request may ask a template to render.
+            return render()
+        key = hashlib.blake2b(asked, digest_size=16).digest()
+        with self._lock:
+            text = self._texts.get(key)
+            if text is not None:
+                self._texts.move_to_end(key)
+                return text
+        text = render()
+        self._remember(key, text)
+        return text
+
+    def _remember(self, key: bytes, text: str) -> None:
+        with self._lock:
+            if key in self._texts or len(text) > self._max_chars:
+                return
+            self._texts[key] = text
+            self._chars += len(text)
+            while self._chars > self._max_chars:
+                _, forgotten = self._texts.popitem(last=False)
+                self._chars -= len(forgotten)

@@ -1,8 +1,4 @@
-"""The conversion of sampled token ids to text as they arrive: whole characters only, and nothing of a stop string.
-
-Place in the flow: below codec.py, which makes one stream per completion. This module knows nothing of templates or tool
-calls.
-"""
+"""The conversion of sampled token ids to text as they arrive: whole characters only, and nothing of a stop string."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The token tree of one episode: where a new request continues, and the turns recorded so far.
-
-Place in the flow: the gateway asks `locate` before it calls the engine, and calls `add` with the turn afterwards.
-merge.py cuts the turns into samples. This module knows nothing of engines, rewards or storage.
-"""
+"""The token tree of one episode: where a new request continues, and the turns recorded so far."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The two sides of the training loop: a source of batches, and a trainer that turns them into weights.
-
-Place in the flow: loop.py awaits a batch from the source, passes it to the trainer, and reports the new version to the
-source. `swarm.rollout` implements the source; each backend has a trainer. Neither side knows the other, HTTP or
-clients.
-"""
+"""The two sides of the training loop: a source of batches, and a trainer that turns them into weights."""
 
 from __future__ import annotations
 

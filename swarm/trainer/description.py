@@ -1,14 +1,11 @@
-"""Metrics that describe a batch, under flat names: verl's name wherever verl has the metric.
-
-Place in the flow: both trainers describe each batch here, so the curves of a job mean the same with either trainer.
-This module knows nothing of models or optimizers.
-"""
+"""Metrics of a step under flat names: the description of a batch, and the collector of what its updates measure."""
 
 # pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -119,3 +116,41 @@ def _unmerged_tokens(turn_indices_T: Sequence[int]) -> int:
         if turn >= 0:
             ends[turn] = position + 1
     return sum(ends.values())
+
+
+class Meter:
+    """Sums, weighted means, maxima and counts under one flat set of names."""
+
+    def __init__(self) -> None:
+        self._sums: defaultdict[str, float] = defaultdict(float)
+        self._totals: defaultdict[str, float] = defaultdict(float)
+        self._weights: defaultdict[str, float] = defaultdict(float)
+        self._maxima: dict[str, float] = {}
+
+    def add(self, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self._sums[name] += value
+
+    def count(self, name: str) -> None:
+        self._sums[name] += 1.0
+
+    def average(self, values: Mapping[str, float], weight: float = 1.0) -> None:
+        for name, value in values.items():
+            self._totals[name] += weight * value
+            self._weights[name] += weight
+
+    def maximum(self, name: str, value: float) -> None:
+        self._maxima[name] = max(value, self._maxima.get(name, value))
+
+    def include(self, update: Meter) -> None:
+        """Add the numbers of one update: its sums are averaged over updates, its means keep their weights."""
+        self.average(update._sums)
+        for name, total in update._totals.items():
+            self._totals[name] += total
+            self._weights[name] += update._weights[name]
+        for name, value in update._maxima.items():
+            self.maximum(name, value)
+
+    def read(self) -> dict[str, float]:
+        means = {name: total / self._weights[name] for name, total in self._totals.items()}
+        return {**self._sums, **means, **self._maxima}

@@ -1,9 +1,4 @@
-"""The training loop: wait for a complete batch, drain, close it, step, publish, save; repeat until the job is done.
-
-Place in the flow: between the source of batches and the trainer (base.py), run by server/run.py. It moves the engine's
-state and writes batches to the ledger. It knows nothing of HTTP or the leases of episodes, of how a step is computed,
-or of how a dead engine is restarted.
-"""
+"""The training loop: wait for a complete batch, drain, close it, step, publish, save; repeat until the job is done."""
 
 from __future__ import annotations
 
@@ -17,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from swarm.batch import ClosedBatch
-from swarm.batch.metrics import batch_metrics
+from swarm.batch.step_metrics import batch_metrics
 from swarm.errors import (
     CheckpointError,
     EngineFailure,

@@ -1,9 +1,4 @@
-"""The way to the weights of a given step: the newest usable checkpoint, then the batches since, trained again.
-
-Place in the flow: crash recovery of the server, the restart of a dead worker, and the return to an earlier step all use
-this module. The ledger is the write-ahead log: a batch on record as trained gives the same weights again. It knows
-nothing of episodes, clients or engine states.
-"""
+"""The way to the weights of a given step: the newest usable checkpoint, then the batches since, trained again."""
 
 from __future__ import annotations
 
@@ -18,8 +13,8 @@ from swarm.errors import CheckpointError, EngineFailure, NotFound, SwarmError
 from swarm.ledger import BatchRow, Ledger
 from swarm.sampler import EngineLost
 from swarm.trainer.base import Trainer
+from swarm.trainer.checkpoint_files import verify_checkpoint
 from swarm.trainer.checkpoints import RunCheckpoints, step_of
-from swarm.trainer.manifest import verify_checkpoint
 from swarm.types import TrainBatch, WeightVersion
 
 logger = logging.getLogger(__name__)

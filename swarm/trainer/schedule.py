@@ -1,16 +1,11 @@
-"""The learning rate of a step: warm-up, then constant, linear decay or half-cosine decay down to a floor.
-
-Place in the flow: the local learner asks before every step, and verl's workers ask for the schedules that verl has.
-These are pure functions of numbers, so a step that is trained again has the same rate as before.
-
-After the warm-up the rates are those of `get_linear_schedule_with_warmup` and `get_cosine_schedule_with_warmup` of
-transformers, above a floor like verl's `min_lr_ratio`. In the warm-up the rates are one step ahead of both. Their first
-step has the rate 0, which would waste the rollouts of a batch.
-"""
+"""What follows of a step from its job and number alone: the learning rate, and the rows of each minibatch."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+
+import numpy as np
 
 from swarm.job import LRScheduler, TrainJob
 
@@ -43,3 +38,20 @@ def rate_ratio(
     progress = min(1.0, (step - 1 - warmup_steps) / max(1, total_steps - warmup_steps))
     left = 1.0 - progress if scheduler == "linear" else (1.0 + math.cos(math.pi * progress)) / 2
     return min_lr_ratio + (1.0 - min_lr_ratio) * left
+
+
+def draw_minibatches(rows: int, job: TrainJob, step: int) -> Iterator[list[int]]:
+    """Yield the row numbers of each minibatch of the step.
+
+    Every epoch shuffles anew and splits into `mini_batch_num` parts. Parts differ in size by at most one row. With
+    fewer rows than parts, the empty parts are left out.
+    """
+    generator = step_generator(job, step)
+    for _epoch in range(job.ppo_epochs):
+        for part in np.array_split(generator.permutation(rows), min(job.mini_batch_num, rows)):
+            yield [int(number) for number in part]
+
+
+def step_generator(job: TrainJob, step: int) -> np.random.Generator:
+    """Return the only random generator of a step."""
+    return np.random.default_rng([job.seed, step])

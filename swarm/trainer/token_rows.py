@@ -1,13 +1,7 @@
-"""The rows that a loss sees, built from a complete batch: one row per episode, one column per sampled token.
+"""The rows that a loss sees, built from a complete batch: one row per episode, one column per sampled token."""
 
-Place in the flow: both trainers build the rows of a batch once. Advantages are computed over the rows, and each trainer
-then cuts its own microbatches. A row is an *episode*, however many samples hold its tokens; in verl a row is a
-sequence. The column of a token is its rank in (turn, position). The same episode therefore gives the same row whether
-its turns were merged into one sample or stored one by one. This module knows nothing of tensors or models.
-
-Array suffixes: `_T` tokens of a sample, `_K` trained tokens of a sample, `_L` columns of a row, `_N` trained tokens of
-an episode.
-"""
+# Array suffixes: `_T` tokens of a sample, `_K` trained tokens of a sample, `_L` columns of a row, `_N` trained tokens
+# of an episode.
 
 from __future__ import annotations
 

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from swarm.backends.fake.sampler import FakeSampler
-from swarm.backends.fake.trainer import FakeTrainer
+from swarm.backends.fake import FakeSampler, FakeTrainer
+from swarm.backends.local.engine import build_local, build_worker
 from swarm.backends.local.pair import LocalPair, PublishingTrainer
-from swarm.backends.local.trainer import build_local, build_worker
 from swarm.backends.replicas.handover import Handover, shared_memory_of
 from swarm.backends.replicas.layout import SamplerLayout, SamplerSettings
 from swarm.backends.replicas.sampler import ReplicaSampler

@@ -20,8 +20,7 @@ from tests_support import begin, end, wait_for_state
 
 import swarm.server.http
 from swarm.backends.base import Backend, Backends
-from swarm.backends.fake.sampler import FakeSampler, Fault, FaultKind
-from swarm.backends.fake.trainer import FakeTrainer
+from swarm.backends.fake import FakeSampler, FakeTrainer, Fault, FaultKind
 from swarm.gateway.dialects.anthropic.request import COUNT_FIELDS, MESSAGE_FIELDS
 from swarm.gateway.dialects.fields import Handling
 from swarm.job import TrainJob

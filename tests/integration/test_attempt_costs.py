@@ -16,7 +16,7 @@ from tests_support import begin, chat, end, wait_for_state
 
 import swarm.server.http
 from swarm import SwarmClient, Task, TrainJob, WorkflowOutput
-from swarm.backends.fake.sampler import FakeSampler
+from swarm.backends.fake import FakeSampler
 from swarm.errors import AttemptLimit
 
 JOB = TrainJob(engine="fake", batch_size=2, num_repeat=2, temperature=0.7, drain_timeout_s=2)

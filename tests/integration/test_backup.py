@@ -21,8 +21,8 @@ from command_line import run_swarm
 from tests_support import begin, chat, end, run_batch, wait_for_state, wait_for_step
 
 from swarm.server.backup import _is_like
-from swarm.trainer.manifest import read_manifest
-from swarm.trainer.run_directories import RunDirectory, runs_of
+from swarm.trainer.checkpoint_files import read_manifest
+from swarm.trainer.checkpoints import RunDirectory, runs_of
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -17,9 +17,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from typer.testing import CliRunner
 
-from swarm.backends.fake.sampler import FakeSampler
-from swarm.backends.fake.trainer import FakeTrainer
-from swarm.backends.local.trainer import build_worker
+from swarm.backends.fake import FakeSampler, FakeTrainer
+from swarm.backends.local.engine import build_worker
 from swarm.backends.process.worker_process import WorkerProcess
 from swarm.backends.verl.driver.checkpoint import CheckpointOrigin, write_checkpoint
 from swarm.cli import app

@@ -16,13 +16,12 @@ from batch_support import make_episode
 from tests_support import run_batch, wait_for_state, wait_for_step
 from typer.testing import CliRunner
 
-from swarm.backends.fake.sampler import FakeSampler
-from swarm.backends.fake.trainer import FakeTrainer
+from swarm.backends.fake import FakeSampler, FakeTrainer
 from swarm.cli import app
 from swarm.job import TrainJob
 from swarm.ledger import EpisodeRow, Ledger, ReportedResult
 from swarm.schemas import EngineState, EpisodeState
-from swarm.trainer.run_directories import run_directory
+from swarm.trainer.checkpoints import run_directory
 from swarm.types import (
     EpisodeType,
     FinishReason,

@@ -18,8 +18,7 @@ from tests_support import begin, end, wait_for_state
 
 import swarm.server.http
 from swarm.backends.base import Backend, Backends
-from swarm.backends.fake.sampler import FakeSampler, Fault, FaultKind
-from swarm.backends.fake.trainer import FakeTrainer
+from swarm.backends.fake import FakeSampler, FakeTrainer, Fault, FaultKind
 from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORY, read_stop_ids, read_tokenizer
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from swarm.backends.fake.sampler import FakeSampler
+from swarm.backends.fake import FakeSampler
 from swarm.backends.process.worker_process import WorkerProcess
 from swarm.backends.replicas.handover import shared_memory_of
 from swarm.backends.replicas.layout import WeightFile, WeightSource
-from swarm.backends.verl.trainer import VerlLimits, VerlTrainer, build_driver
+from swarm.backends.verl.engine import VerlLimits, VerlTrainer, build_driver
 from swarm.config import ServerConfig
 from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORY

@@ -12,8 +12,8 @@ from contract.test_sampler_contract import *  # noqa: F403  the promises are wri
 from contract.test_trainer_contract import *  # noqa: F403  the promises are written once
 from vllm_sampler import vllm_python
 
+from swarm.backends.local.engine import build_worker
 from swarm.backends.local.pair import LocalPair, PublishingTrainer, build_pair
-from swarm.backends.local.trainer import build_worker
 from swarm.config import ServerConfig
 from swarm.job import TrainJob
 

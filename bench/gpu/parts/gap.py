@@ -7,7 +7,7 @@ import asyncio
 from bench.gpu.measurement import Measurement
 from bench.gpu.models import shapes, to_sample, write_model
 from bench.gpu.parts.sampling import local_engine, new_worker, random_prompts
-from swarm.backends.local.sampler import LocalSampler
+from swarm.backends.local.engine import LocalSampler
 from swarm.types import FinishedEpisode, Group, SamplingParams, TrainBatch
 
 TASKS, REPEATS, COMPLETION_TOKENS = 4, 4, 64

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from bench.gpu.measurement import Measurement
 from bench.gpu.models import to_sample
 from bench.gpu.parts.sampling import local_engine, new_worker
-from swarm.backends.local.sampler import LocalSampler
+from swarm.backends.local.engine import LocalSampler
 from swarm.backends.process.worker_process import WorkerProcess
 from swarm.model_path import BUNDLED_DIRECTORY, read_tokenizer
 from swarm.tasks import task_family

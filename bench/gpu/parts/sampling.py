@@ -13,8 +13,7 @@ import numpy as np
 
 from bench.gpu.measurement import Measurement
 from bench.gpu.models import ModelShape, shapes, write_model
-from swarm.backends.local.sampler import LocalSampler
-from swarm.backends.local.trainer import LocalTrainer, build_local, build_worker
+from swarm.backends.local.engine import LocalSampler, LocalTrainer, build_local, build_worker
 from swarm.backends.process.worker_process import WorkerProcess
 from swarm.config import ServerConfig
 from swarm.job import TrainJob

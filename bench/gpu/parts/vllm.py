@@ -18,8 +18,8 @@ import torch
 from bench.gpu.measurement import GIB, Measurement
 from bench.gpu.models import shapes, write_model
 from bench.gpu.parts.gap import sampled_batch
+from swarm.backends.local.engine import build_worker
 from swarm.backends.local.pair import build_pair
-from swarm.backends.local.trainer import build_worker
 from swarm.config import ServerConfig
 from swarm.job import TrainJob
 

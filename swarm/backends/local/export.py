@@ -1,11 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
-"""The weights of a checkpoint as a folder that other programs load: a Hugging Face model without training state.
-
-Place in the flow: called by `swarm export`, in a process of its own beside any server. It reads the checkpoints of both
-trainers, which store whole weights in the same layout. It also reads the local trainer's adapters, alone or merged into
-their base model. It knows nothing of homes or the choice of a checkpoint.
-"""
+"""The weights of a checkpoint as a folder that other programs load: a Hugging Face model without training state."""
 
 from __future__ import annotations
 
@@ -22,11 +17,10 @@ from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from swarm.backends.local.model.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS, read_base, verify_base
-from swarm.backends.local.model.precision import DTYPES
+from swarm.backends.local.model.computing import DTYPES
 from swarm.errors import BadRequest, CheckpointError
 from swarm.model_path import BUNDLED_DIRECTORIES, WEIGHT_SUFFIXES, stored_dtype
-from swarm.trainer.atomic_directory import written_atomically
-from swarm.trainer.manifest import MANIFEST, verify_checkpoint
+from swarm.trainer.checkpoint_files import MANIFEST, verify_checkpoint, written_atomically
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
-"""The operations of the worker process on its one model: sample, train, save and restore, one at a time.
-
-Place in the flow: worker.py passes it messages and transports its answers. Pending operations run between two decoding
-steps. A training step therefore pauses all generations, and they continue with the new weights. This module knows
-nothing of pipes, HTTP or episodes.
-"""
+"""The operations of the worker process on its one model: sample, train, save and restore, one at a time."""
 
 from __future__ import annotations
 
@@ -22,14 +17,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import torch
 
-from swarm.backends.grammar.compiler import GrammarCompiler
+from swarm.backends.grammar import GrammarCompiler
 from swarm.backends.local.decoding.batching import BatchingLimits, BatchSampler
-from swarm.backends.local.decoding.gathering import Gathering
-from swarm.backends.local.delivery import TokenDelivery
+from swarm.backends.local.model.computing import computing_with
 from swarm.backends.local.model.loading import LoadedModel, load_model
-from swarm.backends.local.model.precision import computing_with
-from swarm.backends.process.pipes import Inbox
-from swarm.backends.process.wire import Message, pack_error, unpack_batch
+from swarm.backends.local.pacing import Gathering, TokenDelivery
+from swarm.backends.process.wire import Inbox, Message, pack_error, unpack_batch
 from swarm.backends.threads import choose_threads, choose_training_threads
 from swarm.errors import EngineFailure, SwarmError
 from swarm.job import TrainJob
@@ -267,8 +260,8 @@ class Worker:
     def _learner_of(self, session: _Session) -> Learner:
         if session.learner is None:
             with collector_paused("verl"):
-                from swarm.backends.local.learning.constraints import GrammarFollower
                 from swarm.backends.local.learning.learner import Learner
+                from swarm.backends.local.learning.microbatches import GrammarFollower
 
             follower = GrammarFollower(session.grammars, session.model.stop_ids)
             session.learner = Learner(session.model.module, session.job, follower)

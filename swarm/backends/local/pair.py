@@ -1,10 +1,4 @@
-"""The local trainer with an external sampler: for a real model on one machine, without Ray.
-
-Place in the flow: made by backends/base.py for a local job with a `sampler` like vllm. The worker process has one copy
-of the model for training, and the sampler has another. After each step the worker writes the weights to shared memory,
-and the sampler reads them. Both share a GPU: the sampler sleeps while the worker trains. This module knows nothing of
-tensors.
-"""
+"""The local trainer with an external sampler: for a real model on one machine, without Ray."""
 
 from __future__ import annotations
 
@@ -16,8 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from swarm.backends.local.sampler import LocalSampler
-from swarm.backends.local.trainer import LocalTrainer, build_local
+from swarm.backends.local.engine import LocalSampler, LocalTrainer, build_local
 from swarm.backends.pairing import first_death, start_in_turns, start_together
 from swarm.backends.process.worker_process import WorkerProcess
 from swarm.backends.replicas.adapter import load_adapter

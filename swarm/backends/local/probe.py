@@ -1,9 +1,4 @@
-"""`python -m swarm.backends.local.probe`: a report on the tensor library, and on a run of the bundled model.
-
-Place in the flow: the doctor runs it as a process of its own, because a broken build of a tensor library may crash or
-hang the process that imports it. It prints one line of JSON for the library, then one for the model. It knows nothing
-of servers.
-"""
+"""`python -m swarm.backends.local.probe`: a report on the tensor library, and on a run of the bundled model."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The entry point of the local worker process, which ends when its parent does.
-
-Place in the flow: started by `WorkerProcess` as `python -m swarm.backends.local.worker`; operations.py carries out the
-messages. This module knows nothing of models.
-"""
+"""The entry point of the local worker process, which ends when its parent does."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
-from swarm.backends.process.pipes import open_pipes
+from swarm.backends.process.wire import open_pipes
 from swarm.processes.imports import collector_paused, kept_out, plain_httpx
 
 

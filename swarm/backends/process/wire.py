@@ -1,20 +1,21 @@
-"""The pipe protocol between parent and worker: msgpack messages, and the dataclasses in them.
+"""The pipe protocol between a server and its worker processes: msgpack messages; nothing is pickled."""
 
-Place in the flow: worker_process.py (parent) and the worker both encode and decode here, so that the two cannot differ.
-A message is a map behind its length; nothing is pickled.
-
-Parent to worker: `{"op": name, "id": int, "args": ...}`. Worker to parent, one of
-
-    {"id": int, "result": ...}                  the answer to a call
-    {"id": int, "error": [code, message, param]}    a call or a generation failed
-    {"tokens": [[id, [token, ...], [logprob, ...], finish | None], ...], "version": int}    the newly sampled tokens
-
-If a request asked for the likeliest tokens, its entry ends with those of each token: [[[token, logprob], ...], ...].
-"""
+# A message is a map behind its length. Parent to worker: {"op": name, "id": int, "args": ...}. Worker to parent, one of
+#     {"id": int, "result": ...}                  the answer to a call
+#     {"id": int, "error": [code, message, param]}    a call or a generation failed
+#     {"tokens": [[id, [token, ...], [logprob, ...], finish | None], ...], "version": int}    the newly sampled tokens
+# If a request asked for the likeliest tokens, its entry ends with those of each token: [[[token, logprob], ...], ...].
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import faulthandler
+import logging
+import os
+import queue
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -107,3 +108,44 @@ def join_deltas(pieces: Sequence[TokenDelta]) -> TokenDelta:
         pieces[-1].finish_reason,
         tuple(chain.from_iterable(tops)) if tops else None,
     )
+
+
+READ_BYTES = 2**18
+
+
+Inbox = queue.SimpleQueue[Message | None]
+
+
+def open_pipes(on_close: Callable[[Inbox], None]) -> tuple[Inbox, Callable[[Message], None]]:
+    """Return the messages that arrive on standard input, and a function that sends one on the former standard output.
+
+    When the parent has closed the pipe or died, `on_close` is called in a thread with the inbox.
+    """
+    faulthandler.enable()
+    # A Ctrl-C is meant for the parent, which then stops this process in order.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    inbox: Inbox = queue.SimpleQueue()
+    threading.Thread(target=_read_input, args=(inbox, on_close), daemon=True).start()
+    return inbox, _claim_output()
+
+
+def _claim_output() -> Callable[[Message], None]:
+    """Reserve standard output for messages; output of libraries goes to standard error from now on."""
+    output = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+
+    def send(message: Message) -> None:
+        data = memoryview(pack(message))
+        while data:
+            data = data[os.write(output, data) :]
+
+    return send
+
+
+def _read_input(inbox: Inbox, on_close: Callable[[Inbox], None]) -> None:
+    unpacker = Unpacker()
+    while data := os.read(sys.stdin.fileno(), READ_BYTES):
+        for message in unpacker.feed(data):
+            inbox.put(message)
+    on_close(inbox)

@@ -1,10 +1,4 @@
-"""The worker process as its parent sees it: started, called, watched, and stopped.
-
-Place in the flow: LocalSampler and LocalTrainer share one `WorkerProcess`. backends/base.py builds it, and stops it
-when server/commands.py ends. It receives the command to run, and knows neither models nor the meaning of the
-operations. The worker ends by itself when its standard input closes, so a dead parent leaves no orphan. Output of the
-worker goes to the log file; frames travel on a separate pipe.
-"""
+"""The worker process as its parent sees it: started, called, watched, and stopped."""
 
 from __future__ import annotations
 

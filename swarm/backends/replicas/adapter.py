@@ -1,9 +1,4 @@
-"""The part of replicas that depends on the kind of sampler server: its command, its routes, the form of a completion.
-
-Place in the flow: sampler.py loads the adapter that a job names, and everything else in this folder calls it through
-these protocols. An adapter is one folder, and one line in swarm/external_samplers.py. It knows nothing of other
-replicas, restarts or whole generations.
-"""
+"""The part of replicas that depends on the kind of sampler server: command, routes, form of a completion."""
 
 from __future__ import annotations
 
@@ -11,9 +6,10 @@ import importlib
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Protocol
 
-from swarm.backends.replicas.layout import Device, ReplicaOrder, SamplerLimits, WeightSource
+from swarm.backends.replicas.layout import Device, ReplicaOrder, SamplerLimits, SamplerSettings, WeightSource
 from swarm.external_samplers import EXTERNAL_SAMPLERS
 from swarm.types import SamplingParams, TokenLogprobs
 
@@ -143,3 +139,19 @@ def load_adapter(sampler: str) -> SamplerAdapter:
     """Return the adapter of the sampler with this name in a job."""
     module, _, name = EXTERNAL_SAMPLERS[sampler].partition(":")
     return getattr(importlib.import_module(module), name)()
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaPlan:
+    """Plan for the replicas of one job, which are servers of the adapter's kind.
+
+    `python` has the sampler. Each replica writes its own log to `log_directory`. With a `ray_address` the replicas run
+    on that cluster, wherever devices are free, otherwise beside the server.
+    """
+
+    adapter: SamplerAdapter
+    python: Path
+    settings: SamplerSettings
+    limits: SamplerLimits
+    log_directory: Path
+    ray_address: str | None = None

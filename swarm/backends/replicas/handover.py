@@ -1,8 +1,4 @@
-"""The way of new weights from a trainer to the replicas, and the sharing of devices between both.
-
-Place in the flow: the trainer of a pair, verl's or the local one, passes each new version through here before it
-reports the step as done. This module knows nothing of tensors or of training.
-"""
+"""The way of new weights from a trainer to the replicas, and the sharing of devices between both."""
 
 from __future__ import annotations
 

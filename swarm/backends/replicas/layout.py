@@ -1,8 +1,4 @@
-"""The data that a job's trainer and its replicas exchange.
-
-Place in the flow: settings are derived from a job when its backend is built, and the replicas read them. Weights travel
-from the trainer to the replicas. This is plain data: it knows nothing of HTTP, Ray or tensors.
-"""
+"""The data that a job's trainer and its replicas exchange."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""One replica: started, called, given weights, put to sleep, watched, ended.
-
-Place in the flow: pool.py keeps several and decides what happens when one breaks. A replica knows its process,
-its server and its running requests. It knows nothing of other replicas or of whole generations.
-"""
+"""One replica: started, called, given weights, put to sleep, watched, ended."""
 
 from __future__ import annotations
 
@@ -14,12 +10,10 @@ from collections.abc import Callable, Coroutine
 from enum import StrEnum
 from typing import Any, Final
 
-from swarm.backends.replicas.adapter import ReplicaHealth, SamplerRequest, SamplerServer
+from swarm.backends.replicas.adapter import ReplicaHealth, ReplicaPlan, SamplerRequest, SamplerServer
+from swarm.backends.replicas.generation import PieceStream
 from swarm.backends.replicas.layout import WeightFile, WeightSource
-from swarm.backends.replicas.plan import ReplicaPlan
-from swarm.backends.replicas.processes.guarded_process import GuardedProcess
-from swarm.backends.replicas.processes.launcher import launch
-from swarm.backends.replicas.requests.streams import PieceStream
+from swarm.backends.replicas.processes.launcher import GuardedProcess, launch
 from swarm.errors import EngineFailure, SwarmError
 from swarm.sampler import EngineLost
 

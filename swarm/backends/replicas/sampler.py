@@ -1,8 +1,4 @@
-"""An external sampler as the gateway sees it: several replicas behind one `generate`.
-
-Place in the flow: implements `Sampler` with the kind of server that the settings name. The trainer beside it publishes
-weights to it. It knows nothing of tensors, Ray or training, so that the server process loads none of them.
-"""
+"""An external sampler as the gateway sees it: several replicas behind one `generate`."""
 
 from __future__ import annotations
 
@@ -12,15 +8,12 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from swarm.backends.grammar.compiler import Constraint, GrammarCompiler
-from swarm.backends.replicas.adapter import load_adapter
+from swarm.backends.grammar import Constraint, GrammarCompiler
+from swarm.backends.replicas.adapter import ReplicaPlan, load_adapter
+from swarm.backends.replicas.generation import Generation, ModelFacts, PieceStream, read_facts
 from swarm.backends.replicas.layout import SamplerLimits, SamplerSettings, WeightSource
-from swarm.backends.replicas.model_facts import ModelFacts, read_facts
-from swarm.backends.replicas.plan import ReplicaPlan
 from swarm.backends.replicas.pool import ReplicaPool
 from swarm.backends.replicas.replica import Replica
-from swarm.backends.replicas.requests.generation import Generation
-from swarm.backends.replicas.requests.streams import PieceStream
 from swarm.errors import BadRequest, ContextLengthExceeded, EngineFailure
 from swarm.sampler import EngineLost, SamplerInfo
 from swarm.types import FinishReason, SamplingParams, TokenDelta

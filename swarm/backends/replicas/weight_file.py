@@ -1,8 +1,4 @@
-"""One set of weights as a file in shared memory, which replicas on the same host read.
-
-Place in the flow: written by the local worker or by rank 0 of verl, and read by the processes of a sampler. This module
-knows nothing of processes or versions in transit.
-"""
+"""One set of weights as a file in shared memory, which replicas on the same host read."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 

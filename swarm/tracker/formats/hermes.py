@@ -1,15 +1,12 @@
-"""The Hermes format, which Qwen and the bundled models use: `<tool_call>{json}</tool_call>`.
-
-Place in the flow: one of the formats of registry.py. A call of an unknown tool is still a call; the agent answers it.
-"""
+"""The Hermes format, which Qwen and the bundled models use: `<tool_call>{json}</tool_call>`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from swarm.tracker.formats.base import CallStream, Preceding, Scanned, Scanner
 from swarm.tracker.formats.json_text import ends_in_string, parse_call
 from swarm.tracker.formats.lark import CallForm, forced_grammar, literal, mark
-from swarm.tracker.formats.stream import CallStream, Preceding, Scanned, Scanner
 from swarm.tracker.text import overlap
 from swarm.types import Grammar, ToolChoice, ToolSpec
 

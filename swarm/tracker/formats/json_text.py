@@ -1,7 +1,4 @@
-"""Calls written as JSON: where a value ends in a text that still grows, and the call that an object describes.
-
-Place in the flow: below the formats. This module knows nothing of the text around the JSON.
-"""
+"""Calls written as JSON: where a value ends in a text that still grows, and the call that an object describes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Grammars of forced tool calls, in llguidance's Lark.
-
-Place in the flow: below the formats, which know the text around names and arguments. The engine enforces the result.
-"""
+"""Grammars of forced tool calls, in llguidance's Lark."""
 
 from __future__ import annotations
 

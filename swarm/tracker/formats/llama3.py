@@ -1,16 +1,13 @@
-"""Llama 3's JSON calls: a reply that is `{"name": ..., "parameters": {...}}`, or several of these separated by `;`.
-
-Place in the flow: one of the formats of registry.py. A call of an unknown tool is still a call; the agent answers it.
-"""
+"""Llama 3's JSON calls: a reply that is `{"name": ..., "parameters": {...}}`, or several of these separated by `;`."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 
+from swarm.tracker.formats.base import CallStream, Preceding, Scanned, Scanner
 from swarm.tracker.formats.json_text import JsonExtent, parse_call
 from swarm.tracker.formats.lark import CallForm, forced_grammar, literal
-from swarm.tracker.formats.stream import CallStream, Preceding, Scanned, Scanner
 from swarm.tracker.text import overlap
 from swarm.types import Grammar, ToolChoice, ToolSpec
 

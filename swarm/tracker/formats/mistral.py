@@ -1,7 +1,4 @@
-"""Mistral's calls: `[TOOL_CALLS] [{json}, ...]`, and `[TOOL_CALLS]name[ARGS]{json}` of newer models.
-
-Place in the flow: one of the formats of registry.py. A call of an unknown tool is still a call; the agent answers it.
-"""
+"""Mistral's calls: `[TOOL_CALLS] [{json}, ...]`, and `[TOOL_CALLS]name[ARGS]{json}` of newer models."""
 
 from __future__ import annotations
 
@@ -9,9 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 
 from swarm.errors import BadRequest
+from swarm.tracker.formats.base import CallStream, Preceding, Scanned, Scanner
 from swarm.tracker.formats.json_text import JsonExtent, parse_arguments, parse_calls
 from swarm.tracker.formats.lark import CallForm, forced_grammar, literal, mark
-from swarm.tracker.formats.stream import CallStream, Preceding, Scanned, Scanner
 from swarm.tracker.text import overlap
 from swarm.types import Grammar, ToolChoice, ToolSpec
 

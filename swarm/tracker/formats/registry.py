@@ -1,7 +1,4 @@
-"""The tool-call formats by name, and the choice of a model's format.
-
-Place in the flow: codec.py asks once per model. A new format is added here, and to the names that a job accepts.
-"""
+"""The tool-call formats by name, and the choice of a model's format."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The estimator gae: the advantages over a critic's values, and the returns that the critic is trained towards.
-
-The reward of a turn is earned at its last trained token, the reward of the episode at the last token of all. There are
-no groups: an episode is compared with the expectation of the critic.
-"""
+"""The estimator gae: the advantages over a critic's values, and the returns that the critic is trained towards."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportMissingTypeStubs=false
 
@@ -11,11 +7,15 @@ from __future__ import annotations
 import torch
 from verl.trainer.ppo.core_algos import compute_gae_advantage_return
 
-from swarm.trainer.estimators.inputs import AdvantageEstimate, EstimatorInputs
+from swarm.trainer.advantages import AdvantageEstimate, EstimatorInputs
 
 
 def estimate(inputs: EstimatorInputs) -> AdvantageEstimate:
-    """Return the advantages and returns of rows with a critic's values. The job must be resolved."""
+    """Return the advantages and returns of rows with a critic's values. The job must be resolved.
+
+    The reward of a turn is earned at its last trained token, that of the episode at the last token of all. There are no
+    groups: an episode is compared with the expectation of the critic.
+    """
     assert inputs.values_EL is not None, "the estimator needs the values of a critic"
     advantages_EL, returns_EL = compute_gae_advantage_return(
         token_level_rewards=inputs.token_rewards(),

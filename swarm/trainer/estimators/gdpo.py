@@ -1,8 +1,4 @@
-"""The estimator gdpo: the episodes of a group are compared in each of their named rewards.
-
-A named reward in which all episodes are equal enters as 0, which means the same and leaves no rounding error. A group
-that is equal in all of them is constant and has advantage 0. A group of one episode has advantage 0 as well.
-"""
+"""The estimator gdpo: the episodes of a group are compared in each of their named rewards."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportMissingTypeStubs=false
 
@@ -13,11 +9,15 @@ import torch
 from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 
-from swarm.trainer.estimators.inputs import AdvantageEstimate, EstimatorInputs, are_in_constant_groups
+from swarm.trainer.advantages import AdvantageEstimate, EstimatorInputs, are_in_constant_groups
 
 
 def estimate(inputs: EstimatorInputs) -> AdvantageEstimate:
-    """Return the advantages from the named rewards of whole episodes."""
+    """Return the advantages from the named rewards of whole episodes.
+
+    A named reward in which all episodes of a group are equal enters as 0, which leaves no rounding error. A group that
+    is equal in all of them, or has one episode, has advantage 0.
+    """
     rows, job, mask_EL, groups_E = inputs.rows, inputs.job, inputs.mask_EL, inputs.groups_E
     keys = job.gdpo_reward_keys or []
     advantages_EL, is_constant_E = torch.zeros_like(mask_EL), torch.ones(len(rows), dtype=torch.bool)

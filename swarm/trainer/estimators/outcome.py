@@ -1,15 +1,4 @@
-"""The estimators of outcomes: verl's functions of what each episode returned in all, or from each of its turns on.
-
-One difference from verl: a group that cannot tell its episodes apart teaches nothing. verl's estimators give a lone
-survivor its raw reward (grpo, rloo, opo, gpg, reinforce_plus_plus_baseline) or refuse it (grpo_passk). Rounding can
-also give all members of a constant group the same small value. Here a group of one is left out of the estimator and
-gets advantage 0. A group whose rewards are all equal (in float32, as verl computes) takes part in the estimator, and
-its advantages are then set to 0. The one exception is reinforce_plus_plus, which has no groups: its baseline is the
-whole batch.
-
-Turn rewards are unknown to verl. They make one problem of this kind out of every turn index: the estimator sees the
-return of each episode from that turn on, and its result counts for the tokens of that turn.
-"""
+"""The estimators of outcomes: verl's functions of what each episode returned in all, or from each of its turns on."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportMissingTypeStubs=false
 
@@ -24,14 +13,20 @@ from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 
 from swarm.estimators import ESTIMATORS
 from swarm.job import TrainJob
-from swarm.trainer.estimators.inputs import AdvantageEstimate, EstimatorInputs, are_in_constant_groups
+from swarm.trainer.advantages import AdvantageEstimate, EstimatorInputs, are_in_constant_groups
 from swarm.trainer.token_rows import Row
 
 
 def estimate(inputs: EstimatorInputs) -> AdvantageEstimate:
     """Return the advantages of each turn's tokens, by the returns of all episodes from that turn on (`Row.returns`).
 
-    An episode that ended before a turn takes part in it with its reward.
+    An episode that ended before a turn takes part in it with its reward. Turn rewards are unknown to verl: each turn
+    index is a problem of its own, and its result counts for the tokens of that turn.
+
+    A group that cannot tell its episodes apart teaches nothing, unlike in verl. A group of one is left out and gets
+    advantage 0: verl gives a lone survivor its raw reward, or refuses it (grpo_passk). A group whose rewards are all
+    equal in float32 takes part, and its advantages are then set to 0, because rounding may leave small values. The one
+    exception is reinforce_plus_plus, whose baseline is the whole batch.
     """
     rows, job, mask_EL, groups_E = inputs.rows, inputs.job, inputs.mask_EL, inputs.groups_E
     statistics = dict[str, torch.Tensor]()

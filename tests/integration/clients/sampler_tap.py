@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from swarm.backends.base import Backend, Backends
-from swarm.backends.fake.sampler import CONTEXT_LENGTH, FakeSampler
-from swarm.backends.fake.trainer import FakeTrainer
+from swarm.backends.fake import CONTEXT_LENGTH, FakeSampler, FakeTrainer
 from swarm.config import ServerConfig
 from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORY, read_stop_ids, read_tokenizer

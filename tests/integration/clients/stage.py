@@ -26,7 +26,7 @@ from integration.clients.wire import Exchange, Wire
 
 import swarm.server.http
 from swarm import SwarmClient, Task, WorkflowOutput
-from swarm.backends.fake.sampler import CONTEXT_LENGTH
+from swarm.backends.fake import CONTEXT_LENGTH
 from swarm.client.episode import Credentials
 from swarm.config import ServerConfig
 from swarm.job import TrainJob

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from constrained_rollouts import CONTEXT, END, TOKENIZER, VOCABULARY, bundled_model
 
-from swarm.backends.grammar.compiler import GrammarCompiler
+from swarm.backends.grammar import GrammarCompiler
 from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.tasks.calc import CALCULATOR
 from swarm.tracker.codec import Codec

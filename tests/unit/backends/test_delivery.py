@@ -18,7 +18,7 @@ from swarm.types import FinishReason, TokenDelta, TokenLogprobs
 def late_imports() -> None:
     global Sampled, COMPANY, FIRST_TOKEN_DELAY_S, LONGEST_DELAY_S, TokenDelivery
     from swarm.backends.local.decoding.batching import Sampled
-    from swarm.backends.local.delivery import COMPANY, FIRST_TOKEN_DELAY_S, LONGEST_DELAY_S, TokenDelivery
+    from swarm.backends.local.pacing import COMPANY, FIRST_TOKEN_DELAY_S, LONGEST_DELAY_S, TokenDelivery
 
 
 FAILED = ["engine_failure", "sampling failed", None]

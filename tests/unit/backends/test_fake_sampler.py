@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from swarm.backends.fake.sampler import FakeSampler, Fault, FaultKind
-from swarm.backends.fake.trainer import FakeTrainer
+from swarm.backends.fake import FakeSampler, FakeTrainer, Fault, FaultKind
 from swarm.errors import EngineFailure
 from swarm.job import TrainJob
 from swarm.types import FinishedEpisode, FinishReason, Group, SamplingParams, TokenDelta, TrainBatch

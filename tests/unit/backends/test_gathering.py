@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from swarm.backends.local.decoding.gathering import (
+from swarm.backends.local.pacing import (
     LONGEST_WAIT_S,
     MOST_AWAITED,
     SHORTEST_SILENCE_S,

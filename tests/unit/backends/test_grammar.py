@@ -20,8 +20,7 @@ from tiny_models import random_model
 from tokenizers import Tokenizer, decoders, normalizers
 from tokenizers.models import BPE
 
-from swarm.backends.grammar.compiler import GrammarCompiler
-from swarm.backends.grammar.schema import LARGEST_TEXT
+from swarm.backends.grammar import LARGEST_TEXT, GrammarCompiler
 from swarm.errors import BadRequest
 from swarm.model_path import BUNDLED_DIRECTORY, read_tokenizer
 from swarm.types import FinishReason, Grammar, GrammarKind, SamplingParams

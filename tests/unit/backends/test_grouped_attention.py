@@ -19,9 +19,9 @@ def late_imports() -> None:
     from transformers import AutoModelForCausalLM, Qwen2Config
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-    from swarm.backends.local.decoding.attention import GROUPED_ATTENTION, attend
     from swarm.backends.local.decoding.forward import RowTokens, SlotForward
-    from swarm.backends.local.model.attention_choice import attention_configs
+    from swarm.backends.local.decoding.kernels import GROUPED_ATTENTION, attend
+    from swarm.backends.local.model.computing import attention_configs
 
 
 @given(

@@ -18,8 +18,7 @@ import psutil
 import pytest
 from constrained_rollouts import NEXT, OTHER_END, PERSON, TOOL_CALL, Sampled, make_batch, make_turn
 
-from swarm.backends.local.sampler import LocalSampler
-from swarm.backends.local.trainer import LocalTrainer, build_local, build_worker
+from swarm.backends.local.engine import LocalSampler, LocalTrainer, build_local, build_worker
 from swarm.config import ServerConfig
 from swarm.errors import BadRequest, ContextLengthExceeded, EngineFailure
 from swarm.job import TrainJob
@@ -265,7 +264,7 @@ def test_death_of_the_parent_ends_the_worker(tmp_path: Path) -> None:
 import asyncio, sys
 from pathlib import Path
 from swarm.config import ServerConfig
-from swarm.backends.local.trainer import build_worker
+from swarm.backends.local.engine import build_worker
 
 async def main():
     worker = build_worker(ServerConfig(), Path({str(tmp_path / "worker.log")!r}))

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from swarm.backends.grammar.compiler import GrammarCompiler
+from swarm.backends.grammar import GrammarCompiler
 from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORIES, read_stop_ids, read_tokenizer, resolve_model
 from swarm.tasks import CALCULATOR, task_family

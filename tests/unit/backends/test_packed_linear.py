@@ -21,8 +21,8 @@ def late_imports() -> None:
 
     from swarm.backends.local.decoding.batching import BatchingLimits, BatchSampler
     from swarm.backends.local.decoding.forward import RowTokens, SlotForward
-    from swarm.backends.local.decoding.packed_linear import FREE_PER_COPY, LEAST_PRODUCTS, PackedLinears
-    from swarm.backends.local.model.precision import multiplies_bfloat16
+    from swarm.backends.local.decoding.kernels import FREE_PER_COPY, LEAST_PRODUCTS, PackedLinears
+    from swarm.backends.local.model.computing import multiplies_bfloat16
 
 
 WIDE = 2048

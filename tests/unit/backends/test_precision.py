@@ -21,8 +21,8 @@ def late_imports() -> None:
     from safetensors.torch import save_file
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    from swarm.backends.local.model.computing import choose_dtype, computing_with, multiplies_bfloat16
     from swarm.backends.local.model.loading import load_model
-    from swarm.backends.local.model.precision import choose_dtype, computing_with, multiplies_bfloat16
 
 
 def store_nano(directory: Path, dtype: torch.dtype) -> Path:

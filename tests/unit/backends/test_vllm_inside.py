@@ -16,7 +16,7 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer, grammar_from
 from vllm_stand_in import PACKAGE
 
-from swarm.backends.replicas.vllm.command import INSIDE
+from swarm.backends.replicas.vllm.adapter import INSIDE
 from swarm.model_path import BUNDLED_DIRECTORY
 
 

@@ -14,8 +14,8 @@ import pytest
 from contract.test_trainer_contract import make_batch
 from vllm_stand_in import StandIns, complete, expected_tokens
 
+from swarm.backends.local.engine import build_local, build_worker
 from swarm.backends.local.pair import LocalPair, PublishingTrainer, build_pair, sampler_settings
-from swarm.backends.local.trainer import build_local, build_worker
 from swarm.backends.replicas.handover import Handover, shared_memory_of
 from swarm.backends.replicas.layout import WeightFile
 from swarm.config import ServerConfig
@@ -40,7 +40,7 @@ LIMIT_S = 240.0
 SERVER_WITH_A_WORKER = """
 import asyncio, sys
 from pathlib import Path
-from swarm.backends.local.trainer import build_local, build_worker
+from swarm.backends.local.engine import build_local, build_worker
 from swarm.config import ServerConfig
 from swarm.job import TrainJob
 

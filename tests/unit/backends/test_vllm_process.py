@@ -14,8 +14,7 @@ import pytest
 from process_support import is_running
 from vllm_stand_in import PACKAGE, StandIns, until
 
-from swarm.backends.replicas.processes.command import GUARD
-from swarm.backends.replicas.processes.guarded_process import GuardedProcess, last_words, start_process
+from swarm.backends.replicas.processes.launcher import GUARD, GuardedProcess, last_words, start_process
 from swarm.errors import EngineFailure
 
 pytestmark = pytest.mark.anyio

@@ -13,15 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llguidance import LLMatcher, grammar_from
 
-from swarm.backends.grammar.compiler import GrammarCompiler
-from swarm.backends.grammar.lark import write_lark
+from swarm.backends.grammar import GrammarCompiler, write_lark
 from swarm.backends.replicas.adapter import SamplerRequest, StreamPiece
-from swarm.backends.replicas.model_facts import ModelFacts, read_facts
-from swarm.backends.replicas.openai_wire import error_of, read_event
-from swarm.backends.replicas.requests.generation import Generation
-from swarm.backends.replicas.requests.routing import BLOCK_TOKENS, PrefixRouter
+from swarm.backends.replicas.client import error_of, read_event
+from swarm.backends.replicas.generation import Generation, ModelFacts, read_facts
+from swarm.backends.replicas.pool import BLOCK_TOKENS, PrefixRouter
 from swarm.backends.replicas.sampler import check_request
-from swarm.backends.replicas.vllm.wire import check_params, completion_body
+from swarm.backends.replicas.vllm.server import check_params, completion_body
 from swarm.errors import BadRequest, ContextLengthExceeded, EngineFailure, UnknownParameter
 from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.sampler import EngineLost

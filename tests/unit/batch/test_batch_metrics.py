@@ -10,8 +10,8 @@ from batch_support import make_sample
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.batch.metrics import batch_metrics
 from swarm.batch.pool import ClosedBatch
+from swarm.batch.step_metrics import batch_metrics
 from swarm.guard import AGREEMENT, GRADED_GROUPS, SUCCESS
 from swarm.types import FinishedEpisode, Group, TrainBatch
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarm.batch import BatchPolicy, BatchPool, DropReason, Place
-from swarm.batch.quotas import carry_over, share_out
+from swarm.batch.policy import carry_over, share_out
 from swarm.errors import BadRequest
 from swarm.job import TrainJob
 

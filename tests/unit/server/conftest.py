@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from swarm.backends.base import Backend, Backends
-from swarm.backends.fake.sampler import FakeSampler
-from swarm.backends.fake.trainer import FakeTrainer
+from swarm.backends.fake import FakeSampler, FakeTrainer
 from swarm.config import ServerConfig
 from swarm.gateway.dialects.chat.reply import render_completion
 from swarm.gateway.dialects.chat.request import parse_chat_request

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from swarm.backends.base import Backend, Backends
+from swarm.backends.local.engine import LocalSampler
 from swarm.backends.local.pair import LocalPair
-from swarm.backends.local.sampler import LocalSampler
 from swarm.config import ServerConfig
 from swarm.errors import EngineFailure, JobInvalid
 from swarm.external_samplers import EXTERNAL_SAMPLERS

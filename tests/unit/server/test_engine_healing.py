@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from swarm.backends.fake.sampler import Fault, FaultKind
+from swarm.backends.fake import Fault, FaultKind
 from swarm.errors import EngineFailure, EngineNotReady, EpisodeEnded, IllegalTransition, NotFound
 from swarm.job import TrainJob
 from swarm.ledger import BatchState

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from swarm.backends.fake.sampler import Fault, FaultKind
+from swarm.backends.fake import Fault, FaultKind
 from swarm.errors import EpisodeEnded, JobInvalid, WeightsNotFinite
 from swarm.job import TrainJob, build_job
 from swarm.ledger import BatchState

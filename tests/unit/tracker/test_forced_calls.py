@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from tests_support import examples
 
-from swarm.backends.grammar.compiler import GrammarCompiler
+from swarm.backends.grammar import GrammarCompiler
 from swarm.errors import BadRequest
 from swarm.types import ToolChoice, ToolMode
 

@@ -17,7 +17,7 @@ from jinja2 import TemplateError
 
 from swarm.model_path import BUNDLED_DIRECTORIES, BUNDLED_DIRECTORY
 from swarm.tracker.codec import Codec
-from swarm.tracker.plain_tokenizer import PlainTokenizer, read_plain_tokenizer
+from swarm.tracker.tokenizer import PlainTokenizer, read_plain_tokenizer
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -12,7 +12,7 @@ from tests_support import examples
 from swarm.errors import BadRequest
 from swarm.job import ReasoningParser
 from swarm.tracker.codec import Codec
-from swarm.tracker.reasoning import REASONING_FORMATS, ReasoningStream
+from swarm.tracker.reply import REASONING_FORMATS, ReasoningStream
 from swarm.types import ForkReason, ReasoningPart, TextPart, ToolChoice
 
 QUESTION = [{"role": "user", "content": "What is the weather in Paris today?"}]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.tracker.codec import Codec
-from swarm.tracker.rendered import RenderedTexts
+from swarm.tracker.template import RenderedTexts
 
 QUESTION = ({"role": "user", "content": "Reverse: ABC"},)
 

@@ -21,8 +21,7 @@ def late_imports() -> None:
     from verl.trainer.config import AlgoConfig
     from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 
-    from swarm.trainer.advantages import compute_advantages
-    from swarm.trainer.estimators.inputs import PolicyStatistics
+    from swarm.trainer.advantages import PolicyStatistics, compute_advantages
 
 
 EVERY_ESTIMATOR = [

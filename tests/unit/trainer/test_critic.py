@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from tiny_models import MakeBatch, MakeModel
 
-from swarm.backends.local.learning.metrics import Meter
 from swarm.errors import CheckpointError, EngineFailure, JobInvalid
 from swarm.job import TrainJob, build_job
+from swarm.trainer.description import Meter
 from swarm.trainer.token_rows import Row, build_rows
 
 

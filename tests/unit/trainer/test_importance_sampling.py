@@ -33,8 +33,8 @@ def late_imports() -> None:
         relative_error,
     )
 
-    from swarm.backends.local.learning.correction import RolloutCorrection
     from swarm.backends.local.learning.learner import Learner
+    from swarm.backends.local.learning.losses import RolloutCorrection
     from swarm.backends.local.learning.microbatches import collate
 
 

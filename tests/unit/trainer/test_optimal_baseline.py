@@ -27,12 +27,11 @@ def late_imports() -> None:
     from verl.trainer.ppo.core_algos import get_adv_estimator_fn
     from verl.utils.torch_functional import calculate_sum_pi_squared_from_logits
 
-    from swarm.backends.local.learning.correction import RolloutCorrection
     from swarm.backends.local.learning.learner import Learner
+    from swarm.backends.local.learning.losses import RolloutCorrection
     from swarm.backends.local.learning.optimizer import PolicyOptimizer
     from swarm.backends.local.learning.updater import MiniBatchUpdater, TokenScorer
-    from swarm.trainer.advantages import compute_advantages
-    from swarm.trainer.estimators.inputs import PolicyStatistics
+    from swarm.trainer.advantages import PolicyStatistics, compute_advantages
 
 
 ESTIMATORS = ["optimal_token_baseline", "tir_optimal_token_baseline"]

@@ -14,9 +14,9 @@ from tests_support import examples
 from tiny_models import MakeModel, random_model
 from token_trees import BatchShape, batch_shapes, make_batch, make_rows
 
-from swarm.backends.local.learning.metrics import Meter
 from swarm.job import TrainJob
-from swarm.trainer.minibatches import draw_minibatches
+from swarm.trainer.description import Meter
+from swarm.trainer.schedule import draw_minibatches
 from swarm.trainer.token_rows import Row, build_rows
 
 
@@ -29,8 +29,8 @@ def late_imports() -> None:
     from plain_gradients import flat_gradient, nudged, relative_error
     from transformers import Gemma2Config, GPT2Config, LlamaConfig, MistralConfig, PretrainedConfig
 
-    from swarm.backends.local.learning.correction import RolloutCorrection
     from swarm.backends.local.learning.learner import Learner
+    from swarm.backends.local.learning.losses import RolloutCorrection
     from swarm.backends.local.learning.microbatches import MicroBatch, collate
     from swarm.backends.local.learning.optimizer import PolicyOptimizer
     from swarm.backends.local.learning.sharing import attention

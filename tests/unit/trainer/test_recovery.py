@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from swarm.backends.local.sampler import LocalSampler
-from swarm.backends.local.trainer import LocalTrainer, build_local, build_worker
+from swarm.backends.local.engine import LocalSampler, LocalTrainer, build_local, build_worker
 from swarm.backends.process.worker_process import WorkerProcess
 from swarm.config import ServerConfig
 from swarm.errors import CheckpointError, NotFound

@@ -22,9 +22,8 @@ def late_imports() -> None:
     import torch
     from torch import Tensor
 
-    from swarm.backends.local.learning.sharing.attention import attend_by_blocks
-    from swarm.backends.local.learning.sharing.fused_attention import attend_fused
-    from swarm.backends.local.learning.sharing.layout import LEAST_KEYS, TreeLayout, lay_out
+    from swarm.backends.local.learning.sharing.attention import attend_by_blocks, attend_fused
+    from swarm.backends.local.learning.sharing.tree import LEAST_KEYS, TreeLayout, lay_out
 
     CPU = torch.device("cpu")
 

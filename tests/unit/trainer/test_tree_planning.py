@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests_support import examples
 
-from swarm.backends.local.learning.sharing.planning import KEYS_PER_TOKEN, plan_trees
+from swarm.backends.local.learning.sharing.prefix_sharing import KEYS_PER_TOKEN, plan_trees
 from swarm.trainer.token_rows import Row, ScoredSample
 
 SAMPLES = st.lists(st.lists(st.integers(0, 2), min_size=2, max_size=9), min_size=1, max_size=2)

@@ -34,8 +34,7 @@ def late_imports() -> None:
     from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 
     from swarm.backends.local.learning.learner import Learner
-    from swarm.trainer.advantages import compute_advantages
-    from swarm.trainer.estimators.inputs import PolicyStatistics
+    from swarm.trainer.advantages import PolicyStatistics, compute_advantages
 
 
 EVERY_ESTIMATOR = [

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from swarm.backends.replicas.layout import SamplerLayout
-from swarm.backends.verl.settings.ownership import OWNED, RESERVED
+from swarm.backends.verl.schema import OWNED, RESERVED
 from swarm.errors import JobInvalid
 from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORY
@@ -21,9 +21,8 @@ def late_imports() -> None:
     from omegaconf import OmegaConf
     from verl.utils.config import omega_conf_to_dataclass
 
-    from swarm.backends.verl.settings.configuration import VerlSettings, merge_settings
-    from swarm.backends.verl.settings.configuration_tree import read_schema
-    from swarm.backends.verl.settings.sampler_settings import sampler_settings
+    from swarm.backends.verl.configuration import VerlSettings, merge_settings, sampler_settings
+    from swarm.backends.verl.schema import read_schema
 
 
 ROLLOUT = "actor_rollout_ref.rollout"
@@ -319,8 +318,8 @@ def test_sampler_that_shares_the_trainers_gpus_can_sleep() -> None:
 def test_a_job_is_checked_without_tensors() -> None:
     code = (
         "import sys; from swarm.job import TrainJob;"
-        "from swarm.backends.verl.settings.configuration import merge_settings;"
-        "from swarm.backends.verl.trainer import VerlTrainer, build_driver;"
+        "from swarm.backends.verl.configuration import merge_settings;"
+        "from swarm.backends.verl.engine import VerlTrainer, build_driver;"
         "from swarm.model_path import BUNDLED_DIRECTORY;"
         "merge_settings(TrainJob(engine='verl'), BUNDLED_DIRECTORY);"
         "print(*[name for name in ('torch', 'verl', 'ray', 'transformers', 'vllm') if name in sys.modules])"

@@ -18,7 +18,7 @@ from process_support import descendants, is_running
 from swarm.backends.process.worker_process import WorkerProcess
 from swarm.backends.replicas.handover import shared_memory_of
 from swarm.backends.replicas.layout import WeightBroadcast, WeightFile, WeightSource
-from swarm.backends.verl.trainer import VerlLimits, VerlTrainer
+from swarm.backends.verl.engine import VerlLimits, VerlTrainer
 from swarm.config import ServerConfig
 from swarm.errors import EngineFailure
 from swarm.job import TrainJob

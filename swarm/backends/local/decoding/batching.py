@@ -1,11 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-"""Continuous batching: the requests of the next forward pass, and the tokens that each has sampled so far.
-
-Place in the flow: the worker submits and aborts requests and calls `step` as long as there is work. Rows 0..n-1 of the
-slot cache always belong to the running requests, so attention reads plain views; the last row moves into a freed row.
-The last token of a prompt is not prefilled. The first decoding step takes it as input, so tokens are sampled in one
-place only. This module knows nothing of processes, clients or training.
-"""
+"""Continuous batching: the requests of the next forward pass, and the tokens that each has sampled so far."""
 
 from __future__ import annotations
 
@@ -17,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from swarm.backends.grammar.compiler import Constraint, GrammarCompiler
+from swarm.backends.grammar import Constraint, GrammarCompiler
 from swarm.backends.local.decoding.forward import (
     SHORTEST_MATCH,
     Prefix,

@@ -1,10 +1,4 @@
-"""Forward passes of an unmodified Hugging Face causal LM over a cache of keys and values, one row per running request.
-
-Place in the flow: batching.py decides which rows run, and asks the prefix store whether a new prompt begins like an
-earlier one. This module points the cache at the rows of the pass, builds their masks and calls the model. The model
-calls `update` of the cache in every layer. It knows nothing of requests or sampling. A model with layers that it cannot
-serve is refused by name.
-"""
+"""Forward passes of an unmodified Hugging Face causal LM over a cache of keys and values, one row per request."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
@@ -20,10 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from swarm.backends.local.decoding.attention import GROUPED_ATTENTION, attend
-from swarm.backends.local.decoding.packed_linear import PackedLinears
-from swarm.backends.local.model.attention_choice import PLAIN_ATTENTION, attention_by, attention_configs
-from swarm.backends.local.transfer import to_device
+from swarm.backends.local.decoding.kernels import GROUPED_ATTENTION, PackedLinears, attend
+from swarm.backends.local.model.computing import PLAIN_ATTENTION, attention_by, attention_configs, to_device
 from swarm.errors import EngineFailure
 
 ROW_STEP = 16

@@ -1,10 +1,4 @@
-"""Sampling: from logits to one token and its log-probability per request, with the request's penalties and biases.
-
-Place in the flow: batching.py calls `sample` once per decoding step for all running requests. Each request brings its
-own parameters and its own uniform number, so a token does not depend on the other requests in the batch. Only the
-logits of tokens that a request changes are touched. The cost therefore grows with the length of the completion, not
-with the vocabulary.
-"""
+"""Sampling: from logits to one token and its log-probability per request, with the request's penalties and biases."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
@@ -19,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from swarm.backends.local.transfer import to_device
+from swarm.backends.local.model.computing import to_device
 from swarm.types import SamplingParams, TokenLogprobs
 
 FIRST_CAPACITY = 64

@@ -1,10 +1,4 @@
-"""Checkpoints of the local learner on disk: complete or not there at all.
-
-Place in the flow: the learner saves and loads through this module. A checkpoint is a directory in the Hugging Face
-layout (weights, config, tokenizer), or an adapter alone. It also has `trainer_state.pt` (optimizer and counters) and
-`manifest.json` (step, weight version, job, and size and SHA-256 of every file). This module knows nothing of losses or
-batches.
-"""
+"""Checkpoints of the local learner on disk: complete or not there at all."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
@@ -22,8 +16,7 @@ from safetensors import SafetensorError
 from transformers.utils import logging as transformers_logging
 
 from swarm.errors import CheckpointError
-from swarm.trainer.atomic_directory import fingerprint, written_atomically
-from swarm.trainer.manifest import MANIFEST, read_manifest, verify_files
+from swarm.trainer.checkpoint_files import MANIFEST, fingerprint, read_manifest, verify_files, written_atomically
 
 TRAINER_STATE = "trainer_state.pt"
 FORMAT = 1

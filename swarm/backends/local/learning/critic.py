@@ -1,10 +1,4 @@
-"""The critic of algorithm gae: a network that learns the value of each token's state beside the policy.
-
-Place in the flow: the learner asks for the values of a batch before a step and computes advantages from them. It trains
-the critic before the policy, as verl does. The critic begins as a copy of the policy's body (the layers below the
-output head). Its own head begins with zeros, so its first values are 0 for any seed. This module knows nothing of
-advantages or grammars.
-"""
+"""The critic of algorithm gae: a network that learns the value of each token's state beside the policy."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
@@ -20,12 +14,12 @@ from typing import Any
 import torch
 from verl.trainer.ppo.core_algos import compute_value_loss
 
-from swarm.backends.local.learning.metrics import Meter
 from swarm.backends.local.learning.microbatches import MicroBatch, collate, plan_microbatches
 from swarm.backends.local.learning.optimizer import OptimizerSnapshot, PolicyOptimizer
-from swarm.backends.local.learning.recomputation import LayerRecomputation
+from swarm.backends.local.model.computing import LayerRecomputation
 from swarm.errors import CheckpointError, EngineFailure
 from swarm.job import TrainJob
+from swarm.trainer.description import Meter
 from swarm.trainer.token_rows import Row
 
 

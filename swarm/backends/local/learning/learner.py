@@ -1,11 +1,4 @@
-"""One training step on a complete batch: advantages, then minibatch updates, all or nothing; and checkpoints.
-
-Place in the flow: lives in the local worker process, next to the sampler whose module it updates in place. It knows
-nothing of processes, HTTP, publishing or the collection of the batch.
-
-All randomness is derived from (job.seed, batch.step). A resumed run therefore repeats an uninterrupted one bit for bit,
-with no generator state to save.
-"""
+"""One training step on a complete batch: advantages, then minibatch updates, all or nothing; and checkpoints."""
 
 # pyright: reportUnknownMemberType=false
 
@@ -28,10 +21,9 @@ from swarm.backends.local.learning.checkpoint import (
     read_weights,
     write_checkpoint,
 )
-from swarm.backends.local.learning.constraints import FollowedBatch, GrammarFollower
-from swarm.backends.local.learning.correction import RolloutCorrection
 from swarm.backends.local.learning.critic import Critic, ValueTargets
-from swarm.backends.local.learning.metrics import Meter
+from swarm.backends.local.learning.losses import RolloutCorrection
+from swarm.backends.local.learning.microbatches import FollowedBatch, GrammarFollower
 from swarm.backends.local.learning.optimizer import PolicyOptimizer
 from swarm.backends.local.learning.sharing.prefix_sharing import PrefixSharing
 from swarm.backends.local.learning.updater import BaseScorer, MiniBatchUpdater, Pulse, Scorer, StepInput, TokenScorer
@@ -39,9 +31,8 @@ from swarm.backends.local.model.adapter import AdapterFiles, adapter_weights, re
 from swarm.job import TrainJob
 from swarm.live_settings import with_settings
 from swarm.trainer.advantages import compute_advantages, compute_critic_advantages
-from swarm.trainer.description import describe_batch, describe_values, mean_advantages
-from swarm.trainer.minibatches import draw_minibatches, step_generator
-from swarm.trainer.schedule import learning_rate
+from swarm.trainer.description import Meter, describe_batch, describe_values, mean_advantages
+from swarm.trainer.schedule import draw_minibatches, learning_rate, step_generator
 from swarm.trainer.token_rows import Row, build_rows
 from swarm.types import TrainBatch
 
@@ -60,7 +51,8 @@ class Learner:
     The module stays in evaluation mode: dropout would make the trained policy differ from the sampled one. With
     `use_kl_loss` the weights at construction are copied as the frozen reference. Construct the learner with the base
     model and then call `load`. With `lora_rank` the reference is the module without its adapter, and no copy is made.
-    Turns sampled under a grammar are trained with the masks that `grammars` finds.
+    Turns sampled under a grammar are trained with the masks that `grammars` finds. All randomness derives from
+    (job.seed, batch.step), so a resumed run repeats an uninterrupted one bit for bit.
     """
 
     def __init__(self, module: torch.nn.Module, job: TrainJob, grammars: GrammarFollower | None = None) -> None:

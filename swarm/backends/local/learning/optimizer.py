@@ -1,8 +1,4 @@
-"""AdamW over a model's trainable weights: clipping, master copies, snapshots and a portable state.
-
-Place in the flow: the learner accumulates gradients in the module and asks for one update per minibatch. This module
-knows nothing of batches or losses.
-"""
+"""AdamW over a model's trainable weights: clipping, master copies, snapshots and a portable state."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 

@@ -1,11 +1,4 @@
-"""One minibatch: forward and backward passes over its microbatches, then one optimizer update.
-
-Place in the flow: the learner draws minibatches and passes them on one by one. A `TokenScorer` returns logprobs and
-entropies of trained tokens under the policy, and with a KL term under the reference. It applies the temperature and the
-grammar of their sampling. Samples are right-padded and the models are causal, so no attention mask is needed: padding
-comes after every token that is read. This module knows nothing of the computation of advantages, of epochs or of
-checkpoints.
-"""
+"""One minibatch: forward and backward passes over its microbatches, then one optimizer update."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
@@ -19,17 +12,16 @@ from typing import Protocol
 
 import torch
 
-from swarm.backends.local.learning.correction import RolloutCorrection
-from swarm.backends.local.learning.losses import MiniBatchSize, Objective, Scores
-from swarm.backends.local.learning.metrics import Meter
+from swarm.backends.local.learning.losses import MiniBatchSize, Objective, RolloutCorrection, Scores
 from swarm.backends.local.learning.microbatches import MicroBatch, collate, plan_microbatches
 from swarm.backends.local.learning.optimizer import PolicyOptimizer
-from swarm.backends.local.learning.recomputation import LayerRecomputation
 from swarm.backends.local.learning.sharing.attention import attention_along, tree_attention
 from swarm.backends.local.learning.sharing.prefix_sharing import PrefixSharing
 from swarm.backends.local.model.adapter import adapter_disabled
+from swarm.backends.local.model.computing import LayerRecomputation
 from swarm.job import TrainJob
-from swarm.trainer.estimators.inputs import PolicyStatistics
+from swarm.trainer.advantages import PolicyStatistics
+from swarm.trainer.description import Meter
 from swarm.trainer.token_rows import Row
 
 PROBE_TOKENS = 8

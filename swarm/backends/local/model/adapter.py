@@ -1,11 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
-"""A LoRA adapter in a Hugging Face model: added in place, disabled for a while, written and read alone.
-
-Place in the flow: the worker adds the adapter right after the base model is loaded, so that sampler and learner run the
-same module. The learner scores its KL reference with the adapter disabled, and writes only the adapter to checkpoints.
-This module knows nothing of batches, optimizers or the steps of a run.
-"""
+"""A LoRA adapter in a Hugging Face model: added in place, disabled for a while, written and read alone."""
 
 from __future__ import annotations
 
@@ -23,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from swarm.errors import CheckpointError, EngineFailure
 from swarm.job import TrainJob
 from swarm.model_path import WEIGHT_SUFFIXES
-from swarm.trainer.manifest import describe_file
+from swarm.trainer.checkpoint_files import describe_file
 
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"

@@ -1,10 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportPrivateImportUsage=false
-"""The loading of a Hugging Face causal LM and its tokenizer from a directory.
-
-Place in the flow: the worker calls `load_model` once per job; sampler and learner share the result. This module never
-opens a network connection and never runs code that comes with a model.
-"""
+"""The loading of a Hugging Face causal LM and its tokenizer from a directory."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ from transformers.utils import logging as transformers_logging
 
 from swarm.backends.local.decoding.forward import verify_model
 from swarm.backends.local.model.adapter import add_adapter
-from swarm.backends.local.model.precision import choose_dtype
+from swarm.backends.local.model.computing import choose_dtype
 from swarm.errors import EngineFailure
 from swarm.job import TrainJob
 from swarm.model_path import read_stop_ids, read_tokenizer

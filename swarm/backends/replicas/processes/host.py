@@ -32,15 +32,16 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from swarm.backends.replicas.adapter import load_adapter
 from swarm.backends.replicas.layout import ReplicaOrder
-from swarm.backends.replicas.processes.address import check_address
-from swarm.backends.replicas.processes.command import (
+from swarm.backends.replicas.processes.launcher import (
+    ORDER_VARIABLE,
+    REMOTE_GRACE_S,
     STOP_GRACE_S,
+    check_address,
     complete_environment,
     free_port,
     guarded_command,
     own_directory,
 )
-from swarm.backends.replicas.processes.launcher import ORDER_VARIABLE, REMOTE_GRACE_S
 from swarm.errors import EngineFailure, SwarmError
 
 LOOK_INTERVAL_S: Final = 0.5

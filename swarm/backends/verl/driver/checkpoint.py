@@ -1,12 +1,4 @@
-"""Checkpoints of a sharded trainer on disk: verl's own files, the weights as one Hugging Face model, and a manifest.
-
-Place in the flow: the driver saves and loads through this module; the training processes write and read their shards.
-With several hosts the directory is on storage that all of them share. It knows nothing of Ray or of losses.
-
-    actor/ (critic/)        verl's shards: weights, optimizer, schedule and random state of each rank
-    model.safetensors, ...  the files that transformers and vLLM load
-    manifest.json           step, weight version, job, origin of the shards, and the size of every file
-"""
+"""Checkpoints of a sharded trainer on disk: verl's own files, the weights as one Hugging Face model, and a manifest."""
 
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 
@@ -24,8 +16,7 @@ from ray.exceptions import RayError
 
 from swarm.errors import CheckpointError
 from swarm.model_path import WEIGHT_SUFFIXES
-from swarm.trainer.atomic_directory import written_atomically
-from swarm.trainer.manifest import MANIFEST, describe_file, read_manifest, verify_files
+from swarm.trainer.checkpoint_files import MANIFEST, describe_file, read_manifest, verify_files, written_atomically
 
 FORMAT: Final = "verl-1"
 
@@ -68,8 +59,8 @@ def write_checkpoint(
 ) -> None:
     """Write a complete checkpoint, which replaces one of the same name.
 
-    `save` makes the processes write their shards and the weights. Raise CheckpointError and leave the old checkpoint
-    unchanged.
+    `save` makes the processes write their shards below actor/ and critic/, and the weights as one Hugging Face model.
+    Raise CheckpointError and leave the old checkpoint unchanged.
     """
     try:
         with written_atomically(directory) as draft:

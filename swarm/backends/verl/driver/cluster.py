@@ -1,10 +1,4 @@
-"""The Ray cluster of the training processes: an existing one, or a private one that ends with the driver.
-
-Place in the flow: the driver connects before it builds verl's trainer, and learns here when one of its processes has
-died. This module knows nothing of verl or of models.
-
-A private cluster lives on this host alone, on the loopback interface, and ends with the driver (reaper.py).
-"""
+"""The Ray cluster of the training processes: an existing one, or a private one that ends with the driver."""
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportPrivateUsage=false
@@ -24,7 +18,7 @@ import ray
 from ray._private import state as ray_state
 from ray._private import worker as ray_worker
 
-from swarm.backends.replicas.processes.address import check_address
+from swarm.backends.replicas.processes.launcher import check_address
 from swarm.backends.verl.driver.reaper import end_others
 from swarm.errors import EngineFailure
 

@@ -1,14 +1,9 @@
-"""verl's v1 trainer, stepped from outside: one call trains one complete batch.
-
-Place in the flow: lives in the driver, drives the training workers through verl's worker groups, and passes them rows
-through the TransferQueue. verl computes logprobs, values and updates. Rows, minibatches and advantages are decided
-before. This module knows nothing of pipes, the manifests of checkpoints or the sampler.
-"""
+"""verl's v1 trainer, stepped from outside: one call trains one complete batch."""
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUntypedBaseClass=false, reportUnknownParameterType=false
-# pyright: reportUnknownLambdaType=false, reportOptionalMemberAccess=false, reportOptionalSubscript=false
-# pyright: reportIncompatibleMethodOverride=false
+# pyright: reportUnknownArgumentType=false, reportAttributeAccessIssue=false, reportIndexIssue=false
+# pyright: reportUntypedBaseClass=false, reportUnknownParameterType=false, reportUnknownLambdaType=false
+# pyright: reportOptionalMemberAccess=false, reportOptionalSubscript=false, reportIncompatibleMethodOverride=false
 
 from __future__ import annotations
 
@@ -31,6 +26,7 @@ from verl.trainer.ppo.core_algos import compute_gae_advantage_return
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_add_to_batch
 from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+from verl.utils.debug.metrics import calculate_debug_metrics
 from verl.utils.metric import reduce_metrics
 from verl.utils.py_functional import rename_dict
 from verl.utils.seqlen_balancing import calculate_workload, get_seqlen_balanced_partitions
@@ -38,11 +34,42 @@ from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
 from verl.workers.utils.padding import response_from_nested, response_to_nested
 
-from swarm.backends.verl.driver.logprob_mismatch import measure_gap
 from swarm.backends.verl.driver.sequences import Sequences, padding_fields
 from swarm.backends.verl.ranks.weights import WEIGHTS_PATH
 from swarm.backends.verl.ranks.worker import PolicyWorker, ValueWorker
 from swarm.trainer.description import describe_values
+
+
+def measure_gap(
+    data: TensorDict, logprobs: torch.Tensor, entropies: torch.Tensor, weight_version: int
+) -> dict[str, float]:
+    """Return the gap over the trained tokens that weights of this version sampled.
+
+    Training caused the gap of older tokens. `data` has the nested fields response_mask, rollout_log_probs and
+    weight_versions; `logprobs` and `entropies` are nested the same way. The entropy covers all trained tokens.
+    """
+    mask_N = data["response_mask"].values().bool()
+    fresh_N = mask_N & (data["weight_versions"].values() == weight_version)
+    metrics = {"actor/entropy": entropies.values()[mask_N].mean().item()}
+    if not fresh_N.any():
+        return metrics
+    own_N, recorded_N = logprobs.values()[fresh_N], data["rollout_log_probs"].values()[fresh_N]
+    compared = DataProto.from_single_dict(
+        {
+            "responses": torch.zeros_like(own_N)[None],
+            "response_mask": torch.ones_like(own_N)[None],
+            "old_log_probs": own_N[None],
+            "rollout_log_probs": recorded_N[None],
+        }
+    )
+    gap_N = (own_N - recorded_N).abs()
+    return {
+        **metrics,
+        **{name: float(value) for name, value in calculate_debug_metrics(compared).items()},
+        "training/rollout_logprob_gap_max": gap_N.max().item(),
+        "training/rollout_logprob_gap_mean": gap_N.mean().item(),
+    }
+
 
 PARTITION: Final = "train"
 WEIGHTS_FILE: Final = "model.safetensors"

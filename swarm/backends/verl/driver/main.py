@@ -1,8 +1,4 @@
-"""The entry point of the driver process; all training processes end with it.
-
-Place in the flow: started by `WorkerProcess` as `python -m swarm.backends.verl.driver.main`; operations.py carries out
-the messages. This module knows nothing of models.
-"""
+"""The entry point of the driver process; all training processes end with it."""
 
 from __future__ import annotations
 
@@ -14,8 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from swarm.backends.process.pipes import Inbox, open_pipes
-from swarm.backends.process.wire import Message, pack_error
+from swarm.backends.process.wire import Inbox, Message, open_pipes, pack_error
 from swarm.backends.verl.driver.reaper import start_reaper
 from swarm.errors import EngineFailure, SwarmError
 from swarm.sampler import EngineLost

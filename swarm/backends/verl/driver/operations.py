@@ -1,9 +1,4 @@
-"""The operations of the driver on verl's trainer: open, train, save, load, one at a time.
-
-Place in the flow: main.py passes it messages and transports its answers. It turns a batch into a plan, counts steps and
-weight versions, and publishes every new version as a file or a broadcast. It knows nothing of pipes, HTTP or the
-sampler.
-"""
+"""The operations of the driver on verl's trainer: open, train, save, load, one at a time."""
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
@@ -25,19 +20,17 @@ import transfer_queue as tq
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from swarm.backends.process.wire import unpack_batch
+from swarm.backends.verl.configuration import VerlSettings, merge_settings, sampler_settings, validate
 from swarm.backends.verl.driver.checkpoint import CheckpointOrigin, read_checkpoint, write_checkpoint
 from swarm.backends.verl.driver.cluster import RayCluster
 from swarm.backends.verl.driver.learner import OUTSIDE_SAMPLER, MiniBatch, SteppedTrainer, StepPlan
 from swarm.backends.verl.driver.sequences import Sequences, build_sequences, without_grammars
-from swarm.backends.verl.settings.configuration import VerlSettings, merge_settings
-from swarm.backends.verl.settings.sampler_settings import sampler_settings
-from swarm.backends.verl.settings.validation import validate
 from swarm.errors import EngineFailure
 from swarm.job import TrainJob
 from swarm.sampler import EngineLost
 from swarm.trainer.advantages import compute_advantages
 from swarm.trainer.description import describe_batch, mean_advantages
-from swarm.trainer.minibatches import draw_minibatches
+from swarm.trainer.schedule import draw_minibatches
 from swarm.trainer.token_rows import Row, build_rows
 
 logger = logging.getLogger(__name__)

@@ -1,9 +1,4 @@
-"""A reaper that ends every process of a driver's session once the driver is gone, for any reason.
-
-Place in the flow: the driver starts it before anything else, with a pipe that closes when the driver dies. Ray's
-daemons end with the driver, but some of Ray's helper processes only after a minute, and workers when they notice. It
-imports nothing from this package, because it must start at once and stay small.
-"""
+"""A reaper that ends every process of a driver's session once the driver is gone, for any reason."""
 
 from __future__ import annotations
 

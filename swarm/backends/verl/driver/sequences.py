@@ -1,15 +1,7 @@
-"""The sequences that verl trains on, built from the rows of a batch: one per sample, as prompt and response.
+"""The sequences that verl trains on, built from the rows of a batch: one per sample, as prompt and response."""
 
-Place in the flow: the learner builds them once per step and puts them into the TransferQueue. An episode whose turns do
-not extend one another has several samples. It then gives several sequences, which share its advantage. This module
-knows nothing of Ray, models or losses.
-
-verl's engine scores whole sequences at their tokens' own temperatures. It cannot exclude the tokens that a grammar
-forbade, so the tokens of a constrained turn are context here, and counted.
-
-Array suffixes: `_T` tokens of a sequence, `_P` of its response (from the first trained token on), `_K` its trained
-tokens, `_L` columns of a row, `_E` rows of the batch.
-"""
+# Array suffixes: `_T` tokens of a sequence, `_P` of its response (from the first trained token on), `_K` its trained
+# tokens, `_L` columns of a row, `_E` rows of the batch.
 
 # pyright: reportUnknownMemberType=false
 
@@ -54,7 +46,10 @@ class Sequences:
 
 
 def without_grammars(batch: TrainBatch) -> tuple[TrainBatch, dict[str, frozenset[int]]]:
-    """Return the batch without its grammars, and the constrained turns of each episode that has any."""
+    """Return the batch without its grammars, and the constrained turns of each episode that has any.
+
+    verl's engine cannot exclude the tokens that a grammar forbade, so the tokens of such a turn become context.
+    """
     constrained: dict[str, frozenset[int]] = {}
     for episode in batch.episodes:
         turns = frozenset(turn.index for sample in episode.samples for turn in sample.constrained_turns)

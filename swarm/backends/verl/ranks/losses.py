@@ -1,10 +1,4 @@
-"""The policy's objective in verl's workers: verl's registered losses, KL kinds and aggregation modes.
-
-Place in the flow: set on verl's actor in every training process, and called for one microbatch of a minibatch. The
-losses of all microbatches and ranks average to the loss of the minibatch. It differs from verl's `ppo_loss` where that
-depends on the split of a minibatch. Each row carries its weight in a mean over episodes. A loss that verl averages over
-the rows of the call is scaled to the rows of the minibatch.
-"""
+"""The policy's objective in verl's workers: verl's registered losses, KL kinds and aggregation modes."""
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false

@@ -1,8 +1,4 @@
-"""The CPU as one of verl's platforms.
-
-Place in the flow: verl imports this in every process of the run (`VERL_USE_EXTERNAL_MODULES`) and selects it by
-`VERL_PLATFORM=cpu`. It is never imported for training on GPUs. It knows nothing of models or of the service.
-"""
+"""The CPU as one of verl's platforms."""
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUntypedBaseClass=false, reportUntypedClassDecorator=false, reportUnknownParameterType=false

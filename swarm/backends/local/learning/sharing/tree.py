@@ -1,17 +1,18 @@
-"""The token tree (trie) of a set of samples: every prefix that samples have in common is one path of it.
+"""The token tree (trie) of a set of samples, and its layout for attention in few calls of a kernel."""
 
-Place in the flow: planning cuts the rows of a minibatch by the costs of their trees. Collating lays out the tree of one
-microbatch for the model. This module knows nothing of tensors, losses or attention.
+# Array suffixes: `_T` tokens of a sample, `_P` tokens of the tree, `_S` samples of a block, `_Q` tokens that a sample
+# adds to the tree, `_K` keys of a sample.
 
-Array suffixes: `_T` tokens of a sample, `_P` tokens of a tree.
-"""
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from swarm.trainer.token_rows import IntArray
 
@@ -90,3 +91,186 @@ def _shared(first: IntArray, second: IntArray) -> int:
     length = min(len(first), len(second))
     different = first[:length] != second[:length]
     return int(different.argmax()) if different.any() else length
+
+
+SMALLEST_CLASS = 4
+"""Lengths of up to 2 to this power are padded to one another, because fewer calls outweigh the padding."""
+LEAST_KEYS = 256
+"""Smallest number of saved keys at which a separate call for shared keys pays off."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleShape:
+    """Size classes of one sample: class n stands for at most 2^n.
+
+    `own` classifies the tokens that the sample adds to the tree, and `path` its whole path. `gathered` classifies the
+    other keys that are gathered for it, and is 0 if there are none.
+    """
+
+    own: int
+    path: int
+    gathered: int
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Samples of similar size, whose attention is one call.
+
+    `queries_SQ` and `keys_SK` are places in the tree, padded with 0. `first` is the first place if the queries are
+    consecutive and without padding, so that no lookup is needed. `padding_SQ` marks padded queries, if there are any.
+    `visible_SQK` marks the keys that a query attends to. Like `keys_SK`, it is None if each sample attends to its own
+    tokens alone, causally.
+    """
+
+    queries_SQ: Tensor
+    first: int | None
+    padding_SQ: Tensor | None
+    keys_SK: Tensor | None
+    visible_SQK: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class SharedKeys:
+    """Shared keys: tokens first_query..last_query-1 of the tree all attend to first_key..last_key-1."""
+
+    first_query: int
+    last_query: int
+    first_key: int
+    last_key: int
+
+
+@dataclass(frozen=True, slots=True)
+class TreeLayout:
+    """Input of a model, besides token ids, to compute a tree as one row.
+
+    Each token is a query of one block. It attends to the keys that are visible there, and to all shared keys whose
+    range of queries includes it. The outputs of the blocks, one after another, have the output of token p at
+    `outputs_P[p]`, or at p if this is None. `shapes` maps the shape of every sample to the number of one such sample.
+    """
+
+    positions_P: Tensor
+    blocks: tuple[Block, ...]
+    shared_keys: tuple[SharedKeys, ...]
+    outputs_P: Tensor | None
+    shapes: dict[SampleShape, int]
+
+    def with_additive_masks(self, dtype: torch.dtype) -> TreeLayout:
+        """Return the layout with `visible_SQK` as kernels take it: 0 for a visible key, otherwise minus infinity."""
+        blocks = (replace(block, visible_SQK=_additive(block.visible_SQK, dtype)) for block in self.blocks)
+        return replace(self, blocks=tuple(blocks))
+
+
+def lay_out(tree: TokenTree, device: torch.device, *, least_keys: int | None = LEAST_KEYS) -> TreeLayout:
+    """Return the blocks and shared keys of a tree. Samples that add no token are in no block.
+
+    Keys are shared if at least `least_keys` keys then need not be gathered. None means no sharing, for kernels that
+    cannot join parts.
+    """
+    shared, gathered = _divide(tree, least_keys)
+    shapes: dict[SampleShape, int] = {}
+    chosen: dict[tuple[int, int], list[int]] = {}
+    for number in tree.order:
+        path = tree.paths[number]
+        if path.own:
+            keys = len(gathered[number])
+            shape = SampleShape(_class(path.own), _class(path.length), _class(keys) if keys else 0)
+            shapes.setdefault(shape, number)
+            chosen.setdefault((shape.own, shape.gathered), []).append(number)
+    outputs_P = np.zeros(tree.tokens, dtype=np.int64)
+    blocks: list[Block] = []
+    begin = 0
+    for numbers in chosen.values():
+        paths = [tree.paths[number] for number in numbers]
+        block = _build_block(paths, [gathered[number] for number in numbers], device)
+        width = block.queries_SQ.shape[1]
+        for line, path in enumerate(paths):
+            outputs_P[path.places_T[path.start :]] = begin + line * width + np.arange(path.own)
+        begin += len(paths) * width
+        blocks.append(block)
+    is_in_order = begin == tree.tokens and _is_consecutive(outputs_P, 0)
+    return TreeLayout(
+        positions_P=torch.from_numpy(tree.positions_P).to(device),
+        blocks=tuple(blocks),
+        shared_keys=tuple(shared),
+        outputs_P=None if is_in_order else torch.from_numpy(outputs_P).to(device),
+        shapes=shapes,
+    )
+
+
+def _divide(tree: TokenTree, least_keys: int | None) -> tuple[list[SharedKeys], list[IntArray]]:
+    """Return the shared keys, and for each path the places of earlier keys that it must still gather."""
+    paths = [tree.paths[number] for number in tree.order]
+    is_left = [np.ones(path.start, dtype=np.bool_) for path in paths]
+    begins = np.cumsum([0, *(path.own for path in paths)]).tolist()
+    shared: list[SharedKeys] = []
+    for first, last, begin, end in _common_beginnings([path.start for path in paths]):
+        saved = (end - begin) * sum(path.own > 0 for path in paths[first + 1 : last])
+        if least_keys is not None and saved >= max(least_keys, 1):
+            # The first of these samples added the tokens to the tree, so they are consecutive there.
+            key = int(paths[first].places_T[begin])
+            shared.append(SharedKeys(begins[first + 1], begins[last], key, key + end - begin))
+            for mask in is_left[first + 1 : last]:
+                mask[begin:end] = False
+    gathered: list[IntArray] = [np.zeros(0, dtype=np.int64)] * len(paths)
+    for number, path, mask in zip(tree.order, paths, is_left, strict=True):
+        gathered[number] = path.places_T[: path.start][mask]
+    return shared, gathered
+
+
+def _common_beginnings(starts: Sequence[int]) -> Iterator[tuple[int, int, int, int]]:
+    """Yield the inner edges of the tree as (first, last, begin, end).
+
+    Samples first..last-1, in the order of the tree, and no others, have tokens begin..end-1 of their paths in common.
+    `starts` gives the number of tokens that each sample shares with the one before it. This is the walk over the
+    intervals of an array of longest common prefixes of Abouelhoda, Kurtz and Ohlebusch (2004).
+    """
+    unfinished: list[tuple[int, int]] = []
+    for number, start in enumerate([*starts[1:], 0], start=1):
+        first = number - 1
+        while unfinished and unfinished[-1][0] > start:
+            end, first = unfinished.pop()
+            yield first, number, max(start, unfinished[-1][0] if unfinished else 0), end
+        if start > (unfinished[-1][0] if unfinished else 0):
+            unfinished.append((start, first))
+
+
+def _class(length: int) -> int:
+    return max(SMALLEST_CLASS, (length - 1).bit_length())
+
+
+def _build_block(paths: Sequence[Path], gathered: Sequence[IntArray], device: torch.device) -> Block:
+    queries_SQ = _pad([path.places_T[path.start :] for path in paths])
+    begin = int(queries_SQ[0, 0])
+    first = begin if _is_consecutive(queries_SQ.ravel(), begin) else None
+    columns = np.arange(queries_SQ.shape[1])
+    padding_SQ = columns >= np.asarray([path.own for path in paths])[:, None]
+    keys_SK = visible_SQK = None
+    if any(len(keys) for keys in gathered):
+        own = [path.places_T[path.start :] for path in paths]
+        keys_SK = _pad([np.concatenate(pair) for pair in zip(gathered, own, strict=True)])
+        before_S = np.asarray([len(keys) for keys in gathered])
+        visible_SQK = np.arange(keys_SK.shape[1]) <= (before_S[:, None] + columns)[:, :, None]
+    return Block(
+        queries_SQ=torch.from_numpy(queries_SQ).to(device),
+        first=first,
+        padding_SQ=torch.from_numpy(padding_SQ).to(device) if padding_SQ.any() else None,
+        keys_SK=None if keys_SK is None else torch.from_numpy(keys_SK).to(device),
+        visible_SQK=None if visible_SQK is None else torch.from_numpy(visible_SQK).to(device),
+    )
+
+
+def _additive(visible: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    if visible is None:
+        return None
+    return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, -torch.inf)
+
+
+def _is_consecutive(places: np.ndarray, first: int) -> bool:
+    return bool((places == np.arange(first, first + len(places))).all())
+
+
+def _pad(lines: Sequence[np.ndarray]) -> np.ndarray:
+    padded = np.zeros((len(lines), max(map(len, lines))), dtype=np.int64)
+    for line, values in enumerate(lines):
+        padded[line, : len(values)] = values
+    return padded

@@ -1,8 +1,4 @@
-"""The check of the replica's key on every path.
-
-Place in the flow: middleware of vLLM's HTTP server. vLLM's own check leaves out the paths that change weights or stop
-sampling. The server that started the replica made the key, and no other process knows it.
-"""
+"""The check of the replica's key on every path."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""A correction of grammars, which may then use every token that can occur in text.
-
-Place in the flow: a plugin that vLLM loads in all its processes, before the process that follows grammars reads the
-tokenizer. By default llguidance treats every added token that looks like a tag as special, so that no text contains it.
-The tokenizer may call such a token plain, for example <tool_call> of Hermes. Models then write text with it. The
-trainer, which recomputes the probabilities among the tokens that a grammar allowed, allows it as well.
-"""
+"""A correction of grammars, which may then use every token that can occur in text."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportUnknownParameterType=false

@@ -1,10 +1,4 @@
-"""New weights from a file in shared memory, loaded into a running vLLM layer by layer.
-
-Place in the flow: every worker of a replica imports this module, because `Extension` is named as its worker extension.
-vLLM's weight transfer calls then reach `SharedFileEngine`. Each worker reads the whole file and keeps its own share.
-
-It supports more than one version of vLLM: an engine without access to the model receives a function that loads into it.
-"""
+"""New weights from a file in shared memory, loaded into a running vLLM layer by layer."""
 
 # pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUntypedBaseClass=false, reportUnknownParameterType=false

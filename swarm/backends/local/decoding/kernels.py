@@ -1,11 +1,4 @@
-"""Linear layers of a model on a CPU, computed by oneDNN from copies of the weights in oneDNN's own order.
-
-Place in the flow: forward.py packs the weights after each weight change and runs its passes inside `applied`. Without
-this, torch brings the weights into that order at each call, which takes longer than the multiplication of a few tokens.
-Packed, a decoding step in bfloat16 takes two thirds of the time, and float32 is faster as well. The copies cost as much
-memory as the weights of the linear layers, and are not made if memory is scarce. Outside of `applied` the model is
-unchanged, so training is unaffected.
-"""
+"""Faster attention and linear layers for decoding steps, with the results of the model's own."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
@@ -18,7 +11,35 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
+from torch.nn.functional import linear, scaled_dot_product_attention
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+GROUPED_ATTENTION = "swarm_grouped"
+"""The name in transformers' table of attention functions."""
+
+
+def attend(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """Return attention as (b, t, heads, dim) for queries (b, heads, t, dim), with the signature transformers expects.
+
+    Calls with more than one query per head, or with masks that differ between heads, go to transformers.
+    """
+    batch, heads, queries, _ = query.shape
+    sharing = heads // key.shape[1]
+    if queries != 1 or sharing == 1 or (attention_mask is not None and attention_mask.shape[1] != 1):
+        return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **others)
+    grouped = query.reshape(batch, key.shape[1], sharing, -1)
+    found = scaled_dot_product_attention(grouped, key, value, attn_mask=attention_mask, scale=scaling)
+    return found.reshape(batch, 1, heads, -1), None
+
 
 LEAST_PRODUCTS = 2**19
 """Multiplications of a call, below which the call of oneDNN costs more than it saves."""

@@ -1,8 +1,4 @@
-"""The verl trainer as the training loop sees it: a handle on the driver process, and the way of weights to the sampler.
-
-Place in the flow: implements `Trainer`. The driver trains. Every new version is published to the sampler before a step
-is reported as done. This module knows nothing of tensors, so that the server process loads none of the tensor stack.
-"""
+"""The verl engine as the server sees it: sampler and trainer of one job, and the way of new weights between them."""
 
 from __future__ import annotations
 
@@ -10,20 +6,25 @@ import asyncio
 import secrets
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from omegaconf import OmegaConf
+
+from swarm.backends.pairing import first_death, start_in_turns, start_together
 from swarm.backends.process.wire import pack_batch
 from swarm.backends.process.worker_process import WorkerProcess
 from swarm.backends.replicas.handover import PUBLISH_TIMEOUT_S, Handover, Publish, Step, nothing, shared_memory_of
-from swarm.backends.replicas.layout import WeightBroadcast, WeightFile
+from swarm.backends.replicas.layout import SamplerLimits, SamplerSettings, WeightBroadcast, WeightFile
+from swarm.backends.replicas.sampler import ReplicaSampler
+from swarm.backends.verl.configuration import VerlSettings, merge_settings, sampler_settings
 from swarm.config import ServerConfig
-from swarm.errors import EngineFailure
+from swarm.errors import EngineFailure, JobInvalid
 from swarm.job import TrainJob
-from swarm.sampler import EngineLost
-from swarm.types import StepReport, TrainBatch, WeightVersion
+from swarm.sampler import EngineLost, SamplerInfo
+from swarm.types import SamplingParams, StepReport, TokenDelta, TrainBatch, WeightVersion
 
 CHECKPOINT_TIMEOUT_S: Final = 3600.0
 """Time to write or read the shards of a large model and its optimizer, on shared storage."""
@@ -174,3 +175,99 @@ def build_driver(job: TrainJob, config: ServerConfig, log_path: Path) -> WorkerP
         environment |= {"VERL_PLATFORM": "cpu", "VERL_USE_EXTERNAL_MODULES": "swarm.backends.verl.ranks.platform"}
     command = [sys.executable, "-m", "swarm.backends.verl.driver.main"]
     return WorkerProcess(command, log_path, environment, stop_timeout_s=STOP_TIMEOUT_S)
+
+
+@dataclass(frozen=True, slots=True)
+class VerlPair:
+    """Implementation of `swarm.sampler.Sampler` by the sampler, which also starts and stops the trainer."""
+
+    sampler: ReplicaSampler
+    trainer: VerlTrainer
+    driver: WorkerProcess
+    colocated: bool
+    one_after_the_other: bool = False
+
+    async def start(self) -> SamplerInfo:
+        """Start both at the base model, and keep living processes. Raise JobInvalid, EngineFailure, EngineLost."""
+        if self.colocated:
+            return await start_in_turns(self.sampler, self.trainer.start)
+        if self.one_after_the_other:
+            # The trainer takes whole nodes of the cluster, so it must find them before the replicas fill the rest.
+            await self.trainer.start()
+            return await self.sampler.start()
+        return await start_together(self.sampler.start(), self.trainer.start())
+
+    async def stop(self) -> None:
+        await asyncio.gather(self.sampler.stop(), self.driver.stop())
+
+    def generate(
+        self, request_id: str, prompt_ids: Sequence[int], params: SamplingParams
+    ) -> AsyncGenerator[TokenDelta, None]:
+        return self.sampler.generate(request_id, prompt_ids, params)
+
+    async def died(self) -> str:
+        """Wait until a new start is needed, and return the reason.
+
+        Either the trainer has ended, or no replica can be kept alive.
+        """
+        return await first_death(self.sampler.died(), self.driver.died())
+
+
+def build_verl(
+    job: TrainJob,
+    model_directory: Path,
+    config: ServerConfig,
+    log_directory: Path,
+    sampling_seed: Callable[[], Sequence[int]] | None = None,
+) -> VerlPair:
+    """Return the pair of a resolved job, not yet started.
+
+    Raise JobInvalid for settings that verl or the service refuses.
+    """
+    merged = merge_settings(job, model_directory)
+    check_cluster(merged, config)
+    settings = _placed(sampler_settings(merged), merged, has_own_cluster=config.ray_address is None)
+    boot_timeout_s = config.boot_limit_s("verl")
+    sampler = ReplicaSampler(
+        settings,
+        python=config.python_of(settings.sampler),
+        log_directory=log_directory,
+        limits=SamplerLimits(boot_timeout_s=boot_timeout_s, threads=config.torch_threads or 1),
+        sampling_seed=sampling_seed,
+        ray_address=config.ray_address,
+    )
+    driver = build_driver(job, config, log_directory / "driver.log")
+    shares: dict[str, Any] = {"suspend": sampler.suspend, "resume": sampler.resume}
+    trainer = VerlTrainer(
+        driver,
+        job,
+        model_directory,
+        config,
+        publish=sampler.publish,
+        limits=VerlLimits(boot_timeout_s=boot_timeout_s, train_timeout_s=config.train_timeout_s),
+        **(shares if settings.layout.colocated else {}),
+    )
+    return VerlPair(
+        sampler, trainer, driver, settings.layout.colocated, one_after_the_other=config.ray_address is not None
+    )
+
+
+def check_cluster(merged: VerlSettings, config: ServerConfig) -> None:
+    """Raise JobInvalid for a job of several hosts on a server without a cluster address."""
+    for key in ("trainer.nnodes", "actor_rollout_ref.rollout.nnodes"):
+        nodes: int = OmegaConf.select(merged.config, key)
+        if nodes > 1 and config.ray_address is None:
+            raise JobInvalid(
+                f"verl.{key}: {nodes} hosts are a Ray cluster: start the server with SWARM_RAY_ADDRESS",
+                param=f"verl.{key}",
+            )
+
+
+def _placed(settings: SamplerSettings, merged: VerlSettings, *, has_own_cluster: bool) -> SamplerSettings:
+    """Return the settings with the sampler's GPUs.
+
+    In a private cluster the trainer takes the first GPUs of this host, and the sampler those after them.
+    """
+    if settings.layout.colocated or not has_own_cluster:
+        return settings
+    return replace(settings, layout=replace(settings.layout, first_device=merged.ranks))

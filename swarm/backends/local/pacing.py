@@ -1,10 +1,4 @@
-"""Delivery of sampled tokens from the worker process: the start of a completion soon, the rest in larger messages.
-
-Place in the flow: operations.py passes the results of each decoding step; the tokens that are due go to the parent in
-one message. For each message the server wakes a task and moves the tokens through several layers, which costs as much
-for one token as for twenty. Token by token, a hundred fast completions would keep a core of the server busy. This
-module knows nothing of models or of pipes.
-"""
+"""When requests begin and when their tokens are sent: in common passes and larger messages, which cost little more."""
 
 from __future__ import annotations
 
@@ -17,6 +11,63 @@ from typing import Any
 from swarm.backends.local.decoding.batching import Sampled
 from swarm.backends.process.wire import Message, pack_error
 from swarm.types import FinishReason, TokenLogprobs
+
+MOST_AWAITED = 32
+"""With this many rows, a fuller pass costs hardly less per row, even for a model as small as the bundled one."""
+LONGEST_WAIT_S = 0.05
+"""No request waits longer than this for others. A reader sees no difference."""
+SHORTEST_SILENCE_S = 0.01
+"""No request waits once this time has passed since the latest arrival: the missing clients are busy elsewhere. On a
+busy machine requests arrive more slowly, and only a silence of `GAPS_OF_SILENCE` usual gaps counts."""
+GAPS_OF_SILENCE = 4.0
+NEWEST_GAP = 0.1
+"""Weight of the newest gap in the average gap."""
+WINDOW_S = 1.0
+"""The number of requests present at once is remembered for one to two times this long."""
+
+
+class Gathering:
+    """Counter of the requests that have arrived since the last ones began."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._pending = 0
+        self._first_at = self._latest_at = 0.0
+        self._gap_s = 0.0
+        self._window_until = 0.0
+        self._most, self._most_before = 0, 0
+
+    def arrived(self, present: int) -> None:
+        """Record that a request has arrived; `present` counts all waiting and running requests, with this one."""
+        now = self._clock()
+        if now >= self._window_until:
+            is_recent = now < self._window_until + WINDOW_S
+            self._most, self._most_before = 0, self._most if is_recent else 0
+            self._window_until = now + WINDOW_S
+        self._most = max(self._most, present)
+        if not self._pending:
+            self._first_at = now
+        else:
+            self._gap_s += NEWEST_GAP * (now - self._latest_at - self._gap_s)
+        self._pending += 1
+        self._latest_at = now
+
+    def begun(self) -> None:
+        """Record that the arrived requests have begun."""
+        self._pending = 0
+
+    def wait_s(self, waiting: int) -> float:
+        """Return how much longer the `waiting` requests may wait for another one, in seconds; 0 means begin now."""
+        # If requests are left over from the last start, the batch is full, so there is no reason to wait.
+        if not self._pending or waiting > self._pending or self._pending >= self._awaited:
+            return 0.0
+        silence_s = max(SHORTEST_SILENCE_S, GAPS_OF_SILENCE * self._gap_s)
+        return max(0.0, min(self._first_at + LONGEST_WAIT_S, self._latest_at + silence_s) - self._clock())
+
+    @property
+    def _awaited(self) -> int:
+        return min(MOST_AWAITED, max(self._most, self._most_before) // 2)
+
 
 LONGEST_DELAY_S = 0.05
 """Longest delay of a token before it is sent. A reader sees no difference."""

@@ -1,25 +1,24 @@
-"""The verl configuration of a job: settings implied by the job's fields, then the job's own overrides, all checked.
-
-Place in the flow: the server asks here before it accepts a job. The sampler's settings are taken from the result, and
-the driver builds verl's trainer from it. This module reads no weights and imports neither tensors nor verl. The driver
-makes the checks that need verl's own classes (validation.py).
-"""
+"""The verl configuration of a job: settings implied by the job's fields, then the job's own overrides, all checked."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
+from verl.trainer.ppo.utils import need_critic, need_reference_policy
+from verl.utils.config import omega_conf_to_dataclass, validate_config
 
-from swarm.backends.verl.settings.configuration_tree import MODEL_ENGINES, VerlSchema, read_schema
-from swarm.backends.verl.settings.feasibility import check_limits
-from swarm.backends.verl.settings.ownership import RESERVED, owner_of
+from swarm.backends.replicas.layout import SamplerLayout, SamplerSettings
+from swarm.backends.verl.schema import MODEL_ENGINES, RESERVED, VerlSchema, check_limits, owner_of, read_schema
 from swarm.errors import JobInvalid
 from swarm.job import TrainJob
 from swarm.job.checks import bypass_settings
@@ -350,3 +349,58 @@ def _set(config: DictConfig, key: str, value: Any) -> None:
 
 def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())[:300]
+
+
+COMMON_FLAGS: Final = ("max_num_batched_tokens", "enforce_eager", "enable_prefix_caching", "enable_chunked_prefill")
+GPU_FLAGS: Final = ("gpu_memory_utilization", "enable_sleep_mode", "quantization")
+
+
+def sampler_settings(settings: VerlSettings) -> SamplerSettings:
+    """Return the number, model and place of the replicas, and their options of `vllm serve`."""
+    rollout = settings.config.actor_rollout_ref.rollout
+    tensor_parallel, data_parallel = int(rollout.tensor_model_parallel_size), int(rollout.data_parallel_size)
+    on_gpu = settings.device == "cuda"
+    names = (*COMMON_FLAGS, *(GPU_FLAGS if on_gpu else ()))
+    flags: dict[str, Any] = {name: rollout.get(name) for name in names if rollout.get(name) is not None}
+    own = cast("dict[str, Any]", OmegaConf.to_container(rollout.engine_kwargs.vllm))
+    return SamplerSettings(
+        model_directory=Path(settings.config.actor_rollout_ref.model.path),
+        layout=SamplerLayout(
+            nodes=int(rollout.nnodes),
+            replicas=int(rollout.nnodes) * int(rollout.n_gpus_per_node) // (tensor_parallel * data_parallel),
+            tensor_parallel=tensor_parallel,
+            data_parallel=data_parallel,
+            colocated=settings.colocated,
+            device="cuda" if on_gpu else "cpu",
+        ),
+        dtype=str(rollout.dtype),
+        max_num_seqs=int(rollout.max_num_seqs),
+        sampler="vllm",
+        max_model_len=settings.job.max_model_len,
+        seed=settings.job.seed,
+        flags={**flags, **own},
+        flags_setting="verl.actor_rollout_ref.rollout.engine_kwargs.vllm",
+    )
+
+
+def validate(settings: VerlSettings) -> None:
+    """Raise JobInvalid with verl's reason if verl refuses the settings."""
+    config = settings.config
+    try:
+        validate_config(config, need_reference_policy(config), need_critic(config))
+        omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
+        omega_conf_to_dataclass(config.algorithm)
+    except Exception as error:
+        # verl and hydra raise assertions, type and value errors, and their own errors.
+        reason = " ".join(str(error.__cause__ or error).split())[:300] or type(error).__name__
+        raise JobInvalid(f"verl refuses this job: {reason}", param="verl") from error
+    if config.actor_rollout_ref.actor.strategy == "megatron":
+        _require("megatron.core", "actor_rollout_ref.actor.strategy", "megatron-core")
+
+
+def _require(module: str, key: str, package: str) -> None:
+    found = False
+    with contextlib.suppress(ModuleNotFoundError):
+        found = importlib.util.find_spec(module) is not None
+    if not found:
+        raise JobInvalid(f"verl.{key}: needs the package {package} on every node of the trainer", param=f"verl.{key}")

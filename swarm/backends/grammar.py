@@ -1,25 +1,60 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Grammars: the tokens that may come next, so that a completion is a sentence of the requested language.
+"""Grammars: the tokens that may come next, so that a completion is a sentence of the requested language."""
 
-Place in the flow: a sampler starts a `Constraint` for each request with a grammar, asks it for a mask before each
-token, and passes it the sampled token. The local trainer does the same with recorded tokens. llguidance does the
-parsing. This module knows nothing of HTTP: the gateway turns a `response_format` or a forced tool call into a grammar.
-"""
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
 
 import json
+import re
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, cast
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from tokenizers import Tokenizer
 
-from swarm.backends.grammar.schema import check_size, json_options, name_of, read_schema
 from swarm.errors import BadRequest
 from swarm.types import Grammar, GrammarKind
+
+LARGEST_TEXT = 2**16
+"""Bytes of a grammar. The costliest known schema of this size compiles in half a second."""
+WHITESPACE = r"[ \n\r\t]{1,32}"
+"""Whitespace between the tokens of JSON, unless the schema sets it. Without a bound, a weak model may write blanks
+until its limit. A Lark grammar sets its own, as `"x-guidance": {"whitespace_pattern": ...}` in each schema after
+`%json`."""
+ANY_OBJECT = '{"type": "object"}'
+
+
+def check_size(grammar: Grammar) -> None:
+    """Raise BadRequest for a grammar that is too large."""
+    if len(grammar.text.encode()) > LARGEST_TEXT:
+        raise BadRequest(f"{name_of(grammar)} is larger than {LARGEST_TEXT} bytes: make it smaller")
+
+
+def name_of(grammar: Grammar) -> str:
+    """Return how messages call a grammar."""
+    return f"the {grammar.kind.value.replace('_', ' ')} to follow"
+
+
+def read_schema(grammar: Grammar) -> dict[str, Any]:
+    """Return the schema of a JSON grammar. Raise ValueError or RecursionError for an invalid one."""
+    is_any = grammar.kind is GrammarKind.JSON_OBJECT and not grammar.text
+    schema = json.loads(ANY_OBJECT if is_any else grammar.text)
+    if not isinstance(schema, dict):
+        raise ValueError("a JSON schema must be an object")
+    return cast("dict[str, Any]", schema)
+
+
+def json_options(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return llguidance's options for JSON of this schema; the schema may set the separators that they leave open.
+
+    An unenforceable keyword is refused, not skipped, whatever options the schema contains.
+    """
+    own: object = schema.get("x-guidance")
+    is_fixed = isinstance(own, dict) and cast("dict[str, Any]", own).get("whitespace_flexible") is False
+    return {"lenient": False, "coerce_one_of": False, "whitespace_pattern": None if is_fixed else WHITESPACE}
+
 
 LARGEST_STEP = 10_000
 """Parser items of one mask, far beyond any JSON. A more ambiguous grammar would delay every request in the batch."""
@@ -186,3 +221,43 @@ def _reason(matcher: LLMatcher) -> str:
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())[:LONGEST_REASON]
+
+
+def write_lark(grammar: Grammar, end_ids: Collection[int], eos_id: int | None) -> str:
+    """Return a grammar in llguidance's Lark notation. Where it may end, any of `end_ids` may come.
+
+    `eos_id` is the tokenizer's own. Raise BadRequest for a grammar that is too large or not a JSON schema.
+    """
+    check_size(grammar)
+    # By itself, llguidance allows only `eos_id` there.
+    if set(end_ids) - {eos_id}:
+        ends = " | ".join(f"<[{token_id}]>" for token_id in sorted(end_ids))
+        return f"start: whole_text end_token?\nwhole_text: {_expression(grammar)}\nend_token: {ends}\n"
+    if grammar.kind is GrammarKind.LARK:
+        return grammar.text
+    return f"start: {_expression(grammar)}\n"
+
+
+def _expression(grammar: Grammar) -> str:
+    """Return the right side of a rule."""
+    match grammar.kind:
+        case GrammarKind.REGEX:
+            return f"/{_as_literal(grammar.text)}/"
+        case GrammarKind.LARK:
+            return f"%lark {{\n{grammar.text}\n}}"
+        case GrammarKind.JSON_OBJECT | GrammarKind.JSON_SCHEMA:
+            try:
+                return _of_schema(read_schema(grammar))
+            except (ValueError, RecursionError) as error:
+                raise BadRequest(f"{name_of(grammar)} is malformed: {error}") from error
+
+
+def _of_schema(schema: dict[str, Any]) -> str:
+    own = cast("dict[str, Any]", schema.get("x-guidance") or {})
+    return "%json " + json.dumps({**schema, "x-guidance": {**own, **json_options(schema)}})
+
+
+def _as_literal(pattern: str) -> str:
+    """Return a pattern for use between slashes: unescaped slashes are escaped."""
+    written = {"/": r"\/", "\n": r"\n", "\\\n": r"\n"}
+    return re.sub(r"\\.|/|\n", lambda found: written.get(found[0], found[0]), pattern, flags=re.DOTALL)

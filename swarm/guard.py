@@ -1,34 +1,131 @@
-"""The rules: each looks at the metrics of the steps so far and finds one kind of fault.
-
-Place in the flow: the server's guard (swarm/run/guard.py) asks them after every step, and so does the early stopping
-of a study. They are pure functions of the rows and the limits. They know nothing of what is done about a fault.
-"""
+"""The rules that tell from the metrics of a training's steps that it is not worth going on."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from statistics import fmean, pvariance
+from typing import Self
 
-from swarm.guard.limits import MetricLimits
-from swarm.guard.metrics import (
-    AGREEMENT,
-    ENTROPY,
-    GRADED_GROUPS,
-    KL,
-    REWARD,
-    SKIPPED_UPDATES,
-    SPREAD,
-    SUCCESS,
-    UPDATES,
-    StepMetrics,
-    StepRow,
-    groups_of,
-    mean,
-    silent_share,
-)
+REWARD, SPREAD = "critic/score/mean", "critic/score/std"
+SUCCESS = "batch/success_rate"
+"""Share of the batch's episodes that the environment counts as solved, whatever their reward in training."""
+AGREEMENT, GRADED_GROUPS = "batch/reward_success_correlation", "batch/graded_groups"
+"""The correlation of return and success within groups, and the number of groups in which both differ."""
+ENTROPY, KL = "actor/entropy", "actor/ppo_kl"
+GROUPS, SILENT_GROUPS = "rollout/groups", "rollout/groups_zero_advantage"
+"""The number of groups in a batch, and of those whose advantages are all zero, which teach nothing."""
+BATCH_GROUPS = "batch/groups"
+"""The number of groups as the server counts them, whatever the engine reports."""
+UPDATES, SKIPPED_UPDATES = "actor/updates", "actor/updates_not_finite"
+"""The number of a step's optimizer updates, and of those that were skipped because a gradient was not finite."""
+WATCHED = (REWARD, SPREAD, SUCCESS, AGREEMENT, GRADED_GROUPS, ENTROPY, KL, GROUPS, SILENT_GROUPS, BATCH_GROUPS)
+
+StepMetrics = Mapping[str, float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """The metrics of one step. Its rewards were earned with the weights of the step before."""
+
+    step: int
+    metrics: StepMetrics
+
+
+def mean(rows: Sequence[StepRow], name: str) -> float | None:
+    """Return the mean of a metric over the rows that have it, or None if none has."""
+    values = [value for row in rows if (value := row.metrics.get(name)) is not None]
+    return fmean(values) if values else None
+
+
+def groups_of(rows: Sequence[StepRow]) -> float | None:
+    """Return the mean number of groups of these steps, or None if it is unknown."""
+    return mean(rows, GROUPS) or mean(rows, BATCH_GROUPS)
+
+
+def silent_share(metrics: StepMetrics) -> float | None:
+    """Return the share of groups that taught nothing."""
+    groups, silent = metrics.get(GROUPS), metrics.get(SILENT_GROUPS)
+    return silent / groups if groups and silent is not None else None
+
+
+MARGIN = 2
+"""A limit is at least so many times the largest value in trainings that went well."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricLimits:
+    """The limits beyond which a training is not worth going on.
+
+    collapse_*: over one of the `windows`, in steps, the mean fell below `fraction` of the best such window, which was
+    at least `floor`. The fall is larger than `deviations` standard errors, with every group counted as one episode.
+    So a few groups need a long window, and many groups a short one. `reward_fraction` is the fraction for the training
+    reward of a program whose success rate is known, because a program may change its reward on the way.
+    dead_steps: steps in a row without any reward. At 128 episodes a step, no skill that rare can be learned.
+    kl_limit: the largest absolute KL divergence of one step.
+    silent_*: over so many steps the rewards were equal in at least this share of all groups, while at most `solved` of
+    the episodes are successes. Nothing is learned any more, and the task is not learned yet.
+    evidence_groups: the least number of groups behind `dead_steps` and `silent_steps`. With small batches, more steps
+    are needed.
+    entropy_fraction: over `silent_steps` the entropy stayed below this fraction of its mean in the first `window`,
+    with the task likewise unsolved. The policy has settled on one answer.
+    gap_*: from the first to the last `window` steps the training reward rose by at least `rise` standard
+    deviations of an episode's reward, while the success rate fell by at least `fall`. The program's reward is then
+    learned at the cost of the task.
+    contrary_*: in the newest `steps` or more, with at least `groups` graded groups, the correlation of reward and
+    success is at most `correlation`. The reward then teaches to fail.
+    """
+
+    windows: tuple[int, ...] = (3, 5, 10, 20)
+    collapse_fraction: float = 1 / 3
+    collapse_reward_fraction: float = 0.1
+    collapse_floor: float = 0.1
+    collapse_deviations: float = 4.0
+    dead_steps: int = 12
+    window: int = 5
+    kl_limit: float = 10.0
+    silent_steps: int = 12
+    silent_share: float = 0.98
+    solved: float = 0.9
+    evidence_groups: int = 100
+    entropy_fraction: float = 0.01
+    gap_rise: float = 1.0
+    gap_fall: float = 0.1
+    contrary_steps: int = 3
+    contrary_groups: int = 12
+    contrary_correlation: float = -0.5
+
+    def learned_from(self, healthy: Iterable[Sequence[StepMetrics]]) -> Self:
+        """Return limits that are wider where healthy runs came close to these; each run is given as its steps in order.
+
+        The baseline shows how late the first reward may come and for how long steps may teach nothing. It also shows
+        how far one step may move the policy.
+        """
+        limits = self
+        for steps in healthy:
+            moved = [abs(value) for step in steps if (value := step.get(KL)) is not None]
+            limits = replace(
+                limits,
+                dead_steps=max(limits.dead_steps, MARGIN * _longest(steps, lambda step: step.get(REWARD) == 0)),
+                silent_steps=max(
+                    limits.silent_steps,
+                    MARGIN * _longest(steps, lambda step: (silent_share(step) or 0.0) >= self.silent_share),
+                ),
+                kl_limit=max(limits.kl_limit, MARGIN * max(moved, default=0.0)),
+            )
+        return limits
+
+
+def _longest(steps: Iterable[StepMetrics], is_so: Callable[[StepMetrics], bool]) -> int:
+    """Return the length of the longest run of consecutive steps for which `is_so` holds."""
+    longest = present = 0
+    for step in steps:
+        present = present + 1 if is_so(step) else 0
+        longest = max(longest, present)
+    return longest
+
 
 NOT_FINITE = "not_finite"
 """The kind of a fault after which the weights may be of no use at all."""

@@ -25,7 +25,6 @@ from experiments_db import Author, BudgetKind, Experiment, ExperimentStatus, Exp
 from prompts import load
 from researcher.charter import Budget, Charter, DecisionRule, JudgedBy
 from researcher.claims import Claim
-from researcher.evaluation.evaluator import keep_file
 from researcher.execution.background import BackgroundTasks
 from researcher.history import Action, Decision
 from researcher.loop.deps import Deps, first_state
@@ -36,7 +35,7 @@ from researcher.loop.nodes.report import report
 from researcher.phases import BASE, FINAL, TEST
 from researcher.plan import Arm, Hypothesis, Plan
 from researcher.record.budget import BudgetLedger
-from researcher.record.log import StudyLog, to_json
+from researcher.record.log import StudyLog, keep_file, to_json
 from researcher.record.runs import Trial, job_of, run_key
 from researcher.report.write import build_report
 from researcher.servers.server_pool import ServerPool

@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 from experiments_db import ExperimentStore, RunStatus
-from researcher.record.runs import STALL, Diagnosis
+from researcher.record.runs import STALL, Diagnosis, engine_of
 from swarm.guard import NOT_FINITE, WATCHED, MetricLimits, StepMetrics, StepRow, find_fault
 
 STALL_FACTOR = 10
@@ -150,3 +151,13 @@ def learn_limits(store: ExperimentStore, study_id: str, limits: StoppingLimits) 
     finished = store.list_runs(study_id=study_id, statuses=[RunStatus.FINISHED])
     healthy = [run.id for run in finished if run.experiment_id in baseline and run.diagnosis is None]
     return limits.learned_from([metrics for _, metrics in read_steps(store, run_id)] for run_id in healthy)
+
+
+def boot_timeout_s(job: Mapping[str, Any]) -> float:
+    """Return the longest time, in seconds, until the engine of a job serves."""
+    return TIME_LIMITS[engine_of(job)].boot_s
+
+
+def step_limit_s(job: Mapping[str, Any]) -> float:
+    """Return the longest time, in seconds, that the engine of a job may train before it serves again."""
+    return TIME_LIMITS[engine_of(job)].step_s

@@ -15,7 +15,7 @@ from researcher.loop.deps import Deps
 from researcher.plan import Plan, Stage
 from researcher.planner.tools.base import ToolRefused
 from researcher.question.factors import PROGRAM
-from researcher.record.log import Notebook, to_json
+from researcher.record.log import Notebook, StudyLog, to_json
 from researcher.record.runs import list_all_trials
 from researcher.search.allowance import count_explored, find_time_used_up, runs_for_claim, runs_left
 from researcher.search.confirmation import find_leader, plan_confirmation
@@ -199,19 +199,19 @@ def _in_words(objections: Sequence[Objection]) -> str:
     return "; ".join(item.sentence for item in objections)
 
 
-def propose_next(deps: Deps, operator: Operator, parents: tuple[str, ...]) -> Mapping[str, str] | None:
+def propose_next(log: StudyLog, operator: Operator, parents: tuple[str, ...]) -> Mapping[str, str] | None:
     """Return levels by factor for an arm that is derived from parents; None if the space is used up.
 
     A search that names no factors has the space of the `rules` planner, without its programs. Raises ToolRefused for a
     study that explores nothing, and for a parent that is no arm.
     """
     try:
-        charter = deps.log.charter()
+        charter = log.charter()
     except ResearchError as error:
         raise ToolRefused(f"nothing can be proposed yet: {error}") from error
     if charter.search is None:
         raise ToolRefused("this study compares the arms of its question, so there is nothing to propose")
-    tree = read_tree(deps.store, deps.study_id, charter)
+    tree = read_tree(log.store, log.study_id, charter)
     if unknown := [parent for parent in parents if tree.find(parent) is None]:
         known = ", ".join(node.name for node in tree.nodes) or "none yet"
         raise ToolRefused(f"there is no arm {', '.join(unknown)}; there are: {known}")

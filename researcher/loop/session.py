@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -19,7 +19,6 @@ from langgraph.errors import GraphDrained
 from langgraph.runtime import RunControl
 
 from experiments_db import ExperimentStore, Severity, StoreError, Study, StudyStatus
-from researcher.charter import FrameRequest
 from researcher.errors import AnswerOverdue, BudgetExceeded, LanguageModelUnavailable, ResearchError
 from researcher.execution.background import BackgroundTasks, Drained
 from researcher.execution.early_stopping import StoppingLimits
@@ -39,6 +38,7 @@ from researcher.planner.replication import ReplicationPlanner
 from researcher.planner.rules import build_rules_planner
 from researcher.planner.tools.base import Toolbox
 from researcher.planner.tools.build import build_toolbox
+from researcher.program_trials.study_trials import ProgramTrials
 from researcher.record.budget import BudgetLedger
 from researcher.record.lease import StudyLease
 from researcher.record.log import StudyLog
@@ -136,10 +136,12 @@ class _Worker:
     measure_space: Callable[[Path], int]
     is_begun: bool
     control: RunControl = field(default_factory=RunControl)
-    sandbox: Sandbox | None = None
     background: BackgroundTasks = field(init=False)
     received: int | None = None
     ledger: BudgetLedger | None = None
+
+    def __post_init__(self) -> None:
+        self.background = BackgroundTasks(2 * max(self.settings.parallel, len(self.settings.servers)))
 
     @property
     def folder(self) -> Path:
@@ -151,44 +153,37 @@ class _Worker:
         return resume_command(self.store, self.study.id, self.home)
 
     def run(self) -> SessionOutcome:
-        self.sandbox = sandbox_of(self.settings)
+        sandbox = sandbox_of(self.settings)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.background = BackgroundTasks(2 * max(self.settings.parallel, len(self.settings.servers)))
-        with StudyLease(
-            self.store,
-            self.study.id,
-            on_beat=self._on_beat,
-            on_lost=self._on_lost,
-        ) as study_lease:
+        with StudyLease(self.store, self.study.id, on_beat=self._on_beat, on_lost=self._on_lost) as lease:
             if not self.is_begun:
-                reopen(study_lease.store, self.study.id)
+                reopen(lease.store, self.study.id)
                 self.is_begun = True
-            change_budget(study_lease.store, self.study, self.budget)
-            with self._drain_on_signals(), self._log(study_lease.store) as log:
-                self._work(study_lease.store, log)
+            change_budget(lease.store, self.study, self.budget)
+            with self._drain_on_signals(), self._log(lease.store) as log:
+                self._work(log, sandbox)
         return SessionOutcome(self.store.get_study(self.study.id), self.received)
 
     @contextmanager
     def _log(self, store: ExperimentStore) -> Generator[StudyLog]:
         """Yield the study's log, connected to the webhook if there is one."""
-        if self.settings.webhook is None:
-            yield StudyLog(store, self.study.id)
-            return
         quiet = StudyLog(store, self.study.id)
-        webhook = Webhook(
+        if self.settings.webhook is None:
+            yield quiet
+            return
+        with Webhook(
             self.settings.webhook, store, self.study.id, on_failure=lambda line: quiet.warn(NOT_TOLD, line)
-        )
-        with webhook:
+        ) as webhook:
             yield StudyLog(store, self.study.id, on_note=webhook.tell)
 
-    def _work(self, store: ExperimentStore, log: StudyLog) -> None:
+    def _work(self, log: StudyLog, sandbox: Sandbox | None) -> None:
         try:
-            self._carry_out(store, log)
+            self._carry_out(self._build(log, sandbox))
         except (GraphDrained, Drained):
-            self._record_drain(store, log)
+            self._record_drain(log)
         except (LanguageModelUnavailable, AnswerOverdue, BudgetExceeded) as error:
             reason = " ".join(str(error).split())
-            store.set_study_status(self.study.id, StudyStatus.PAUSED, reason[:1000])
+            log.store.set_study_status(self.study.id, StudyStatus.PAUSED, reason[:1000])
             log.warn("study.paused", f"The study is paused: {reason}; go on with `{self.resume}`.")
             raise
         except Exception as error:
@@ -198,97 +193,102 @@ class _Worker:
                 _record_failure(log, reason, self.folder)
             raise
         else:
-            self._record_end(store, log)
+            self._record_end(log)
 
-    def _record_end(self, store: ExperimentStore, log: StudyLog) -> None:
-        """Record the end of the study.
-
-        The report node has stored status and reason, unless it ran in an earlier process.
-        """
-        study = store.get_study(self.study.id)
-        if study.status is StudyStatus.RUNNING:
-            ending = judge_ending(store, study.id, is_budget_used_up=is_cut_short(store, study.id))
-            study = store.set_study_status(study.id, ending.status, ending.reason)
-        if study.status is StudyStatus.FAILED:
-            log.note("study.failed", f"The study failed: {study.status_reason}", severity=Severity.ERROR)
-        else:
-            log.note("study.finished", "The study is finished.")
-
-    def _carry_out(self, store: ExperimentStore, log: StudyLog) -> None:
+    def _build(self, log: StudyLog, sandbox: Sandbox | None) -> Deps:
+        """Return the parts of the study, each built from those before it; no server is started yet."""
+        settings, store = self.settings, log.store
         pool = ServerPool(
-            urls=self.settings.servers,
-            local=self.settings.parallel,
+            urls=settings.servers,
+            local=settings.parallel,
             home=(self.folder / "servers").resolve(),
             holder=LeaseHolder(self.study.id, name_database(store.location)),
-            own_token=self._own_token(),
-            max_out_s=None if self.settings.max_outage_hours is None else self.settings.max_outage_hours * 3600,
+            own_token=None if sandbox is None else self._own_token(),
+            max_out_s=None if settings.max_outage_hours is None else settings.max_outage_hours * 3600,
             start_options=self._trackers(),
             on_change=self.background.wake,
         )
-        self.ledger = BudgetLedger(store, self.study.id, self.settings.budget())
-        request = self.settings.request(self.study.topic)
+        ledger = self.ledger = BudgetLedger(store, self.study.id, settings.budget())
         environments = StudyEnvironments()
-
-        @cache
-        def toolbox() -> Toolbox:
-            sources = deps.trials().tool_sources(notes=self.settings.notes, propose=partial(propose_next, deps))
-            return build_toolbox(sources)
-
-        deps = Deps(
+        trials = ProgramTrials(
+            store=store,
+            log=log,
+            pool=pool,
+            background=self.background,
+            environments=environments,
+            sandbox=sandbox,
+            home=self.folder,
+        )
+        sources = trials.tool_sources(notes=settings.notes, propose=partial(propose_next, log))
+        toolbox = build_toolbox(sources)
+        reviewer = build_reviewer(
+            settings,
+            log,
+            ledger,
+            self.background,
+            open_environment=environments.open,
+            folder=self.folder / "review",
+            sandbox=sandbox,
+            toolbox=toolbox,
+        )
+        return Deps(
             study_id=self.study.id,
             store=store,
             log=log,
-            planner=_build_planner(self.settings, request, log, self.ledger, self.background, toolbox),
+            planner=_build_planner(settings, self.study.topic, log, ledger, self.background, toolbox),
             pool=pool,
             background=self.background,
-            ledger=self.ledger,
-            sandbox=self.sandbox,
+            ledger=ledger,
+            sandbox=sandbox,
             home=self.folder,
-            given_job=self.settings.base_job(),
-            asked=self.settings.question(),
+            given_job=settings.base_job(),
+            asked=settings.question(),
             limits=self.limits,
-            kept_checkpoints=self.settings.keep_checkpoints,
-            disk=DiskGuard([self.folder], int(self.settings.min_free_gb * GB), self.measure_space),
+            kept_checkpoints=settings.keep_checkpoints,
+            disk=DiskGuard([self.folder], int(settings.min_free_gb * GB), self.measure_space),
             environments=environments,
-            is_afresh=self.settings.afresh,
-            reviewer=build_reviewer(
-                self.settings,
-                log,
-                self.ledger,
-                self.background,
-                open_environment=environments.open,
-                folder=self.folder / "review",
-                sandbox=self.sandbox,
-                toolbox=toolbox,
-            ),
+            is_afresh=settings.afresh,
+            reviewer=reviewer,
         )
+
+    def _carry_out(self, deps: Deps) -> None:
+        request = self.settings.request(self.study.topic)
         unpack_ledgers(deps.home / "servers")
         try:
             # These checks come first, so that an impossible study is refused before any server is started.
             frame(deps, first_state(self.study.id), request)
             examine_environment(deps)
-            pool.start()
-            urls = ", ".join(slot.name for slot in pool.slots)
-            log.note("study.working", f"Process {os.getpid()} works on the study; servers: {urls}")
+            deps.pool.start()
+            urls = ", ".join(slot.name for slot in deps.pool.slots)
+            deps.log.note("study.working", f"Process {os.getpid()} works on the study; servers: {urls}")
             reconcile(deps)
             carry_out(deps, request, self.control)
         finally:
             self._take_down(deps)
-        if not is_cut_short(store, self.study.id):
+        if not is_cut_short(deps.store, self.study.id):
             prune_finished(deps)
+
+    def _record_end(self, log: StudyLog) -> None:
+        """Record the end of the study.
+
+        The report node has stored status and reason, unless it ran in an earlier process.
+        """
+        study = log.store.get_study(self.study.id)
+        if study.status is StudyStatus.RUNNING:
+            ending = judge_ending(log.store, study.id, is_budget_used_up=is_cut_short(log.store, study.id))
+            study = log.store.set_study_status(study.id, ending.status, ending.reason)
+        if study.status is StudyStatus.FAILED:
+            log.note("study.failed", f"The study failed: {study.status_reason}", severity=Severity.ERROR)
+        else:
+            log.note("study.finished", "The study is finished.")
 
     def _trackers(self) -> list[str]:
         """Return the options of `swarm start` by which own servers record their runs in the study's trackers."""
         words = [word for name in self.settings.log for word in ("--log", name)]
         return ["--record", str(self.home.resolve()), *words] if words else []
 
-    def _own_token(self) -> str | None:
-        """Write and return a token for the own servers; None if no foreign program runs.
-
-        Foreign programs can reach their server, and could command it if it had no token.
-        """
-        if self.sandbox is None:
-            return None
+    def _own_token(self) -> str:
+        """Write and return a token for the own servers: foreign programs reach them, and could command them."""
         token, path = secrets.token_urlsafe(32), self.folder / "servers.token"
         path.unlink(missing_ok=True)
         path.touch(mode=0o600)
@@ -309,10 +309,10 @@ class _Worker:
         is_stopped = self.store.get_study(self.study.id).status is StudyStatus.STOPPED
         leave(deps, self.control.drain_reason or "the study ended early", is_for_good=is_stopped)
 
-    def _record_drain(self, store: ExperimentStore, log: StudyLog) -> None:
+    def _record_drain(self, log: StudyLog) -> None:
         reason = self.control.drain_reason or "asked to stop"
-        if store.get_study(self.study.id).status is StudyStatus.RUNNING:
-            store.set_study_status(self.study.id, StudyStatus.PAUSED, reason)
+        if log.store.get_study(self.study.id).status is StudyStatus.RUNNING:
+            log.store.set_study_status(self.study.id, StudyStatus.PAUSED, reason)
         log.warn("study.drained", f"Stopped working ({reason}); go on with `{self.resume}`.")
 
     def _drain(self, reason: str) -> None:
@@ -364,17 +364,18 @@ def _record_failure(log: StudyLog, reason: str, folder: Path) -> None:
 
 def _build_planner(
     settings: StudySettings,
-    request: FrameRequest,
+    topic: str,
     log: StudyLog,
     ledger: BudgetLedger,
     background: BackgroundTasks,
-    toolbox: Callable[[], Toolbox],
+    toolbox: Toolbox,
 ) -> Planner:
     """Return the planner of the settings. Raises PlannerError if the language model has no name or no key."""
     if settings.replicates is not None:
         return ReplicationPlanner(read_replication(log.store, settings.replicates.finding))
     if settings.planner == "rules":
         return build_rules_planner(settings)
+    request = settings.request(topic)
     # Imported here because most studies have no language model, and its SDK takes a second to load.
     from researcher.planner.build import build_planner_in_words
 

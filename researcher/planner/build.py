@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 from researcher.charter import FrameRequest
 from researcher.errors import AnswerOverdue, BudgetExceeded, LanguageModelUnavailable, ResearchError
@@ -14,7 +13,7 @@ from researcher.planner.conversation.chat import Chat, ChatSettings
 from researcher.planner.external.question_queue import QuestionQueue
 from researcher.planner.fallback import answer_by_rules
 from researcher.planner.llm import LLMPlanner, StoredArms
-from researcher.planner.tools.base import Toolbox
+from researcher.planner.tools.base import NO_TOOLS, Toolbox
 from researcher.record.budget import BudgetLedger
 from researcher.record.log import StudyLog
 from researcher.study.overview import EXTERNAL
@@ -27,11 +26,11 @@ def build_planner_in_words(
     log: StudyLog,
     ledger: BudgetLedger,
     background: BackgroundTasks,
-    toolbox: Callable[[], Toolbox] = lambda: Toolbox(()),
+    toolbox: Toolbox = NO_TOOLS,
 ) -> Planner:
     """Return the planner that the settings ask for, with rules as fallback where the settings say so.
 
-    A language model looks with the tools that `toolbox` returns. For an external planner these are the tools that need
+    A language model looks with the tools of `toolbox`. For an external planner these are the tools that need
     the process of the study. Raises PlannerError if a model has no name or no key.
     """
     asker: Asker
@@ -61,7 +60,7 @@ def build_chat(
     log: StudyLog,
     ledger: BudgetLedger,
     background: BackgroundTasks,
-    toolbox: Callable[[], Toolbox] = lambda: Toolbox(()),
+    toolbox: Toolbox = NO_TOOLS,
 ) -> Chat:
     """Return the questions of a study to a language model. Raises PlannerError if it has no name or no key."""
     return Chat(

@@ -13,8 +13,8 @@ from typing import Any
 
 from experiments_db import Experiment, ExperimentStore, ProgramTrial
 from researcher.errors import EnvironmentBroken, ResearchError, ServerProblem
-from researcher.evaluation.evaluator import boot_timeout_s
 from researcher.execution.background import BackgroundTasks
+from researcher.execution.early_stopping import boot_timeout_s
 from researcher.execution.environments import StudyEnvironments, trained_on
 from researcher.execution.preflight import check_program
 from researcher.plan import ArmProgram, ManipulationCheck, ProgramProblem

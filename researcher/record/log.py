@@ -6,6 +6,8 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -112,6 +114,20 @@ class StudyLog:
 
     def _plans(self) -> tuple[Plan, ...]:
         return tuple(plan_from_json(stored.document) for stored in self.store.list_plans(self.study_id))
+
+
+def keep_file(store: ExperimentStore, study_id: str, path: Path, kind: str, *, run_id: str | None = None) -> None:
+    """Record a file of a study with its hash; a file that does not exist is left out."""
+    if path.is_file():
+        content = path.read_bytes()
+        store.record_artifact(
+            study_id,
+            kind,
+            str(path.resolve()),
+            sha256=sha256(content).hexdigest(),
+            size_bytes=len(content),
+            run_id=run_id,
+        )
 
 
 def to_json(value: Any) -> dict[str, Any]:

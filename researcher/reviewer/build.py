@@ -31,11 +31,11 @@ def build_reviewer(
     open_environment: Callable[[str], Environment],
     folder: Path,
     sandbox: Sandbox | None,
-    toolbox: Callable[[], Toolbox],
+    toolbox: Toolbox,
 ) -> Reviewer | None:
     """Return the reviewer that the settings ask for; None for none. Raises PlannerError if a model has no key.
 
-    `toolbox` returns the tools with which a language model looks at the arm.
+    `toolbox` has the tools with which a language model looks at the arm.
     """
     # Only a search has an arm that leads, and a language model may make one of a topic later.
     wanted = settings.reviewer or RULES

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +21,10 @@ from swarm.processes import Child
 from swarm.schemas import MetricPointView, Status
 
 POLL_S = 0.1
+FAILED, COMPLETE = ("FAILED", "OFFLINE"), ("COMPLETE",)
+RESTING = ("ROLLING", *COMPLETE)
+SERVING = ("DRAINING", "TRAINING", "EXPORTING", *RESTING)
+"""States of an engine that has failed, has done its job, trains nothing now, and serves the model."""
 
 
 def launch_once(client: SwarmClient, run: Run, job: Mapping[str, Any], project: str, boot_timeout_s: float) -> None:
@@ -50,21 +54,41 @@ def launch_once(client: SwarmClient, run: Run, job: Mapping[str, Any], project: 
             pass
 
 
-def await_serving(client: SwarmClient, wait_s: float, check_stop: Callable[[], None]) -> Status:
-    """Return the server's status once its engine serves the model.
+def await_state(
+    client: SwarmClient,
+    states: Collection[str],
+    wait_s: float,
+    check_stop: Callable[[], None],
+    *,
+    failed: Collection[str] = FAILED,
+) -> Status:
+    """Return the server's status once its engine is in one of the states. Raises as `poll_states` does."""
+    *_, status = poll_states(client, states, wait_s, check_stop, failed=failed)
+    return status
 
-    Raises RunBroken if the engine fails or does not serve within `wait_s` seconds, and what `check_stop` raises.
+
+def poll_states(
+    client: SwarmClient,
+    states: Collection[str],
+    wait_s: float,
+    check_stop: Callable[[], None],
+    *,
+    failed: Collection[str] = FAILED,
+) -> Iterator[Status]:
+    """Yield the server's status at each look, the last time with its engine in one of `states`.
+
+    Raises RunBroken if the engine is in a `failed` state or needs more than `wait_s` seconds, SwarmError, and what
+    `check_stop` raises.
     """
     deadline = time.monotonic() + wait_s
-    while (status := client.status()).state in ("BOOTING", "FAILED", "OFFLINE"):
+    while (status := client.status()).state not in states:
         check_stop()
-        if status.state == "FAILED":
-            raise RunBroken(f"the engine failed: {status.reason}")
-        if time.monotonic() > deadline:
-            raise RunBroken(f"the engine is {status.state} after {wait_s:g} s: {status.reason or 'it does not boot'}")
+        if status.state in failed or time.monotonic() > deadline:
+            reason = status.reason or f"it has not come to {' or '.join(states)} within {wait_s:g} s"
+            raise RunBroken(f"the engine is {status.state}: {reason}")
+        yield status
         time.sleep(POLL_S)
-    check_stop()
-    return status
+    yield status
 
 
 def is_replaced(client: SwarmClient, run: Run, boot_timeout_s: float) -> bool:
@@ -112,13 +136,12 @@ def end_job(
     Raises RunBroken if the engine fails or no step was done, SwarmError, and what `check_stop` raises.
     """
     # This comes first, so that requests that the program still sends cannot complete another step.
-    _end_with_present_step(client, _looks(client, wait_s, check_stop))
+    _end_with_present_step(client, poll_states(client, COMPLETE, wait_s, check_stop))
     if child is not None:
         child.stop()
     _abort_train_episodes(client)
-    for _ in _looks(client, wait_s, check_stop):
-        pass
-    return EndedTraining(client.status().step, tuple(client.metrics(after_step)))
+    ended = await_state(client, COMPLETE, wait_s, check_stop)
+    return EndedTraining(ended.step, tuple(client.metrics(after_step)))
 
 
 def stop_job(client: SwarmClient, child: Child | None, after_step: int) -> EndedTraining:
@@ -141,23 +164,9 @@ def free_engine(client: SwarmClient) -> None:
         logger.warning("the engine of %s is not stopped: %s", client.url, error)
 
 
-def _looks(client: SwarmClient, wait_s: float, check_stop: Callable[[], None]) -> Iterator[str]:
-    """Yield the state of the engine at each look, until its job is complete.
-
-    Raises RunBroken once the engine has failed or takes longer than `wait_s`.
-    """
-    deadline = time.monotonic() + wait_s
-    while (status := client.status()).state != "COMPLETE":
-        check_stop()
-        if status.state in ("FAILED", "OFFLINE") or time.monotonic() > deadline:
-            raise RunBroken(f"the engine is {status.state}: {status.reason or 'it does not finish its step'}")
-        yield status.state
-        time.sleep(POLL_S)
-
-
-def _end_with_present_step(client: SwarmClient, looks: Iterable[str]) -> None:
-    for state in looks:
-        if state == "BOOTING":
+def _end_with_present_step(client: SwarmClient, statuses: Iterable[Status]) -> None:
+    for status in statuses:
+        if status.state in ("BOOTING", *COMPLETE):
             # After an outage the server does not know yet with which step it goes on.
             continue
         filling = client.job().filling

@@ -17,7 +17,7 @@ import yaml
 import swarm
 from experiments_db import Artifact, DetailedEvaluation, Experiment, ExperimentStore, Run
 from researcher.charter import Charter
-from researcher.evaluation.evaluator import evaluator_hash
+from researcher.evaluation.scoring import evaluator_hash
 from researcher.execution.environments import StudyEnvironments
 from researcher.loop.pruning import checkpoint_of
 from researcher.phases import PRUNED, TRAIN_DIGEST

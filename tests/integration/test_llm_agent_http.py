@@ -82,7 +82,7 @@ def ask(store: ExperimentStore, study_id: str) -> Callable[..., DecideAnswer]:
             store=store,
             study_id=study_id,
             ledger=BudgetLedger(store, study_id, Budget()),
-            toolbox=lambda: toolbox,
+            toolbox=toolbox,
             backoff=Backoff("m", patience_s=patience_s, sleep=lambda seconds: None),
             report=lambda kind, line: store.append_event(study_id, kind, line),
         )

@@ -65,7 +65,7 @@ def build(store: ExperimentStore, folder: Path, settings: StudySettings) -> tupl
         open_environment=StudyEnvironments().open,
         folder=folder,
         sandbox=None,
-        toolbox=lambda: Toolbox(()),
+        toolbox=Toolbox(()),
     )
     return study, reviewer
 

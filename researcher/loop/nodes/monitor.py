@@ -10,8 +10,8 @@ from typing import Any
 
 from experiments_db import RunStatus, Severity
 from researcher.errors import ResearchError, RunBroken, RunLost, RunRejected, ScoreIncomplete
-from researcher.evaluation.evaluator import step_limit_s
 from researcher.execution.background import Drained
+from researcher.execution.early_stopping import step_limit_s
 from researcher.execution.storage import is_storage_outage
 from researcher.execution.training_process import ends_at_a_quota
 from researcher.loop.deps import ActiveRun, Deps, Phase, ResearchState

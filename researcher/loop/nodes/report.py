@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from experiments_db import StudyStatus
-from researcher.evaluation.evaluator import keep_file
 from researcher.loop.deps import Deps, ResearchState
-from researcher.record.log import StudyLog
+from researcher.record.log import StudyLog, keep_file
 from researcher.report.write import build_report
 from researcher.study.ending import REPORTED, judge_ending
 

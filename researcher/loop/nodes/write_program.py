@@ -6,10 +6,9 @@ from collections.abc import Mapping
 
 from experiments_db import Author, Experiment, ExperimentStatus
 from researcher.charter import Charter
-from researcher.evaluation.evaluator import keep_file
 from researcher.loop.deps import Deps, ResearchState
 from researcher.plan import Arm, ArmProgram, Plan
-from researcher.record.log import StudyLog
+from researcher.record.log import StudyLog, keep_file
 from researcher.search.confirmation import ablated_programs
 
 PROGRAM = "program"

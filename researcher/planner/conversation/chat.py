@@ -27,7 +27,7 @@ from researcher.planner.conversation.endpoint import (
 )
 from researcher.planner.conversation.tool_loop import NoUsableAnswer, ToolLoop, as_message, describe_cut, find_call
 from researcher.planner.language_model.answers import Unusable
-from researcher.planner.tools.base import Toolbox
+from researcher.planner.tools.base import NO_TOOLS, Toolbox
 from researcher.record.budget import BudgetLedger
 
 logger = logging.getLogger(__name__)
@@ -94,14 +94,14 @@ class Chat:
         store: ExperimentStore,
         study_id: str,
         ledger: BudgetLedger,
-        toolbox: Callable[[], Toolbox] = lambda: Toolbox(()),
+        toolbox: Toolbox = NO_TOOLS,
         backoff: Backoff | None = None,
         carry: Callable[[Callable[[], Any], float], Any] = lambda call, limit_s: call(),
         report: Callable[[str, str], object] = lambda kind, message: None,
     ) -> None:
         """Create a chat.
 
-        `toolbox` returns the tools that the model may call, and is asked anew for each question. `carry` makes the call
+        `toolbox` has the tools that the model may call. `carry` makes the call
         that it is given and returns its result. It raises TimeoutError after the given number of seconds, and may raise
         any exception that ends the work meanwhile. `report` gets the kind of an event and a line for people.
 
@@ -139,7 +139,7 @@ class Chat:
         before a call that could exceed the budget.
         """
         self._backoff.ensure_open()
-        asked = _Question(node, parse, self._toolbox())
+        asked = _Question(node, parse, self._toolbox)
         while True:
             try:
                 answer: T = self._begin(asked).run(question)

@@ -14,7 +14,7 @@ from experiments_db import ExperimentStore, PlannerQuestion, QuestionStatus, Sto
 from prompts import load
 from researcher.errors import AnswerOverdue
 from researcher.planner.language_model.answers import Unusable
-from researcher.planner.tools.base import Toolbox, ToolRefused
+from researcher.planner.tools.base import NO_TOOLS, Toolbox, ToolRefused
 from researcher.study.overview import EXTERNAL
 
 logger = logging.getLogger(__name__)
@@ -39,12 +39,12 @@ class QuestionQueue:
         sleep: Callable[[float], object],
         report: Callable[[str, str], object],
         deadline_s: float | None = None,
-        toolbox: Callable[[], Toolbox] = lambda: Toolbox(()),
+        toolbox: Toolbox = NO_TOOLS,
     ) -> None:
         """Create a queue.
 
         `sleep` waits, and may raise whatever ends the work meanwhile. `report` gets the kind of an event and a line for
-        people. `toolbox` returns the tools that the study's process carries out, and is asked anew for each call.
+        people. `toolbox` has the tools that the study's process carries out.
         """
         self._store = store
         self._study_id = study_id
@@ -122,7 +122,7 @@ class QuestionQueue:
     def _carry_out(self, request: PlannerQuestion) -> dict[str, str]:
         """Return the result of a tool, or why there is none."""
         try:
-            return {"result": self._toolbox().call(request.tool, request.prompt)}
+            return {"result": self._toolbox.call(request.tool, request.prompt)}
         except ToolRefused as error:
             return {"refused": str(error)}
         except Exception as error:

@@ -72,3 +72,6 @@ class Toolbox:
         except (ValueError, RecursionError) as error:
             raise ToolRefused(f"{name}: the arguments are no JSON object: {error}") from error
         return clip(tool.call(checked), self._max_chars)
+
+
+NO_TOOLS = Toolbox(())

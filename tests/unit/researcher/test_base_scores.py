@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from researcher.base_scores import key_of
-from researcher.evaluation.evaluator import evaluator_hash
+from researcher.evaluation.scoring import evaluator_hash
 from researcher.planner.rules import RulesPlanner
 from researcher.study.settings import StudySettings
 from researcher.study.topic import read_request

@@ -12,7 +12,7 @@ import pytest
 
 from experiments_db import Author, ExperimentStatus, ExperimentStore, Run, RunStatus, open_store
 from prompts import load
-from researcher.evaluation import evaluator as evaluator_module
+from researcher.evaluation import scoring
 from researcher.evaluation.authorship import Authorship
 from researcher.evaluation.evaluator import Evaluator
 from researcher.evaluation.manipulation import check_to_json
@@ -88,7 +88,7 @@ def test_the_final_score_counts_the_attempts_that_pass(
     store: ExperimentStore, environments: StudyEnvironments, start_server: Any, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(evaluator_module, "CHECKED_EPISODES", 6)
+    monkeypatch.setattr(scoring, "CHECKED_EPISODES", 6)
     check = ManipulationCheck("it asks twice", speaker=Speaker.MODEL, at_least=2)
     run = score(store, environments, start_server().url, tmp_path, TWICE, check, Author.LANGUAGE_MODEL)
 
@@ -103,7 +103,7 @@ def test_an_arm_without_a_check_has_no_count_and_few_episodes_have_tokens(
     store: ExperimentStore, environments: StudyEnvironments, start_server: Any, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(evaluator_module, "TOKEN_SAMPLES", 3)
+    monkeypatch.setattr(scoring, "TOKEN_SAMPLES", 3)
     run = score(store, environments, start_server().url, tmp_path, load("program"), None)
 
     assert not {MANIPULATION, AUTHORSHIP} & store.list_evaluations(run_ids=[run.id], phase=FINAL)[0].details.keys()

@@ -191,7 +191,7 @@ def test_tools_that_need_the_study_run_while_it_waits(store: ExperimentStore, st
         store.request_tool(study_id, "double", '{"number": 1}', deadline=time.time() - 1)
 
     world = World(request, answering(store, study_id, "7"))
-    assert queue_of(store, study_id, world, toolbox=lambda: toolbox).ask("plan", QUESTION, parse_number) == 7
+    assert queue_of(store, study_id, world, toolbox=toolbox).ask("plan", QUESTION, parse_number) == 7
 
     asked = store.list_questions(study_id)[-1].id
     answers = [store.get_question(asked + place) for place in range(1, 6)]

@@ -267,15 +267,15 @@ def test_a_planner_that_looks_is_proposed_settings_that_no_arm_has(tmp_path: Pat
     study.plan()
     study.end(MEANS)
 
-    proposed = propose_next(study.deps, Operator.TUNE, ("wide",))
+    proposed = propose_next(study.deps.log, Operator.TUNE, ("wide",))
 
     known = [node.levels for node in read_tree(study.store, study.deps.study_id, study.deps.charter()).nodes]
     assert proposed and proposed not in known
     with pytest.raises(ToolRefused, match="no arm nobody; there are: baseline, fast, wide"):
-        propose_next(study.deps, Operator.IMPROVE, ("nobody",))
+        propose_next(study.deps.log, Operator.IMPROVE, ("nobody",))
 
 
 def test_nothing_is_proposed_to_a_planner_of_a_study_that_explores_nothing(tmp_path: Path) -> None:
     study = begin_search(tmp_path, charter=replace(make_charter(), search=None))
     with pytest.raises(ToolRefused, match="nothing to propose"):
-        propose_next(study.deps, Operator.DRAFT, ())
+        propose_next(study.deps.log, Operator.DRAFT, ())

@@ -1,9 +1,4 @@
-"""Keep-alive connections for many threads or tasks, at a constant cost per request.
-
-Place in the flow: httpx clients use it as their transport. The pool of httpx looks at every connection on every
-request. With some dozens of episodes at once, this takes most of a client's time. Here a request takes an idle
-connection from a stack. This module knows nothing of swarm servers.
-"""
+"""Keep-alive connections for many threads or tasks, at a constant cost per request."""
 
 from __future__ import annotations
 
@@ -24,6 +19,9 @@ class _Stack(Generic[Transport]):
     """The idle transports, by origin, the most recently used on top; each has one connection.
 
     Safe to use from threads.
+
+    The pool of httpx looks at every connection on every request. With some dozens of episodes at once, this takes most
+    of a client's time. Here a request takes an idle connection from the top.
     """
 
     def __init__(self, connect: Callable[[ssl.SSLContext | bool], Transport]) -> None:

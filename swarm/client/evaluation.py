@@ -1,8 +1,4 @@
-"""Held-out scores of the weights that a server serves: one score, or one whenever the training job asks for it.
-
-Place in the flow: evaluators call it, and it calls SwarmClient. The attempts of a score are drawn before the first one
-begins, and every attempt counts. Its episodes are never trained. This module knows nothing of how an agent works.
-"""
+"""Held-out scores of the weights that a server serves: one score, or one whenever the training job asks for it."""
 
 from __future__ import annotations
 

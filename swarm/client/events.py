@@ -1,8 +1,4 @@
-"""The event stream: the request that opens it, the parsing of its lines, and the reconnection.
-
-The server numbers its events durably, so a broken stream continues after the last event that was read. Format:
-Server-Sent Events (WHATWG HTML, section 9.2), with one EventView as JSON per event.
-"""
+"""The event stream: the request that opens it, the parsing of its lines, and the reconnection."""
 
 from __future__ import annotations
 
@@ -43,7 +39,11 @@ async def follow_events(io: Io, server: Server, after_id: int, patience_s: float
 
 
 class EventFeed:
-    """One reader of the events after `after_id`; `patience_s` limits the time without an answer of the server."""
+    """One reader of the events after `after_id`; `patience_s` limits the time without an answer of the server.
+
+    The server numbers its events durably, so a broken stream continues after the last event that was read. Format:
+    Server-Sent Events (WHATWG HTML, section 9.2), with one EventView as JSON per event.
+    """
 
     def __init__(self, server: Server, after_id: int, patience_s: float) -> None:
         self._server = server

@@ -1,10 +1,4 @@
-"""One call of the server's API: its request, the parsing of its answer, and its retries.
-
-Two failures are retried. The first is a temporary refusal: an Unavailable error, or a status of 429, 502, 503 or 504
-from a proxy, because the server has not taken the call. The second is a lost connection, if the call may be repeated or
-cannot have reached the server. An answer with `x-should-retry: false` is never retried. While a server restarts, the
-two follow each other.
-"""
+"""One call of the server's API: its request, the parsing of its answer, and its retries."""
 
 from __future__ import annotations
 
@@ -73,9 +67,14 @@ class Call:
 
 
 async def exchange(io: Io, server: Server, call: Call, answer: type[Answer]) -> Answer:
-    """Send `call`, retry it as described above, and return the parsed answer.
+    """Send `call`, retry it, and return the parsed answer.
 
     Raises the error that the answer names, or ServerUnreachable if no answer comes in time.
+
+    Two failures are retried. The first is a temporary refusal: an Unavailable error, or a status of 429, 502, 503 or
+    504 from a proxy, because the server has not taken the call. The second is a lost connection, if the call may be
+    repeated or cannot have reached the server. An answer with `x-should-retry: false` is never retried. While a server
+    restarts, the two follow each other.
     """
     patience = _Patience(server, call)
     while True:

@@ -1,7 +1,4 @@
-"""The running episodes of a client, and the heartbeats that renew their leases.
-
-A failed heartbeat is no error, because a lease outlasts two of them.
-"""
+"""The running episodes of a client, and the heartbeats that renew their leases."""
 
 from __future__ import annotations
 
@@ -103,6 +100,8 @@ class Heartbeats:
     """The heartbeats of one client, sent by at most one worker.
 
     The worker looks for episodes once per interval, so short episodes do not each start one.
+
+    A failed heartbeat is no error, because a lease outlasts two of them.
     """
 
     def __init__(

@@ -1,8 +1,4 @@
-"""The 95 % interval of a mean reward, from single rewards or from recorded sums of them.
-
-Place in the flow: every command that shows a score computes its interval here. It knows nothing of where rewards come
-from.
-"""
+"""The 95 % interval of a mean reward, from single rewards or from recorded sums of them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The I/O under the calls of a client: HTTP, pauses and one background worker, for threads or for asyncio.
-
-The calls are coroutines, written once. Over `TaskIo` an event loop awaits them. Over `ThreadIo` they never suspend, so
-`run` carries one out in the thread that calls it, and `blocking` makes a method for threads of it.
-"""
+"""The I/O under the calls of a client: HTTP, pauses and one background worker, for threads or for asyncio."""
 
 from __future__ import annotations
 
@@ -50,6 +46,9 @@ class Io(Protocol):
 
     Requests go straight to the transport. httpx.Client would add cookies, redirects and authentication, which the API
     does not use, and a quarter of the cost of a call.
+
+    A client's calls are coroutines, written once. Over `TaskIo` an event loop awaits them. Over `ThreadIo` they never
+    suspend, so `run` carries one out in the thread that calls it, and `blocking` makes a method for threads of it.
     """
 
     @property

@@ -1,8 +1,4 @@
-"""The runner of many episodes at once, in which one failed episode does not end the others.
-
-Place in the flow: a user's program calls it, and it calls SwarmClient. It knows nothing of the content of tasks or of
-how an agent works.
-"""
+"""The runner of many episodes at once, in which one failed episode does not end the others."""
 
 from __future__ import annotations
 

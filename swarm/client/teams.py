@@ -1,9 +1,4 @@
-"""Teams of clients: one episode on several servers, each with its own model, that counts on all of them or on none.
-
-The first client is the coordinator. Its episode is prepared before all others, so that it can answer a server that asks
-it. Its commit or its abort decides for all. If the program dies, the servers keep the promise by themselves
-(docs/architecture.md).
-"""
+"""Teams of clients: one episode on several servers, each with its own model, that counts on all of them or on none."""
 
 from __future__ import annotations
 
@@ -55,6 +50,9 @@ class AsyncSwarmTeam:
     The server of the first client is the coordinator. The other servers must be able to reach it under the address of
     its client. All programs that use the same servers must name them in the same order. Otherwise they can wait for
     each other for ever, because each waits for one server with an episode open on those before it.
+
+    The coordinator's episode is prepared before all others, so that it can answer a server that asks it. Its commit or
+    its abort decides for all. If the program dies, the servers keep the promise by themselves (docs/architecture.md).
     """
 
     def __init__(self, clients: Mapping[str, ClientCalls]) -> None:

@@ -1,11 +1,4 @@
-"""The throttler: it limits how many episodes of a client run, how fast they begin, and how many a batch still needs.
-
-Place in the flow: a user's program enters it around begin_episode. The server alone decides which episodes a batch
-takes; the throttler keeps a client from beginning more than the batch can use. It computes that number from the
-server's status: the episodes that the batch lacks, less those that run. So all clients of a data source share it. The
-episodes of a dead client do not block it for ever, and more clients do not begin more than is needed. The throttler
-knows nothing of agents.
-"""
+"""The throttler: it limits how many episodes of a client run, how fast they begin, and how many a batch still needs."""
 
 from __future__ import annotations
 
@@ -45,6 +38,10 @@ class Throttler:
     Episodes are admitted in the order in which they come, while fewer than `max_running` run. At most `per_second`
     begin per second, without bursts. With a `client`, they are admitted only while the current batch lacks episodes of
     `data_source` (None: of any). That costs two status calls a second, and ten while the batch lacks none.
+
+    The server alone decides which episodes a batch takes; the throttler keeps a client from beginning more than the
+    batch can use. It computes that number from the server's status: the episodes that the batch lacks, less those that
+    run. So all clients of a data source share it.
     """
 
     def __init__(

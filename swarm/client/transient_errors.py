@@ -1,8 +1,4 @@
-"""The test for transient errors: those after which another attempt may succeed.
-
-Place in the flow: the runner applies it to each failed attempt, and so does the process of a foreign program, which
-loads little else of the client. This module knows nothing of episodes or tasks.
-"""
+"""The test for transient errors: those after which another attempt may succeed."""
 
 from __future__ import annotations
 

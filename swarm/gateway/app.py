@@ -1,8 +1,4 @@
-"""The ASGI application of one server: `create_app` puts routers, guards and error handlers together.
-
-Place in the flow: the only module that knows all routes and the roles that may call each. What a route does is in the
-module of its router.
-"""
+"""The ASGI application of one server: `create_app` puts routers, guards and error handlers together."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Admission of episodes: who may begin now, and who waits.
-
-Place in the flow: episodes.py enters here before an episode exists and leaves once the episode is over. Callers call
-`release` after every event that may admit a waiting caller: a new engine state, a finished episode, a closed batch.
-Nobody polls. This module knows nothing of leases or of the ledger.
-"""
+"""Admission of episodes: who may begin now, and who waits."""
 
 from __future__ import annotations
 
@@ -35,6 +30,9 @@ class Admission:
 
     The task that has waited longest comes first in its line. A task whose group already has a place may overtake it.
     Where several lines could move, they take turns. Use it from one event loop.
+
+    Callers call `release` after every event that may admit a waiting caller: a new engine state, a finished episode, a
+    closed batch. Nobody polls.
     """
 
     def __init__(

@@ -1,9 +1,4 @@
-"""The clients of one job: when each was last seen, how its episodes ended, and what looks wrong about it.
-
-Place in the flow: episodes.py keeps the clients and the status shows them. Stop rules that wait for every client ask
-here which clients are alive. The checks of swarm.batch.diagnostics look at train episodes and decide what counts as
-wrong; new findings become events. Silences are measured on the monotonic clock.
-"""
+"""The clients of one job: when each was last seen, how its episodes ended, and what looks wrong about it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Model calls of episodes: find the prompt in the episode's tree, sample, record, and pass the reply on.
-
-Place in the flow: between the model routes and the engine. A reply is complete only once its turn is on disk, exactly
-as it was sampled. This module knows nothing of HTTP framing, of the shapes of any API, of rewards, or of training.
-"""
+"""Model calls of episodes: find the prompt in the episode's tree, sample, record, and pass the reply on."""
 
 from __future__ import annotations
 

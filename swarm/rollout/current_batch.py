@@ -1,8 +1,4 @@
-"""The batch being filled, as clients see and change it: progress, agreement, policy, revised rewards.
-
-Place in the flow: between episodes.py and the pool. This module knows only the number of running episodes, and nothing
-of how a complete batch is trained.
-"""
+"""The batch being filled, as clients see and change it: progress, agreement, policy, revised rewards."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Logical calls: one question of a client, however often the client had to send it.
-
-Place in the flow: completion.py samples a call and the model routes read it. An episode keeps its calls, so that
-another attempt joins a running call and gets the same reply from a finished one. This module knows nothing of HTTP, of
-engines or of the ledger.
-"""
+"""Logical calls: one question of a client, however often the client had to send it."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""The episodes of one job: begin, end, abort, heartbeat, expire.
-
-Place in the flow: routers call it. It records in the ledger before it acknowledges, and passes every ended train
-episode to the batch pool. admission.py decides who may begin, running.py when an episode is due, and current_batch.py
-what a client may change about the batch. This module knows nothing of HTTP, of sampling, or of how a complete batch is
-trained.
-"""
+"""The episodes of one job: begin, end, abort, heartbeat, expire."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""One model call as the gateway understands it, whatever API it came in by.
-
-Place in the flow: every dialect parses its body into a `ModelRequest`, and completion.py answers it. This module knows
-nothing of HTTP, of the shapes of any API, or of episodes.
-"""
+"""One model call as the gateway understands it, whatever API it came in by."""
 
 from __future__ import annotations
 

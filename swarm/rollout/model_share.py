@@ -1,16 +1,4 @@
-"""The share of an episode's graded replies that the served model wrote.
-
-Place in the flow: asked when an episode ends whose program sent the replies that were graded. The model's own words
-are read from the recorded turns. Pure functions. This module knows nothing of tasks, grades or agents.
-
-Replies and turns are compared as words. Markup, the keys of a JSON object, letter case, punctuation and the form of a
-number (`1,000`, `42.0`) do not count, nor do blanks between single letters (`A B C`). So an agent may take an answer
-out of a longer text, strip it or wrap it.
-
-A line of up to `RUN` words, or one value of a JSON object, counts wholly or not at all. It counts if the model wrote
-these words one after the other. In a longer line, a word counts if it stands in a run of `RUN` words that the model
-wrote. So another answer gets no credit for ending in a sentence of the model.
-"""
+"""The share of an episode's graded replies that the served model wrote."""
 
 from __future__ import annotations
 
@@ -47,6 +35,14 @@ async def share_of_model(replies: Sequence[str], turns: Iterable[Turn]) -> float
     """Return the share of `replies` that the model wrote in `turns`, from 0 to 1.
 
     The share is over the characters of all words. Return None where the replies have no words.
+
+    Replies and turns are compared as words. Markup, the keys of a JSON object, letter case, punctuation and the form of
+    a number (`1,000`, `42.0`) do not count, nor do blanks between single letters (`A B C`). So an agent may take an
+    answer out of a longer text, strip it or wrap it.
+
+    A line of up to `RUN` words, or one value of a JSON object, counts wholly or not at all. It counts if the model
+    wrote these words one after the other. In a longer line, a word counts if it stands in a run of `RUN` words that the
+    model wrote. So another answer gets no credit for ending in a sentence of the model.
     """
     written = [text for turn in turns for text in _texts_of(turn)]
     if sum(map(len, replies)) + sum(map(len, written)) <= INLINE:

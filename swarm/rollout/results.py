@@ -1,7 +1,4 @@
-"""The result of an episode: the report of its client, combined with its record, in the form that the pool takes.
-
-Place in the flow: between `end` or `reward` and the batch pool. Pure functions; nothing here decides what is stored.
-"""
+"""The result of an episode: the report of its client, combined with its record, in the form that the pool takes."""
 
 from __future__ import annotations
 

@@ -1,13 +1,4 @@
-"""The running episodes: what is known of each, how to find it by id or key, and when to look at it.
-
-Place in the flow: episodes.py keeps them. It sleeps on the `DeadlineTimer` until the next deadline and gives up the
-overdue episodes. The queue of deadlines has one entry per episode, which is corrected when it comes up. A sign of life
-only updates a timestamp of its episode, so thousands of episodes cost nothing until one of them is due. This module
-knows nothing of the ledger, of batches, or of why an episode may begin.
-
-Ages and silences are measured on the monotonic clock, so that neither a corrected wall clock nor a suspended laptop
-ends an episode. Times that others see are in seconds since the epoch.
-"""
+"""The running episodes: what is known of each, how to find it by id or key, and when to look at it."""
 
 from __future__ import annotations
 
@@ -68,6 +59,9 @@ class RunningEpisode:
 
     Three times are in seconds of the monotonic clock: `seen` is the last call of its agent, `renewed` the last sign of
     life of its client, `expires` its hard deadline.
+
+    Ages and silences are measured on the monotonic clock, so that neither a corrected wall clock nor a suspended laptop
+    ends an episode. Times that others see are in seconds since the epoch.
     """
 
     row: EpisodeRow

@@ -1,9 +1,4 @@
-"""The model use of one running episode, the limits it was begun with, and the seeds of its calls.
-
-Place in the flow: each running episode has a meter. completion.py asks it before a call is sampled and reports the use
-afterwards. The ledger counts recorded use. The meter counts the rest, until the end of the episode records that too.
-This module knows nothing of prompts or replies.
-"""
+"""The model use of one running episode, the limits it was begun with, and the seeds of its calls."""
 
 from __future__ import annotations
 
@@ -52,6 +47,8 @@ class UsageMeter:
     """Use of one episode's model against its limits. Use it from one event loop.
 
     `calls` and `tokens` count what was sampled.
+
+    The ledger counts recorded use. The meter counts the rest, until the end of the episode records that too.
     """
 
     max_calls: int | None = None

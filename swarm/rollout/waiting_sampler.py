@@ -1,8 +1,4 @@
-"""Tokens of one completion from whichever sampler serves.
-
-Place in the flow: below completion.py, above the sampler. While no sampler serves, a call waits here. This module knows
-nothing of messages, records, replies or metrics.
-"""
+"""Tokens of one completion from whichever sampler serves."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The HTTP contract: the bodies of the control API, the states of engine and episodes, and the legal transitions.
-
-Place in the flow: the edge. The gateway and the client both send and parse these bodies. Inside the service, the frozen
-dataclasses of types.py are used instead. Bodies of model calls are in the gateway's dialects, not here.
-"""
+"""The HTTP contract: the bodies of the control API, the states of engine and episodes, and the legal transitions."""
 
 from swarm.schemas.base import API_PREFIX as API_PREFIX
 from swarm.schemas.base import GROUPED_RULES as GROUPED_RULES

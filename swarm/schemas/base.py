@@ -1,7 +1,4 @@
-"""The common parts of all bodies of the control API: base class, field types, states and their legal transitions.
-
-Place in the flow: the other modules of this package use it. It knows no route.
-"""
+"""The common parts of all bodies of the control API: base class, field types, states and their legal transitions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Bodies about batches: batch policy, closed and trained batches, agreement of clients, and episodes per task.
-
-Place in the flow: the gateway's routes of batches and the client's calls use them.
-"""
+"""Bodies about batches: batch policy, closed and trained batches, agreement of clients, and episodes per task."""
 
 from __future__ import annotations
 

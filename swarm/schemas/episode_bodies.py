@@ -1,7 +1,4 @@
-"""Bodies about episodes: begin, end, abort, heartbeat and transactions, and the records of episodes.
-
-Place in the flow: the gateway's routes of episodes and the client's calls use them.
-"""
+"""Bodies about episodes: begin, end, abort, heartbeat and transactions, and the records of episodes."""
 
 from __future__ import annotations
 

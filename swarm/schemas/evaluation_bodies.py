@@ -1,7 +1,4 @@
-"""Bodies about evaluations of a run on held-out tasks: which weights are due, who evaluates them, and their scores.
-
-Place in the flow: the gateway's routes of evaluations and the client's calls use them.
-"""
+"""Bodies about evaluations of a run on held-out tasks: which weights are due, who evaluates them, and their scores."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Bodies about the server as a whole: its job, engine, status, metrics, events and audit log.
-
-Place in the flow: the gateway's control routes and the client's calls use them.
-"""
+"""Bodies about the server as a whole: its job, engine, status, metrics, events and audit log."""
 
 from __future__ import annotations
 

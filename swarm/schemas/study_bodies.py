@@ -1,7 +1,4 @@
-"""Bodies for the researcher: the lease of a server, and launches, which start a run exactly once.
-
-Place in the flow: the gateway's study routes and the client's calls use them.
-"""
+"""Bodies for the researcher: the lease of a server, and launches, which start a run exactly once."""
 
 from __future__ import annotations
 

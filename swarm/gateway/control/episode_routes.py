@@ -1,7 +1,4 @@
-"""Episode routes: begin, end, abort, heartbeat, reward and agreement, and the records of episodes.
-
-Place in the flow: HTTP to the episodes of the started job. The module keeps no state.
-"""
+"""Episode routes: begin, end, abort, heartbeat, reward and agreement, and the records of episodes."""
 
 from __future__ import annotations
 

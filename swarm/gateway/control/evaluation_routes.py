@@ -1,8 +1,4 @@
-"""Routes of evaluations on held-out tasks: claim one that is due, renew the claim, end it, and read the scores.
-
-Place in the flow: HTTP to the evaluations of the started job. The module keeps no state. An evaluator begins and ends
-its episodes with the episode routes, as every client does.
-"""
+"""Routes of evaluations on held-out tasks: claim one that is due, renew the claim, end it, and read the scores."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Routes of the server's events: a page of JSON, or a stream of server-sent events.
-
-Place in the flow: HTTP to the events of the ledger. A stream reads the ledger after each write, so it is as complete as
-the ledger. A watcher that reconnects with the last id it saw misses no event. Format: WHATWG HTML, section 9.2.
-"""
+"""Routes of the server's events: a page of JSON, or a stream of server-sent events."""
 
 from __future__ import annotations
 

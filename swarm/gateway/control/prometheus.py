@@ -1,8 +1,4 @@
-"""The route /metrics: the server's state and traffic in the text format of Prometheus.
-
-Place in the flow: each scrape takes a snapshot; between scrapes only the middleware counts. A snapshot has its own
-registry, so that two servers in one process stay apart. Metrics of a job start again from zero with the next job.
-"""
+"""The route /metrics: the server's state and traffic in the text format of Prometheus."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Control routes: status, job, engine, batch policy, metrics, batches and audit log.
-
-Place in the flow: HTTP to `Control`, the calls that server/commands.py passes in. A route parses, calls the server and
-renders; the module keeps no state. The router that a route is added to defines the roles that may call it.
-"""
+"""Control routes: status, job, engine, batch policy, metrics, batches and audit log."""
 
 from __future__ import annotations
 

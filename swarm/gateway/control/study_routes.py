@@ -1,7 +1,4 @@
-"""Routes for the researcher: the lease of the server, and launches, which start a run exactly once.
-
-Place in the flow: HTTP to `Control`, like server_routes.py. A route parses, calls the server and renders.
-"""
+"""Routes for the researcher: the lease of the server, and launches, which start a run exactly once."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Routes of transactions, which end episodes of several servers together or not at all: prepare, commit, outcome.
-
-Place in the flow: HTTP to rollout/transactions/two_phase.py. The module keeps no state.
-"""
+"""Routes of transactions, which end episodes of several servers together or not at all: prepare, commit, outcome."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The conversion of ledger rows and turns to response bodies of the control API.
-
-Place in the flow: the last step before JSON. The routes pass in everything; the module reads no ledger.
-"""
+"""The conversion of ledger rows and turns to response bodies of the control API."""
 
 from __future__ import annotations
 

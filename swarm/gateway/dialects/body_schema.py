@@ -1,8 +1,4 @@
-"""The OpenAPI description of a request body, made from the model that checks it and its field table.
-
-Place in the flow: each dialect's request.py declares model and table, tables.py lists them by route, and app.py adds
-the descriptions to /openapi.json. This module knows no single API.
-"""
+"""The OpenAPI description of a request body, made from the model that checks it and its field table."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The endpoint that answers model calls of every API: with one body, or with server-sent events as tokens arrive.
-
-Place in the flow: between the routes of a dialect and completion.py. Each dialect defines its own bodies and events;
-this module knows none of them.
-"""
+"""The endpoint that answers model calls of every API: with one body, or with server-sent events as tokens arrive."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Field tables, which define the handling of each field of a request body, and the fields that several APIs share.
-
-Place in the flow: below the dialects, which check bodies against their tables; the docs are generated from the tables.
-The shared fields are sampling parameters, which become `SamplingParams`, and output formats. A documented field is
-honoured, refused by name unless its value changes nothing, or accepted as a label that does not affect sampling. Any
-other field is unknown: it is accepted and named in the response. This module knows no single API.
-"""
+"""Field tables, which define the handling of each field of a request body, and the fields that several APIs share."""
 
 from __future__ import annotations
 
@@ -47,6 +41,8 @@ class FieldRule:
 
     `neutral` holds the values of a `NEUTRAL_ONLY` field that change nothing, so that they are accepted. `note` is shown
     in the docs.
+
+    Any field without a rule is unknown: it is accepted and named in the response.
     """
 
     handling: Handling

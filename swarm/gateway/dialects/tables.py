@@ -1,7 +1,4 @@
-"""The request bodies of all model routes, by route.
-
-Place in the flow: top of the dialects. The docs and the OpenAPI description are generated from it, and tests read it.
-"""
+"""The request bodies of all model routes, by route."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The audit log: a record of every call that needs the commander role, whether it was allowed or refused.
-
-Place in the flow: routes.py writes an entry when such a call has its answer, before the caller gets it. The log never
-sees a token, a body or a query.
-"""
+"""The audit log: a record of every call that needs the commander role, whether it was allowed or refused."""
 
 from __future__ import annotations
 

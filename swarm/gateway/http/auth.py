@@ -1,9 +1,4 @@
-"""Authentication: tokens with three roles on control routes, the key of an episode on model routes.
-
-Place in the flow: `PathKeys` runs between the outermost middleware and the routes. It removes an episode key from the
-path, so that no log, metric or message shows it. routes.py identifies the caller from the headers before it reads the
-body. This module knows no route's work.
-"""
+"""Authentication: tokens with three roles on control routes, the key of an episode on model routes."""
 
 from __future__ import annotations
 

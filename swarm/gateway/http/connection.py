@@ -1,8 +1,4 @@
-"""The HTTP connection of the server: it limits the time and size of a request's head and joins writes of an answer.
-
-Place in the flow: server/http.py passes it to uvicorn. uvicorn limits the pause between two requests, but not the time
-or size of the request line and headers. Bodies are limited where they are read, not here.
-"""
+"""The HTTP connection of the server: it limits the time and size of a request's head and joins writes of an answer."""
 
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations

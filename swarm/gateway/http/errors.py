@@ -1,7 +1,4 @@
-"""Domain errors as HTTP responses: the one place that maps an error class to its status and its body.
-
-Place in the flow: app.py installs the handlers. All lower layers raise SwarmError and know no HTTP status.
-"""
+"""Domain errors as HTTP responses: the one place that maps an error class to its status and its body."""
 
 from __future__ import annotations
 

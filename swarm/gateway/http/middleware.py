@@ -1,10 +1,4 @@
-"""The outermost layer of the app: it gives every request an id, limits its size, measures it and always answers it.
-
-Place in the flow: between the HTTP server and the routes; prometheus.py reads the measurements. A declared body length
-over the limit is refused at once; without a declared length, bytes are counted as the body arrives. The layer is plain
-ASGI: a wrapper that buffers would break streaming, and one that starts tasks costs more than most routes do. It knows
-only the path templates of routes. It must be used from one event loop.
-"""
+"""The outermost layer of the app: it gives every request an id, limits its size, measures it and always answers it."""
 
 from __future__ import annotations
 
@@ -139,6 +133,9 @@ class RequestMiddleware:
     """ASGI middleware for limits, request ids and measurements.
 
     A valid `x-request-id` of the caller is sent back with the answer. Otherwise the middleware makes one.
+
+    It is plain ASGI: a wrapper that buffers would break streaming, and one that starts tasks costs more than most
+    routes do. It must be used from one event loop.
     """
 
     def __init__(self, app: ASGIApp, limits: InputLimits, traffic: Traffic) -> None:

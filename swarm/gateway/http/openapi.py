@@ -1,8 +1,4 @@
-"""The OpenAPI description of the server at /openapi.json: errors, the roles that may call a route, and examples.
-
-Place in the flow: app.py makes a `SwarmApi` and adds all routes; the description is made when it is first asked for.
-Paths and bodies come from the routes. The bodies of the model routes come from the dialects.
-"""
+"""The OpenAPI description of the server at /openapi.json: errors, the roles that may call a route, and examples."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""A shortcut past FastAPI's router: POST routes without path parameters are found in a dictionary by their path.
-
-Place in the flow: between `PathKeys` and the router. The router tries one route after the other, inside two layers
-that handle errors and open files. Calls that come hundreds of times per second (model calls, episodes that begin or
-end) need neither. Their routes do authentication, parsing and rendering themselves, and this module answers their
-errors as the router's layers would.
-"""
+"""A shortcut past FastAPI's router: POST routes without path parameters are found in a dictionary by their path."""
 
 from __future__ import annotations
 
@@ -22,7 +16,11 @@ METHOD = "POST"
 
 
 class PlainPaths:
-    """ASGI middleware around the app of the router that has these routes."""
+    """ASGI middleware around the app of the router that has these routes.
+
+    The router tries one route after the other, inside two layers that handle errors and open files. Calls that come
+    hundreds of times per second need neither: their routes do authentication, parsing and rendering themselves.
+    """
 
     def __init__(self, app: ASGIApp, routes: Sequence[BaseRoute]) -> None:
         self._app = app

@@ -1,7 +1,4 @@
-"""The query strings of the control API. Like bodies, they are checked: an unknown parameter is refused by name.
-
-Place in the flow: the edge. Routes that read records declare these models as their query.
-"""
+"""The query strings of the control API. Like bodies, they are checked: an unknown parameter is refused by name."""
 
 from __future__ import annotations
 

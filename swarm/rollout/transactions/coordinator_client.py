@@ -1,9 +1,4 @@
-"""The calls that ask another server for its decision on a transaction: the only calls that a server makes by itself.
-
-Place in the flow: two_phase.py asks here when a client is silent. A client names the server to ask, so only servers
-that the operator allowed may be asked. If only this machine can call this server, all servers on this machine may be
-asked as well. This module knows nothing of episodes.
-"""
+"""The calls that ask another server for its decision on a transaction: the only calls that a server makes by itself."""
 
 from __future__ import annotations
 
@@ -30,6 +25,9 @@ class CoordinatorClient:
     """A client of other servers. Use it from one event loop.
 
     `host` is the address that this server listens on, `peers` are base URLs in one spelling.
+
+    A client names the server to ask, so only servers that the operator allowed may be asked. If only this machine can
+    call this server, all servers on this machine may be asked as well.
     """
 
     def __init__(self, host: str = "127.0.0.1", peers: Collection[str] = ()) -> None:

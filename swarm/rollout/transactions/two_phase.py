@@ -1,11 +1,4 @@
-"""Episodes that count on several servers or on none: two-phase commit, as one of these servers sees it.
-
-Place in the flow: beside episodes.py, which owns the running episodes and asks here about prepared ones. A prepared
-episode has its result on record and waits. Its client commits first on one server, the coordinator, and that commit
-decides. A client that falls silent leaves its episodes prepared. Then the coordinator gives its own episode up, which
-decides as well, and the other servers ask it. Nothing is decided in memory: the ledger admits either the commit or the
-abort, whichever comes first, and never both.
-"""
+"""Episodes that count on several servers or on none: two-phase commit, as one of these servers sees it."""
 
 from __future__ import annotations
 
@@ -45,6 +38,11 @@ class Transactions:
 
     `complete` passes an ended episode on, `lose` counts one that was given up; both act once per episode. `job` returns
     the present job. `model_share` returns the share of the graded replies that the episode's model wrote.
+
+    A prepared episode has its result on record and waits. Its client commits first on one server, the coordinator, and
+    that commit decides. A client that falls silent leaves its episodes prepared. Then the coordinator gives its own
+    episode up, which decides as well, and the other servers ask it. Nothing is decided in memory: the ledger admits
+    either the commit or the abort, whichever comes first, and never both.
     """
 
     ledger: Ledger

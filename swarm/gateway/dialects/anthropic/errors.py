@@ -1,7 +1,4 @@
-"""Domain errors in the shape of Anthropic's API.
-
-Place in the flow: the messages routes and the stream of a reply use it. It knows no requests.
-"""
+"""Domain errors in the shape of Anthropic's API."""
 
 from __future__ import annotations
 

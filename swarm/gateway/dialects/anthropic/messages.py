@@ -1,12 +1,4 @@
-"""The conversion of conversations in Anthropic's messages API to chat messages, and of tool inputs in both directions.
-
-Place in the flow: below request.py, which checks the rest of a body, and reply.py, which renders replies. This module
-knows no tokens and no HTTP.
-
-A client gets a tool call as a parsed object and sends that object back, but the prompt needs the text that the model
-wrote. A client may also ask to omit reasoning, and then sends back only its signature. Both are looked up in the
-recorded replies, so that the prompt has exactly the text that was sampled.
-"""
+"""The conversion of conversations in Anthropic's API to chat messages, and of tool inputs in both directions."""
 
 from __future__ import annotations
 
@@ -122,7 +114,12 @@ class MessageBody(Strict):
 
 
 class RecordedReplies:
-    """The replies of one episode's turns."""
+    """The replies of one episode's turns.
+
+    A client gets a tool call as a parsed object and sends that object back, but the prompt needs the text that the
+    model wrote. A client may also ask to omit reasoning, and then sends back only its signature. Both are looked up
+    here, so that the prompt has exactly the text that was sampled.
+    """
 
     def __init__(self, turns: Iterable[Turn] = ()) -> None:
         self._turns = tuple(turns)

@@ -1,7 +1,4 @@
-"""Replies of Anthropic's messages API: one body, or a stream of events.
-
-Place in the flow: converts the events of `rollout/completion.py` to JSON. It knows no engine and no episode.
-"""
+"""Replies of Anthropic's messages API: one body, or a stream of events."""
 
 from __future__ import annotations
 

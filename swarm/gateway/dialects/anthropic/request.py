@@ -1,7 +1,4 @@
-"""The request bodies of POST /v1/messages and POST /v1/messages/count_tokens, checked field by field.
-
-Place in the flow: the routes parse a body here; reply.py writes the reply. This module knows no tokens and no episode.
-"""
+"""The request bodies of POST /v1/messages and POST /v1/messages/count_tokens, checked field by field."""
 
 from __future__ import annotations
 

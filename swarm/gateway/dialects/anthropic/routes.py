@@ -1,8 +1,4 @@
-"""The routes of Anthropic's API: messages, token counts, and models in Anthropic's shape.
-
-Place in the flow: HTTP to the served model. request.py parses a body, and endpoint.py answers the call. Errors of these
-routes have Anthropic's shape.
-"""
+"""The routes of Anthropic's API: messages, token counts, and models in Anthropic's shape."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Replies of OpenAI's chat completions API: one body, or a stream of chunks.
-
-Place in the flow: converts the events of `rollout/completion.py` to JSON. It knows no engine and no episode.
-"""
+"""Replies of OpenAI's chat completions API: one body, or a stream of chunks."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The request body of POST /v1/chat/completions, checked field by field.
-
-Place in the flow: the route parses a body here; reply.py writes the reply. This module knows no tokens and no episode.
-"""
+"""The request body of POST /v1/chat/completions, checked field by field."""
 
 from __future__ import annotations
 

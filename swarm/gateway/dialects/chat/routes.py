@@ -1,7 +1,4 @@
-"""The routes of OpenAI's chat completions API, and of the list of models.
-
-Place in the flow: HTTP to the served model. request.py parses the body, and endpoint.py answers the call.
-"""
+"""The routes of OpenAI's chat completions API, and of the list of models."""
 
 from __future__ import annotations
 

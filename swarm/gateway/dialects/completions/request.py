@@ -1,8 +1,4 @@
-"""The request body of POST /v1/completions, checked field by field. Its prompts get no chat template.
-
-Place in the flow: the route parses a body here; reply.py writes the reply. This module knows no tokenizer and no
-episode. The sampler checks that a token id exists and that a prompt fits.
-"""
+"""The request body of POST /v1/completions, checked field by field. Its prompts get no chat template."""
 
 from __future__ import annotations
 

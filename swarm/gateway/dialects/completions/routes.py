@@ -1,7 +1,4 @@
-"""The route of OpenAI's older completions API, which continues a prompt.
-
-Place in the flow: HTTP to the served model. request.py parses the body, and endpoint.py answers the call.
-"""
+"""The route of OpenAI's older completions API, which continues a prompt."""
 
 from __future__ import annotations
 

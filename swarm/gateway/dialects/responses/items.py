@@ -1,11 +1,4 @@
-"""The conversion of items of OpenAI's Responses API to chat messages.
-
-Place in the flow: below request.py, which checks the rest of a body, and reply.py, which renders replies as items. This
-module knows no tokens and no HTTP.
-
-One reply of the model is one chat message, but several items in this API. Item ids contain the id of their call. So
-items that a client sends back become the message that was sampled, and an item can be referred to by its id alone.
-"""
+"""The conversion of items of OpenAI's Responses API to chat messages."""
 
 from __future__ import annotations
 
@@ -62,7 +55,11 @@ class ResponseId:
 
 
 class RecordedResponses:
-    """The responses of one episode that can be referred to."""
+    """The responses of one episode that can be referred to.
+
+    One reply of the model is one chat message, but several items in this API. Item ids contain the id of their call. So
+    items that a client sends back become the message that was sampled, and an item can be referred to by its id alone.
+    """
 
     def __init__(self, turns: Iterable[Turn] = (), deleted: Collection[str] = ()) -> None:
         """Index the turns. `deleted` has the call ids of deleted responses."""

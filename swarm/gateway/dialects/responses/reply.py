@@ -1,8 +1,4 @@
-"""Replies of OpenAI's Responses API: one body, or a stream of events.
-
-Place in the flow: converts the events of `rollout/completion.py` to JSON; items.py reads these items when a client
-sends them back. It knows no engine and no episode.
-"""
+"""Replies of OpenAI's Responses API: one body, or a stream of events."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The request body of POST /v1/responses, checked field by field.
-
-Place in the flow: the route parses a body here; items.py converts its items, and reply.py writes the reply. This module
-knows no tokens and no episode.
-"""
+"""The request body of POST /v1/responses, checked field by field."""
 
 from __future__ import annotations
 

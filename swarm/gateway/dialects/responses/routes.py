@@ -1,9 +1,4 @@
-"""The routes of OpenAI's Responses API: sample a response, and get or delete one of the same episode.
-
-Place in the flow: HTTP to the served model. request.py parses a body, and endpoint.py answers the call. A stored
-response is a recorded turn. While the episode runs on this server, this module also keeps the settings of the request
-and whether the response was deleted.
-"""
+"""The routes of OpenAI's Responses API: sample a response, and get or delete one of the same episode."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""The tools of OpenAI's Responses API, as the model is offered them and as a client expects their calls.
-
-Place in the flow: below request.py, which checks the rest of a body, items.py, which reads calls that a client sends
-back, and reply.py, which renders the calls of a reply. This module knows no tokens, no items and no HTTP.
-
-The model is offered functions alone. A tool of a namespace is a function with a qualified name, a custom tool is a
-function with one text, and a hosted tool is not offered.
-"""
+"""The tools of OpenAI's Responses API, as the model is offered them and as a client expects their calls."""
 
 from __future__ import annotations
 
@@ -184,6 +177,9 @@ class OfferedTools:
     """The tools of one request. `forms` has the form of a tool's calls by the name that the model calls it by.
 
     `shown` are the offered tools in the shape of a response. `ignored` names what has no effect.
+
+    The model is offered functions alone. A tool of a namespace is a function with a qualified name, a custom tool is a
+    function with one text, and a hosted tool is not offered.
     """
 
     specs: tuple[ToolSpec, ...]

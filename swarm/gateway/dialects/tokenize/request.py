@@ -1,7 +1,4 @@
-"""The request bodies of POST /tokenize and POST /detokenize, in vLLM's shapes.
-
-Place in the flow: routes.py parses a body here and answers it. This module knows no tokenizer.
-"""
+"""The request bodies of POST /tokenize and POST /detokenize, in vLLM's shapes."""
 
 from __future__ import annotations
 

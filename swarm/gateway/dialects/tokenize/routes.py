@@ -1,7 +1,4 @@
-"""The routes that convert text to token ids and back, with the paths and shapes of vLLM.
-
-Place in the flow: HTTP to the codec of the served model. The routes sample nothing and record nothing.
-"""
+"""The routes that convert text to token ids and back, with the paths and shapes of vLLM."""
 
 from __future__ import annotations
 

@@ -25,4 +25,4 @@ from swarm.ledger.rows import SamplingSettings as SamplingSettings
 from swarm.ledger.rows import StateRow as StateRow
 from swarm.ledger.rows import TaskRow as TaskRow
 from swarm.ledger.writer import CommitCount as CommitCount
-from swarm.ledger.writes.results import ReportedResult as ReportedResult
+from swarm.ledger.writes.episodes import ReportedResult as ReportedResult

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO
 
 from swarm.errors import LedgerError, LedgerInUse
-from swarm.ledger.schema import APPLICATION_ID, SCHEMA, SCHEMA_VERSION
+from swarm.ledger.tables import APPLICATION_ID, SCHEMA, SCHEMA_VERSION
 
 # Another process that reads with the sqlite3 shell may lock the file for moments.
 BUSY_TIMEOUT_MS = 5000

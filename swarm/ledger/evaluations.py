@@ -10,12 +10,11 @@ import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from swarm.errors import BadRequest, Conflict, NotFound
 from swarm.ledger.queries import NEWEST_JOB
 from swarm.ledger.rows import EvaluationRow, EvaluationState
-from swarm.ledger.writes.encoding import to_json
+from swarm.ledger.tables import EVALUATIONS, to_json
 from swarm.ledger.writes.events import insert_event
 
 _OPEN = "state IN ('due', 'running')"
@@ -47,7 +46,7 @@ def evaluations(connection: sqlite3.Connection, after_step: int = -1, limit: int
         " ORDER BY step, evaluation_id",
         (after_step, limit),
     )
-    return [_to_evaluation(row) for row in rows]
+    return [EVALUATIONS.decode(row) for row in rows]
 
 
 def newest_evaluation(connection: sqlite3.Connection, state: EvaluationState | None = None) -> EvaluationRow | None:
@@ -57,7 +56,7 @@ def newest_evaluation(connection: sqlite3.Connection, state: EvaluationState | N
         " ORDER BY evaluation_id DESC LIMIT 1",
         (state,),
     ).fetchone()
-    return None if row is None else _to_evaluation(row)
+    return None if row is None else EVALUATIONS.decode(row)
 
 
 def evaluation_of(connection: sqlite3.Connection, step: int) -> EvaluationRow:
@@ -65,7 +64,7 @@ def evaluation_of(connection: sqlite3.Connection, step: int) -> EvaluationRow:
     row = _find(connection, step)
     if row is None:
         raise NotFound(f"no evaluation of step {step} is on record", param="step")
-    return _to_evaluation(row)
+    return EVALUATIONS.decode(row)
 
 
 def insert_evaluation(
@@ -164,7 +163,7 @@ def end_evaluation(connection: sqlite3.Connection, at: float, step: int, report:
         raise NotFound(f"no evaluation of step {step} is on record", param="step")
     digest = report.digest()
     if row["payload_digest"] == digest:
-        return _to_evaluation(row)
+        return EVALUATIONS.decode(row)
     if row["state"] != EvaluationState.RUNNING or row["evaluator"] != report.evaluator:
         whose = f" by {row['evaluator']}" if row["evaluator"] else ""
         raise Conflict(f"the evaluation of step {step} is not yours to end: it is {row['state']}{whose}")
@@ -260,11 +259,3 @@ def _find(connection: sqlite3.Connection, step: int) -> sqlite3.Row | None:
     return connection.execute(
         f"SELECT * FROM evaluations WHERE job_id = {NEWEST_JOB} AND step = ? AND state <> 'rewound'", (step,)
     ).fetchone()
-
-
-def _to_evaluation(row: sqlite3.Row) -> EvaluationRow:
-    fields: dict[str, Any] = dict(row)
-    for name in ("job_id", "payload_digest"):
-        del fields[name]
-    fields["state"] = EvaluationState(row["state"])
-    return EvaluationRow(**fields)

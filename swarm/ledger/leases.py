@@ -9,6 +9,7 @@ from typing import Any
 from swarm.errors import LaunchConflict
 from swarm.ledger import queries
 from swarm.ledger.rows import JobRow, LaunchRow, LeaseRow
+from swarm.ledger.tables import JOBS, LEASES
 from swarm.ledger.writes.events import insert_event
 from swarm.ledger.writes.jobs import insert_job
 
@@ -16,7 +17,7 @@ from swarm.ledger.writes.jobs import insert_job
 def present_lease(connection: sqlite3.Connection) -> LeaseRow | None:
     """Return the lease that has not been ended. It may have expired, which is not known here."""
     row = connection.execute("SELECT * FROM leases WHERE ended_at IS NULL ORDER BY fence DESC LIMIT 1").fetchone()
-    return None if row is None else _to_lease(row)
+    return None if row is None else LEASES.decode(row)
 
 
 def insert_lease(
@@ -37,7 +38,7 @@ def insert_lease(
         " RETURNING *",
         (study_id, holder, host, pid, database, ttl_s, at),
     ).fetchone()
-    lease = _to_lease(row)
+    lease = LEASES.decode(row)
     detail = {"study_id": study_id, "host": host, "pid": pid, "database": database, "fence": lease.fence}
     insert_event(connection, at, "lease.taken", detail)
     return lease
@@ -78,16 +79,10 @@ def launches(connection: sqlite3.Connection, key: str | None = None, limit: int 
         " FROM launches JOIN jobs USING (job_id) WHERE ?1 IS NULL OR key = ?1 ORDER BY jobs.job_id DESC LIMIT ?2",
         (key, limit),
     )
-    return [LaunchRow(row["key"], queries.to_job(row), row["at"], row["step"], bool(row["is_newest"])) for row in rows]
+    return [LaunchRow(row["key"], JOBS.decode(row), row["at"], row["step"], bool(row["is_newest"])) for row in rows]
 
 
 def newest_launch_key(connection: sqlite3.Connection) -> str | None:
     """Return the key of the newest job, or None if it was started without one."""
     row = connection.execute(f"SELECT key FROM launches WHERE job_id = {queries.NEWEST_JOB}").fetchone()
     return None if row is None else row["key"]
-
-
-def _to_lease(row: sqlite3.Row) -> LeaseRow:
-    fields = dict(row)
-    del fields["ended_at"]
-    return LeaseRow(**fields)

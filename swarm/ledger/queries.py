@@ -5,15 +5,11 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Sequence
-from typing import Any
 
 from swarm.errors import LedgerError, NotFound, UnknownParameter
-from swarm.ledger.blobs import unpack_floats, unpack_integers
-from swarm.ledger.integrity.checksums import RESULT_COLUMNS, TURN_COLUMNS, Stored, is_intact
 from swarm.ledger.rows import (
     AuditRow,
     BatchRow,
-    BatchState,
     ClosedEpisode,
     EpisodeRow,
     EpisodeSlice,
@@ -23,13 +19,25 @@ from swarm.ledger.rows import (
     MetricRow,
     ModelUse,
     RecordedEpisode,
-    SamplingSettings,
     StateRow,
     TaskRow,
 )
+from swarm.ledger.tables import (
+    AUDIT,
+    BATCHES,
+    EPISODES,
+    EVENTS,
+    JOB_CHANGES,
+    JOBS,
+    RESULT_COLUMNS,
+    STATES,
+    TURNS,
+    is_intact,
+    to_sampling,
+)
 from swarm.live_settings import JobChange
 from swarm.schemas import EpisodeState
-from swarm.types import EpisodeType, FinishReason, ForkReason, Grammar, GrammarKind, SamplingParams, Turn
+from swarm.types import EpisodeType, Turn
 
 # Clients choose abort reasons, so there may be any number; a status page lists the most frequent ones.
 MAX_FAILURE_REASONS = 100
@@ -42,7 +50,7 @@ IN_POOL = "state = 'completed' AND episode_type = 'train' AND batch_id IS NULL"
 def latest_job(connection: sqlite3.Connection) -> JobRow | None:
     """Return the newest job, or None if no job is on record."""
     row = connection.execute("SELECT * FROM jobs ORDER BY job_id DESC LIMIT 1").fetchone()
-    return None if row is None else to_job(row)
+    return None if row is None else JOBS.decode(row)
 
 
 def job(connection: sqlite3.Connection, job_id: int) -> JobRow:
@@ -50,7 +58,7 @@ def job(connection: sqlite3.Connection, job_id: int) -> JobRow:
     row = connection.execute("SELECT * FROM jobs WHERE job_id = ?", (job_id,)).fetchone()
     if row is None:
         raise NotFound(f"no run {job_id} is on record")
-    return to_job(row)
+    return JOBS.decode(row)
 
 
 def last_trained_step(connection: sqlite3.Connection, job_id: int) -> int:
@@ -65,7 +73,7 @@ def last_trained_step(connection: sqlite3.Connection, job_id: int) -> int:
 def job_changes(connection: sqlite3.Connection, job_id: int) -> list[JobChange]:
     """Return the changes of one run, in their order."""
     rows = connection.execute("SELECT * FROM job_changes WHERE job_id = ? ORDER BY revision", (job_id,))
-    return [JobChange(row["revision"], row["at_step"], json.loads(row["settings"])) for row in rows]
+    return [JOB_CHANGES.decode(row) for row in rows]
 
 
 def job_revision(connection: sqlite3.Connection, job_id: int) -> int:
@@ -76,13 +84,13 @@ def job_revision(connection: sqlite3.Connection, job_id: int) -> int:
 def states(connection: sqlite3.Connection, limit: int = 100) -> list[StateRow]:
     """Return the newest changes of the engine state, oldest first."""
     rows = connection.execute("SELECT * FROM states ORDER BY state_id DESC LIMIT ?", (limit,)).fetchall()
-    return [StateRow(row["state"], row["reason"], row["at"]) for row in reversed(rows)]
+    return [STATES.decode(row) for row in reversed(rows)]
 
 
 def events(connection: sqlite3.Connection, after_id: int = 0, limit: int = 100) -> list[EventRow]:
     """Return events beyond `after_id`, oldest first."""
     rows = connection.execute("SELECT * FROM events WHERE event_id > ? ORDER BY event_id LIMIT ?", (after_id, limit))
-    return [EventRow(row["event_id"], row["kind"], json.loads(row["detail"]), row["at"]) for row in rows]
+    return [EVENTS.decode(row) for row in rows]
 
 
 def newest_events(connection: sqlite3.Connection, limit: int) -> list[EventRow]:
@@ -94,7 +102,7 @@ def newest_events(connection: sqlite3.Connection, limit: int) -> list[EventRow]:
 def audit(connection: sqlite3.Connection, after_id: int = 0, limit: int = 100) -> list[AuditRow]:
     """Return control calls beyond `after_id`, oldest first."""
     rows = connection.execute("SELECT * FROM audit WHERE audit_id > ? ORDER BY audit_id LIMIT ?", (after_id, limit))
-    return [AuditRow(**dict(row)) for row in rows]
+    return [AUDIT.decode(row) for row in rows]
 
 
 def episode(connection: sqlite3.Connection, episode_id: str) -> EpisodeRow:
@@ -178,7 +186,7 @@ def trained_batches(connection: sqlite3.Connection, after_step: int, job_id: int
         " ORDER BY step",
         (job_id, after_step),
     )
-    return [_to_batch(row) for row in rows]
+    return [BATCHES.decode(row) for row in rows]
 
 
 def first_step_without_tokens(connection: sqlite3.Connection, after_step: int, up_to_step: int) -> int | None:
@@ -215,7 +223,7 @@ def batches(connection: sqlite3.Connection, limit: int = 100) -> list[BatchRow]:
     rows = connection.execute(
         f"SELECT * FROM batches WHERE job_id = {NEWEST_JOB} ORDER BY rowid DESC LIMIT ?", (limit,)
     )
-    return [_to_batch(row) for row in rows]
+    return [BATCHES.decode(row) for row in rows]
 
 
 def task_counts(connection: sqlite3.Connection) -> list[TaskRow]:
@@ -288,112 +296,19 @@ def job_use(connection: sqlite3.Connection, episode_type: EpisodeType) -> JobUse
     )
 
 
-def to_job(row: sqlite3.Row) -> JobRow:
-    return JobRow(
-        row["job_id"],
-        json.loads(row["job"]),
-        json.loads(row["resolved"]),
-        row["created_at"],
-        row["origin_job_id"],
-        row["origin_step"],
-        row["initial_step"],
-    )
-
-
 def to_episode(row: sqlite3.Row) -> EpisodeRow:
-    fields: dict[str, Any] = dict(row)
-    for name in ("number", "is_compacted"):
-        del fields[name]
-    _require_intact(fields.pop("checksum"), [row[name] for name in RESULT_COLUMNS], f"episode {row['episode_id']}")
-    fields["use"] = to_use(row)
-    for name in _OF_USE:
-        del fields[name]
-    fields["episode_type"] = EpisodeType(fields["episode_type"])
-    fields["state"] = EpisodeState(fields["state"])
-    fields["is_greedy"] = bool(fields["is_greedy"])
-    if fields["is_success"] is not None:
-        fields["is_success"] = bool(fields["is_success"])
-    fields["metadata"] = json.loads(fields["metadata"])
-    fields["weight_versions"] = tuple(json.loads(fields["weight_versions"]))
-    if fields["turn_rewards"] is not None:
-        fields["turn_rewards"] = tuple(json.loads(fields["turn_rewards"]))
-    if fields["rewards"] is not None:
-        fields["rewards"] = json.loads(fields["rewards"])
-    return EpisodeRow(**fields)
-
-
-_OF_USE = ("calls", "prompt_tokens", "sampled_tokens", "sampling", "is_limited", "system_failures")
-USE_COLUMNS = ", ".join(_OF_USE)
-
-
-def to_use(row: sqlite3.Row) -> ModelUse:
-    return ModelUse(
-        row["calls"],
-        row["prompt_tokens"],
-        row["sampled_tokens"],
-        to_sampling(row["sampling"]),
-        bool(row["is_limited"]),
-        row["system_failures"],
-    )
-
-
-def to_sampling(stored: str) -> tuple[SamplingSettings, ...]:
-    return tuple(
-        SamplingSettings(temperature, tuple((name, value) for name, value in others))
-        for temperature, others in json.loads(stored)
-    )
-
-
-def _require_intact(stored: Stored, values: Sequence[Stored], what: str) -> None:
-    """Raise LedgerError for a row that is not as it was written."""
-    if not is_intact(stored, values):
-        raise LedgerError(
-            f"{what} is damaged: its content is not what was written; `swarm doctor --home HOME` looks for more damage"
-        )
+    _require_intact(row, RESULT_COLUMNS, f"episode {row['episode_id']}")
+    return EPISODES.decode(row)
 
 
 def _to_turn(row: sqlite3.Row) -> Turn:
-    what = f"turn {row['turn_index']} of episode {row['episode_id']}"
-    _require_intact(row["checksum"], [row[name] for name in TURN_COLUMNS], what)
-    params: dict[str, Any] = json.loads(row["params"])
-    for name in ("stop", "stop_token_ids"):
-        params[name] = tuple(params.get(name, ()))
-    params["logit_bias"] = tuple((token_id, bias) for token_id, bias in params.get("logit_bias", ()))
-    if (grammar := params.get("grammar")) is not None:
-        params["grammar"] = Grammar(GrammarKind(grammar["kind"]), grammar["text"])
-    return Turn(
-        episode_id=row["episode_id"],
-        index=row["turn_index"],
-        prompt_ids=unpack_integers(row["prompt_ids"]),
-        output_ids_T=unpack_integers(row["output_ids"]),
-        logprobs_T=unpack_floats(row["logprobs"]),
-        weight_versions_T=unpack_integers(row["weight_versions"]),
-        finish_reason=FinishReason(row["finish_reason"]),
-        params=SamplingParams(**params),
-        messages=tuple(json.loads(row["messages"])),
-        reply=json.loads(row["reply"]),
-        tools=tuple(json.loads(row["tools"])),
-        parent=row["parent"],
-        fork_reason=None if row["fork_reason"] is None else ForkReason(row["fork_reason"]),
-        started_at=row["started_at"],
-        ended_at=row["ended_at"],
-        call_id=row["call_id"],
-        choice=row["choice"],
-        request_sha256=row["request_sha256"],
-        attempt=row["attempt"],
-        withheld=row["withheld"],
-    )
+    _require_intact(row, TURNS.columns, f"turn {row['turn_index']} of episode {row['episode_id']}")
+    return TURNS.decode(row)
 
 
-def _to_batch(row: sqlite3.Row) -> BatchRow:
-    return BatchRow(
-        batch_id=row["batch_id"],
-        step=row["step"],
-        state=BatchState(row["state"]),
-        reason=row["reason"],
-        closed_at=row["closed_at"],
-        finished_at=row["finished_at"],
-        weight_version=row["weight_version"],
-        metrics=json.loads(row["metrics"]),
-        settings=json.loads(row["settings"]),
-    )
+def _require_intact(row: sqlite3.Row, columns: Sequence[str], what: str) -> None:
+    """Raise LedgerError for a row that is not as it was written."""
+    if not is_intact(row["checksum"], [row[name] for name in columns]):
+        raise LedgerError(
+            f"{what} is damaged: its content is not what was written; `swarm doctor --home HOME` looks for more damage"
+        )

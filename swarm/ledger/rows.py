@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from swarm.schemas import EpisodeState
 from swarm.types import DEFAULT_DATA_SOURCE, EpisodeType, SamplingParams, Turn
@@ -82,8 +82,7 @@ MAX_SETTINGS = 256
 """The most distinct sampling settings that are recorded per episode."""
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingSettings:
+class SamplingSettings(NamedTuple):
     """The settings that the distribution of a completion depended on.
 
     `others` are further settings by name, without those at the value at which they do nothing. Of a logit bias they
@@ -280,7 +279,7 @@ class BatchRow:
     closed_at: float
     finished_at: float | None
     weight_version: int | None
-    metrics: Mapping[str, float]
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 

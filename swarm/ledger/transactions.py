@@ -8,10 +8,9 @@ from dataclasses import replace
 from swarm.errors import Conflict, EpisodeEnded, IdempotencyMismatch
 from swarm.ledger import queries
 from swarm.ledger.rows import EndReceipt, EpisodeRow
-from swarm.ledger.writes.counts import count_acknowledged
-from swarm.ledger.writes.episodes import close_episode, receipt_of
-from swarm.ledger.writes.results import SET_RESULT, ReportedResult
-from swarm.ledger.writes.usage import add_use
+from swarm.ledger.writes.episodes import SET_RESULT, ReportedResult, close_episode, receipt_of
+from swarm.ledger.writes.events import count_acknowledged
+from swarm.ledger.writes.turns import add_use
 from swarm.schemas import EpisodeState
 
 COMMIT_LIMIT_S = 300.0

@@ -14,7 +14,7 @@ from swarm.errors import LedgerDamaged, LedgerError
 from swarm.ledger.database import has_tables, log_of, open_unchanged, pragma
 from swarm.ledger.integrity.control import ClosedFile, Mark, control_path, read_mark
 from swarm.ledger.integrity.wholeness import OutOfTime, count_whole
-from swarm.ledger.schema import APPLICATION_ID, SCHEMA_VERSION
+from swarm.ledger.tables import APPLICATION_ID, SCHEMA_VERSION
 
 NOT_ON_RECORD = "how many acknowledged episodes are gone is not on record"
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from swarm.ledger.database import open_unchanged
-from swarm.ledger.integrity.checksums import RESULT_COLUMNS, TURN_COLUMNS, is_intact
-from swarm.ledger.schema import ACKNOWLEDGED
+from swarm.ledger.tables import ACKNOWLEDGED, RESULT_COLUMNS, TURNS, is_intact
 
 MAX_GAP = 10_000
 """The most row numbers in a row without a readable row; after them the rest of a table is given up. A broken page that
@@ -23,7 +22,7 @@ ROWS_BETWEEN_LOOKS = 500
 """Rows between two looks at the clock, since one look costs as much as a row."""
 
 _OF_RESULT = ", ".join(RESULT_COLUMNS)
-_OF_TURN = ", ".join(TURN_COLUMNS)
+_OF_TURN = ", ".join(TURNS.columns)
 _STATE = f"state IN {ACKNOWLEDGED}, turns, is_compacted"
 
 

@@ -10,9 +10,8 @@ from typing import Any
 from swarm.errors import Conflict
 from swarm.ledger.queries import IN_POOL, NEWEST_JOB
 from swarm.ledger.rows import BatchState, EvaluationState
-from swarm.ledger.writes.counts import count_closed
-from swarm.ledger.writes.encoding import to_json
-from swarm.ledger.writes.events import insert_event
+from swarm.ledger.tables import to_json
+from swarm.ledger.writes.events import count_closed, insert_event
 from swarm.schemas import EpisodeState
 from swarm.types import StepReport
 

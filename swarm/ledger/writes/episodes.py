@@ -5,38 +5,59 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from swarm.errors import Conflict, EpisodeEnded, IdempotencyMismatch, LedgerError
 from swarm.ledger import queries
-from swarm.ledger.integrity.checksums import RESULT_COLUMNS
 from swarm.ledger.queries import IN_POOL
 from swarm.ledger.rows import NO_USE, EndReceipt, EpisodeRow, ModelUse
-from swarm.ledger.writes.counts import count_acknowledged, count_closed
-from swarm.ledger.writes.encoding import to_json_or_null
-from swarm.ledger.writes.events import insert_event
-from swarm.ledger.writes.results import NO_RESULT, RESULT, SET_RESULT, ReportedResult, with_checksum
-from swarm.ledger.writes.usage import add_use
+from swarm.ledger.tables import EPISODES, RESULT_COLUMNS, USE, checksum
+from swarm.ledger.writes.events import count_acknowledged, count_closed, insert_event
+from swarm.ledger.writes.turns import add_use
 from swarm.schemas import EpisodeState
 
-_GIVEN_AT_BEGIN = (
-    "episode_type", "client_id", "api_key_sha256", "begun_at", "idle_timeout_s", "deadline_at", "data_source",
-    "lease_s", "is_greedy", "sampling_seed", "temperature", "max_calls", "max_tokens",
-)  # fmt: skip
-_AT_BEGIN = (*RESULT_COLUMNS, "checksum", *_GIVEN_AT_BEGIN, "last_seen_at")
-_INSERT_EPISODE = (
-    f"INSERT INTO episodes (job_id, state, {', '.join(_AT_BEGIN)})"
-    f" SELECT job_id, 'running', {', '.join(f':{name}' for name in _AT_BEGIN)} FROM jobs ORDER BY job_id DESC LIMIT 1"
-)
+_INSERT_EPISODE = EPISODES.insert("checksum")
+RESULT = ", ".join(RESULT_COLUMNS)
+SET_RESULT = ", ".join(f"{name} = :{name}" for name in (*RESULT_COLUMNS, "checksum") if name != "episode_id")
+"""The assignments, in SQL, of `ReportedResult.result_columns`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedResult:
+    """The result that a client reported, with the use of the episode's calls that is not on record yet."""
+
+    episode_id: str
+    idempotency_key: str
+    payload_digest: str
+    task_id: str
+    reward: float
+    is_success: bool | None
+    metadata: Mapping[str, Any]
+    ended_at: float
+    turn_rewards: Sequence[float] | None = None
+    rewards: Mapping[str, float] | None = None
+    unrecorded: ModelUse = NO_USE
+    model_share: float | None = None
+
+    def result_columns(self) -> dict[str, Any]:
+        """Return the result as it is stored, with its checksum."""
+        result = {name: getattr(self, name) for name in RESULT_COLUMNS}
+        return with_checksum(EPISODES.encode_some(result))
+
+
+def with_checksum(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of a result with their checksum."""
+    return {**result, "checksum": checksum([result[name] for name in RESULT_COLUMNS])}
 
 
 def insert_episode(connection: sqlite3.Connection, row: EpisodeRow) -> None:
     """Record a RUNNING episode of the newest job. Raise LedgerError if no job is recorded or the id is taken."""
-    result = with_checksum({**NO_RESULT, "episode_id": row.episode_id, "task_id": row.task_id})
-    settings = {name: getattr(row, name) for name in _GIVEN_AT_BEGIN}
-    inserted = connection.execute(_INSERT_EPISODE, {**result, **settings, "last_seen_at": row.begun_at}).rowcount
-    if not inserted:
+    job_id = connection.execute("SELECT max(job_id) FROM jobs").fetchone()[0]
+    if job_id is None:
         raise LedgerError("no job is on record: record one before the first episode")
+    begun = replace(row, job_id=job_id, state=EpisodeState.RUNNING, last_seen_at=row.begun_at)
+    connection.execute(_INSERT_EPISODE, with_checksum(EPISODES.encode(begun)))
 
 
 def end_episode(connection: sqlite3.Connection, ending: ReportedResult) -> EndReceipt:
@@ -49,14 +70,14 @@ def end_episode(connection: sqlite3.Connection, ending: ReportedResult) -> EndRe
     ended = connection.execute(
         f"UPDATE episodes SET state = 'completed', ended_at = :ended_at, last_seen_at = :ended_at, {SET_RESULT},"
         " model_share = :model_share WHERE episode_id = :episode_id AND state = 'running'"
-        f" RETURNING weight_versions, begun_at, {queries.USE_COLUMNS}",
+        f" RETURNING weight_versions, begun_at, {', '.join(USE.columns)}",
         {**ending.result_columns(), "ended_at": ending.ended_at, "model_share": ending.model_share},
     ).fetchone()
     if ended is None:
         return _replay(queries.episode(connection, ending.episode_id), ending)
     count_acknowledged(connection)
     versions = tuple(json.loads(ended["weight_versions"]))
-    use, share = queries.to_use(ended), ending.model_share
+    use, share = USE.decode(ended), ending.model_share
     return EndReceipt(
         False, EpisodeState.COMPLETED, None, None, ending.ended_at, versions, ended["begun_at"], use, share
     )
@@ -73,40 +94,20 @@ def revise_reward(
     rewards: Mapping[str, float] | None = None,
     reason: str,
 ) -> EpisodeRow:
-    """Give an episode that waits for a batch another result. `reward_revisions` keeps the former one.
+    """Give an episode that waits for a batch another result. The event keeps the former reward.
 
     Raise NotFound, or EpisodeEnded once its batch is closed or if it is in any other state.
     """
     former = queries.episode(connection, episode_id)
     stored = connection.execute(f"SELECT {RESULT} FROM episodes WHERE episode_id = ?", (episode_id,)).fetchone()
-    result = with_checksum(
-        {
-            **dict(stored),
-            "reward": float(reward),
-            "is_success": None if is_success is None else int(is_success),
-            "turn_rewards": to_json_or_null(turn_rewards),
-            "rewards": to_json_or_null(rewards),
-        }
-    )
+    revision = {"reward": reward, "is_success": is_success, "turn_rewards": turn_rewards, "rewards": rewards}
+    result = with_checksum({**dict(stored), **EPISODES.encode_some(revision)})
     revised = connection.execute(
         f"UPDATE episodes SET {SET_RESULT} WHERE episode_id = :episode_id AND {IN_POOL}", result
     ).rowcount
     if not revised:
         how = "its batch is closed" if former.state is EpisodeState.COMPLETED else f"it is {former.state}"
         raise EpisodeEnded(f"the reward of episode {episode_id} is final: {how}")
-    connection.execute(
-        "INSERT INTO reward_revisions (episode_id, reward, is_success, turn_rewards, rewards, reason, at)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (
-            episode_id,
-            former.reward,
-            former.is_success,
-            to_json_or_null(former.turn_rewards),
-            to_json_or_null(former.rewards),
-            reason,
-            at,
-        ),
-    )
     detail = {"episode_id": episode_id, "from": former.reward, "to": reward, "reason": reason}
     insert_event(connection, at, "reward.revised", detail)
     return queries.episode(connection, episode_id)

@@ -1,4 +1,4 @@
-"""Events, states of the engine and control calls, as watchers and operators see them."""
+"""Events, states of the engine, control calls, and counts that are updated with each write."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import sqlite3
 from collections.abc import Mapping
 from typing import Any
 
+from swarm.ledger.queries import NEWEST_JOB
 from swarm.ledger.rows import AuditRow
-from swarm.ledger.writes.encoding import to_json
-from swarm.schemas import EngineState
+from swarm.ledger.tables import AUDIT, to_json
+from swarm.schemas import EngineState, EpisodeState
+
+_INSERT_AUDIT = AUDIT.insert()
 
 
 def insert_event(connection: sqlite3.Connection, at: float, kind: str, detail: Mapping[str, Any]) -> None:
@@ -24,7 +27,21 @@ def insert_state(connection: sqlite3.Connection, at: float, state: EngineState, 
 
 def insert_audit(connection: sqlite3.Connection, entry: AuditRow) -> None:
     """Record a control call."""
-    connection.execute(
-        "INSERT INTO audit (at, caller, address, method, path, status, request_id) VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (entry.at, entry.caller, entry.address, entry.method, entry.path, entry.status, entry.request_id),
+    connection.execute(_INSERT_AUDIT, {**AUDIT.encode(entry), "audit_id": None})
+
+
+def count_acknowledged(connection: sqlite3.Connection) -> None:
+    """Count an episode whose client is about to be told that its result is stored."""
+    connection.execute("UPDATE marks SET acknowledged = acknowledged + 1")
+
+
+def count_closed(connection: sqlite3.Connection, state: EpisodeState, by_outcome: Mapping[str, int]) -> None:
+    """Add episodes that have reached a final state to the counts of their job.
+
+    Counting rows instead takes seconds once there are millions.
+    """
+    connection.executemany(
+        f"INSERT INTO episode_counts (job_id, state, outcome, n) VALUES ({NEWEST_JOB}, ?, ?, ?)"
+        " ON CONFLICT DO UPDATE SET n = n + excluded.n",
+        [(state.value, outcome, n) for outcome, n in by_outcome.items() if n],
     )

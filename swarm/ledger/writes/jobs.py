@@ -1,19 +1,22 @@
-"""Jobs: a new run, more steps for the newest one, and changes of its settings."""
+"""Jobs: a new run, more steps for the newest one, changes of its settings, and the open work of a run."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from swarm.errors import Conflict, LedgerError
 from swarm.ledger import queries
-from swarm.ledger.queries import NEWEST_JOB
-from swarm.ledger.rows import JobRow
-from swarm.ledger.writes.encoding import to_json
-from swarm.ledger.writes.events import insert_event
-from swarm.ledger.writes.open_work import close_books
+from swarm.ledger.queries import IN_POOL, NEWEST_JOB
+from swarm.ledger.rows import EvaluationState, JobRow, OpenWork
+from swarm.ledger.tables import JOBS, to_json
+from swarm.ledger.writes.batches import fail_closed_batches, rewind
+from swarm.ledger.writes.events import count_closed, insert_event
 from swarm.live_settings import JobChange
+from swarm.schemas import EpisodeState
+
+JOB_REPLACED = "job_replaced"
 
 
 def insert_job(
@@ -39,7 +42,7 @@ def insert_job(
         " VALUES (?, ?, ?, ?, ?, ?) RETURNING *",
         (to_json(job), to_json(resolved), at, *(origin or (None, None)), initial_step),
     ).fetchone()
-    started = queries.to_job(row)
+    started = JOBS.decode(row)
     names = {name: started.resolved.get(name) for name in ("project_name", "experiment_name")}
     named = {} if key is None else {"key": key}
     weights = {} if origin is None else {"weights_of": {"job_id": origin[0], "step": origin[1]}}
@@ -60,7 +63,7 @@ def extend_job(
     ).fetchone()
     if before is None or row is None:
         raise LedgerError("no job is on record: there is none to extend")
-    extended = queries.to_job(row)
+    extended = JOBS.decode(row)
     steps = {"from": before.resolved.get("total_steps"), "to": extended.resolved.get("total_steps")}
     insert_event(connection, at, "job.extended", {"job_id": extended.job_id, **steps})
     return extended
@@ -80,3 +83,70 @@ def insert_change(connection: sqlite3.Connection, at: float, change: JobChange) 
     )
     detail = {"revision": change.revision, "at_step": change.at_step, "settings": dict(change.settings)}
     insert_event(connection, at, "job.changed", {"job_id": job.job_id, **detail})
+
+
+def answer_fault(
+    connection: sqlite3.Connection,
+    at: float,
+    kind: str,
+    detail: Mapping[str, Any],
+    *,
+    back_to: int | None,
+    changes: Sequence[JobChange],
+) -> None:
+    """Record the event of an answer, with the weights back at the step `back_to` and the job changed.
+
+    The weights stay where they are if `back_to` is None.
+    """
+    if back_to is not None:
+        rewind(connection, at, back_to, kind)
+    for change in changes:
+        insert_change(connection, at, change)
+    insert_event(connection, at, kind, detail)
+
+
+def recover(connection: sqlite3.Connection, at: float, reason: str = "server_restarted") -> OpenWork:
+    """Return the work to continue after a crash.
+
+    Batches that were closed and never finished fail with `reason`. Running episodes continue, with one more system
+    failure counted.
+    """
+    returned = fail_closed_batches(connection, at, reason)
+    last = connection.execute(
+        f"SELECT step, weight_version FROM batches WHERE job_id = {NEWEST_JOB} AND state = 'trained'"
+        " ORDER BY step DESC LIMIT 1"
+    ).fetchone()
+    # An agent may have had a call in progress, or have found no server to call.
+    connection.execute(
+        f"UPDATE episodes SET system_failures = system_failures + 1 WHERE job_id = {NEWEST_JOB} AND state = 'running'"
+    )
+    waiting = queries.episodes_with_turns(connection, IN_POOL, "ended_at, number")
+    running = queries.episodes_with_turns(connection, "state IN ('running', 'prepared')", "number")
+    job = queries.latest_job(connection)
+    initial = 0 if job is None else job.initial_step
+    return OpenWork(
+        job=job,
+        step=initial if last is None else last["step"],
+        weight_version=initial if last is None else last["weight_version"],
+        running=running,
+        returned=returned,
+        completed=waiting,
+    )
+
+
+def close_books(connection: sqlite3.Connection, at: float) -> None:
+    """End all open work of the previous job, since the next job cannot train it."""
+    fail_closed_batches(connection, at, JOB_REPLACED)
+    expired = connection.execute(
+        "UPDATE episodes SET state = ?, outcome = ?, ended_at = ? WHERE state IN ('running', 'prepared')",
+        (EpisodeState.EXPIRED, JOB_REPLACED, at),
+    ).rowcount
+    count_closed(connection, EpisodeState.EXPIRED, {JOB_REPLACED: expired})
+    dropped = connection.execute(
+        f"UPDATE episodes SET state = ?, outcome = ? WHERE {IN_POOL}", (EpisodeState.DROPPED, JOB_REPLACED)
+    ).rowcount
+    count_closed(connection, EpisodeState.DROPPED, {JOB_REPLACED: dropped})
+    connection.execute(
+        "UPDATE evaluations SET state = ?, reason = ?, ended_at = ? WHERE state IN ('due', 'running')",
+        (EvaluationState.ABANDONED, JOB_REPLACED, at),
+    )

@@ -1,68 +1,36 @@
-"""Turns: one completion each, encoded by its caller's thread and written together with its model use."""
+"""Turns, each written together with its model use, and the model use of calls without a turn."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
-from swarm.ledger import queries
-from swarm.ledger.blobs import pack_floats, pack_integers
-from swarm.ledger.integrity.checksums import TURN_COLUMNS, checksum
-from swarm.ledger.rows import SamplingSettings
-from swarm.ledger.writes.encoding import to_json
-from swarm.ledger.writes.usage import add_sampling, sampling_to_json
-from swarm.types import SamplingParams, Turn
+from swarm.ledger.rows import MAX_SETTINGS, NO_USE, ModelUse, SamplingSettings
+from swarm.ledger.tables import TURNS, Stored, checksum, to_json, to_sampling
+from swarm.types import Turn
 
-_DEFAULTS = {parameter.name: parameter.default for parameter in fields(SamplingParams)}
-_PLACES = ", ".join("?" * (len(TURN_COLUMNS) + 1))
-_COLUMNS = ", ".join((*TURN_COLUMNS, "checksum"))
+_INSERT = TURNS.insert("checksum")
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedTurn:
     """A turn as it is stored. The caller's thread makes it, so that the writer only writes."""
 
-    episode_id: str
-    columns: tuple[Any, ...]
+    turn: Turn
+    columns: dict[str, Stored]
     weight_versions: tuple[int, ...]
-    prompt_tokens: int
-    sampled_tokens: int
     sampling: tuple[SamplingSettings, ...]
 
     @classmethod
     def of(cls, turn: Turn) -> EncodedTurn:
         """Return a turn as it is stored. Raise LedgerError for a value that JSON cannot express."""
-        columns = (
-            turn.episode_id,
-            turn.index,
-            pack_integers(turn.prompt_ids),
-            pack_integers(turn.output_ids_T),
-            pack_floats(turn.logprobs_T),
-            pack_integers(turn.weight_versions_T),
-            turn.finish_reason.value,
-            _params_to_json(turn.params),
-            to_json(turn.messages),
-            to_json(turn.reply),
-            to_json(turn.tools),
-            turn.parent,
-            None if turn.fork_reason is None else turn.fork_reason.value,
-            float(turn.started_at),
-            float(turn.ended_at),
-            turn.call_id,
-            turn.choice,
-            turn.request_sha256,
-            turn.attempt,
-            turn.withheld,
-        )
+        columns = TURNS.encode(turn)
         return cls(
-            turn.episode_id,
-            (*columns, checksum(columns)),
+            turn,
+            {**columns, "checksum": checksum(columns.values())},
             tuple(sorted(set(turn.weight_versions_T))),
-            len(turn.prompt_ids),
-            len(turn.output_ids_T),
             (SamplingSettings.of(turn.params),),
         )
 
@@ -73,29 +41,47 @@ def insert_turns(connection: sqlite3.Connection, turns: Sequence[EncodedTurn]) -
         insert_turn(connection, turn)
 
 
-def insert_turn(connection: sqlite3.Connection, turn: EncodedTurn) -> None:
+def insert_turn(connection: sqlite3.Connection, encoded: EncodedTurn) -> None:
     """Record a turn, and add its model use to its episode."""
-    connection.execute(f"INSERT INTO turns ({_COLUMNS}) VALUES ({_PLACES})", turn.columns)
-    own, sampling = to_json(turn.weight_versions), sampling_to_json(turn.sampling)
+    connection.execute(_INSERT, encoded.columns)
+    turn, own, sampling = encoded.turn, to_json(encoded.weight_versions), to_json(encoded.sampling)
     known, known_sampling = connection.execute(
         "UPDATE episodes SET turns = turns + 1, calls = calls + 1, prompt_tokens = prompt_tokens + ?,"
         " sampled_tokens = sampled_tokens + ?, weight_versions = iif(weight_versions = '[]', ?, weight_versions),"
         " sampling = iif(sampling = '[]', ?, sampling)"
         " WHERE episode_id = ? RETURNING weight_versions, sampling",
-        (turn.prompt_tokens, turn.sampled_tokens, own, sampling, turn.episode_id),
+        (len(turn.prompt_ids), len(turn.output_ids_T), own, sampling, turn.episode_id),
     ).fetchone()
     if known != own:
-        versions = sorted({*turn.weight_versions, *json.loads(known)})
+        versions = sorted({*encoded.weight_versions, *json.loads(known)})
         connection.execute(
             "UPDATE episodes SET weight_versions = ? WHERE episode_id = ?", (to_json(versions), turn.episode_id)
         )
     if known_sampling != sampling:
-        add_sampling(connection, turn.episode_id, queries.to_sampling(known_sampling), turn.sampling)
+        add_sampling(connection, turn.episode_id, to_sampling(known_sampling), encoded.sampling)
 
 
-def _params_to_json(params: SamplingParams) -> str:
-    """Return the parameters that differ from the defaults, which are few."""
-    given = {name: value for name in _DEFAULTS if (value := getattr(params, name)) != _DEFAULTS[name]}
-    if params.grammar is not None:
-        given["grammar"] = asdict(params.grammar)
-    return to_json(given)
+def add_use(connection: sqlite3.Connection, episode_id: str, use: ModelUse) -> None:
+    """Add the use of a running episode's calls that is not on record yet."""
+    if use == NO_USE:
+        return
+    known = connection.execute(
+        "UPDATE episodes SET calls = calls + ?, prompt_tokens = prompt_tokens + ?, sampled_tokens = sampled_tokens + ?,"
+        " is_limited = max(is_limited, ?), system_failures = system_failures + ?"
+        " WHERE episode_id = ? AND state = 'running' RETURNING sampling",
+        (use.calls, use.prompt_tokens, use.sampled_tokens, use.is_limited, use.system_failures, episode_id),
+    ).fetchone()
+    if known is not None:
+        add_sampling(connection, episode_id, to_sampling(known["sampling"]), use.sampling)
+
+
+def add_sampling(
+    connection: sqlite3.Connection,
+    episode_id: str,
+    known: Sequence[SamplingSettings],
+    used: Sequence[SamplingSettings],
+) -> None:
+    """Add sampling settings to the known ones of an episode."""
+    together = tuple(dict.fromkeys((*known, *used)))[:MAX_SETTINGS]
+    if together != tuple(known):
+        connection.execute("UPDATE episodes SET sampling = ? WHERE episode_id = ?", (to_json(together), episode_id))

@@ -15,7 +15,7 @@ import pytest
 
 from swarm.ledger import EpisodeRow, Ledger, queries
 from swarm.ledger.database import open_for_reading
-from swarm.ledger.integrity.checksums import checksum
+from swarm.ledger.tables import checksum
 from swarm.schemas import EpisodeState
 from swarm.types import EpisodeType
 
@@ -107,11 +107,12 @@ def test_an_answer_costs_no_more_with_many_episodes_on_record(path: Path, questi
 def fill(path: Path, batches: int) -> None:
     """A job that trained half of each of so many batches of 20 episodes; the last batch is of step 5."""
     with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("INSERT INTO jobs VALUES (1, '{}', '{}', 1.0, NULL, NULL, 0)")
+        connection.execute("INSERT INTO jobs (job, resolved, created_at) VALUES ('{}', '{}', 1.0)")
         for batch in range(batches):
             step = batch - batches + 6
             connection.execute(
-                "INSERT INTO batches VALUES (?, 1, ?, 'trained', NULL, 1.0, 2.0, ?, '{}', '{}')",
+                "INSERT INTO batches (batch_id, job_id, step, state, closed_at, finished_at, weight_version)"
+                " VALUES (?, 1, ?, 'trained', 1.0, 2.0, ?)",
                 (f"b{batch}", step, step),
             )
         episodes = [

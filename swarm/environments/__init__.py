@@ -2,54 +2,47 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
-from swarm.environments.base import DrivenEnvironment, Environment, EnvironmentTask, Grade, Session, Transcript
+from swarm.environments.base import DrivenEnvironment as DrivenEnvironment
+from swarm.environments.base import Environment as Environment
+from swarm.environments.base import EnvironmentTask as EnvironmentTask
+from swarm.environments.base import Grade as Grade
+from swarm.environments.base import Session as Session
+from swarm.environments.base import Transcript as Transcript
+from swarm.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from swarm.environments.environment_check import transcript_of
-    from swarm.environments.registry import (
-        LIBRARIES,
-        agent_of,
-        has_own_worker,
-        is_bundled,
-        load_environment,
-        options_of,
-        with_options,
-    )
+    from swarm.environments.environment_check import transcript_of as transcript_of
+    from swarm.environments.registry import LIBRARIES as LIBRARIES
+    from swarm.environments.registry import agent_of as agent_of
+    from swarm.environments.registry import has_own_worker as has_own_worker
+    from swarm.environments.registry import is_bundled as is_bundled
+    from swarm.environments.registry import load_environment as load_environment
+    from swarm.environments.registry import options_of as options_of
+    from swarm.environments.registry import with_options as with_options
 
-__all__ = [
-    "LIBRARIES",
-    "DrivenEnvironment",
-    "Environment",
-    "EnvironmentTask",
-    "Grade",
-    "Session",
-    "Transcript",
-    "agent_of",
-    "has_own_worker",
-    "is_bundled",
-    "load_environment",
-    "options_of",
-    "transcript_of",
-    "with_options",
-]
-
-_MODULE_BY_NAME = {
-    "transcript_of": "swarm.environments.environment_check",
-    **dict.fromkeys(
-        ("LIBRARIES", "agent_of", "has_own_worker", "is_bundled", "load_environment", "options_of", "with_options"),
-        "swarm.environments.registry",
-    ),
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _MODULE_BY_NAME:
-        raise AttributeError(f"module 'swarm.environments' has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULE_BY_NAME[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+# The sandbox of a program shows the contract alone.
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "swarm.environments.base": (
+            "DrivenEnvironment",
+            "Environment",
+            "EnvironmentTask",
+            "Grade",
+            "Session",
+            "Transcript",
+        ),
+        "swarm.environments.environment_check": ("transcript_of",),
+        "swarm.environments.registry": (
+            "LIBRARIES",
+            "agent_of",
+            "has_own_worker",
+            "is_bundled",
+            "load_environment",
+            "options_of",
+            "with_options",
+        ),
+    },
+)

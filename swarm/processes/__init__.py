@@ -2,60 +2,44 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
+from swarm.lazy_names import lazy_names
+
 if TYPE_CHECKING:
-    from swarm.processes.announcement import NoAnnouncement, await_announcement
-    from swarm.processes.child import (
-        KILLED,
-        Child,
-        StaleProcess,
-        end_stale,
-        is_dead,
-        own_name,
-        server_environment,
-        tail,
-    )
-    from swarm.processes.cores import usable_cores
-    from swarm.processes.imports import collector_paused
-    from swarm.processes.running_servers import RunningServer, announced_server, list_running_servers
+    from swarm.processes.announcement import NoAnnouncement as NoAnnouncement
+    from swarm.processes.announcement import await_announcement as await_announcement
+    from swarm.processes.child import KILLED as KILLED
+    from swarm.processes.child import Child as Child
+    from swarm.processes.child import StaleProcess as StaleProcess
+    from swarm.processes.child import end_stale as end_stale
+    from swarm.processes.child import is_dead as is_dead
+    from swarm.processes.child import own_name as own_name
+    from swarm.processes.child import server_environment as server_environment
+    from swarm.processes.child import tail as tail
+    from swarm.processes.cores import usable_cores as usable_cores
+    from swarm.processes.imports import collector_paused as collector_paused
+    from swarm.processes.running_servers import RunningServer as RunningServer
+    from swarm.processes.running_servers import announced_server as announced_server
+    from swarm.processes.running_servers import list_running_servers as list_running_servers
 
-__all__ = [
-    "KILLED",
-    "Child",
-    "NoAnnouncement",
-    "RunningServer",
-    "StaleProcess",
-    "announced_server",
-    "await_announcement",
-    "collector_paused",
-    "end_stale",
-    "is_dead",
-    "list_running_servers",
-    "own_name",
-    "server_environment",
-    "tail",
-    "usable_cores",
-]
-
-_MODULE_BY_NAME = {
-    **dict.fromkeys(("NoAnnouncement", "await_announcement"), "swarm.processes.announcement"),
-    **dict.fromkeys(
-        ("KILLED", "Child", "StaleProcess", "end_stale", "is_dead", "own_name", "server_environment", "tail"),
-        "swarm.processes.child",
-    ),
-    "usable_cores": "swarm.processes.cores",
-    "collector_paused": "swarm.processes.imports",
-    **dict.fromkeys(("RunningServer", "announced_server", "list_running_servers"), "swarm.processes.running_servers"),
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _MODULE_BY_NAME:
-        raise AttributeError(f"module 'swarm.processes' has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULE_BY_NAME[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+# The sandbox of a program shows only some of the modules.
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "swarm.processes.announcement": ("NoAnnouncement", "await_announcement"),
+        "swarm.processes.child": (
+            "Child",
+            "KILLED",
+            "StaleProcess",
+            "end_stale",
+            "is_dead",
+            "own_name",
+            "server_environment",
+            "tail",
+        ),
+        "swarm.processes.cores": ("usable_cores",),
+        "swarm.processes.imports": ("collector_paused",),
+        "swarm.processes.running_servers": ("RunningServer", "announced_server", "list_running_servers"),
+    },
+)

@@ -2,60 +2,42 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
+from swarm.lazy_names import lazy_names
+
 if TYPE_CHECKING:
-    from swarm.program.attempts import Model, RecordedSession
-    from swarm.program.base import PLAIN, Program, answer_in_turn, is_program, load_program, rewards_of
-    from swarm.program.command_line import ENVIRONMENT_FAILED, NO_SANDBOX, PROGRAM_FAILED, main
-    from swarm.program.hosted.process import MAX_HUNG, ProgramProcess, place_program
-    from swarm.program.order import RUN_MARK
-    from swarm.program.training import EVAL_TEMPERATURE, EndedAttempt, TrainingResult, measure, train
+    from swarm.program.attempts import Model as Model
+    from swarm.program.attempts import RecordedSession as RecordedSession
+    from swarm.program.base import PLAIN as PLAIN
+    from swarm.program.base import Program as Program
+    from swarm.program.base import answer_in_turn as answer_in_turn
+    from swarm.program.base import is_program as is_program
+    from swarm.program.base import load_program as load_program
+    from swarm.program.base import rewards_of as rewards_of
+    from swarm.program.command_line import ENVIRONMENT_FAILED as ENVIRONMENT_FAILED
+    from swarm.program.command_line import NO_SANDBOX as NO_SANDBOX
+    from swarm.program.command_line import PROGRAM_FAILED as PROGRAM_FAILED
+    from swarm.program.command_line import main as main
+    from swarm.program.hosted.process import MAX_HUNG as MAX_HUNG
+    from swarm.program.hosted.process import ProgramProcess as ProgramProcess
+    from swarm.program.hosted.process import place_program as place_program
+    from swarm.program.order import RUN_MARK as RUN_MARK
+    from swarm.program.training import EVAL_TEMPERATURE as EVAL_TEMPERATURE
+    from swarm.program.training import EndedAttempt as EndedAttempt
+    from swarm.program.training import TrainingResult as TrainingResult
+    from swarm.program.training import measure as measure
+    from swarm.program.training import train as train
 
-__all__ = [
-    "ENVIRONMENT_FAILED",
-    "EVAL_TEMPERATURE",
-    "MAX_HUNG",
-    "NO_SANDBOX",
-    "PLAIN",
-    "PROGRAM_FAILED",
-    "RUN_MARK",
-    "EndedAttempt",
-    "Model",
-    "Program",
-    "ProgramProcess",
-    "RecordedSession",
-    "TrainingResult",
-    "answer_in_turn",
-    "is_program",
-    "load_program",
-    "main",
-    "measure",
-    "place_program",
-    "rewards_of",
-    "train",
-]
-
-_MODULE_BY_NAME = {
-    **dict.fromkeys(("Model", "RecordedSession"), "swarm.program.attempts"),
-    **dict.fromkeys(
-        ("PLAIN", "Program", "answer_in_turn", "is_program", "load_program", "rewards_of"), "swarm.program.base"
-    ),
-    **dict.fromkeys(("ENVIRONMENT_FAILED", "NO_SANDBOX", "PROGRAM_FAILED", "main"), "swarm.program.command_line"),
-    **dict.fromkeys(("MAX_HUNG", "ProgramProcess", "place_program"), "swarm.program.hosted.process"),
-    "RUN_MARK": "swarm.program.order",
-    **dict.fromkeys(
-        ("EVAL_TEMPERATURE", "EndedAttempt", "TrainingResult", "measure", "train"), "swarm.program.training"
-    ),
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _MODULE_BY_NAME:
-        raise AttributeError(f"module 'swarm.program' has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULE_BY_NAME[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+# The process of a foreign program does not have the modules that drive it.
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "swarm.program.attempts": ("Model", "RecordedSession"),
+        "swarm.program.base": ("PLAIN", "Program", "answer_in_turn", "is_program", "load_program", "rewards_of"),
+        "swarm.program.command_line": ("ENVIRONMENT_FAILED", "NO_SANDBOX", "PROGRAM_FAILED", "main"),
+        "swarm.program.hosted.process": ("MAX_HUNG", "ProgramProcess", "place_program"),
+        "swarm.program.order": ("RUN_MARK",),
+        "swarm.program.training": ("EVAL_TEMPERATURE", "EndedAttempt", "TrainingResult", "measure", "train"),
+    },
+)

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
+from swarm.lazy_names import lazy_names
+
 if TYPE_CHECKING:
-    from swarm.sandbox.sandbox import Sandbox, SandboxedCommand, choose_sandbox, plain_command
+    from swarm.sandbox.sandbox import Sandbox as Sandbox
+    from swarm.sandbox.sandbox import SandboxedCommand as SandboxedCommand
+    from swarm.sandbox.sandbox import choose_sandbox as choose_sandbox
+    from swarm.sandbox.sandbox import plain_command as plain_command
 
-__all__ = [
-    "Sandbox",
-    "SandboxedCommand",
-    "choose_sandbox",
-    "plain_command",
-]
-
-_MODULE_BY_NAME = {
-    **dict.fromkeys(("Sandbox", "SandboxedCommand", "choose_sandbox", "plain_command"), "swarm.sandbox.sandbox"),
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _MODULE_BY_NAME:
-        raise AttributeError(f"module 'swarm.sandbox' has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULE_BY_NAME[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+# The inside of a sandbox does not show the modules that make it.
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "swarm.sandbox.sandbox": ("Sandbox", "SandboxedCommand", "choose_sandbox", "plain_command"),
+    },
+)

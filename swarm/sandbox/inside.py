@@ -1,19 +1,27 @@
-"""The sandbox's end of the only way out, and the watch over the guest: `inside OPTIONS -- COMMAND`."""
+"""The sandbox's end of the only way out, and the watch over the guest: `inside OPTIONS COMMAND ...`."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import ctypes
+import json
 import os
 import resource
+import signal
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from swarm.sandbox.forwarding import CHUNK_BYTES, exit_code, forwarder, pass_signals_on
 from swarm.sandbox.seccomp import WATCH_PID
 
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Connect = Callable[[], Awaitable[Connection]]
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+CHUNK_BYTES = 64 * 1024
+CONNECT_TIMEOUT_S = 30.0
 LIMIT_EXIT_CODE = 125
 """Exit code of a sandbox that exceeded a limit. The last line on standard error says which."""
 
@@ -25,12 +33,45 @@ PAGE_BYTES = resource.getpagesize()
 PR_SET_DUMPABLE = 4
 
 
+@dataclass(frozen=True, slots=True)
+class GuestLimits:
+    """The resources that one guest may use.
+
+    `memory_bytes`, `tasks` (processes and threads) and `files` (inodes) are totals of the sandbox; memory includes the
+    content of files. `disk_bytes` is the size of the working directory, `tmp_bytes` that of each other writable folder,
+    and `log_bytes` that of a file for output.
+    """
+
+    tasks: int = 512
+    memory_bytes: int = 2 * 2**30
+    address_bytes: int = 16 * 2**30
+    files: int = 20_000
+    file_bytes: int = 256 * 2**20
+    disk_bytes: int = 512 * 2**20
+    tmp_bytes: int = 256 * 2**20
+    log_bytes: int = 8 * 2**20
+    cpu_s: int = 24 * 3600
+
+
+@dataclass(frozen=True, slots=True)
+class GuestOptions:
+    """The user, the place and the limits of the guest. With a `socket`, the way out listens on a local `port`."""
+
+    user: int
+    workdir: str
+    writable: Sequence[str]
+    limits: GuestLimits
+    socket: str | None
+    port: int
+
+
 def main(argv: list[str]) -> int:
-    options, command = _parse(argv)
-    return asyncio.run(_run(options, command))
+    given: dict[str, Any] = json.loads(argv[0])
+    limits = GuestLimits(**given.pop("limits"))
+    return asyncio.run(_run(GuestOptions(limits=limits, **given), argv[1:]))
 
 
-async def _run(options: argparse.Namespace, command: list[str]) -> int:
+async def _run(options: GuestOptions, command: list[str]) -> int:
     _become(options.user)
     os.chdir(options.workdir)
     if options.socket is None:
@@ -56,21 +97,21 @@ def _become(user: int) -> None:
         raise OSError(ctypes.get_errno(), "the memory of the watch cannot be protected")
 
 
-async def _supervise(command: list[str], options: argparse.Namespace) -> int:
+async def _supervise(command: list[str], options: GuestOptions) -> int:
     """Run the command to its end, pass signals on to it and return its exit code."""
     outputs = {"stdout": 1, "stderr": 2}
     # The guest gets no file of the host: it could truncate the file, or fill the disk. The reader of a pipe bounds it.
     files = {name: fd for name, fd in outputs.items() if stat.S_ISREG(os.fstat(fd).st_mode)}
     process = await asyncio.create_subprocess_exec(
         *command,
-        preexec_fn=lambda: _set_limits(options),
+        preexec_fn=lambda: _set_limits(options.limits),
         # Signals to a group do not reach this process.
         start_new_session=True,
         **dict.fromkeys(files, asyncio.subprocess.PIPE),  # pyright: ignore[reportArgumentType]
     )
     pass_signals_on(process)
     keeping = [
-        asyncio.ensure_future(_keep(getattr(process, name), fd, options.max_log_bytes)) for name, fd in files.items()
+        asyncio.ensure_future(_keep(getattr(process, name), fd, options.limits.log_bytes)) for name, fd in files.items()
     ]
     ended = asyncio.ensure_future(process.wait())
     watching = asyncio.ensure_future(_watch(options))
@@ -101,21 +142,22 @@ def _report(line: str) -> None:
     os.write(2, f"\n{line}\n".encode())
 
 
-async def _watch(options: argparse.Namespace) -> str:
+async def _watch(options: GuestOptions) -> str:
     """Wait until a limit is exceeded, and return which.
 
     It counts all processes and files together, including root's, which rlimits cannot do.
     """
+    limits = options.limits
     while True:
         await asyncio.sleep(WATCH_PERIOD_S)
         tasks, memory = _processes()
         files, in_files = _files(options.writable)
-        if tasks > options.max_tasks:
-            return f"more than {options.max_tasks} processes and threads"
-        if memory + in_files > options.max_memory_bytes:
-            return f"more than {options.max_memory_bytes >> 20} MiB of memory, files included"
-        if files > options.max_files:
-            return f"more than {options.max_files} files"
+        if tasks > limits.tasks:
+            return f"more than {limits.tasks} processes and threads"
+        if memory + in_files > limits.memory_bytes:
+            return f"more than {limits.memory_bytes >> 20} MiB of memory, files included"
+        if files > limits.files:
+            return f"more than {limits.files} files"
 
 
 def _processes() -> tuple[int, int]:
@@ -142,32 +184,65 @@ def _files(folders: Sequence[str]) -> tuple[int, int]:
     )
 
 
-def _set_limits(options: argparse.Namespace) -> None:
+def _set_limits(limits: GuestLimits) -> None:
     # A guest that uses all CPU time must not keep the watch from running.
     os.nice(5)
     for kind, wanted in (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_NOFILE, 4096),
-        (resource.RLIMIT_FSIZE, options.max_file_bytes),
-        (resource.RLIMIT_AS, options.max_address_bytes),
-        (resource.RLIMIT_CPU, options.max_cpu_s),
+        (resource.RLIMIT_FSIZE, limits.file_bytes),
+        (resource.RLIMIT_AS, limits.address_bytes),
+        (resource.RLIMIT_CPU, limits.cpu_s),
     ):
         _, hard = resource.getrlimit(kind)
         value = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(kind, (value, value))
     if tuple(int(part) for part in os.uname().release.split(".")[:2] if part.isdigit()) >= (5, 14):
         # Older kernels also count the user's processes outside, which might leave none for the guest.
-        resource.setrlimit(resource.RLIMIT_NPROC, (options.max_tasks, options.max_tasks))
+        resource.setrlimit(resource.RLIMIT_NPROC, (limits.tasks, limits.tasks))
 
 
-def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    split = list(argv).index("--")
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--user", type=int, required=True)
-    parser.add_argument("--workdir", required=True)
-    parser.add_argument("--writable", action="append", required=True)
-    parser.add_argument("--socket")
-    parser.add_argument("--port", type=int)
-    for name in ("tasks", "files", "memory-bytes", "file-bytes", "address-bytes", "log-bytes", "cpu-s"):
-        parser.add_argument(f"--max-{name}", type=int, required=True)
-    return parser.parse_args(argv[:split]), list(argv[split + 1 :])
+def forwarder(connect: Connect) -> Handler:
+    """Return a connection handler that copies bytes both ways, or closes the connection if it cannot connect."""
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        upstream = await connected(connect, writer)
+        if upstream is not None:
+            await asyncio.gather(copy(reader, upstream[1]), copy(upstream[0], writer))
+
+    return forward
+
+
+async def connected(connect: Connect, writer: asyncio.StreamWriter) -> Connection | None:
+    """Return the connection to the other side, or close `writer` and return None if it cannot be reached."""
+    try:
+        return await asyncio.wait_for(connect(), CONNECT_TIMEOUT_S)
+    except (OSError, TimeoutError):
+        writer.close()
+        return None
+
+
+async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Copy bytes until one of the sides ends, and close `writer`."""
+    try:
+        while data := await reader.read(CHUNK_BYTES):
+            writer.write(data)
+            await writer.drain()
+    except OSError:
+        pass
+    finally:
+        writer.close()
+
+
+def pass_signals_on(process: asyncio.subprocess.Process) -> None:
+    def send(number: int) -> None:
+        if process.returncode is None:
+            process.send_signal(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, send, number)
+
+
+def exit_code(code: int) -> int:
+    """Return the exit code as a shell reports it: 128 + N for a process that signal N ended."""
+    return code if code >= 0 else 128 - code

@@ -21,11 +21,11 @@ SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
 PROGRAM_FILES = (
     "__init__.py", "client", "config.py", "descriptions.py", "digest.py", "environments/__init__.py",
     "environments/base.py", "environments/user_code.py", "errors.py", "estimators.py", "external_samplers.py", "job",
-    "processes/__init__.py", "processes/announcement.py", "processes/child.py", "processes/imports.py",
-    "program/__init__.py", "program/attempts.py", "program/base.py", "program/hosted/__init__.py",
-    "program/hosted/__main__.py", "program/hosted/host.py", "program/hosted/protocol.py", "sandbox/__init__.py",
-    "sandbox/inside.py", "sandbox/seccomp.py", "sandbox/forwarding.py", "schemas", "spelling.py", "tasks/__init__.py",
-    "tasks/agent.py", "tasks/base.py", "types.py",
+    "lazy_names.py", "processes/__init__.py", "processes/announcement.py", "processes/child.py",
+    "processes/imports.py", "program/__init__.py", "program/attempts.py", "program/base.py",
+    "program/hosted/__init__.py", "program/hosted/__main__.py", "program/hosted/host.py",
+    "program/hosted/protocol.py", "sandbox/__init__.py", "sandbox/inside.py", "sandbox/seccomp.py", "schemas",
+    "spelling.py", "tasks/__init__.py", "tasks/agent.py", "tasks/base.py", "types.py",
 )  # fmt: skip
 """Files of the package that the host of a program imports. Task families, graders and readers of data sets are left
 out: with them, a program that knows a seed could compute held-out tasks and their answers."""

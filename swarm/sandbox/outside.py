@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
@@ -10,12 +9,11 @@ import re
 import shutil
 import ssl
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from swarm.sandbox.cgroup import has_killed, remove_cgroup
-from swarm.sandbox.forwarding import CHUNK_BYTES, Connect, Handler, connected, copy, exit_code, pass_signals_on
+from swarm.sandbox.inside import CHUNK_BYTES, Connect, Handler, connected, copy, exit_code, pass_signals_on
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_BODY_BYTES = 2**30
@@ -39,12 +37,23 @@ class ForwardedRequest:
     body_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class WayOut:
+    """The Unix socket in the sandbox, the server that it leads to, and the cgroup to remove at the end."""
+
+    socket: str
+    host: str
+    port: int
+    tls: bool
+    path: str
+    cgroup: str | None
+
+
 def main(argv: list[str]) -> int:
-    options, command = _parse(argv)
-    return asyncio.run(_run(options, command))
+    return asyncio.run(_run(WayOut(**json.loads(argv[0])), argv[1:]))
 
 
-async def _run(options: argparse.Namespace, command: list[str]) -> int:
+async def _run(options: WayOut, command: list[str]) -> int:
     tls = ssl.create_default_context() if options.tls else None
 
     async def connect() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -63,9 +72,9 @@ async def _run(options: argparse.Namespace, command: list[str]) -> int:
         # The process that started this one may be gone and unable to clean up.
         shutil.rmtree(Path(options.socket).parent, ignore_errors=True)
         if options.cgroup:
-            if has_killed(options.cgroup):
+            if has_killed(Path(options.cgroup)):
                 sys.stderr.write("sandbox: stopped: it used more memory than it may\n")
-            remove_cgroup(options.cgroup)
+            remove_cgroup(Path(options.cgroup))
 
 
 def model_forwarder(connect: Connect, prefix: str) -> Handler:
@@ -169,15 +178,3 @@ def _refusal(message: str) -> bytes:
     lines = ["HTTP/1.1 403 Forbidden", "content-type: application/json", f"content-length: {len(body)}"]
     lines += ["x-should-retry: false", "connection: close", "", ""]
     return "\r\n".join(lines).encode() + body
-
-
-def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    split = list(argv).index("--")
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--socket", required=True)
-    parser.add_argument("--host", required=True)
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--tls", action="store_true")
-    parser.add_argument("--path", required=True)
-    parser.add_argument("--cgroup", type=Path)
-    return parser.parse_args(argv[:split]), list(argv[split + 1 :])

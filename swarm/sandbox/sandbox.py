@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import secrets
@@ -10,13 +11,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from swarm.errors import BadRequest, SandboxUnavailable
 from swarm.sandbox.cgroup import find_parent, make_cgroup, remove_cgroup
+from swarm.sandbox.inside import GuestLimits, GuestOptions
 from swarm.sandbox.mounts import HOME_INSIDE, LINK_INSIDE, TEMPORARY_FOLDERS, View, mount_flags, swarm_package
+from swarm.sandbox.outside import WayOut
 from swarm.sandbox.seccomp import build_filter
 
 ENTRY = Path(__file__).with_name("entry.py")
@@ -27,26 +30,6 @@ PROBE_TIMEOUT_S = 60.0
 # User ids above those of accounts, containers and nobody. Each sandbox draws its own, so that no two share one.
 FIRST_USER = 1_879_048_192
 USERS = 2**24
-
-
-@dataclass(frozen=True, slots=True)
-class GuestLimits:
-    """The resources that one guest may use.
-
-    `memory_bytes`, `tasks` (processes and threads) and `files` (inodes) are totals of the sandbox; memory includes the
-    content of files. `disk_bytes` is the size of the working directory, `tmp_bytes` that of each other writable folder,
-    and `log_bytes` that of a file for output.
-    """
-
-    tasks: int = 512
-    memory_bytes: int = 2 * 2**30
-    address_bytes: int = 16 * 2**30
-    files: int = 20_000
-    file_bytes: int = 256 * 2**20
-    disk_bytes: int = 512 * 2**20
-    tmp_bytes: int = 256 * 2**20
-    log_bytes: int = 8 * 2**20
-    cpu_s: int = 24 * 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +96,12 @@ class Sandbox:
         link = Path(tempfile.mkdtemp(prefix="swarm-sandbox-"))
         if self.own_user:
             link.chmod(0o711)
-        outside = ["--socket", str(link / SOCKET_NAME), "--host", address.host, "--port", str(address.port)]
-        outside += ["--tls"] if address.scheme == "https" else []
-        outside += ["--path", address.path.rstrip("/")]
-        outside += ["--cgroup", str(cgroup)] if cgroup else []
+        is_tls, path = address.scheme == "https", address.path.rstrip("/")
+        socket, joined = str(link / SOCKET_NAME), None if cgroup is None else str(cgroup)
+        outside = WayOut(socket, address.host, address.port, is_tls, path, joined)
         inner = [URL_INSIDE + address.path if word == server_url else word for word in argv]
         wrapper = self._wrapper(workdir, link, cgroup, files)
-        wrapped = (*_module("outside"), *outside, "--", *wrapper, *inner)
+        wrapped = (*_module("outside", outside), *wrapper, *inner)
         return SandboxedCommand(wrapped, environment, lambda: _clean_up(link, cgroup))
 
     def _wrapper(self, workdir: Path, link: Path | None, cgroup: Path | None, files: Sequence[Path]) -> tuple[str, ...]:
@@ -127,14 +109,12 @@ class Sandbox:
         user = FIRST_USER + secrets.randbelow(USERS) if self.own_user else os.getuid()
         if self.own_user:
             _give_away(workdir, user)
-        inside = ["--user", str(user), "--workdir", str(workdir), *_limit_flags(self.limits)]
-        for folder in (*TEMPORARY_FOLDERS, str(workdir)):
-            inside += ["--writable", folder]
-        if link is not None:
-            inside += ["--socket", f"{LINK_INSIDE}/{SOCKET_NAME}", "--port", str(PORT_INSIDE)]
+        writable = (*TEMPORARY_FOLDERS, str(workdir))
+        socket = None if link is None else f"{LINK_INSIDE}/{SOCKET_NAME}"
+        inside = GuestOptions(user, str(workdir), writable, self.limits, socket, PORT_INSIDE)
         entry = (*_python(), str(ENTRY), str(cgroup or ""), build_filter(platform.machine()).hex())
         view = View(workdir, link, files, self.limits.disk_bytes, self.limits.tmp_bytes)
-        return (*entry, self.bwrap, *self.namespaces, *mount_flags(view), "--", *_module("inside"), *inside, "--")
+        return (*entry, self.bwrap, *self.namespaces, *mount_flags(view), "--", *_module("inside", inside))
 
 
 def choose_sandbox(unsafe_no_sandbox: bool) -> Sandbox | None:
@@ -224,15 +204,11 @@ def _python() -> tuple[str, ...]:
     return (sys.executable, "-I", "-S")
 
 
-def _module(name: str) -> tuple[str, ...]:
+def _module(name: str, options: GuestOptions | WayOut) -> tuple[str, ...]:
     """Return the command that starts a module of this package, which needs the standard library alone, quickly."""
     code = f"import sys; sys.path.insert(0, sys.argv.pop(1)); from swarm.sandbox.{name} import main; "
-    return (*_python(), "-c", f"{code}sys.exit(main(sys.argv[1:]))", str(swarm_package().parent))
-
-
-def _limit_flags(limits: GuestLimits) -> list[str]:
-    names = ("tasks", "files", "memory_bytes", "file_bytes", "address_bytes", "log_bytes", "cpu_s")
-    return [flag for name in names for flag in (f"--max-{name.replace('_', '-')}", str(getattr(limits, name)))]
+    code += "sys.exit(main(sys.argv[1:]))"
+    return (*_python(), "-c", code, str(swarm_package().parent), json.dumps(asdict(options)))
 
 
 def probe(sandbox: Sandbox) -> str:

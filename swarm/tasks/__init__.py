@@ -2,43 +2,31 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
+from swarm.lazy_names import lazy_names
+
 if TYPE_CHECKING:
-    from swarm.tasks.agent import converse, run_agent, run_agent_async
-    from swarm.tasks.base import Exchange, Problem, Split, TaskFamily, split_of
-    from swarm.tasks.calc import CALCULATOR, calculate
-    from swarm.tasks.registry import TASK_FAMILIES, task_family
+    from swarm.tasks.agent import converse as converse
+    from swarm.tasks.agent import run_agent as run_agent
+    from swarm.tasks.agent import run_agent_async as run_agent_async
+    from swarm.tasks.base import Exchange as Exchange
+    from swarm.tasks.base import Problem as Problem
+    from swarm.tasks.base import Split as Split
+    from swarm.tasks.base import TaskFamily as TaskFamily
+    from swarm.tasks.base import split_of as split_of
+    from swarm.tasks.calc import CALCULATOR as CALCULATOR
+    from swarm.tasks.calc import calculate as calculate
+    from swarm.tasks.registry import TASK_FAMILIES as TASK_FAMILIES
+    from swarm.tasks.registry import task_family as task_family
 
-__all__ = [
-    "CALCULATOR",
-    "TASK_FAMILIES",
-    "Exchange",
-    "Problem",
-    "Split",
-    "TaskFamily",
-    "calculate",
-    "converse",
-    "run_agent",
-    "run_agent_async",
-    "split_of",
-    "task_family",
-]
-
-_MODULE_BY_NAME = {
-    **dict.fromkeys(("converse", "run_agent", "run_agent_async"), "swarm.tasks.agent"),
-    **dict.fromkeys(("Exchange", "Problem", "Split", "TaskFamily", "split_of"), "swarm.tasks.base"),
-    **dict.fromkeys(("CALCULATOR", "calculate"), "swarm.tasks.calc"),
-    **dict.fromkeys(("TASK_FAMILIES", "task_family"), "swarm.tasks.registry"),
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _MODULE_BY_NAME:
-        raise AttributeError(f"module 'swarm.tasks' has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULE_BY_NAME[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+# The families are not visible in the sandbox of a program.
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "swarm.tasks.agent": ("converse", "run_agent", "run_agent_async"),
+        "swarm.tasks.base": ("Exchange", "Problem", "Split", "TaskFamily", "split_of"),
+        "swarm.tasks.calc": ("CALCULATOR", "calculate"),
+        "swarm.tasks.registry": ("TASK_FAMILIES", "task_family"),
+    },
+)

@@ -51,7 +51,7 @@ def to_json(value: object) -> str:
         raise LedgerError(f"cannot be stored as JSON: {error}") from error
 
 
-class Codec(NamedTuple):
+class ColumnCodec(NamedTuple):
     """The form of a value in a column: its type in SQL, and the functions to and from that form."""
 
     sql: str
@@ -59,7 +59,7 @@ class Codec(NamedTuple):
     decode: Callable[[Any], Any]
 
 
-def _packed(typecode: str) -> Codec:
+def _packed(typecode: str) -> ColumnCodec:
     """Return the codec of numbers as bytes of fixed width, little-endian."""
 
     def pack(values: Sequence[float]) -> bytes:
@@ -75,7 +75,7 @@ def _packed(typecode: str) -> Codec:
             numbers.byteswap()
         return tuple(numbers)
 
-    return Codec("BLOB", pack, unpack)
+    return ColumnCodec("BLOB", pack, unpack)
 
 
 # Every token id and weight version fits in signed 32 bits; -1 means "none" in both. Logprobs keep all 64 bits, so that
@@ -117,24 +117,24 @@ def _from_mapping(value: Mapping[str, Any]) -> str:
     return to_json(dict(value))
 
 
-def _codec_of(hint: Any) -> Codec:
+def _codec_of(hint: Any) -> ColumnCodec:
     """Return the usual codec of a type."""
     if hint == tuple[SamplingSettings, ...]:
-        return Codec("TEXT", to_json, to_sampling)
+        return ColumnCodec("TEXT", to_json, to_sampling)
     kind: Any = get_origin(hint) or hint
     if kind is tuple:
-        return Codec("TEXT", to_json, _to_tuple)
+        return ColumnCodec("TEXT", to_json, _to_tuple)
     if issubclass(kind, Mapping):
-        return Codec("TEXT", _from_mapping, json.loads)
+        return ColumnCodec("TEXT", _from_mapping, json.loads)
     sql = {bool: "INTEGER", int: "INTEGER", float: "REAL"}.get(kind, "TEXT")
     encode = int if kind is bool else str if issubclass(kind, StrEnum) else kind
-    return Codec(sql, encode, kind)
+    return ColumnCodec(sql, encode, kind)
 
 
 class _Column(NamedTuple):
     name: str
     field: str
-    codec: Codec
+    codec: ColumnCodec
     sql: str
 
 
@@ -148,7 +148,7 @@ class Table(Generic[R]):
         *,
         parts: Mapping[str, Table[Any]] | None = None,
         names: Mapping[str, str] | None = None,
-        codecs: Mapping[str, Codec] | None = None,
+        codecs: Mapping[str, ColumnCodec] | None = None,
         constraint: str = "",
         **declared: str,
     ) -> None:
@@ -208,7 +208,7 @@ class Table(Generic[R]):
         return self._kind(**values)
 
 
-def _column(field: Field[Any], hint: Any, names: Mapping[str, str], codecs: Mapping[str, Codec]) -> _Column:
+def _column(field: Field[Any], hint: Any, names: Mapping[str, str], codecs: Mapping[str, ColumnCodec]) -> _Column:
     given = get_args(hint)
     is_optional = NoneType in given
     codec = codecs.get(field.name) or _codec_of(given[0] if is_optional else hint)
@@ -259,7 +259,7 @@ TURNS = Table(
         "output_ids_T": INTEGERS,
         "logprobs_T": FLOATS,
         "weight_versions_T": INTEGERS,
-        "params": Codec("TEXT", _encode_params, _decode_params),
+        "params": ColumnCodec("TEXT", _encode_params, _decode_params),
     },
     episode_id="TEXT NOT NULL REFERENCES episodes (episode_id)",
     checksum="INTEGER NOT NULL",

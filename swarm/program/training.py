@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import httpx
@@ -98,6 +98,7 @@ def train(
     failures = 0
     sampling = EpisodeSampling(max_calls=attempt_calls, max_tokens=attempt_tokens)
     with httpx.Client(timeout=CALL_TIMEOUT_S, transport=ConnectionStack()) as http:
+        player = _Player(program, environment, http)
         while (status := first.status()).step < job.total_steps:
             number = min(order.chunk, _lacking(status, job.total_steps, job.batch_size))
             number = gate(number) if gate else number
@@ -109,8 +110,7 @@ def train(
 
             def attempt(task: Task, by_id: dict[str, EnvironmentTask] = by_id) -> None:
                 with open_episodes(servers, task, sampling) as episodes:
-                    outputs = _attempt(program, environment, by_id[task.task_id], episodes.credentials, http)
-                    episodes.outputs.update(outputs)
+                    episodes.outputs.update(player.trained(by_id[task.task_id], episodes.credentials))
 
             runs = run_episodes_until_all_complete([each.task for each in chosen], attempt, max_workers=max_workers)
             failures += len(runs.failures)
@@ -191,6 +191,7 @@ def measure(
     # The limits and the temperature go to the server, because the program must not see that it is evaluated.
     sampling = EpisodeSampling(temperature=EVAL_TEMPERATURE, max_calls=attempt_calls, max_tokens=attempt_tokens)
     with httpx.Client(timeout=CALL_TIMEOUT_S, transport=ConnectionStack()) as http:
+        player = _Player(program, environment, http)
 
         def attempt(task: Task, credentials: Credentials) -> WorkflowOutput:
             if on_attempt is not None:
@@ -205,7 +206,7 @@ def measure(
                     for role, each in others
                 }
                 keys = {name: credentials, **{role: each.credentials for role, each in opened.items()}}
-                outputs = _judged(program, environment, by_id[task.task_id], keys, http, watches, on_end)
+                outputs = player.judged(by_id[task.task_id], keys, watches, on_end)
                 for role, each in opened.items():
                     each.output = outputs[role]
             return outputs[name]
@@ -231,66 +232,87 @@ def _idle_limit(environment: Environment) -> float:
     return min(MAX_IDLE_S, max(IDLE_S, 2 * environment.time_limit_s + IDLE_S / 2))
 
 
-def _judged(
-    program: Program,
-    environment: Environment,
-    item: EnvironmentTask,
-    keys: Mapping[str, Credentials],
-    http: httpx.Client,
-    watches: Mapping[str, ServerWatch],
-    on_end: Callable[[EndedAttempt], None] | None,
-) -> dict[str, WorkflowOutput]:
-    """Make one attempt of a score. Raises ProgramFailure if the program failed, another SwarmError if the system did.
+@dataclass(frozen=True, slots=True)
+class _Player:
+    """The program, its environment and the connections to servers, for all attempts of a training or a score.
 
-    If the environment has an agent of its own, no program takes part, and every error is one of the environment.
+    If the environment has an agent of its own, no program takes part.
     """
-    episode_id = next(iter(keys.values())).episode_id
-    session = None
-    try:
-        if isinstance(environment, DrivenEnvironment):
-            with _of_the_environment():
-                transcript, grade = _play(program, environment, item, keys, http, None)
-        else:
-            session = _opened(environment, item)
-            _answer_or_blame(program, environment, item, keys, http, session, watches)
-            transcript, grade = session.transcript, _graded(environment, item, session)
-    except SwarmError as error:
+
+    program: Program
+    environment: Environment
+    http: httpx.Client
+
+    def trained(self, item: EnvironmentTask, credentials: Mapping[str, Credentials]) -> dict[str, WorkflowOutput]:
+        """Make one attempt with the episode of each role, and return the output of each episode."""
+        transcript, grade = self.played(item, credentials)
+        rewards: Mapping[str, float] = {}
+        if self.program.reward is not None:
+            reward = self.program.reward(item.task, transcript, grade)
+            rewards = rewards_of(reward, tuple(credentials), self.program.name)
+        return _outputs(credentials, grade, rewards, None)
+
+    def judged(
+        self,
+        item: EnvironmentTask,
+        keys: Mapping[str, Credentials],
+        watches: Mapping[str, ServerWatch],
+        on_end: Callable[[EndedAttempt], None] | None,
+    ) -> dict[str, WorkflowOutput]:
+        """Make one attempt of a score. Raises ProgramFailure if the program failed, else the error of the system."""
+        ended = EndedAttempt(item.task, next(iter(keys.values())).episode_id, ())
+        session = None
+        try:
+            if isinstance(self.environment, DrivenEnvironment):
+                with _of_the_environment():
+                    transcript, grade = self.played(item, keys)
+            else:
+                with _of_the_environment():
+                    session = open_session(self.environment, item)
+                self._answer_or_blame(item, keys, session, watches)
+                with _of_the_environment():
+                    transcript, grade = session.transcript, self.environment.grade(item, session.transcript)
+        except SwarmError as error:
+            if on_end is not None:
+                on_end(replace(ended, transcript=() if session is None else session.transcript, error=error))
+            raise
         if on_end is not None:
-            on_end(EndedAttempt(item.task, episode_id, () if session is None else session.transcript, error=error))
-        raise
-    if on_end is not None:
-        on_end(EndedAttempt(item.task, episode_id, transcript, grade))
-    return _outputs(keys, grade, {}, _replies(transcript))
+            on_end(replace(ended, transcript=transcript, grade=grade))
+        return _outputs(keys, grade, {}, _replies(transcript))
 
+    def played(
+        self, item: EnvironmentTask, credentials: Mapping[str, Credentials], session: RecordedSession | None = None
+    ) -> tuple[Transcript, Grade]:
+        """Make one attempt and return its transcript and grade; `session` records its messages."""
+        environment = self.environment
+        if isinstance(environment, DrivenEnvironment):
+            [key] = credentials.values()
+            return environment.run(item, key.base_url, key.api_key, key.model, environment.max_tokens)
+        session = session or open_session(environment, item)
+        self._answer(item, credentials, session)
+        return session.transcript, environment.grade(item, session.transcript)
 
-def _answer_or_blame(
-    program: Program,
-    environment: Environment,
-    item: EnvironmentTask,
-    keys: Mapping[str, Credentials],
-    http: httpx.Client,
-    session: RecordedSession,
-    watches: Mapping[str, ServerWatch],
-) -> None:
-    """Run the agent of the program on the session. Raises ProgramFailure, or the error of the system at fault."""
-    began = {role: watch.started_at for role, watch in watches.items()}
-    try:
-        _answer(program, environment, item, keys, http, session)
-    except Exception as error:  # the boundary: the cause of a failure is data of the score
-        failures = (watch.failure_in(keys[role], began[role]) for role, watch in watches.items())
-        raise fault_of(error, session, next(filter(None, failures), None)) from error
+    def _answer_or_blame(
+        self,
+        item: EnvironmentTask,
+        keys: Mapping[str, Credentials],
+        session: RecordedSession,
+        watches: Mapping[str, ServerWatch],
+    ) -> None:
+        """Run the agent of the program on the session. Raises ProgramFailure, or the error of the system at fault."""
+        began = {role: watch.started_at for role, watch in watches.items()}
+        try:
+            self._answer(item, keys, session)
+        except Exception as error:  # the boundary: the cause of a failure is data of the score
+            failures = (watch.failure_in(keys[role], began[role]) for role, watch in watches.items())
+            raise fault_of(error, session, next(filter(None, failures), None)) from error
 
-
-def _opened(environment: Environment, item: EnvironmentTask) -> RecordedSession:
-    """Open the session of a task. Raises EnvironmentFailure for any error of the environment."""
-    with _of_the_environment():
-        return open_session(environment, item)
-
-
-def _graded(environment: Environment, item: EnvironmentTask, session: RecordedSession) -> Grade:
-    """Grade a session. Raises EnvironmentFailure for any error of the grader."""
-    with _of_the_environment():
-        return environment.grade(item, session.transcript)
+    def _answer(self, item: EnvironmentTask, credentials: Mapping[str, Credentials], session: RecordedSession) -> None:
+        """Run the agent of the program on the session."""
+        keys = {role: ModelKey(key.base_url, key.api_key, key.model) for role, key in credentials.items()}
+        answer = self.program.agent(item.task, model_of(keys, self.environment.max_tokens, self.http), session)
+        if answer is not None and not session.is_over:
+            session.reply(answer)
 
 
 @contextmanager
@@ -316,31 +338,14 @@ def play(
     ):
         try:
             keys = {ONE_ROLE: episode.credentials}
-            outputs = _attempt(program, environment, item, keys, http, is_training=False, session=session)
+            transcript, grade = _Player(program, environment, http).played(item, keys, session)
         except SwarmError:
             raise
         except Exception as error:
             raise ProgramFailure(f"the program {program.name} raised {type(error).__name__}: {error}") from error
-        episode.output = outputs[ONE_ROLE]
-    return outputs[ONE_ROLE]
-
-
-def _attempt(
-    program: Program,
-    environment: Environment,
-    item: EnvironmentTask,
-    credentials: Mapping[str, Credentials],
-    http: httpx.Client,
-    *,
-    is_training: bool = True,
-    session: RecordedSession | None = None,
-) -> dict[str, WorkflowOutput]:
-    """Make one attempt with the episode of each role, and return the output of each episode."""
-    transcript, grade = _play(program, environment, item, credentials, http, session)
-    rewards: Mapping[str, float] = {}
-    if is_training and program.reward is not None:
-        rewards = rewards_of(program.reward(item.task, transcript, grade), tuple(credentials), program.name)
-    return _outputs(credentials, grade, rewards, None if is_training else _replies(transcript))
+        output = _outputs(keys, grade, {}, _replies(transcript))[ONE_ROLE]
+        episode.output = output
+    return output
 
 
 def _outputs(
@@ -373,37 +378,6 @@ def _replies(transcript: Transcript) -> tuple[str, ...]:
         kept.append(text[:left])
         left -= len(kept[-1])
     return tuple(filter(None, kept))
-
-
-def _play(
-    program: Program,
-    environment: Environment,
-    item: EnvironmentTask,
-    credentials: Mapping[str, Credentials],
-    http: httpx.Client,
-    session: RecordedSession | None,
-) -> tuple[Transcript, Grade]:
-    if isinstance(environment, DrivenEnvironment):
-        [key] = credentials.values()
-        return environment.run(item, key.base_url, key.api_key, key.model, environment.max_tokens)
-    session = session or open_session(environment, item)
-    _answer(program, environment, item, credentials, http, session)
-    return session.transcript, environment.grade(item, session.transcript)
-
-
-def _answer(
-    program: Program,
-    environment: Environment,
-    item: EnvironmentTask,
-    credentials: Mapping[str, Credentials],
-    http: httpx.Client,
-    session: RecordedSession,
-) -> None:
-    """Run the agent of the program on the session."""
-    keys = {role: ModelKey(key.base_url, key.api_key, key.model) for role, key in credentials.items()}
-    answer = program.agent(item.task, model_of(keys, environment.max_tokens, http), session)
-    if answer is not None and not session.is_over:
-        session.reply(answer)
 
 
 def _refuse_second_agent(program: Program, environment: Environment, roles: Collection[str]) -> None:

@@ -11,8 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from swarm.tasks import Split, TaskFamily, task_family
-from swarm.tasks.multi_turn import LARGEST_SECRET
-from swarm.tasks.single import DIGITS, LETTERS
+from swarm.tasks.families import DIGITS, LARGEST_SECRET, LETTERS
 from swarm.types import Message, Task, ToolSpec
 
 ANSWERS_BY_HEAD = (100, 9999)

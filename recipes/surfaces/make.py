@@ -13,7 +13,7 @@ from typing import Any
 from swarm import SwarmClient, TrainJob
 from swarm.environments import load_environment
 from swarm.program import PLAIN, Program, load_program, measure, train
-from swarm.program.evaluation import PeriodicEvaluation, StepScore
+from swarm.program.gates import PeriodicEvaluation, StepScore
 
 EPISODES = 3072
 """The episodes of each run: 24 steps of 16 tasks with 8 repeats."""

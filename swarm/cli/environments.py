@@ -33,7 +33,7 @@ app.command()(playing.play)
 @app.command(name="list")
 def list_environments(as_json: JsonOption = False) -> None:
     """List the bundled environments, and how others are named."""
-    from swarm.tasks.registry import TASK_FAMILIES
+    from swarm.tasks.families import TASK_FAMILIES
 
     if as_json:
         typer.echo(json.dumps({name: family.description for name, family in TASK_FAMILIES.items()}))

@@ -84,7 +84,7 @@ def _find(environment: Environment, split: Split, number: int, task_id: str | No
 
 
 def _by_hand(environment: Environment, item: EnvironmentTask, table: _Table) -> tuple[RecordedSession, Grade]:
-    from swarm.program.shown import open_shown
+    from swarm.program.attempts import open_shown
 
     typer.echo(HINT if environment.solution(item) is None else f"{HINT}; {HINT_OF_SOLUTION}", err=True)
     for tool in environment.tools:
@@ -103,7 +103,7 @@ def _by_model(
 ) -> tuple[RecordedSession, Grade]:
     from swarm.client import SwarmClient
     from swarm.environments import Grade
-    from swarm.program.shown import open_shown
+    from swarm.program.attempts import open_shown
     from swarm.program.training import play
 
     with SwarmClient(url, token=options.token_of("rollout", "commander"), client_id="swarm-play") as client:

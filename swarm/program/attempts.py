@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import httpx
 from pydantic import BaseModel, Field, StrictStr, ValidationError
@@ -101,34 +101,13 @@ def model_of(keys: Mapping[str, ModelKey], max_tokens: int, http: httpx.Client) 
     return next(iter(models.values()))
 
 
-class AgentSession(Protocol):
-    """An agent's view of an attempt: the messages so far, the tools, and the method to answer."""
-
-    tools: tuple[ToolSpec, ...]
-    transcript: list[Message]
-    is_over: bool
-    turns: int
-
-    @property
-    def messages(self) -> tuple[Message, ...]:
-        """All messages so far, the opening messages first."""
-        ...
-
-    def reply(self, message: Message | str) -> tuple[Message, ...] | None:
-        """Give an answer; return the messages that follow, or None when the attempt is over.
-
-        Raises BadRequest for an answer after that.
-        """
-        ...
-
-
 class RecordedSession:
-    """A session that records its messages; the grader gets its `transcript`.
+    """A session that records its messages: an agent's view of an attempt, whose `transcript` the grader gets.
 
     `failure` is the error that the environment raised on an answer, also if the agent has caught it.
     """
 
-    def __init__(self, session: Session, tools: Sequence[ToolSpec], max_turns: int) -> None:
+    def __init__(self, session: Session, tools: Sequence[ToolSpec], max_turns: float) -> None:
         self.tools = tuple(tools)
         self.transcript: list[Message] = list(session.messages)
         self.is_over = False
@@ -139,9 +118,14 @@ class RecordedSession:
 
     @property
     def messages(self) -> tuple[Message, ...]:
+        """All messages so far, the opening messages first."""
         return tuple(self.transcript)
 
     def reply(self, message: Message | str) -> tuple[Message, ...] | None:
+        """Give an answer; return the messages that follow, or None when the attempt is over.
+
+        Raises BadRequest for an answer after that.
+        """
         if self.is_over:
             raise BadRequest("this attempt is over: an agent replies to its session until reply() returns None")
         answer = as_answer(message)
@@ -198,3 +182,27 @@ class _Answer(BaseModel):
 
 def open_session(environment: Environment, task: EnvironmentTask) -> RecordedSession:
     return RecordedSession(environment.open(task), environment.tools, environment.max_turns)
+
+
+class ShownSession(Session):
+    """A session whose messages are shown as they come."""
+
+    def __init__(self, session: Session, show: Callable[[Message], None]) -> None:
+        self.messages = session.messages
+        self._session = session
+        self._show = show
+        self._show_all(session.messages)
+
+    def reply(self, message: Message) -> tuple[Message, ...] | None:
+        self._show(message)
+        following = self._session.reply(message)
+        self._show_all(following or ())
+        return following
+
+    def _show_all(self, messages: tuple[Message, ...]) -> None:
+        for message in messages:
+            self._show(message)
+
+
+def open_shown(environment: Environment, task: EnvironmentTask, show: Callable[[Message], None]) -> RecordedSession:
+    return RecordedSession(ShownSession(environment.open(task), show), environment.tools, environment.max_turns)

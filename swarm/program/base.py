@@ -12,10 +12,10 @@ from typing import Any, cast
 from swarm.environments import Grade, Transcript
 from swarm.environments.user_code import import_file
 from swarm.errors import EnvironmentInvalid, ProgramFailure
-from swarm.program.attempts import AgentSession, Model
+from swarm.program.attempts import Model, RecordedSession
 from swarm.types import Message, Task
 
-Agent = Callable[[Task, Model, AgentSession], Message | str | None]
+Agent = Callable[[Task, Model, RecordedSession], Message | str | None]
 Reward = Callable[[Task, Transcript, Grade], float | Mapping[str, float]]
 Schedule = Callable[[Sequence[Task], float], Sequence[Task]]
 
@@ -35,7 +35,7 @@ class Program:
     schedule: Schedule | None = None
 
 
-def answer_in_turn(task: Task, model: Model, session: AgentSession) -> None:
+def answer_in_turn(task: Task, model: Model, session: RecordedSession) -> None:
     """Answer a session with the model's own messages until it is over: the agent of a program that has none."""
     following: tuple[Message, ...] | None = ()
     while following is not None:

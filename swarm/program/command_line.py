@@ -14,8 +14,8 @@ from swarm.client import SwarmClient
 from swarm.environments.server import open_environment
 from swarm.errors import EnvironmentFailure, ProgramFailure, SandboxUnavailable, SwarmError
 from swarm.processes.child import own_name
-from swarm.program.amount import AmountGate
 from swarm.program.base import Program, load_program
+from swarm.program.gates import AmountGate
 from swarm.program.hosted.key_router import KeyRouter
 from swarm.program.hosted.process import ProgramProcess, place_program
 from swarm.program.order import RUN_MARK

@@ -25,8 +25,8 @@ from swarm.errors import EngineFailure, EnvironmentFailure, EnvironmentInvalid, 
 from swarm.job import TrainJob
 from swarm.program.attempts import CALL_TIMEOUT_S, ModelKey, RecordedSession, model_of, open_session
 from swarm.program.base import PLAIN, Program, answer_in_turn, rewards_of
-from swarm.program.evaluation import POLL_S, until_rest
 from swarm.program.faults import ServerWatch, fault_of
+from swarm.program.gates import POLL_S, until_rest
 from swarm.program.order import TaskOrder, give_up_dead
 from swarm.program.roles import ONE_ROLE, Servers, clients_of, open_episodes
 from swarm.schemas import MAX_REPLIES, MAX_REPLY_TEXTS, EngineState, Status
@@ -80,7 +80,7 @@ def train(
     With a team, which has a client for each role, every attempt is an episode on each server. It counts on all of them
     or on none. `job` is that of the first role. The job's seed decides the order of tasks. `gate` gets a number of
     tasks and returns how many of them may run now. It is called while no episode runs, and may take its time
-    (evaluation.py). If it returns 0, the training ends (amount.py). `attempt_calls` and `attempt_tokens` limit the
+    (gates.py). If it returns 0, the training ends. `attempt_calls` and `attempt_tokens` limit the
     model calls and the sampled tokens of each attempt.
 
     Raises EnvironmentInvalid if the job has no `total_steps`, and the errors that end a run of the client library. If

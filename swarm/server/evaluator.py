@@ -19,7 +19,7 @@ from swarm.ledger import Ledger
 from swarm.processes.child import Child, tail
 from swarm.run.evaluations import Evaluations
 from swarm.server.run import JobRun
-from swarm.tasks.registry import TASK_FAMILIES
+from swarm.tasks.families import TASK_FAMILIES
 
 logger = logging.getLogger(__name__)
 

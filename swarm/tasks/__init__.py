@@ -9,24 +9,22 @@ from swarm.lazy_names import lazy_names
 if TYPE_CHECKING:
     from swarm.tasks.agent import converse as converse
     from swarm.tasks.agent import run_agent as run_agent
-    from swarm.tasks.agent import run_agent_async as run_agent_async
     from swarm.tasks.base import Exchange as Exchange
     from swarm.tasks.base import Problem as Problem
     from swarm.tasks.base import Split as Split
     from swarm.tasks.base import TaskFamily as TaskFamily
     from swarm.tasks.base import split_of as split_of
-    from swarm.tasks.calc import CALCULATOR as CALCULATOR
-    from swarm.tasks.calc import calculate as calculate
-    from swarm.tasks.registry import TASK_FAMILIES as TASK_FAMILIES
-    from swarm.tasks.registry import task_family as task_family
+    from swarm.tasks.families import CALCULATOR as CALCULATOR
+    from swarm.tasks.families import TASK_FAMILIES as TASK_FAMILIES
+    from swarm.tasks.families import calculate as calculate
+    from swarm.tasks.families import task_family as task_family
 
 # The families are not visible in the sandbox of a program.
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "swarm.tasks.agent": ("converse", "run_agent", "run_agent_async"),
+        "swarm.tasks.agent": ("converse", "run_agent"),
         "swarm.tasks.base": ("Exchange", "Problem", "Split", "TaskFamily", "split_of"),
-        "swarm.tasks.calc": ("CALCULATOR", "calculate"),
-        "swarm.tasks.registry": ("TASK_FAMILIES", "task_family"),
+        "swarm.tasks.families": ("CALCULATOR", "TASK_FAMILIES", "calculate", "task_family"),
     },
 )

@@ -65,7 +65,7 @@ def run_agent(
             return run_agent(
                 family, task, base_url=base_url, api_key=api_key, model=model, http=own, temperature=temperature
             )
-    url, headers = _endpoint(base_url, api_key)
+    url, headers = f"{base_url.rstrip('/')}/chat/completions", {"Authorization": f"Bearer {api_key}"}
     conversation = converse(family, task, model=model, temperature=temperature)
     try:
         body = next(conversation)
@@ -76,34 +76,6 @@ def run_agent(
         return finished.value
     except httpx.TransportError as error:
         raise no_answer(url, error) from error
-
-
-async def run_agent_async(
-    family: TaskFamily,
-    task: Task,
-    *,
-    base_url: str,
-    api_key: str,
-    http: httpx.AsyncClient,
-    model: str = "default",
-    temperature: float | None = None,
-) -> WorkflowOutput:
-    """Attempt `task` as `run_agent` does, with an `http` client that all attempts of the event loop share."""
-    url, headers = _endpoint(base_url, api_key)
-    conversation = converse(family, task, model=model, temperature=temperature)
-    try:
-        body = next(conversation)
-        while True:
-            response = await http.post(url, json=body, headers=headers)
-            body = conversation.send(assistant_message(response))
-    except StopIteration as finished:
-        return finished.value
-    except httpx.TransportError as error:
-        raise no_answer(url, error) from error
-
-
-def _endpoint(base_url: str, api_key: str) -> tuple[str, dict[str, str]]:
-    return f"{base_url.rstrip('/')}/chat/completions", {"Authorization": f"Bearer {api_key}"}
 
 
 def _as_history(reply: Message) -> Message:

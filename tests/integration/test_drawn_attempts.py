@@ -15,7 +15,7 @@ from swarm.errors import BadRequest, EnvironmentFailure, NotFound, ProgramFailur
 from swarm.program import Program, measure, train
 from swarm.program.attempts import MAX_ANSWER_CHARS
 from swarm.program.base import PLAIN
-from swarm.program.evaluation import until_rest
+from swarm.program.gates import until_rest
 from swarm.tasks import Split
 from swarm.types import Message
 

@@ -16,7 +16,7 @@ from swarm.environments import Environment
 from swarm.environments.server import open_environment
 from swarm.program import Program, measure, train
 from swarm.program.base import answer_in_turn
-from swarm.program.evaluation import until_rest
+from swarm.program.gates import until_rest
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 

@@ -316,21 +316,16 @@ CASES = {
     "control damaged": Case("killed", overwrite("ledger.db.control", b"\0" * 1024), GOES_ON),
     "control half damaged": Case("killed", patch("ledger.db.control", lambda _: 40), GOES_ON),
     "ledger cut in half": Case("closed", cut("ledger.db", lambda size: size // PAGE // 2 * PAGE), ALL_CLOSED),
-    "ledger cut to a page": Case("closed", cut("ledger.db", lambda _: PAGE), ALL_CLOSED),
-    "ledger cut within a page": Case("closed", cut("ledger.db", lambda _: 100), ALL_CLOSED),
     "ledger overwritten by text": Case("closed", overwrite("ledger.db", b"my diary\n" * 900), ALL_CLOSED),
     "ledger without its header": Case("closed", patch("ledger.db", lambda _: 0, b"X" * 16), ALL_CLOSED),
-    "ledger of zeros": Case("closed", overwrite("ledger.db", bytes(40 * PAGE)), ALL_CLOSED),
     "database of another program": Case("closed", other_program, ALL_CLOSED),
     "page of turns": Case("closed", spoil_page("turns"), on_page("turns")),
     "page of episodes": Case("closed", spoil_page("episodes", number=0), on_page("episodes", 0)),
     "page of an index": Case("closed", spoil_page("episodes_by_state", number=0), 0),
     "page of metrics": Case("closed", spoil_page("batches", number=0), 0),
-    "byte of a reply": Case("closed", flip_in("turns", b'"role":"assistant"'), 1),
     "byte of a reply, after a kill": Case("killed", flip_in("turns", b'"role":"assistant"'), 1),
     "byte of a result": Case("closed", flip_in("episodes", b"held-out"), 1),
     "byte of a result, after a kill": Case("killed", flip_in("episodes", b"held-out"), 1),
-    "byte of a state": Case("closed", flip_in("episodes", b"trained"), 1),
     "byte of a state, after a kill": Case("killed", flip_in("episodes", b"trained"), 1),
     "byte of an index": Case("closed", flip_in("episodes_by_task", b"held-out"), 0),
     "byte of an index, after a kill": Case("killed", both(merge_log, flip_in("episodes_by_task", b"held-out")), 0),
@@ -344,8 +339,6 @@ CASES = {
     "log gone": Case("killed", remove(LOG), not_in),
     "log empty": Case("killed", overwrite(LOG, b""), not_in),
     "log cut in half": Case("killed", cut(LOG, lambda size: size // 2), not_in),
-    "log cut by a byte": Case("killed", cut(LOG, lambda size: size - 1), not_in),
-    "log cut in its header": Case("killed", cut(LOG, lambda _: 20), not_in),
     "header of the log": Case("killed", patch(LOG, lambda _: 17), not_in),
     "frame of the log": Case("killed", patch(LOG, middle_of_log), not_in),
     "log of an earlier time": Case("killed", copy_from("early", LOG), not_in),
@@ -434,16 +427,12 @@ def test_start_names_the_loss_and_its_hint_begins_anew_without_deleting_anything
     assert start(home, "--new-ledger").returncode == 2, "a sound ledger is never set aside"
 
 
-@pytest.mark.parametrize("how", ["SIGTERM", "swarm stop"])
-def test_a_stop_leaves_one_file_and_a_copy_of_it_is_a_copy_of_all(how: str, states: States, tmp_path: Path) -> None:
+def test_a_stop_leaves_one_file_and_a_copy_of_it_is_a_copy_of_all(states: States, tmp_path: Path) -> None:
     home = shutil.copytree(states.killed, tmp_path / "home")
     assert log_of(ledger(home)).stat().st_size
     with serving(home) as (server, http):
         wait_for_state(http, "ROLLING")
-        if how == "SIGTERM":
-            server.send_signal(signal.SIGTERM)
-        else:
-            assert run_swarm("stop", "--url", str(http.base_url)).exit_code == 0
+        assert run_swarm("stop", "--url", str(http.base_url)).exit_code == 0
         server.wait(60)
     assert sorted(path.name for path in home.glob("ledger.db*")) == ["ledger.db", "ledger.db.control", "ledger.db.lock"]
     copy = tmp_path / "copy"
@@ -456,7 +445,7 @@ def test_a_stop_leaves_one_file_and_a_copy_of_it_is_a_copy_of_all(how: str, stat
 def test_a_kill_at_any_commit_is_never_taken_for_a_loss(tmp_path: Path) -> None:
     """A process is killed again and again while it ends episodes; what it was told of is always there."""
     home, told = tmp_path / "home", 0
-    for _ in range(12):
+    for _ in range(6):
         child = subprocess.Popen([sys.executable, "-c", ENDLESS, str(home)], stdout=subprocess.PIPE, text=True)
         assert child.stdout is not None
         for _ in range(40):

@@ -166,15 +166,15 @@ def test_a_program_that_is_killed_again_and_again_loses_no_step(server: SwarmCli
         killer = threading.Thread(target=kill)
         killer.start()
         try:
-            job = JOB.model_copy(update={"total_steps": 8})
+            job = JOB.model_copy(update={"total_steps": 5})
             server.auto_sync_train_config_and_start_engine(job)
             done = train(server, reverse, job, replace(program, agent=agent), max_workers=8)
         finally:
             ended.set()
             killer.join()
         assert len(answered) > 1
-    assert done.steps == 8
-    assert [point.metrics["batch/groups"] for point in server.metrics()] == [4.0] * 8
+    assert done.steps == 5
+    assert [point.metrics["batch/groups"] for point in server.metrics()] == [4.0] * 5
 
 
 STOPPED = """
@@ -212,7 +212,7 @@ def test_a_system_that_starts_no_process_is_no_failure_of_the_program(server: Sw
 
 def test_a_reply_after_an_agent_has_returned_ends_no_process() -> None:
     host = Host(Program("late", answer_in_turn, None, None), Path("late.py"), "http://127.0.0.1:1", StringIO())
-    host.serve(StringIO(FollowingLine(id=7, is_over=True).model_dump_json() + "\n"))
+    host.serve(StringIO(FollowingLine(id=7).model_dump_json() + "\n"))
 
 
 BROKEN = [
@@ -245,10 +245,11 @@ def run_once(server: SwarmClient, program: Program, environment: Any, item: Any)
     """One attempt as training makes it, outside of a run."""
     import httpx
 
-    from swarm.program.training import _attempt
+    from swarm.program.training import _Player
 
     with httpx.Client() as http, server.open_episode(item.task) as episode:
-        [episode.output] = _attempt(program, environment, item, {"": episode.credentials}, http).values()
+        player = _Player(program, environment, http)
+        [episode.output] = player.trained(item, {"": episode.credentials}).values()
         return episode.output
 
 
@@ -285,13 +286,12 @@ def test_files_that_are_no_programs_are_refused(
         pass
 
 
-@pytest.mark.parametrize("words", [[], ["--sandbox"]])
-def test_a_program_file_is_its_own_command(start_server: Any, tmp_path: Path, words: list[str]) -> None:
+def test_a_program_file_is_its_own_command(start_server: Any, tmp_path: Path) -> None:
     url = start_server().url
     footer = "\nif __name__ == '__main__':\n    from swarm.program import main\n    main(__file__)\n"
     (tmp_path / "program.py").write_text(THINKS + footer)
     JOB.dump_job_as_yaml(tmp_path / "job.yaml")
-    command = [sys.executable, "program.py", "--server", url, "--env", "guess", "--job", "job.yaml", *words]
+    command = [sys.executable, "program.py", "--server", url, "--env", "guess", "--job", "job.yaml", "--sandbox"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
     assert re.findall(r"^step (\d+): reward \d\.\d{3}$", done.stdout, re.MULTILINE) == ["1", "2", "3", "4"]

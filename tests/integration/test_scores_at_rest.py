@@ -14,7 +14,7 @@ from swarm.client import Evaluation
 from swarm.environments import load_environment
 from swarm.errors import EngineNotReady
 from swarm.program import measure
-from swarm.program.evaluation import PeriodicEvaluation, StepScore, score_at_rest
+from swarm.program.gates import PeriodicEvaluation, StepScore, score_at_rest
 
 JOB = TrainJob(engine="fake", batch_size=1, num_repeat=2, drain_timeout_s=1)
 

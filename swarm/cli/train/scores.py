@@ -23,7 +23,7 @@ from swarm.job import NOT_OF_SAMPLING
 
 if TYPE_CHECKING:
     from swarm.client import Evaluation, SwarmClient
-    from swarm.program.evaluation import StepScore
+    from swarm.program.gates import StepScore
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ class MeasuredScores:
 
     def measure(self, when: str) -> HeldOutStep:
         """Return the score of the present weights. Raise EngineFailure if no episode was scored."""
-        from swarm.program.evaluation import score_at_rest
+        from swarm.program.gates import score_at_rest
 
         found = score_at_rest(self._client, self._evaluate)
         mean_of(found.evaluation)
@@ -124,7 +124,7 @@ class MeasuredScores:
 
     def gate(self, every: int) -> Callable[[int], int]:
         """Return a gate for `train`, which calls it before each chunk of tasks. It scores every `every` steps."""
-        from swarm.program.evaluation import PeriodicEvaluation
+        from swarm.program.gates import PeriodicEvaluation
 
         return PeriodicEvaluation(
             self._client, self._evaluate, every=every, batch_size=self._batch_size, on_score=self._show_on_the_way

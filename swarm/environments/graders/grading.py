@@ -10,11 +10,10 @@ from types import MappingProxyType
 from pydantic import BaseModel, ConfigDict, Field
 
 from swarm.environments.base import TIME_LIMIT_S, EnvironmentTask, Grade, Transcript, final_reply
-from swarm.environments.graders.chat_endpoint import ChatEndpoint
-from swarm.environments.graders.judge import DEFAULT_PROMPT, MAX_CALLS, MAX_PAUSE_S, CallLog, Judge
+from swarm.environments.graders.judge import DEFAULT_PROMPT, MAX_CALLS, MAX_PAUSE_S, CallLog, ChatEndpoint, Judge
 from swarm.environments.graders.python_tests.sandboxed_tests import PythonTests
 from swarm.environments.graders.replies import JUDGE, PYTHON_TESTS, ReplyGrader, reply_grader
-from swarm.environments.sources.task_files import Row
+from swarm.environments.sources.columns import Row
 from swarm.errors import EnvironmentFailure, EnvironmentInvalid
 from swarm.sandbox.sandbox import find_sandbox
 

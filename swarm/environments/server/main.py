@@ -5,18 +5,158 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import json
+import os
+import socketserver
 import sys
 import threading
 import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, TextIO
+from urllib.parse import parse_qsl, urlsplit
+
+from pydantic import BaseModel, ValidationError
 
 from swarm.environments.registry import load_environment
-from swarm.environments.server.listener import UnixListener
-from swarm.environments.server.service import EnvironmentService
-from swarm.errors import SwarmError
+from swarm.environments.server.protocol import (
+    DIGEST_HEADER,
+    MAX_PAGE,
+    AttemptReplies,
+    Failure,
+    Graded,
+    Reference,
+)
+from swarm.environments.server.service import CallOverdue, EnvironmentService
+from swarm.errors import BadRequest, Conflict, EnvironmentInvalid, Forbidden, NotFound, SwarmError
 from swarm.processes.announcement import claim_stdout
 from swarm.tasks.base import Split
+
+MAX_BODY_BYTES = 64 * 2**20
+IDLE_CONNECTION_S = 600.0
+FLUSH_S = 0.2
+STUCK_EXIT_CODE = 3
+"""Exit code after a call that took too long. The thread of such a call can only be ended with its process."""
+
+_STATUS: tuple[tuple[type[SwarmError], int], ...] = (
+    (EnvironmentInvalid, 422),
+    (BadRequest, 400),
+    (Forbidden, 403),
+    (NotFound, 404),
+    (Conflict, 409),
+)
+
+
+class UnixListener(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    """A server on one Unix socket, which lists and grades the tasks of `splits`.
+
+    It returns solutions only if `splits` contains all three.
+    """
+
+    daemon_threads = True
+    request_queue_size = 512
+
+    def __init__(self, path: Path, service: EnvironmentService, splits: frozenset[Split]) -> None:
+        path.unlink(missing_ok=True)
+        self.service = service
+        self.splits = splits
+        super().__init__(str(path), _Handler)
+        os.chmod(path, 0o600)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignore the error: a caller that disconnects is normal."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    timeout = IDLE_CONNECTION_S
+    # Buffered, so that the head and the body of a small answer leave together.
+    wbufsize = -1
+
+    @property
+    def listener(self) -> UnixListener:
+        assert isinstance(self.server, UnixListener)
+        return self.server
+
+    def do_GET(self) -> None:
+        parts = urlsplit(self.path)
+        query = dict(parse_qsl(parts.query))
+        routes: dict[str, Callable[[], BaseModel]] = {
+            "/v1/environment": self.listener.service.describe,
+            "/v1/tasks": lambda: self._list_tasks(query),
+        }
+        self._answer(routes.get(parts.path))
+
+    def do_POST(self) -> None:
+        length = int(self.headers.get("content-length", 0))
+        if length > MAX_BODY_BYTES:
+            self.close_connection = True
+            self._send(413, Failure(code="bad_request", message=f"the request is longer than {MAX_BODY_BYTES} bytes"))
+            return
+        body = self.rfile.read(length)
+        service = self.listener.service
+        routes: dict[str, Callable[[], BaseModel]] = {
+            "/v1/messages": lambda: service.continue_attempt(self._allowed(AttemptReplies.model_validate_json(body))),
+            "/v1/grades": lambda: service.grade(self._allowed(Graded.model_validate_json(body))),
+            "/v1/solutions": lambda: service.solve(self._for_evaluator(Reference.model_validate_json(body))),
+        }
+        self._answer(routes.get(self.path))
+
+    def _list_tasks(self, query: dict[str, str]) -> BaseModel:
+        try:
+            split, numbers = Split(query["split"]), [int(query[name]) for name in ("seed", "start", "count")]
+        except (KeyError, ValueError) as error:
+            raise BadRequest(f"a list of tasks needs split, seed, start and count: {error}") from None
+        self._check(split)
+        return self.listener.service.list_tasks(split, numbers[0], max(0, numbers[1]), min(numbers[2], MAX_PAGE))
+
+    def _allowed(self, request: AttemptReplies | Graded) -> Any:
+        self._check(request.task.split)
+        return request
+
+    def _for_evaluator(self, reference: Reference) -> Reference:
+        if self.listener.splits != frozenset(Split):
+            raise Forbidden("only the evaluator may ask for solutions")
+        return reference
+
+    def _check(self, split: Split) -> None:
+        if split not in self.listener.splits:
+            raise Forbidden(f"the split {split} is held out: only the evaluator may see and grade its tasks")
+
+    def _answer(self, route: Callable[[], BaseModel] | None) -> None:
+        if route is None:
+            self._send(404, Failure(code="not_found", message=f"there is no route {self.path}"))
+            return
+        try:
+            if not self.path.startswith("/v1/environment"):
+                self.listener.service.check_digest(self.headers.get(DIGEST_HEADER))
+            self._send(200, route())
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(map(str, first["loc"]))
+            self._send(400, Failure(code="bad_request", message=f"{where}: {first['msg']}"))
+        except CallOverdue as error:
+            self._send(504, Failure(code=error.code, message=error.message))
+            self.wfile.flush()
+            # Callers repeat their other running calls once this process has been restarted.
+            threading.Timer(FLUSH_S, os._exit, (STUCK_EXIT_CODE,)).start()
+        except SwarmError as error:
+            status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+            self._send(status, Failure(code=error.code, message=error.message))
+
+    def _send(self, status: int, answer: BaseModel) -> None:
+        document = answer.model_dump(mode="json")
+        body = json.dumps({"error": document} if isinstance(answer, Failure) else document).encode()
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+        self.wfile.flush()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Log nothing: there is a request for every turn of every attempt."""
+
 
 TRAIN_SOCKET = "train.sock"
 EVALUATOR_SOCKET = "evaluator.sock"

@@ -10,7 +10,7 @@ from swarm.environments.base import Environment, EnvironmentTask, Grade, Session
 from swarm.environments.source import Source
 from swarm.errors import EnvironmentInvalid
 from swarm.tasks.base import Exchange, Split, TaskFamily
-from swarm.tasks.registry import TASK_FAMILIES
+from swarm.tasks.families import TASK_FAMILIES
 from swarm.types import Message, Task
 
 PUBLIC_FIELDS = frozenset({"family", "split"})

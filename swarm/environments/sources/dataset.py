@@ -13,8 +13,15 @@ from swarm.environments.base import Environment, EnvironmentTask, Grade, Transcr
 from swarm.environments.graders.grading import GraderOptions, build_grader, time_limit_of
 from swarm.environments.graders.replies import known_reply
 from swarm.environments.source import Source, option_error
-from swarm.environments.sources.columns import TableEnvironment, TaskOptions, answer_column
-from swarm.environments.sources.task_files import SUFFIXES, digest_files, files_by_split, read_rows
+from swarm.environments.sources.columns import (
+    SUFFIXES,
+    TableEnvironment,
+    TaskOptions,
+    answer_column,
+    digest_files,
+    files_by_split,
+    read_rows,
+)
 
 
 class DatasetOptions(TaskOptions, GraderOptions):

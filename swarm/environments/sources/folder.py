@@ -16,8 +16,14 @@ from swarm.environments.base import Environment, EnvironmentTask, Grade, Transcr
 from swarm.environments.graders.grading import Grader, GraderOptions, build_grader, refuse_options, time_limit_of
 from swarm.environments.graders.replies import known_reply
 from swarm.environments.source import Source, option_error
-from swarm.environments.sources.columns import TableEnvironment, TaskOptions, answer_column
-from swarm.environments.sources.task_files import Row, digest_files, read_rows
+from swarm.environments.sources.columns import (
+    Row,
+    TableEnvironment,
+    TaskOptions,
+    answer_column,
+    digest_files,
+    read_rows,
+)
 from swarm.environments.user_code import import_file
 from swarm.errors import EnvironmentFailure, EnvironmentInvalid
 from swarm.tasks.base import Split

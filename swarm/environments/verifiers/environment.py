@@ -1,23 +1,228 @@
-"""An environment of the library verifiers: its tasks, its agent and its rewards."""
+"""An environment of the library verifiers: its options, its tasks, its agent and its rewards."""
 
 from __future__ import annotations
 
 import math
+import os
 import threading
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from random import Random
+from typing import Any, cast
 
-from pydantic import BaseModel, ValidationError
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from swarm.digest import digest_of
 from swarm.environments.base import DrivenEnvironment, Environment, EnvironmentTask, Grade, Transcript
-from swarm.environments.source import LibrarySource
-from swarm.environments.verifiers.options import interpreter, parse_options
-from swarm.environments.verifiers.taskset import PAGE, EndlessTasks, FiniteTasks, Page, own_splits
+from swarm.environments.source import LibrarySource, option_error
+from swarm.environments.sources.columns import SPLIT_NAMES
 from swarm.environments.verifiers.worker import VerifiersWorker
 from swarm.errors import EnvironmentFailure, EnvironmentInvalid
-from swarm.tasks.base import Split
-from swarm.types import Message
+from swarm.tasks.base import REPEATS_ENDING_A_PASS, Split, split_of
+from swarm.types import Message, Task
+
+PYTHON_VARIABLE = "SWARM_VERIFIERS_PYTHON"
+WHOLE = "env."
+
+
+class AdapterOptions(BaseModel):
+    """The options of the adapter itself."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    python: Path | None = None
+    """Python with verifiers and the package of the environment. Default: SWARM_VERIFIERS_PYTHON."""
+    harness: str | None = None
+    """Program of the agent. Default: the environment's own, else `null`, which calls the model and its tools and runs
+    nothing."""
+    runtime: str | None = None
+    """Where that program runs: subprocess, docker, podman, ... Default: the environment's own, else subprocess."""
+    rollout_seconds: float = Field(default=600.0, gt=0, allow_inf_nan=False)
+    """Time limit of one rollout in seconds; a rollout that takes longer has failed."""
+    max_tokens: int = Field(default=1024, ge=1)
+    """Most tokens in each answer of the model."""
+    train: str | None = None
+    """Value of the taskset's own option `split` for the split train. Default: the value of that name, if the taskset
+    lists its values; else all tasks are split by hash."""
+    validation: str | None = None
+    """The same for validation. A split that is not named takes a part of train, by hash."""
+    test: str | None = None
+    """The same for test."""
+
+    def own_splits(self) -> dict[Split, str]:
+        named = {Split.TRAIN: self.train, Split.VALIDATION: self.validation, Split.TEST: self.test}
+        return {split: value for split, value in named.items() if value is not None}
+
+
+def parse_options(given: Mapping[str, str], where: str) -> tuple[AdapterOptions, dict[str, Any]]:
+    """Return the adapter's options, and the library's as its block `env`.
+
+    Raises EnvironmentInvalid for options that cannot be read.
+    """
+    ours = {name: value for name, value in given.items() if name in AdapterOptions.model_fields}
+    settings: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in ours:
+            path = name.removeprefix(WHOLE) if name.startswith(WHOLE) else f"taskset.{name}"
+            _put(settings, path.replace("-", "_").split("."), _parsed(name, value))
+    try:
+        return AdapterOptions.model_validate(ours), settings
+    except ValidationError as error:
+        raise option_error(error, where, AdapterOptions) from error
+
+
+def interpreter(options: AdapterOptions) -> Path:
+    """Return the Python that has verifiers.
+
+    Raises EnvironmentInvalid if none is named.
+    """
+    named = options.python or os.environ.get(PYTHON_VARIABLE)
+    if not named:
+        raise EnvironmentInvalid(
+            f"verifiers needs a Python of its own: name it with ?python=PATH or {PYTHON_VARIABLE}",
+            param="python",
+        )
+    return Path(named)
+
+
+def _put(settings: dict[str, Any], path: list[str], value: object) -> None:
+    for name in path[:-1]:
+        inner = settings.setdefault(name, {})
+        if not isinstance(inner, dict):
+            raise EnvironmentInvalid(
+                f"the options {'.'.join(path)} and {name} exclude each other: keep one", param=name
+            )
+        settings = cast(dict[str, Any], inner)
+    settings[path[-1]] = value
+
+
+def _parsed(name: str, value: str) -> object:
+    """Return a value as YAML reads it: a number, a boolean, a list."""
+    try:
+        return yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise EnvironmentInvalid(f"the option {name} cannot be read: {error}", param=name) from error
+
+
+PAGE = 256
+HELD_OUT_NAMES = ("eval", "evaluation")
+"""Names that tasksets give to the only split that is not train."""
+DIGITS = 24
+
+
+class ListedTask(BaseModel):
+    """A task as the worker lists it, where `key` is unique and tasks that ask the same share their `content`."""
+
+    key: str
+    content: str
+    prompt: str
+
+
+class Page(BaseModel):
+    tasks: list[ListedTask]
+    is_last: bool
+
+
+Pages = Callable[[str | None, int], Page]
+"""Source and first number -> a page of tasks. A source is a value of the taskset's option `split`, or None if that is
+not set."""
+
+
+def own_splits(values: list[str]) -> dict[Split, str]:
+    """Return the taskset's own value for each split, by their names.
+
+    The result is empty unless it has train and at least one more split.
+    """
+    named = {SPLIT_NAMES[value.lower()]: value for value in reversed(values) if value.lower() in SPLIT_NAMES}
+    held_out = [value for value in values if value.lower() in HELD_OUT_NAMES]
+    if held_out:
+        named.setdefault(Split.VALIDATION, held_out[0])
+    return named if Split.TRAIN in named and len(named) > 1 else {}
+
+
+class FiniteTasks:
+    """The tasks of a taskset that ends, which are all read at first."""
+
+    def __init__(self, name: str, sources: Mapping[Split, str], pages: Pages) -> None:
+        """Read all tasks.
+
+        Raises EnvironmentInvalid for splits that overlap or are empty.
+        """
+        self._name = name
+        self._by_split: dict[Split, dict[str, EnvironmentTask]] = {split: {} for split in Split}
+        first: dict[str, Split] = {}
+        named: list[tuple[Split | None, str | None]] = [*sources.items()] or [(None, None)]
+        for own, source in named:
+            for number, task in _listed(pages, source):
+                split = _split_of(own, task, sources)
+                other = first.setdefault(task.content, split)
+                if other is not split:
+                    raise EnvironmentInvalid(
+                        f"{name}: the splits {other} and {split} overlap: both ask {task.prompt[:60]!r}"
+                    )
+                self._by_split[split].setdefault(task.key, _as_task(name, source, number, task))
+        for split, tasks in self._by_split.items():
+            if not tasks:
+                total = sum(map(len, self._by_split.values()))
+                raise EnvironmentInvalid(f"{name}: none of its {total} tasks is in the split {split}: add tasks")
+
+    def tasks(self, split: Split, seed: int) -> Iterator[EnvironmentTask]:
+        order = list(self._by_split[split].values())
+        Random(f"{self._name}/{split}/{seed}").shuffle(order)
+        return iter(order)
+
+
+class EndlessTasks:
+    """Tasks that are made on demand, page by page, where the seed decides the order within a page."""
+
+    def __init__(self, name: str, pages: Pages) -> None:
+        self._name = name
+        self._pages = pages
+
+    def tasks(self, split: Split, seed: int) -> Iterator[EnvironmentTask]:
+        """Yield the tasks of a split, until the taskset ends after all or gives no new tasks."""
+        rng = Random(f"{self._name}/{split}/{seed}")
+        seen: set[str] = set()
+        page: list[EnvironmentTask] = []
+        repeats = 0
+        for number, task in _listed(self._pages, None):
+            repeats = repeats + 1 if task.key in seen else 0
+            if repeats == 0 and split_of(task.content) is split:
+                page.append(_as_task(self._name, None, number, task))
+            seen.add(task.key)
+            if (number + 1) % PAGE == 0 or repeats > REPEATS_ENDING_A_PASS:
+                rng.shuffle(page)
+                yield from page
+                page.clear()
+            if repeats > REPEATS_ENDING_A_PASS:
+                return
+        rng.shuffle(page)
+        yield from page
+
+
+def _listed(pages: Pages, source: str | None) -> Iterator[tuple[int, ListedTask]]:
+    number = 0
+    while True:
+        page = pages(source, number)
+        for task in page.tasks:
+            yield number, task
+            number += 1
+        if page.is_last:
+            return
+
+
+def _split_of(own: Split | None, task: ListedTask, sources: Mapping[Split, str]) -> Split:
+    by_hash = split_of(task.content)
+    if own is None or (own is Split.TRAIN and by_hash not in sources):
+        return by_hash
+    return own
+
+
+def _as_task(name: str, source: str | None, number: int, task: ListedTask) -> EnvironmentTask:
+    answer: dict[str, Any] = {"source": source, "number": number, "key": task.key}
+    return EnvironmentTask(Task(task.prompt, f"{name}/{task.key[:DIGITS]}", data_source=name), answer)
+
 
 OPEN_S = 600.0
 """Time limit in seconds for opening and for listing tasks. The library may download data sets the first time."""

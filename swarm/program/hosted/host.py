@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 import threading
@@ -17,47 +18,31 @@ import httpx
 
 from swarm.client.connections import ConnectionStack
 from swarm.client.transient_errors import is_transient
-from swarm.environments.base import Grade
+from swarm.environments.base import Grade, Session
 from swarm.errors import BadRequest, ProgramFailure, SwarmError, Unavailable, error_class
 from swarm.processes.announcement import claim_stdout
-from swarm.program.attempts import CALL_TIMEOUT_S, ModelKey, as_answer, model_of
+from swarm.program.attempts import CALL_TIMEOUT_S, ModelKey, RecordedSession, model_of
 from swarm.program.base import Program, answer_in_turn, load_program
 from swarm.program.hosted.protocol import CallLine, FailureLine, FollowingLine, FromProgram, Line, ReadyLine, TaskLine
-from swarm.types import Message, Task, ToolSpec
+from swarm.types import Message, Task
 
 MAX_FRAMES = 10
 """The last calls of a program's own functions that the trace of a failure has."""
 
 
-class HostedSession:
-    """The session that an agent in this process answers. The driver sends the messages that follow each answer."""
+class HostedSession(Session):
+    """The messages of an attempt whose driver answers for the environment."""
 
     def __init__(self, call: CallLine, host: Host) -> None:
-        self.tools: tuple[ToolSpec, ...] = tuple(call.tools)
-        self.transcript: list[Message] = [*call.messages]
-        self.is_over = False
-        self.turns = 0
+        self.messages = tuple(call.messages)
         self._id = call.id
         self._host = host
 
-    @property
-    def messages(self) -> tuple[Message, ...]:
-        """All messages so far, the opening messages first."""
-        return tuple(self.transcript)
-
-    def reply(self, message: Message | str) -> tuple[Message, ...] | None:
-        """Give an answer; return the messages that follow, or None when the attempt is over.
-
-        Raises BadRequest for an answer after that.
-        """
-        answer = as_answer(message)
-        answered = self._host.ask(FromProgram(id=self._id, reply=answer))
+    def reply(self, message: Message) -> tuple[Message, ...] | None:
+        answered = self._host.ask(FromProgram(id=self._id, reply=dict(message)))
         if answered.failure is not None:
             raise error_class(answered.failure.code)(answered.failure.message)
-        self.transcript.extend((answer, *(answered.messages or ())))
-        self.turns += 1
-        self.is_over = answered.is_over
-        return None if answered.is_over else tuple(answered.messages or ())
+        return None if answered.messages is None else tuple(answered.messages)
 
 
 class Host:
@@ -113,7 +98,8 @@ class Host:
                 for each in call.model.keys
             }
             model = model_of(keys, call.model.max_tokens, self._http)
-            return program.agent(_task(call.task), model, HostedSession(call, self))
+            session = RecordedSession(HostedSession(call, self), call.tools, math.inf)
+            return program.agent(_task(call.task), model, session)
         if call.function == "reward":
             assert call.task is not None and call.grade is not None and program.reward is not None
             reward = program.reward(_task(call.task), call.messages, Grade(**call.grade))

@@ -23,7 +23,7 @@ from swarm.digest import digest_of
 from swarm.environments.base import Grade, Transcript
 from swarm.errors import EnvironmentInvalid, ProgramFailure, SandboxUnavailable, Unavailable, error_class
 from swarm.processes.child import KILLED, OWN_END_S, Child, tail
-from swarm.program.attempts import AgentSession, Model
+from swarm.program.attempts import Model, RecordedSession
 from swarm.program.base import Program, answer_in_turn
 from swarm.program.hosted.key_router import BASE_PATH, KeyRouter
 from swarm.program.hosted.protocol import (
@@ -154,7 +154,7 @@ class ProgramProcess:
         if self._shapers is not None:
             self._shapers.close()
 
-    def _agent(self, task: Task, model: Model, session: AgentSession) -> Message | str | None:
+    def _agent(self, task: Task, model: Model, session: RecordedSession) -> Message | str | None:
         if self._max_hung is not None and self._hung >= self._max_hung:
             raise ProgramFailure(
                 f"{self._place.path.name}: {self._hung} attempts of this score took longer than "
@@ -191,7 +191,7 @@ class ProgramProcess:
         names = cast(list[str], chosen) if isinstance(chosen, list) else []
         return [by_id[name] for name in names if name in by_id]
 
-    def _run(self, lives: _Lives | None, call: CallLine, limit_s: float, session: AgentSession | None) -> Any:
+    def _run(self, lives: _Lives | None, call: CallLine, limit_s: float, session: RecordedSession | None) -> Any:
         assert lives is not None, "a program has no function without a process"
         life = lives.living()
         lines = life.begin(call)
@@ -445,7 +445,7 @@ def _returned(received: FromProgram) -> Any:
     raise failure
 
 
-def _following(call_id: int, reply: Message, session: AgentSession, life: _Life) -> FollowingLine:
+def _following(call_id: int, reply: Message, session: RecordedSession, life: _Life) -> FollowingLine:
     """Pass an agent's answer to the session and return the line with the messages that follow.
 
     An error of the environment is raised here, in the driver. So the attempt fails, also if the agent catches it.
@@ -462,7 +462,7 @@ def _following(call_id: int, reply: Message, session: AgentSession, life: _Life)
             FollowingLine(id=call_id, failure=FailureLine(code="environment_failure", message="the attempt has failed"))
         )
         raise
-    return FollowingLine(id=call_id, messages=[dict(each) for each in following or ()], is_over=session.is_over)
+    return FollowingLine(id=call_id, messages=None if following is None else [dict(each) for each in following])
 
 
 def _line(task: Task) -> TaskLine:

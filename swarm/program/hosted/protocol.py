@@ -79,11 +79,13 @@ class FailureLine(Line):
 
 
 class FollowingLine(Line):
-    """The answer to a reply of the agent of call `id`: the messages that follow, or the reason of a refusal."""
+    """The answer to a reply of the agent of call `id`: the messages that follow, or the reason of a refusal.
+
+    Without messages the attempt is over.
+    """
 
     id: int
     messages: list[dict[str, Any]] | None = None
-    is_over: bool = False
     failure: FailureLine | None = None
 
 

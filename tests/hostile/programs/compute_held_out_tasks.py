@@ -5,8 +5,7 @@ import importlib
 SPLIT = "val" + "idation"
 TRIED = [
     ("swarm.tasks", lambda it: next(iter(it.TASK_FAMILIES["calc"].stream(SPLIT)))),
-    ("swarm.tasks.registry", lambda it: it.TASK_FAMILIES),
-    ("swarm.tasks.calc", lambda it: it.__file__),
+    ("swarm.tasks.families", lambda it: it.TASK_FAMILIES),
     ("swarm.environments", lambda it: next(iter(it.load_environment("calc").tasks(SPLIT)))),
     ("swarm.environments.sources.bundled", lambda it: it.__file__),
     ("swarm.environments.registry", lambda it: it.__file__),

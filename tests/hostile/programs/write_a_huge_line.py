@@ -2,5 +2,5 @@
 
 
 def agent(task, model, session):
-    session._host._out.write("x" * 100_000_000)
-    session._host._out.flush()
+    session._session._host._out.write("x" * 100_000_000)
+    session._session._host._out.flush()

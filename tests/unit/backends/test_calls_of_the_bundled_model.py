@@ -10,7 +10,7 @@ from constrained_rollouts import CONTEXT, END, TOKENIZER, VOCABULARY, bundled_mo
 
 from swarm.backends.grammar import GrammarCompiler
 from swarm.model_path import BUNDLED_DIRECTORY
-from swarm.tasks.calc import CALCULATOR
+from swarm.tasks.families import CALCULATOR
 from swarm.tracker.codec import Codec
 from swarm.types import FinishReason, SamplingParams, ToolChoice, ToolMode
 

@@ -18,7 +18,7 @@ from swarm.environments import Environment, load_environment
 from swarm.environments.scaffold import write_scaffold
 from swarm.environments.server import RemoteEnvironment, open_environment
 from swarm.environments.server.process import EnvironmentProcess
-from swarm.errors import Conflict, EnvironmentFailure, EnvironmentInvalid, Forbidden, NotFound
+from swarm.errors import Conflict, EnvironmentFailure, EnvironmentInvalid, Forbidden
 from swarm.tasks.base import Split
 
 Open = Callable[[Path], RemoteEnvironment]
@@ -223,11 +223,6 @@ def test_what_the_environment_prints_is_no_answer(own: Path) -> None:
         ("def grade(task, transcript): return float('nan')", EnvironmentFailure, "must be a finite number"),
         ("def grade(task, transcript): return 1 / 0", EnvironmentFailure, "ZeroDivisionError"),
         ("import nothing_of_this_name", EnvironmentInvalid, "importing it raised ModuleNotFoundError"),
-        (
-            "import os\ndef grade(task, transcript): os._exit(1)",
-            EnvironmentFailure,
-            "died 5 times during the same call",
-        ),
         ("import sys\ndef grade(task, transcript): sys.exit(1)", EnvironmentFailure, "SystemExit"),
     ],
 )
@@ -238,11 +233,6 @@ def test_what_is_wrong_with_a_grader_is_told_in_one_line(
     with pytest.raises(kind, match=message) as refused, open_environment(str(own)) as served:
         attempt(served, Split.TRAIN, ["x"])
     assert "\n" not in str(refused.value)
-
-
-def test_names_that_stand_for_nothing_are_refused_as_ever() -> None:
-    with pytest.raises(NotFound, match="there is no environment 'nothing'"), open_environment("nothing"):
-        pass
 
 
 def test_a_folder_runs_in_the_interpreter_that_it_names(own: Path, tmp_path: Path) -> None:

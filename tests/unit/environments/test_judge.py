@@ -17,8 +17,15 @@ import pytest
 from swarm.environments import Grade, load_environment
 from swarm.environments.base import EnvironmentTask
 from swarm.environments.environment_check import CheckSeverity, check_environment
-from swarm.environments.graders.chat_endpoint import ChatEndpoint
-from swarm.environments.graders.judge import DEFAULT_PROMPT, MAX_CALLS, CallLog, Judge, framed, parse_verdict
+from swarm.environments.graders.judge import (
+    DEFAULT_PROMPT,
+    MAX_CALLS,
+    CallLog,
+    ChatEndpoint,
+    Judge,
+    framed,
+    parse_verdict,
+)
 from swarm.errors import EnvironmentFailure, EnvironmentInvalid
 from swarm.tasks import Split
 from swarm.types import Task

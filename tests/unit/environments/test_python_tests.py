@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from swarm.environments import Grade, load_environment
 from swarm.environments.base import EnvironmentTask
-from swarm.environments.environment_check import CheckSeverity, check_environment
 from swarm.environments.graders.python_tests import assertions
 from swarm.environments.graders.python_tests.inside import encoded
 from swarm.environments.graders.python_tests.sandboxed_tests import PythonTests, program_of, texts_of
@@ -57,12 +56,9 @@ def run(sandbox: Sandbox) -> Run:
 
 RIGHT = {
     "a program": (ADD, ADDS),
-    "one test": (ADD, "\n".join(ADDS)),
     "a fenced program": (f"Like this:\n```python\n{ADD}```\nIt adds.", ADDS),
     "HumanEval's check of the entry point": (ADD, CHECK),
-    "a check that the test calls": (ADD, CHECK + "check(add)"),
     "functions of pytest": (ADD, "def test_one(): assert add(1, 2) == 3\ndef test_two(): assert add(0, 0) == 0"),
-    "a main block of the test": (ADD, CHECK + "if __name__ == '__main__':\n    check(add)"),
     "no main block of the program": (ADD + "if __name__ == '__main__':\n    add(input())", ADDS[0]),
     "an import of the program": (ADD, "from solution import add as plus\nassert plus(1, 2) == 3"),
     "containers": ("def f(): return {'a': [(1, 2.5), {3}], 2: b'b'}", "assert f() == {'a': [(1, 2.5), {3}], 2: b'b'}"),
@@ -82,8 +78,6 @@ RIGHT = {
         "def f(x): raise ValueError",
         "try:\n    f(1)\nexcept ValueError:\n    seen = True\nassert seen",
     ),
-    "arguments that are changed": ("def f(x): x.sort()", "x = [2, 1]\nf(x)\nassert x == [1, 2]"),
-    "loops": (ADD, "for a, b, c in [(1, 2, 3), (2, 2, 4)]:\n    assert add(a, b) == c"),
     "classes": (
         "from __future__ import annotations\nfrom dataclasses import dataclass\n@dataclass\nclass P:\n    x: int\n"
         "    def twice(self): return P(2 * self.x)",
@@ -189,10 +183,10 @@ HOSTILE = {
     "uses what mocks offer": "from unittest.mock import ANY\ndef add(a, b): return ANY",
     "has a syntax error": "def add(a, b) return a + b",
     "is prose": "I would add the two numbers.",
-    "is empty": "",
     "is in another language": "```rust\nfn add() {}\n```",
 }
 HOSTILE_TO_A_TEST = {
+    **{name: (program, "\n".join(ADDS)) for name, program in HOSTILE.items()},
     "puts others in the place of builtins": (BUILTINS, TRUTHS),
     "finds how it is reported": (FINDS_REPORTS, [CHECK]),
     "is in a container and equal to everything": (
@@ -205,13 +199,6 @@ HOSTILE_TO_A_TEST = {
     ),
     "leaves nothing to check": ("def cases(): return []", "for a, b in cases():\n    assert a == b"),
 }  # fmt: skip
-
-
-@needs_bwrap
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_program_that_is_not_right_earns_nothing(run: Run, name: str) -> None:
-    grade = run(HOSTILE[name], "\n".join(ADDS))
-    assert (grade.score, grade.is_success) == (0, False), grade.details
 
 
 @needs_bwrap
@@ -388,23 +375,14 @@ def rows(tests: object) -> str:
 
 
 @needs_bwrap
-@pytest.mark.parametrize("form", ["file", "folder"])
-def test_files_and_folders_take_the_grader_and_its_option(tmp_path: Path, form: str) -> None:
+def test_a_task_file_takes_the_grader_and_its_option(tmp_path: Path) -> None:
     (tmp_path / "tasks.jsonl").write_text(rows(ADDS))
-    options = {"answer": "tests", "split": "part", "grader": "python_tests", "grader_seconds": "60"}
-    if form == "file":
-        environment = load_environment(f"{tmp_path / 'tasks.jsonl'}?{'&'.join(f'{k}={v}' for k, v in options.items())}")
-    else:
-        lines = [f"{name} = {value if value.isdigit() else json.dumps(value)}" for name, value in options.items()]
-        (tmp_path / "environment.toml").write_text("\n".join(lines))
-        environment = load_environment(str(tmp_path))
+    options = "answer=tests&split=part&grader=python_tests&grader_seconds=60"
+    environment = load_environment(f"{tmp_path / 'tasks.jsonl'}?{options}")
     task = next(environment.tasks(Split.TRAIN))
     assert environment.solution(task) is None
-    assert environment.grade(task, [{"role": "assistant", "content": ADD}]) == Grade(
-        1.0, True, {"passed": 2, "tests": 2}
-    )
-    if form == "file":
-        assert [each for each in check_environment(environment, samples=1) if each.severity is CheckSeverity.FAIL] == []
+    grade = environment.grade(task, [{"role": "assistant", "content": ADD}])
+    assert grade == Grade(1.0, True, {"passed": 2, "tests": 2})
 
 
 @needs_bwrap

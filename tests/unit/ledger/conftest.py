@@ -30,23 +30,21 @@ class Script:
         row = EpisodeRow(episode_id, episode_type, client_id, "0" * 64, now, 240.0, now + 1800)
         self.wait(self.ledger.begin_episode(row))
 
+    def result(self, episode_id: str, **changes: Any) -> ReportedResult:
+        fields: dict[str, Any] = {
+            "idempotency_key": "key", "payload_digest": "digest", "task_id": "task", "reward": 1.0, "is_success": None,
+            "metadata": {}, "ended_at": 1.0,
+        }  # fmt: skip
+        return ReportedResult(episode_id, **{**fields, **changes})
+
     def end(
         self, episode_id: str, *, key: str = "key", digest: str = "digest", reward: float = 1.0, task_id: str = "task"
     ) -> EndReceipt:
-        return self.wait(
-            self.ledger.end_episode(
-                ReportedResult(
-                    episode_id,
-                    idempotency_key=key,
-                    payload_digest=digest,
-                    task_id=task_id,
-                    reward=reward,
-                    is_success=reward > 0,
-                    metadata={"note": "é"},
-                    ended_at=time.time(),
-                )
-            )
-        )
+        ending = self.result(
+            episode_id, idempotency_key=key, payload_digest=digest, task_id=task_id, reward=reward,
+            is_success=reward > 0, metadata={"note": "é"}, ended_at=time.time(),
+        )  # fmt: skip
+        return self.wait(self.ledger.end_episode(ending))
 
     def complete(self, *episode_ids: str) -> None:
         for episode_id in episode_ids:

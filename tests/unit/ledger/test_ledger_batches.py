@@ -162,13 +162,6 @@ def test_new_job_starts_from_nothing_and_closes_the_books_of_the_old_one(script:
         script.wait(ledger.close_batch("b3", 1, [["waiting"]], []))
 
 
-def test_failures_are_counted_by_reason(script: Any, ledger: Ledger) -> None:
-    for number, reason in enumerate(["idle_timeout", "idle_timeout", "client_abort"]):
-        script.begin(f"e{number}")
-        script.wait(ledger.close_episode(f"e{number}", EpisodeState.ABORTED, reason, ended_at=1.0))
-    assert script.wait(ledger.failures()) == {"idle_timeout": 2, "client_abort": 1}
-
-
 def test_states_and_events_are_kept_in_order(ledger: Ledger) -> None:
     async def record() -> tuple[list[Any], list[Any]]:
         for state in (EngineState.BOOTING, EngineState.FAILED):

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from swarm.errors import LedgerError, LedgerInUse
-from swarm.ledger import EpisodeRow, Ledger, ReportedResult
+from swarm.ledger import EpisodeRow, Ledger
 from swarm.types import EpisodeType
 
 CHILD_PRELUDE = """
@@ -135,11 +135,6 @@ def test_full_disk_refuses_the_turn_stores_nothing_and_takes_it_once_there_is_sp
     assert after == "completed 1"
 
 
-def test_second_opener_is_refused_by_the_pid_of_the_first(ledger: Ledger, path: Path) -> None:
-    with pytest.raises(LedgerInUse, match=f"in use by process {os.getpid()}"):
-        Ledger.open(path)
-
-
 def test_lock_is_free_after_close_and_after_a_kill(path: Path) -> None:
     child = start_child(ENDLESS_WRITER, path)
     assert child.stdout is not None
@@ -162,39 +157,6 @@ def test_ledger_of_another_version_is_refused_by_name_and_untouched(path: Path, 
     with pytest.raises(LedgerError, match=rf"another version \(schema {version}") as refusal:
         Ledger.open(path)
     assert str(path) in refusal.value.message
-    assert digest(path) == before
-
-
-@pytest.mark.parametrize("damage", ["header", "page", "truncated", "text"])
-def test_damaged_file_is_refused_and_untouched(script: Any, ledger: Ledger, path: Path, damage: str) -> None:
-    script.complete(*(f"e{number}" for number in range(20)))
-    ledger.close()
-    content = bytearray(path.read_bytes())
-    if damage == "header":
-        content[:16] = b"X" * 16
-    elif damage == "page":
-        content[4096 * 2 : 4096 * 6] = os.urandom(4096 * 4)
-    elif damage == "truncated":
-        del content[len(content) // 2 :]
-    else:
-        content[:] = b"these are my holiday notes\n" * 100
-    path.write_bytes(content)
-    before = digest(path)
-    with pytest.raises(LedgerError) as refusal:
-        Ledger.open(path)
-    assert "\n" not in refusal.value.message
-    assert str(path) in refusal.value.message
-    assert digest(path) == before
-
-
-def test_database_of_another_program_is_refused_and_untouched(tmp_path: Path) -> None:
-    path = tmp_path / "other.db"
-    with sqlite3.connect(path) as connection:
-        connection.execute("CREATE TABLE notes (text TEXT)")
-    connection.close()
-    before = digest(path)
-    with pytest.raises(LedgerError, match="not a ledger"):
-        Ledger.open(path)
     assert digest(path) == before
 
 
@@ -256,7 +218,7 @@ def test_group_commit_takes_two_thousand_ends_per_second_of_cpu(script: Any, led
     ids = [f"e{number}" for number in range(2000)]
     script.wait(begin_all(ledger, ids))
     cpu_before = time.process_time()
-    script.wait(end_all(ledger, ids))
+    script.wait(end_all(script, ids))
     assert len(ids) / (time.process_time() - cpu_before) >= 2000
 
 
@@ -265,23 +227,8 @@ async def begin_all(ledger: Ledger, ids: list[str]) -> None:
     await asyncio.gather(*(ledger.begin_episode(row) for row in rows))
 
 
-async def end_all(ledger: Ledger, ids: list[str]) -> None:
-    ends = [
-        ledger.end_episode(
-            ReportedResult(
-                name,
-                idempotency_key=name,
-                payload_digest="d",
-                task_id="t",
-                reward=1.0,
-                is_success=None,
-                metadata={},
-                ended_at=1.0,
-            )
-        )
-        for name in ids
-    ]
-    await asyncio.gather(*ends)
+async def end_all(script: Any, ids: list[str]) -> None:
+    await asyncio.gather(*(script.ledger.end_episode(script.result(name)) for name in ids))
 
 
 def digest(path: Path) -> str:

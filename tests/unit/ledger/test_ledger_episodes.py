@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from swarm.errors import EpisodeEnded, IdempotencyMismatch, LedgerError, NotFound, UnknownParameter
-from swarm.ledger import EpisodeRow, Ledger, ReportedResult
+from swarm.ledger import EpisodeRow, Ledger
 from swarm.schemas import EpisodeState
-from swarm.types import EpisodeType, ForkReason
+from swarm.types import EpisodeType, ForkReason, Grammar, GrammarKind, SamplingParams
 
 TOKEN_IDS = st.integers(min_value=-1, max_value=2**31 - 1)
 
@@ -49,40 +49,21 @@ def test_end_is_recorded_once_and_replayed_to_the_same_key(script: Any, ledger: 
     assert (row.state, row.reward, row.is_success, row.metadata) == (EpisodeState.COMPLETED, 0.25, True, {"note": "é"})
 
 
-def test_end_with_another_payload_under_the_same_key_is_a_mismatch(script: Any, ledger: Ledger) -> None:
+def test_end_with_another_payload_or_key_is_refused_and_the_first_stands(script: Any, ledger: Ledger) -> None:
     script.begin("e1")
     script.end("e1", reward=1.0, digest="a")
     with pytest.raises(IdempotencyMismatch):
         script.end("e1", reward=0.0, digest="b")
-    assert script.wait(ledger.episode("e1")).reward == 1.0
-
-
-def test_end_under_another_key_is_told_that_the_episode_is_over(script: Any) -> None:
-    script.complete("e1")
     with pytest.raises(EpisodeEnded, match="it is completed"):
-        script.end("e1", key="another")
+        script.end("e1", reward=0.0, key="another")
+    assert script.wait(ledger.episode("e1")).reward == 1.0
 
 
 def test_concurrent_ends_complete_the_episode_once(script: Any, ledger: Ledger) -> None:
     script.begin("e1")
 
     async def end_often() -> list[Any]:
-        ends = [
-            ledger.end_episode(
-                ReportedResult(
-                    "e1",
-                    idempotency_key="key",
-                    payload_digest="digest",
-                    task_id="task",
-                    reward=1.0,
-                    is_success=None,
-                    metadata={},
-                    ended_at=float(n),
-                )
-            )
-            for n in range(50)
-        ]
-        return await asyncio.gather(*ends)
+        return await asyncio.gather(*(ledger.end_episode(script.result("e1", ended_at=float(n))) for n in range(50)))
 
     receipts = script.wait(end_often())
     assert [receipt.replayed for receipt in receipts].count(False) == 1
@@ -125,20 +106,7 @@ def test_unknown_episode_is_not_found(script: Any, ledger: Ledger, call: str) ->
 def test_metadata_that_is_not_json_is_refused_and_the_episode_runs_on(script: Any, ledger: Ledger) -> None:
     script.begin("e1")
     with pytest.raises(LedgerError, match="JSON"):
-        script.wait(
-            ledger.end_episode(
-                ReportedResult(
-                    "e1",
-                    idempotency_key="k",
-                    payload_digest="d",
-                    task_id="t",
-                    reward=1.0,
-                    is_success=None,
-                    metadata={"what": object()},
-                    ended_at=1.0,
-                )
-            )
-        )
+        script.wait(ledger.end_episode(script.result("e1", metadata={"what": object()})))
     assert script.wait(ledger.episode("e1")).state is EpisodeState.RUNNING
 
 
@@ -224,3 +192,43 @@ def test_episodes_are_filtered_by_every_given_field(script: Any, ledger: Ledger)
 def test_cursor_of_somebody_else_is_refused(script: Any, ledger: Ledger, cursor: str) -> None:
     with pytest.raises(UnknownParameter, match="cursor"):
         script.wait(ledger.episodes(cursor=cursor))
+
+
+PARAMS = SamplingParams(
+    max_tokens=8,
+    temperature=0.5,
+    stop=("end",),
+    stop_token_ids=(2,),
+    min_p=0.1,
+    presence_penalty=0.5,
+    frequency_penalty=-0.5,
+    repetition_penalty=1.2,
+    logit_bias=((3, -100.0), (4, 1.5)),
+    min_tokens=1,
+    grammar=Grammar(GrammarKind.JSON_SCHEMA, '{"type": "integer"}'),
+    top_logprobs=3,
+)
+
+
+def test_params_of_a_turn_are_read_back_as_written(script: Any, ledger: Ledger) -> None:
+    script.begin("e1")
+    script.wait(ledger.add_turns([script.turn("e1", params=PARAMS)]))
+    (turn,) = script.wait(ledger.turns("e1"))
+    assert turn.params == PARAMS
+
+
+def test_choices_are_recorded_together(script) -> None:
+    script.begin("ep-1")
+    turns = [script.turn("ep-1", index, choice=index, call_id="call") for index in range(3)]
+    script.wait(script.ledger.add_turns(turns))
+    assert script.wait(script.ledger.turns("ep-1")) == tuple(turns)
+    assert script.wait(script.ledger.episode("ep-1")).turns == 3
+
+
+def test_one_that_cannot_be_recorded_keeps_the_others_out(script) -> None:
+    script.begin("ep-1")
+    script.wait(script.ledger.add_turns([script.turn("ep-1", 1)]))
+    with pytest.raises(LedgerError):
+        script.wait(script.ledger.add_turns([script.turn("ep-1", index) for index in range(2)]))
+    assert [turn.index for turn in script.wait(script.ledger.turns("ep-1"))] == [1]
+    assert script.wait(script.ledger.episode("ep-1")).turns == 1

@@ -9,7 +9,7 @@ import pytest
 
 from swarm import SwarmClient, TrainJob
 from swarm.environments import load_environment
-from swarm.program.amount import AmountGate
+from swarm.program.gates import AmountGate
 from swarm.program.training import train
 
 JOB = TrainJob(engine="fake", batch_size=2, num_repeat=2, total_steps=50)

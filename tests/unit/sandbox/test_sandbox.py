@@ -86,28 +86,28 @@ def run(sandbox: Sandbox, server: str, tmp_path: Path) -> Run:
 
 
 @needs_bwrap
-def test_a_client_talks_to_its_server_with_bodies_of_any_size(run):
-    done = run("""
-        import sys, httpx
-        with httpx.Client(base_url=sys.argv[1], timeout=30) as http:
-            for size in (1, 10, 3_000_000):
-                assert http.post("/v1/x", content=b"a" * size).content == b"a" * size
-        print("answered")
-    """)
-    assert (done.returncode, done.stdout.strip()) == (0, "answered"), done.stderr
-
-
-@needs_bwrap
-def test_many_connections_at_once_are_carried(run):
+def test_a_client_talks_to_its_server_with_bodies_of_any_size_and_many_at_once(run):
     done = run("""
         import sys, httpx
         from concurrent.futures import ThreadPoolExecutor
-        def call(i):
-            return httpx.post(sys.argv[1] + "/v1/x", content=str(i), timeout=30).text
+        def call(size):
+            return len(httpx.post(sys.argv[1] + "/v1/x", content=b"a" * size, timeout=30).content) == size
         with ThreadPoolExecutor(20) as pool:
-            print(list(pool.map(call, range(60))) == [str(i) for i in range(60)])
+            print(all(pool.map(call, [1, 10, 3_000_000, *range(60)])))
     """)
     assert done.stdout.strip() == "True", done.stderr
+
+
+@needs_bwrap
+def test_clients_have_no_privileges_and_root_gives_them_a_user_of_their_own(run):
+    done = run("""
+        import os
+        status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+        print(int(status["CapEff"], 16), int(status["NoNewPrivs"]), os.getresuid() == (os.getuid(),) * 3, os.getuid())
+    """)
+    *found, user = done.stdout.split()
+    assert found == ["0", "1", "True"], done.stderr
+    assert os.getuid() != 0 or int(user) > 1000
 
 
 @needs_bwrap
@@ -149,15 +149,6 @@ def test_without_a_server_nothing_can_be_reached(sandbox, server, tmp_path):
     )
     command.cleanup()
     assert done.stdout.split() == ["refused"] * 3 + ["False", "said"], done.stderr
-
-
-@needs_bwrap
-def test_without_a_server_the_limits_hold(sandbox, tmp_path):
-    code = "import os, time\nfor _ in range(60):\n    if os.fork() == 0: time.sleep(60)\ntime.sleep(60)"
-    command = replace(sandbox, limits=SMALL).command([sys.executable, "-c", code], workdir=tmp_path, server_url=None)
-    done = subprocess.run(command.argv, env=command.env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert done.returncode != 0
-    assert "more than 40 processes" in done.stderr or "Resource temporarily unavailable" in done.stderr
 
 
 @needs_bwrap
@@ -206,20 +197,6 @@ def test_only_the_working_directory_and_temporary_files_can_be_written(run, tmp_
 
 
 @needs_bwrap
-def test_clients_have_no_privileges(run):
-    done = run("""
-        import os
-        status = dict(line.split(":", 1) for line in open("/proc/self/status"))
-        print(int(status["CapEff"], 16), int(status["NoNewPrivs"]), os.getresuid() == (os.getuid(),) * 3)
-        try:
-            os.setuid(0) if os.getuid() else os.mount
-        except (PermissionError, AttributeError, OSError):
-            print("refused")
-    """)
-    assert done.stdout.split()[:3] == ["0", "1", "True"], done.stderr
-
-
-@needs_bwrap
 def test_every_form_of_the_sandbox_that_works_here_hides_the_host(server, tmp_path):
     """Root has a form of its own; where that is forbidden, and for other users, the next one is taken."""
     bwrap = shutil.which("bwrap")
@@ -251,12 +228,6 @@ def test_every_form_of_the_sandbox_that_works_here_hides_the_host(server, tmp_pa
         assert done.stdout == "x False\n", done.stderr
         tried += 1
     assert tried >= 1
-
-
-@needs_bwrap
-@pytest.mark.skipif(os.getuid() != 0, reason="only root gives its clients a user of their own")
-def test_root_does_not_run_clients_as_root(run):
-    assert int(run("import os; print(os.getuid())").stdout) > 1000
 
 
 @needs_bwrap
@@ -368,7 +339,7 @@ def test_a_program_sees_of_the_package_what_it_needs(sandbox, tmp_path):
     code = """
         import importlib
         import swarm.program.hosted.host
-        for name in ("swarm.tasks.registry", "swarm.tasks.calc", "swarm.environments.registry", "reasoning_gym.factory",
+        for name in ("swarm.tasks.families", "swarm.environments.registry", "reasoning_gym.factory",
                      "swarm.environments.sources.bundled", "swarm.program.training", "swarm.sandbox.sandbox"):
             try:
                 importlib.import_module(name)
@@ -439,22 +410,6 @@ def test_ending_the_command_ends_everything_inside(sandbox, server, tmp_path, si
 def test_exit_code_and_output_of_the_client_come_through(run):
     done = run("import sys; print('out'); print('err', file=sys.stderr); sys.exit(7)")
     assert (done.returncode, done.stdout, done.stderr) == (7, "out\n", "err\n")
-
-
-@needs_bwrap
-def test_a_server_that_is_gone_closes_the_connection(sandbox, tmp_path):
-    url = "http://127.0.0.1:9"
-    (tmp_path / "client.py").write_text(
-        "import sys, httpx\n"
-        "try:\n    httpx.get(sys.argv[1] + '/v1/models', timeout=60)\n"
-        "except httpx.TransportError:\n    print('gone')\n"
-    )
-    command = sandbox.command([sys.executable, "client.py", url], workdir=tmp_path, server_url=url)
-    done = subprocess.run(
-        command.argv, env=command.env, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
-    )
-    command.cleanup()
-    assert done.stdout.strip() == "gone", done.stderr
 
 
 @needs_bwrap

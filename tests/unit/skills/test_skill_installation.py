@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from swarm.cli import app
 from swarm.skills import Skill, State, install_skill, list_skills
-from swarm.skills.installation import RECORD
+from swarm.skills.folders import RECORD
 
 NAMES = [skill.name for skill in list_skills()]
 
@@ -52,8 +52,6 @@ def versions(tmp_path: Path) -> tuple[Skill, Skill]:
     ("words", "folder"),
     [
         (["--claude"], "project/.claude/skills"),
-        (["--claude", "--user"], ".claude/skills"),
-        (["--codex", "--project"], "project/.agents/skills"),
         (["--codex", "--user"], ".agents/skills"),
         (["--dir", "anywhere"], "project/anywhere"),
     ],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
 import sys
@@ -14,7 +13,7 @@ import httpx
 import pytest
 
 from swarm.errors import RolloutPaused, ServerUnreachable, SwarmError
-from swarm.tasks import run_agent, run_agent_async, task_family
+from swarm.tasks import run_agent, task_family
 
 
 class RepliesServer(ThreadingHTTPServer):
@@ -121,22 +120,6 @@ def test_each_request_of_a_conversation_extends_the_one_before(server, http):
     assert [len(messages) for messages in sent] == [1, 3, 5]
     assert sent[2][:3] == sent[1]
     assert sent[1][:1] == sent[0]
-
-
-def test_the_async_agent_sends_the_same_requests(server, http):
-    family = task_family("guess")
-    task = family.tasks("train", 1)[0]
-    for _ in range(2):
-        server.will_say(content="13")
-        server.will_say(content=str(task.metadata["secret"]))
-    waited = attempt(server, family, http)
-
-    async def attempt_async():
-        async with httpx.AsyncClient(timeout=60) as client:
-            return await run_agent_async(family, task, base_url=server.base_url, api_key="key-1", http=client)
-
-    assert asyncio.run(attempt_async()) == waited
-    assert server.requests[:2] == server.requests[2:]
 
 
 def test_an_error_reply_raises_its_domain_error_and_is_never_a_reward(server, http):

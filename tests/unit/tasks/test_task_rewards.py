@@ -68,12 +68,6 @@ def test_calc_answers_tool_calls_and_pays_for_the_final_answer():
     assert exchange.reward == 1.0
 
 
-def test_calc_pays_for_an_answer_by_head_too():
-    exchange = task_family("calc").open(make_task("calc", expression="12*34", answer="408"))
-    assert exchange.reply(say("408")) is None
-    assert exchange.reward == 1.0
-
-
 def test_calc_ends_unpaid_when_the_turns_are_used_up_by_tool_calls():
     exchange = task_family("calc").open(make_task("calc", expression="12*34", answer="408"))
     replies = [exchange.reply(call("12*34")) for _ in range(3)]

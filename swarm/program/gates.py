@@ -1,8 +1,12 @@
-"""Held-out scores during training: each measures one weight version and has the step at which it was measured."""
+"""Gates of a training: a limit on its amount, and held-out scores in between, each of one weight version.
+
+`train` (training.py) asks a gate before each chunk of tasks, so that the server is at rest when the gate looks.
+"""
 
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,6 +16,8 @@ from swarm.schemas import EngineState, PoolView, Status
 
 Measure = Callable[[], Evaluation]
 
+TOKENS = ("rollout/trained_tokens", "actor/trained_tokens")
+"""The metric of a step that counts the tokens the model wrote in its episodes. Engine `fake` uses the second name."""
 POLL_S = 0.1
 MAX_MEASUREMENTS = 3
 """Weights change during a measurement only if other clients train too, or if a timeout completes a batch."""
@@ -42,8 +48,32 @@ def score_at_rest(client: SwarmClient, measure: Measure) -> StepScore:
             return StepScore(None, evaluation)
 
 
-class PeriodicEvaluation:
-    """A score every `every` steps, except after the last step of a job; pass its method `gate` to `train`."""
+class ChunkGate(ABC):
+    """A part of the training that decides how many tasks may run next; pass its method `gate` to `train`."""
+
+    def __init__(self, client: SwarmClient, batch_size: int) -> None:
+        self._client = client
+        self._batch_size = batch_size
+        self._granted = 0
+
+    def gate(self, number: int) -> int:
+        """Return how many of the next `number` tasks may run before the next call; 0 ends the training.
+
+        Call it while no episode runs.
+        """
+        if self._granted == 0:
+            self._granted = self._batch_size * self._next_steps()
+        granted = min(number, self._granted)
+        self._granted -= granted
+        return granted
+
+    @abstractmethod
+    def _next_steps(self) -> int:
+        """Return how many steps may be trained before this is asked again."""
+
+
+class PeriodicEvaluation(ChunkGate):
+    """A score every `every` steps, except after the last step of a job."""
 
     def __init__(
         self,
@@ -54,23 +84,13 @@ class PeriodicEvaluation:
         batch_size: int,
         on_score: Callable[[StepScore], None],
     ) -> None:
-        self._client = client
+        super().__init__(client, batch_size)
         self._measure = measure
         self._every = every
-        self._batch_size = batch_size
         self._on_score = on_score
         self._due: int | None = None
-        self._granted = 0
 
-    def gate(self, number: int) -> int:
-        """Return how many of the next `number` tasks may run before the next call. Call it while no episode runs."""
-        if self._granted == 0:
-            self._granted = self._batch_size * self._steps_until_due()
-        granted = min(number, self._granted)
-        self._granted -= granted
-        return granted
-
-    def _steps_until_due(self) -> int:
+    def _next_steps(self) -> int:
         """Measure a score that is due, and return the steps until the next one, at least 1."""
         status = until_rest(self._client)
         if self._due is not None and status.step >= self._due and status.state is not EngineState.COMPLETE:
@@ -79,6 +99,48 @@ class PeriodicEvaluation:
         if self._due is None or status.step >= self._due:
             self._due = (status.step // self._every + 1) * self._every
         return self._due - status.step
+
+
+class AmountGate(ChunkGate):
+    """A limit on the amount of training. A run ends with the first step that reaches its limit.
+
+    `tokens` limits the trained tokens of all steps of the run, also of those before this process. `seconds` count from
+    the creation of the gate. `steps` is the last step to train, counted as the server counts. None sets no limit.
+    """
+
+    def __init__(
+        self,
+        client: SwarmClient,
+        *,
+        tokens: float | None,
+        seconds: float | None,
+        steps: int | None = None,
+        batch_size: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(client, batch_size)
+        self._tokens = tokens
+        self._end = None if seconds is None else clock() + seconds
+        self._steps = steps
+        self._clock = clock
+        self._step = 0
+        self._used = 0.0
+
+    def _next_steps(self) -> int:
+        return 0 if self._is_reached(until_rest(self._client).step) else 1
+
+    def _is_reached(self, step: int) -> bool:
+        if self._steps is not None and step >= self._steps:
+            return True
+        if self._end is not None and self._clock() >= self._end:
+            return True
+        return self._tokens is not None and self._count_tokens() >= self._tokens
+
+    def _count_tokens(self) -> float:
+        while points := self._client.metrics(self._step):
+            self._used += sum(next((p.metrics[name] for name in TOKENS if name in p.metrics), 0.0) for p in points)
+            self._step = points[-1].step
+        return self._used
 
 
 def until_rest(client: SwarmClient) -> Status:

@@ -57,7 +57,7 @@ def kinds(store: ExperimentStore, study_id: str) -> list[str]:
 
 @pytest.fixture
 def study_id(store: ExperimentStore, start_server: Callable[..., Any]) -> str:
-    settings = {"engine": "fake", "steps": 6, "seeds": 1, "eval_episodes": 4, "servers": [start_server().url]}
+    settings = {"engine": "fake", "steps": 3, "seeds": 1, "eval_episodes": 4, "servers": [start_server().url]}
     return create_study(store, TOPIC, StudySettings.model_validate(settings)).id
 
 
@@ -77,6 +77,7 @@ def test_study_rests_while_its_database_is_locked_and_begins_no_run_twice(store,
     assert [(run.attempt, run.status) for run in runs] == [(1, RunStatus.FINISHED)] * 2
 
 
+@pytest.mark.slow
 def test_request_to_pause_that_comes_as_the_lock_goes_is_heard(store, study_id, tmp_path, caplog):
     worker = threading.Thread(target=work_on, args=(store, study_id, tmp_path))
     worker.start()

@@ -15,8 +15,10 @@ from typing import Any
 import psutil
 import pytest
 from process_support import is_running
+from typer.testing import CliRunner
 
 from experiments_db import StudyStatus, open_store
+from researcher.cli import app
 
 TOPIC = "batch size 2 or 3 for tool use at equal steps"
 SMALL = ("--engine", "fake", "--seeds", "1", "--steps", "2", "--eval-episodes", "6", "--parallel", "1")
@@ -65,8 +67,10 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.2)
 
 
-def test_detached_study_works_in_a_session_of_its_own_and_is_watched_to_its_end(researcher: Any) -> None:
-    begun = begin(researcher, *SMALL)
+def test_detached_study_works_in_a_session_of_its_own_and_is_watched_to_its_end(
+    researcher: Any, start_server: Callable[..., Any]
+) -> None:
+    begun = begin(researcher, *SMALL, "--steps", "1", "--servers", start_server().url)
 
     assert os.getsid(begun["pid"]) == begun["pid"] != os.getsid(0)
     watched = researcher("watch", begun["study"], "--json")
@@ -105,11 +109,12 @@ def test_detached_study_pauses_and_goes_on_in_another_process_of_its_own(researc
     [(("--topic", ""), 2), (("--topic", TOPIC, "--servers", "http://127.0.0.1:9"), 5)],
 )
 def test_bad_input_of_a_detached_start_is_answered_in_the_foreground(
-    researcher: Any, tmp_path: Path, options: tuple[str, ...], code: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], code: int
 ) -> None:
-    done = researcher("start", *options, "--detach", "--json")
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    done = CliRunner().invoke(app, ["start", *options, "--detach", "--json", "--home", str(tmp_path / "runs")])
 
-    assert done.returncode == code
+    assert done.exit_code == code
     assert done.stdout == "" and done.stderr
     assert not (tmp_path / "runs").exists()
 

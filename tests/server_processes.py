@@ -8,10 +8,13 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
 
 STOP_TIMEOUT_S = 60
 
@@ -104,6 +107,28 @@ def server_processes(directory: Path) -> Iterator[Callable[..., ServerProcess]]:
     finally:
         for server in made:
             server.close()
+
+
+class Serving(NamedTuple):
+    """A server in a process of its own, a client of it, and what it announced."""
+
+    process: subprocess.Popen[str]
+    http: httpx.Client
+    announced: dict[str, Any]
+
+
+@contextmanager
+def serving(home: Path | str, *words: str, prefix: Sequence[str] = (), **popen: Any) -> Iterator[Serving]:
+    """`swarm start --json` on a free port, unless `words` name one; killed in the end. `prefix` starts the command."""
+    command = [*prefix, sys.executable, "-m", "swarm.cli", "start", "--port", "0", "--home", str(home), "--json"]
+    with subprocess.Popen([*command, *words], stdout=subprocess.PIPE, text=True, **popen) as process:
+        try:
+            assert process.stdout is not None
+            announced = json.loads(process.stdout.readline())
+            with httpx.Client(base_url=announced["url"], timeout=60) as http:
+                yield Serving(process, http, announced)
+        finally:
+            process.kill()
 
 
 class BlackHole:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 from process_support import command_of, descendants
+from server_processes import serving
 from tests_support import begin, chat, end, wait_for_state, wait_for_step
 
 ROOT = Path(__file__).parents[2]
@@ -85,16 +83,10 @@ def recorded(tmp_path: Path) -> Iterator[Recorded]:
     directory = tmp_path / "calls"
     directory.mkdir()
     environment = {**os.environ, "CALL_RECORD": str(directory), "PYTHONPATH": f"{RECORDER}{os.pathsep}{ROOT}"}
-    command = [sys.executable, "-m", "swarm.cli", "start", "--port", "0", "--home", str(tmp_path / "home"), "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as server:
-        try:
-            assert server.stdout is not None
-            url = json.loads(server.stdout.readline())["url"]
-            with httpx.Client(base_url=url, timeout=LIMIT_S) as http:
-                yield Recorded(http, directory, server.pid)
-        finally:
-            server.send_signal(signal.SIGTERM)
-            server.wait(LIMIT_S)
+    with serving(tmp_path / "home", env=environment) as (server, http, _):
+        yield Recorded(http, directory, server.pid)
+        server.send_signal(signal.SIGTERM)
+        server.wait(LIMIT_S)
 
 
 def test_the_listed_ways_are_those_of_a_begin_a_call_and_a_batch(recorded: Recorded) -> None:

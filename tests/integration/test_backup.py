@@ -6,18 +6,15 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from command_line import run_swarm
+from server_processes import serving
 from tests_support import begin, chat, end, run_batch, wait_for_state, wait_for_step
 
 from swarm.server.backup import _is_like
@@ -29,18 +26,6 @@ pytestmark = pytest.mark.timeout(600)
 PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
 JOB: dict[str, Any] = {"engine": "fake", "batch_size": 2, "num_repeat": 2, "drain_timeout_s": 1, "save_freq": 2}
 HOME = Path("runs/swarm")
-
-
-@contextmanager
-def serving(*words: str) -> Iterator[tuple[subprocess.Popen[str], httpx.Client]]:
-    command = [sys.executable, "-m", "swarm.cli", *words, "--port", "0", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            assert server.stdout is not None
-            with httpx.Client(base_url=json.loads(server.stdout.readline())["url"], timeout=60) as http:
-                yield server, http
-        finally:
-            server.kill()
 
 
 @pytest.fixture
@@ -64,7 +49,7 @@ def run(words: list[str], **env: str) -> None:
 
 
 def test_a_server_that_is_restored_as_the_page_says_goes_on_where_the_backup_was(place: Path) -> None:
-    with serving("start", "--home", str(HOME), "--job", "job.json") as (server, http):
+    with serving(HOME, "--job", "job.json") as (server, http, _):
         wait_for_state(http, "ROLLING")
         for step in (1, 2, 3):
             run_batch(http, tasks=2, repeats=2, name=f"step-{step}", tells_task=True)
@@ -81,7 +66,7 @@ def test_a_server_that_is_restored_as_the_page_says_goes_on_where_the_backup_was
         run(stop, SWARM_URL=str(http.base_url))
         server.wait(60)
     run(restore)
-    with serving(*start) as (_, http):
+    with serving("runs/swarm", *start[1:]) as (_, http, _):
         status = wait_for_state(http, "ROLLING")
         assert (status["step"], status["weight_version"], status["pool"]["episodes"]) == (3, 3, 1)
         assert [each["episode_id"] for each in status["running"]] == [running["episode_id"]]
@@ -96,7 +81,7 @@ def test_a_server_that_is_restored_as_the_page_says_goes_on_where_the_backup_was
 def test_a_backup_under_load_is_whole_and_has_all_that_was_acknowledged_before_it(place: Path) -> None:
     acknowledged: list[int] = []
     is_over = threading.Event()
-    with serving("start", "--home", str(HOME), "--job", "job.json") as (server, http):
+    with serving(HOME, "--job", "job.json") as (server, http, _):
         wait_for_state(http, "ROLLING")
 
         def work() -> None:
@@ -119,20 +104,29 @@ def test_a_backup_under_load_is_whole_and_has_all_that_was_acknowledged_before_i
         server.send_signal(signal.SIGKILL)
     (last, *_) = [json.loads(run_swarm("restore", "backup-2", "--home", "new", "--json").stdout)]
     assert last["set_aside"] is None
-    with serving("start", "--home", "new") as (_, http):
+    with serving("new") as (_, http, _):
         assert wait_for_state(http, "ROLLING")["step"] == 0
 
 
-@pytest.fixture
-def closed(place: Path) -> Path:
-    """A home whose server was stopped, and `backup`, one of it."""
-    with serving("start", "--home", str(HOME), "--job", "job.json") as (server, http):
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the home of a server that was stopped, and `backup`, one of it."""
+    directory = tmp_path_factory.mktemp("stopped")
+    (directory / "job.json").write_text(json.dumps(JOB))
+    with serving(directory / HOME, "--job", str(directory / "job.json")) as (server, http, _):
         wait_for_state(http, "ROLLING")
         run_batch(http, tasks=2, repeats=2)
         wait_for_step(http, 1)
         server.send_signal(signal.SIGTERM)
         server.wait(60)
-    run(["backup", "backup", "--home", str(HOME)])
+    run(["backup", str(directory / "backup"), "--home", str(directory / HOME)])
+    return directory
+
+
+@pytest.fixture
+def closed(stopped: Path, place: Path) -> Path:
+    """A copy of that home, and of its backup."""
+    shutil.copytree(stopped, place, dirs_exist_ok=True)
     return HOME
 
 
@@ -165,7 +159,7 @@ def test_no_backup_is_made_of_a_damaged_ledger_or_over_another_backup(closed: Pa
 
 def test_a_ledger_that_went_on_from_a_backup_is_not_taken_for_its_origin(closed: Path) -> None:
     run(["restore", "backup", "--home", "twin"])
-    with serving("start", "--home", "twin") as (server, http):
+    with serving("twin") as (server, http, _):
         wait_for_state(http, "ROLLING")
         run_batch(http, tasks=2, repeats=2)
         wait_for_step(http, 2)

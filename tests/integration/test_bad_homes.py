@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 import shutil
 import signal
@@ -16,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from typing import Any
 import httpx
 import pytest
 import typer
+from server_processes import serving
 from tests_support import begin, chat, end, wait_for_state, wait_for_step
 
 from swarm.cli.failures import failures_in_one_line
@@ -118,19 +118,6 @@ def home(tmp_path: Path) -> Path:
     return directory
 
 
-@contextmanager
-def server(home: Path, prefix: list[str]) -> Iterator[tuple[subprocess.Popen[str], httpx.Client]]:
-    command = [*prefix, *START, "--home", str(home), "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            url = json.loads(process.stdout.readline())["url"]
-            with httpx.Client(base_url=url, timeout=30) as http:
-                yield process, http
-        finally:
-            process.kill()
-
-
 def test_a_damaged_ledger_is_named_and_left_alone(home: Path) -> None:
     ledger = home / "ledger.db"
     data = bytearray(ledger.read_bytes())
@@ -143,46 +130,44 @@ def test_a_damaged_ledger_is_named_and_left_alone(home: Path) -> None:
     assert content(home) == before
 
 
-def test_a_file_that_is_no_database_is_named_and_left_alone(
-    home: Path, start_server: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def spoil_by_text(home: Path) -> None:
     (home / "ledger.db").write_bytes(b"my diary, page one\n" * 500)
-    before = content(home)
-    code, message = start_here(start_server, home, capsys)
-    assert code == 74
-    assert "ledger.db" in message
-    assert content(home) == before
 
 
-def test_the_database_of_another_program_is_left_alone(
-    home: Path, start_server: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def spoil_by_another_program(home: Path) -> None:
     for path in home.iterdir():
         path.unlink()
     with closing(sqlite3.connect(home / "ledger.db")) as connection:
         connection.execute("CREATE TABLE recipes (name TEXT)")
-    before = content(home)
-    code, message = start_here(start_server, home, capsys)
-    assert code == 1
-    assert "not a ledger" in message
-    assert content(home) == before
 
 
-def test_a_ledger_of_another_version_is_left_alone(
-    home: Path, start_server: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def spoil_by_another_version(home: Path) -> None:
     with closing(sqlite3.connect(home / "ledger.db")) as connection:
         connection.execute("PRAGMA journal_mode = DELETE")
         connection.execute("PRAGMA user_version = 99")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "code", "says"),
+    [
+        (spoil_by_text, 74, "ledger.db"),
+        (spoil_by_another_program, 1, "not a ledger"),
+        (spoil_by_another_version, 1, "another version (schema 99"),
+    ],
+)
+def test_a_file_that_is_no_ledger_of_this_version_is_named_and_left_alone(
+    home: Path, start_server: Any, capsys: pytest.CaptureFixture[str], spoil: Callable[[Path], None], code: int,
+    says: str,
+) -> None:  # fmt: skip
+    spoil(home)
     before = content(home)
-    code, message = start_here(start_server, home, capsys)
-    assert code == 1
-    assert "another version" in message and "99" in message
+    exit_code, message = start_here(start_server, home, capsys)
+    assert exit_code == code and says in message
     assert content(home) == before
 
 
 def test_a_second_server_is_sent_away_and_the_first_goes_on(home: Path) -> None:
-    with server(home, []) as (first, http):
+    with serving(home) as (first, http, _):
         done = refused(home)
         assert done.returncode == 75
         assert str(first.pid) in done.stderr
@@ -250,7 +235,7 @@ def test_a_disk_that_fills_up_in_mid_run_loses_nothing_and_the_run_goes_on_with_
     home = tmp_path / "disk"
     home.mkdir()
     namespace = mount(f"mount -t tmpfs -o size={ROOM_BYTES} tmpfs '{home}'")
-    with server(home, namespace.prefix) as (process, http):
+    with serving(home, prefix=namespace.prefix) as (process, http, _):
         put = http.put("/v1/swarm/job", json={"job": FAKE_JOB})
         assert put.status_code == 200, put.text
         http.post("/v1/swarm/engine/start", json={})
@@ -290,7 +275,7 @@ def test_a_disk_that_is_full_when_a_batch_is_closed_does_not_lose_the_batch(tmp_
     home = tmp_path / "disk"
     home.mkdir()
     namespace = mount(f"mount -t tmpfs -o size={ROOM_BYTES} tmpfs '{home}'")
-    with server(home, namespace.prefix) as (_, http):
+    with serving(home, prefix=namespace.prefix) as (_, http, _):
         http.put("/v1/swarm/job", json={"job": {**FAKE_JOB, "stop_rule": "any_client_agrees"}})
         http.post("/v1/swarm/engine/start", json={})
         step = 0

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import httpx
 import yaml
+from server_processes import serving
 from tests_support import begin, chat, end, run_batch, wait_for_state, wait_for_step
 
 JOB = {"engine": "fake", "batch_size": 1, "num_repeat": 2, "drain_timeout_s": 2, "stop_rule": "any_client_agrees"}
@@ -82,23 +81,20 @@ def everything_told(http: httpx.Client) -> dict[str, str]:
 def test_no_secret_is_kept_or_told(tmp_path: Path) -> None:
     home, job, log = tmp_path / "home", tmp_path / "job.yaml", tmp_path / "log"
     job.write_text(yaml.safe_dump(JOB))
-    command = [sys.executable, "-m", "swarm.cli", "start", "--port", "0", "--json"]
-    command += ["--home", str(home), "--job", str(job), "--verbose"]
     with (
-        log.open("wb") as stderr,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, env={**os.environ, **VARIABLES}) as server,
+        log.open("wb") as errors,
+        serving(home, "--job", str(job), "--verbose", stderr=errors, env={**os.environ, **VARIABLES}) as (
+            server,
+            http,
+            announced,
+        ),
     ):
-        try:
-            assert server.stdout is not None
-            announced = server.stdout.readline().decode()
-            with httpx.Client(base_url=json.loads(announced)["url"], timeout=60) as http:
-                secrets = [*SECRETS.values(), *use_every_part(http)]
-                told = everything_told(http)
-            server.send_signal(signal.SIGTERM)
-            printed = announced.encode() + server.stdout.read()
-            server.wait(timeout=30)
-        finally:
-            server.kill()
+        secrets = [*SECRETS.values(), *use_every_part(http)]
+        told = everything_told(http)
+        server.send_signal(signal.SIGTERM)
+        assert server.stdout is not None
+        printed = f"{announced}{server.stdout.read()}".encode()
+        server.wait(timeout=30)
     assert json.loads(told["/v1/swarm/audit?limit=1000"])["entries"]
     kept = {str(file): file.read_bytes() for file in [log, *home.rglob("*")] if file.is_file()}
     assert home / "ledger.db" in map(Path, kept)

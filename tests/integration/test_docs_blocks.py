@@ -187,14 +187,10 @@ START = "README.md: .venv/bin/swarm start"
 SQL = "research.md: select x.name, avg(v.mean), count(*)"
 TEAM = "training.md: from swarm import SwarmClient, SwarmTeam, Task, WorkflowOutp"
 LOOP = "own-agent.md: from my_agent import my_agent"
-AGENTS = [
-    "own-agent.md: from openai import OpenAI",
-    "own-agent.md: from langchain_openai import ChatOpenAI",
-    "own-agent.md: from pydantic_ai import Agent",
-    "own-agent.md: import httpx",
-]
+QUICK_AGENTS = ["own-agent.md: from openai import OpenAI", "own-agent.md: import httpx"]
+SLOW_AGENTS = ["own-agent.md: from langchain_openai import ChatOpenAI", "own-agent.md: from pydantic_ai import Agent"]
 RECORDED = "operations.md: from pathlib import Path"
-RUN_BELOW = {SNIPPET, START, SQL, TEAM, LOOP, RECORDED, *AGENTS}
+RUN_BELOW = {SNIPPET, START, SQL, TEAM, LOOP, RECORDED, *QUICK_AGENTS, *SLOW_AGENTS}
 
 
 def test_every_block_is_run_or_listed_with_a_reason() -> None:
@@ -264,7 +260,9 @@ def test_the_program_that_records_itself_is_on_record(tmp_path: Path) -> None:
         assert len(store.list_server_events(found.id, kind=FILE_LOGGED)) == 1
 
 
-@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize(
+    "agent", [*QUICK_AGENTS, *(pytest.param(each, marks=pytest.mark.slow) for each in SLOW_AGENTS)]
+)
 def test_each_agent_of_the_page_on_own_agents_trains(start_server: Any, tmp_path: Path, agent: str) -> None:
     url = start_server().url
     (tmp_path / "my_agent.py").write_text(blocks()[agent].text)

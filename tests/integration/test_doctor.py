@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from server_processes import free_port
 
 from swarm.doctor.examination import Check, CheckFinding, Health, examine, fail, ok, worst
 from swarm.doctor.installed import TensorProbe, check_bundled_model, check_packages, check_tensors
@@ -34,12 +34,6 @@ def run_doctor(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         timeout=200,
         env={**os.environ, "NO_COLOR": "1", "SWARM_TOKEN": "", "COLUMNS": "200", **env},
     )
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture
@@ -120,14 +114,14 @@ def test_a_probe_that_does_not_end_is_judged_by_what_it_said_before(
     python.write_text(f"#!/bin/sh\necho '{said}'\nexec sleep 600\n")
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
-    monkeypatch.setattr("swarm.doctor.installed.PROBE_LIMIT_S", 4)
+    monkeypatch.setattr("swarm.doctor.installed.PROBE_LIMIT_S", 2)
     probe = TensorProbe()
     # One core is worth a warning of its own.
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     assert check_tensors(probe).verdict is torch
     finding = check_bundled_model(probe)
     assert finding.verdict is model
-    assert "no answer within 4 s" in finding.message
+    assert "no answer within 2 s" in finding.message
 
 
 def test_a_sound_ledger_is_ok_and_left_as_it_was(home: Path) -> None:

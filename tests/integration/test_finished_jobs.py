@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -14,7 +11,6 @@ from typing import Any
 
 import httpx
 import pytest
-import yaml
 from tests_support import begin, chat, end, run_batch, wait_for_state, wait_for_step
 
 from swarm import SwarmClient, TrainingComplete, TrainJob
@@ -133,29 +129,6 @@ def test_waiting_for_a_step_beyond_the_last_one_ends_at_once(start_server: Any) 
             client.wait_until_step(2, timeout=600)
 
 
-@pytest.mark.slow
-def test_a_killed_server_is_complete_again_and_takes_more_steps_from_a_job_file(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    with server_process(home, tmp_path, JOB) as (process, http):
-        wait_for_state(http, "ROLLING")
-        finish(http)
-        process.kill()
-        process.wait(timeout=30)
-    with server_process(home, tmp_path, None) as (process, http):
-        assert wait_for_state(http, "COMPLETE")["step"] == 1
-        process.terminate()
-        _, messages = process.communicate(timeout=30)
-        assert "has done all its 1 steps" in messages
-        assert f"swarm start --home {home} --no-resume" in messages
-    with server_process(home, tmp_path, with_steps(2)) as (process, http):
-        assert wait_for_state(http, "ROLLING")["step"] == 1
-        finish(http, with_steps(2))
-        process.terminate()
-        process.wait(timeout=30)
-    with server_process(home, tmp_path, None) as (_, http):
-        assert wait_for_state(http, "COMPLETE")["step"] == 2
-
-
 def test_a_stopped_job_goes_on_with_more_steps(start_server: Any) -> None:
     with connected(start_server(JOB).url) as (http, client):
         wait_for_state(http, "ROLLING")
@@ -181,24 +154,6 @@ def test_the_ledger_keeps_the_run_and_says_how_its_end_changed(tmp_path: Path) -
         "kind": "job.extended",
         "detail": {"job_id": 1, "from": 1, "to": 2},
     }
-
-
-@contextmanager
-def server_process(
-    home: Path, directory: Path, job: TrainJob | None
-) -> Iterator[tuple[subprocess.Popen[str], httpx.Client]]:
-    command = [sys.executable, "-m", "swarm.cli", "start", "--port", "0", "--home", str(home), "--json"]
-    if job is not None:
-        path = directory / "job.yaml"
-        path.write_text(yaml.safe_dump(job.model_dump(mode="json", exclude_defaults=True)))
-        command += ["--job", str(path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            with httpx.Client(base_url=json.loads(process.stdout.readline())["url"], timeout=30) as http:
-                yield process, http
-        finally:
-            process.kill()
 
 
 def test_a_chat_of_an_episode_that_outlives_the_last_step_is_answered(start_server: Any) -> None:

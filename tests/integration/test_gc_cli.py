@@ -38,7 +38,6 @@ pytestmark = pytest.mark.timeout(400)
 
 JOB = TrainJob(engine="fake", batch_size=1, num_repeat=2, drain_timeout_s=1)
 TEXT = "Please tell me which of these words is the longest one, and why that is so: apple, banana, strawberry. "
-AT_ONCE = 500
 
 
 @dataclass
@@ -72,8 +71,7 @@ class Filler:
 
     async def step(self, step: int, episodes: int) -> None:
         names = [f"episode-{step}-{number}" for number in range(episodes)]
-        for start in range(0, episodes, AT_ONCE):
-            await asyncio.gather(*(self.episode(name, step) for name in names[start : start + AT_ONCE]))
+        await asyncio.gather(*(self.episode(name, step) for name in names))
         await self.ledger.close_batch(f"batch-{step}", step, [names], [])
         version = WeightVersion(version=step, step=step, published_at=time.time())
         await self.ledger.finish_batch(StepReport(f"batch-{step}", step, version, {"critic/score/mean": 1.0}, {}))
@@ -216,17 +214,3 @@ def test_a_running_server_keeps_its_ledger_and_only_a_dry_run_looks_at_it(tmp_pa
     refused = CliRunner().invoke(app, ["gc", "--home", str(server.home)])
     assert refused.exit_code == 75 and "in use by process" in refused.stderr
     assert gc(server.home, "--dry-run")["dry_run"] is True
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_of_a_hundred_thousand_episodes_four_fifths_of_the_room_come_back(disk_path: Path, start_server: Any) -> None:
-    home = disk_path / "home"
-    asyncio.run(fill(home, steps=100, episodes=1000, checkpoint_at=99, calls=3))
-    began = time.perf_counter()
-    done = gc(home)
-    freed = 1 - done["ledger_bytes_after"] / done["ledger_bytes_before"]
-    print(f"{done} freed {freed:.3f} in {time.perf_counter() - began:.1f} s")  # noqa: T201  the figure of the docs
-    assert freed >= 0.8
-    with httpx.Client(base_url=start_server(home=home).url, timeout=60) as http:
-        assert wait_for_state(http, "ROLLING", timeout_s=120)["step"] == 100

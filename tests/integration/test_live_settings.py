@@ -18,7 +18,7 @@ from tests_support import begin, end, run_batch, wait_for_state, wait_for_step
 from swarm import AsyncSwarmClient, SwarmClient, TrainJob
 from swarm.errors import BadRequest, RevisionConflict
 from swarm.job import LR_OF_BUNDLED_MODELS
-from swarm.live_settings import FIXED, LIVE
+from swarm.live_settings import FIXED
 
 JOB = TrainJob(engine="fake", batch_size=2, num_repeat=2, drain_timeout_s=1)
 PATCH = "/v1/swarm/job"
@@ -89,13 +89,12 @@ def test_a_later_step_is_named_and_shown_ahead_and_of_two_changes_for_one_step_t
         }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", sorted(FIXED))
-def test_what_cannot_change_is_refused_by_name_with_what_to_do(start_shared_server: Any, name: str) -> None:
-    with rolling(start_shared_server) as (http, _):
-        error = refusal(http, {"settings": {name: None}})
-        assert (error["status"], error["code"], error["param"]) == (400, "bad_request", name)
-        assert error["message"] == f"{name} cannot change while the job runs: {FIXED[name]}"
-        assert "\n" not in error["message"]
+def test_what_cannot_change_is_refused_by_name_with_what_to_do(start_server: Any) -> None:
+    with rolling(start_server) as (http, _):
+        for name, reason in FIXED.items():
+            error = refusal(http, {"settings": {name: None}})
+            assert (error["status"], error["code"], error["param"]) == (400, "bad_request", name)
+            assert error["message"] == f"{name} cannot change while the job runs: {reason}" and "\n" not in reason
         assert http.get(PATCH).json()["revision"] == 0
 
 
@@ -114,9 +113,9 @@ def test_what_cannot_change_is_refused_by_name_with_what_to_do(start_shared_serv
     ],
 )
 def test_a_change_that_is_not_sound_is_refused_in_one_line_and_changes_nothing(
-    start_server: Any, body: dict[str, Any], param: str | None, says: str
+    start_shared_server: Any, body: dict[str, Any], param: str | None, says: str
 ) -> None:
-    with rolling(start_server, total_steps=5) as (http, client):
+    with rolling(start_shared_server, total_steps=5) as (http, client):
         error = refusal(http, body)
         assert error["status"] in {400, 422}
         assert says in error["message"]
@@ -246,11 +245,6 @@ def test_weights_that_go_back_are_trained_again_by_the_settings_of_their_steps(s
         assert client.batch_policy().active.batch_size == 2
         run_batch(http, tasks=2, repeats=2, name="again")
         assert wait_for_step(http, 1)["policy"]["batch_size"] == 1
-
-
-def test_every_setting_of_a_job_either_can_change_or_says_why_not() -> None:
-    assert LIVE.keys() | FIXED.keys() == set(TrainJob.model_fields)
-    assert not LIVE.keys() & FIXED.keys()
 
 
 def test_the_command_line_shows_and_changes_the_job(start_server: Any) -> None:

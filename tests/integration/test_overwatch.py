@@ -7,19 +7,18 @@ import gc
 import html
 import json
 import shutil
-import socket
 import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from command_line import run_swarm
+from server_processes import free_port, serving
 from tests_support import begin, run_batch, wait_for_state, wait_for_step
 
 from swarm.job import TrainJob
@@ -88,31 +87,17 @@ def test_pause_stops_looking_and_refresh_looks_at_once(trained: str) -> None:
     asyncio.run(watch())
 
 
-@contextmanager
-def server_process(home: Path, port: int) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "swarm.cli", "start", "--port", str(port), "--home", str(home), "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            process.stdout.readline()
-            yield process
-        finally:
-            process.kill()
-
-
 def test_the_dashboard_survives_a_kill_of_the_server_and_finds_the_next_one(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = str(free_port())
     url = f"http://127.0.0.1:{port}"
 
     async def watch() -> None:
         app = Dashboard(Watcher(url, None), every_s=0.1)
         async with app.run_test(size=(80, 24)) as pilot:
-            with server_process(tmp_path, port):
+            with serving(tmp_path, "--port", port):
                 await until(lambda: "OFFLINE" in screen_of(app), pilot)
             await until(lambda: "unreachable since" in screen_of(app) and "trying" in screen_of(app), pilot)
-            with server_process(tmp_path, port):
+            with serving(tmp_path, "--port", port):
                 await until(lambda: "unreachable" not in screen_of(app) and "OFFLINE" in screen_of(app), pilot, 30)
 
     asyncio.run(watch())

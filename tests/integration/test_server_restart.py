@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
@@ -18,6 +16,7 @@ import httpx
 import pytest
 import torch
 import yaml
+from server_processes import serving
 from tests_support import begin, chat, end, run_batch, wait_for_state, wait_for_step
 
 from swarm.ledger import Ledger
@@ -57,19 +56,6 @@ def restarted(start_server: Any) -> Restarted:
     return start
 
 
-@contextmanager
-def server_process(home: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], httpx.Client]]:
-    command = [sys.executable, "-m", "swarm.cli", "start", "--port", "0", "--home", str(home), "--json", *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            url = json.loads(process.stdout.readline())["url"]
-            with httpx.Client(base_url=url, timeout=30) as http:
-                yield process, http
-        finally:
-            process.kill()
-
-
 def write_job(directory: Path, job: dict[str, Any]) -> Path:
     path = directory / "job.yaml"
     path.write_text(yaml.safe_dump(job))
@@ -85,7 +71,7 @@ def test_a_killed_server_goes_on_by_itself_with_step_half_filled_batch_and_runni
     tmp_path: Path, restarted: Restarted
 ) -> None:
     home = tmp_path / "home"
-    with server_process(home, "--job", str(write_job(tmp_path, JOB))) as (process, http):
+    with serving(home, "--job", str(write_job(tmp_path, JOB))) as (process, http, _):
         wait_for_state(http, "ROLLING")
         run_batch(http, tasks=2, repeats=2)
         wait_for_step(http, 1)
@@ -118,7 +104,7 @@ def test_a_killed_server_goes_on_by_itself_with_step_half_filled_batch_and_runni
 
 def test_a_server_ended_by_a_signal_goes_on_and_one_told_to_stop_does_not(tmp_path: Path, restarted: Restarted) -> None:
     home = tmp_path / "home"
-    with server_process(home, "--job", str(write_job(tmp_path, JOB))) as (process, http):
+    with serving(home, "--job", str(write_job(tmp_path, JOB))) as (process, http, _):
         wait_for_state(http, "ROLLING")
         running = begin(http)
         kill(process, signal.SIGTERM)
@@ -157,7 +143,7 @@ def test_replayed_training_equals_uninterrupted_training_bit_for_bit(
 ) -> None:
     home, job = tmp_path / "home", {**LOCAL_JOB, **settings}
     checkpoint, kept = "/v1/swarm/engine/checkpoint", tmp_path / "uninterrupted"
-    with server_process(home, "--job", str(write_job(tmp_path, job))) as (process, http):
+    with serving(home, "--job", str(write_job(tmp_path, job))) as (process, http, _):
         wait_for_state(http, "ROLLING")
         for step in (1, 2, 3):
             run_batch(

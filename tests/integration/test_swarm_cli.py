@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +18,7 @@ import psutil
 import pytest
 import yaml
 from command_line import run_swarm
+from server_processes import serving
 from tests_support import begin, run_batch, wait_for_state, wait_for_step
 
 from swarm import SwarmClient
@@ -46,20 +44,6 @@ def process_of(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*SWARM, *arguments], capture_output=True, text=True, timeout=60, env=environment())
 
 
-@contextmanager
-def server_process(home: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
-    """`swarm start --json` and what it announced; killed in the end."""
-    command = [*SWARM, "start", "--port", "0", "--home", str(home), "--json", *arguments]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
-    ) as process:
-        try:
-            assert process.stdout is not None
-            yield process, json.loads(process.stdout.readline())
-        finally:
-            process.kill()
-
-
 @dataclass(frozen=True)
 class Interrupted:
     """What a server announced and what was mapped into its memory, one step into a job; then it was killed."""
@@ -74,11 +58,10 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Interrupted:
     directory = tmp_path_factory.mktemp("interrupted")
     job = directory / "job.yaml"
     job.write_text(yaml.safe_dump(FAKE_JOB))
-    with server_process(directory / "home", "--job", str(job)) as (process, announced):
-        with httpx.Client(base_url=announced["url"], timeout=60) as http:
-            wait_for_state(http, "ROLLING")
-            run_batch(http, tasks=1, repeats=2)
-            wait_for_step(http, 1)
+    with serving(directory / "home", "--job", str(job), env=environment()) as (process, http, announced):
+        wait_for_state(http, "ROLLING")
+        run_batch(http, tasks=1, repeats=2)
+        wait_for_step(http, 1)
         libraries = Path(f"/proc/{process.pid}/maps").read_text()
         process.kill()
         process.wait(timeout=60)
@@ -92,18 +75,9 @@ def interrupted_home(interrupted: Interrupted, tmp_path: Path) -> Path:
 
 
 def test_start_is_ready_when_it_announces_itself_as_json(tmp_path: Path) -> None:
-    server = subprocess.Popen(
-        [*SWARM, "start", "--port", "0", "--home", str(tmp_path), "--json"], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert server.stdout is not None
-        announced = json.loads(server.stdout.readline())
-        ready = httpx.get(f"{announced['url']}/ready", timeout=60)
-        assert ready.json() == {"ready": True, "state": "OFFLINE", "reason": None}
-        assert announced["pid"] == server.pid
-    finally:
-        server.send_signal(signal.SIGTERM)
-        server.communicate(timeout=60)
+    with serving(tmp_path) as (process, http, announced):
+        assert http.get("/ready").json() == {"ready": True, "state": "OFFLINE", "reason": None}
+        assert announced["pid"] == process.pid
 
 
 def test_a_server_at_work_has_loaded_no_torch(interrupted: Interrupted) -> None:
@@ -116,10 +90,9 @@ def test_a_new_directory_has_nothing_to_go_on_with(interrupted: Interrupted) -> 
 
 
 def test_start_goes_on_with_the_interrupted_job_and_says_which(interrupted_home: Path) -> None:
-    with server_process(interrupted_home) as (process, announced):
+    with serving(interrupted_home, env=environment(), stderr=subprocess.PIPE) as (process, http, announced):
         assert announced["resumes"] == "shop/third-try"
-        with httpx.Client(base_url=announced["url"], timeout=60) as http:
-            status = wait_for_state(http, "ROLLING")
+        status = wait_for_state(http, "ROLLING")
         assert (status["experiment_name"], status["step"]) == ("third-try", 1)
         process.terminate()
         _, messages = process.communicate(timeout=60)
@@ -127,30 +100,19 @@ def test_start_goes_on_with_the_interrupted_job_and_says_which(interrupted_home:
 
 
 def test_a_server_that_is_told_to_warm_up_has_its_worker_before_a_job_comes(tmp_path: Path) -> None:
-    with server_process(tmp_path / "warm", "--warm-up") as (_, announced):
+    with serving(tmp_path / "warm", "--warm-up", env=environment()) as (_, http, announced):
         children = psutil.Process(announced["pid"]).children()
         [worker] = [child for child in children if "swarm.backends.local.worker" in child.cmdline()]
-        status = httpx.get(f"{announced['url']}/v1/swarm/status", timeout=60).json()
-        assert status["state"] == "OFFLINE"
+        assert http.get("/v1/swarm/status").json()["state"] == "OFFLINE"
     worker.wait(timeout=60)
 
 
 @pytest.mark.slow
 def test_no_resume_starts_without_the_interrupted_job(interrupted_home: Path) -> None:
-    with server_process(interrupted_home, "--no-resume") as (_, announced):
+    with serving(interrupted_home, "--no-resume", env=environment()) as (_, http, announced):
         assert announced["resumes"] is None
-        status = httpx.get(f"{announced['url']}/v1/swarm/status", timeout=60).json()
+        status = http.get("/v1/swarm/status").json()
         assert (status["state"], status["experiment_name"]) == ("OFFLINE", None)
-
-
-@pytest.mark.slow
-def test_a_job_stopped_by_command_is_not_resumed(interrupted_home: Path) -> None:
-    with server_process(interrupted_home) as (process, announced):
-        assert run_swarm("stop", "--url", announced["url"]).exit_code == 0
-        process.communicate(timeout=60)
-        assert process.returncode == 0
-    with server_process(interrupted_home) as (_, announced):
-        assert announced["resumes"] is None
 
 
 def test_every_command_uses_the_token_with_the_least_rights_that_is_enough(start_server: Any) -> None:

@@ -65,7 +65,7 @@ def best_of(scores: Iterable[HeldOutStep], last: HeldOutStep) -> HeldOutStep:
 
 def end_at(client: SwarmClient, step: int) -> str | None:
     """Load the weights of an earlier step, and end the run there. Return why that is impossible, or None."""
-    from swarm.program.evaluation import until_rest
+    from swarm.program.gates import until_rest
 
     reason = None
     for _ in range(MAX_ENDINGS):

@@ -140,12 +140,11 @@ def make_database(home: Path, kind: str) -> Path:
         return create_database(home, FILLED[kind])
     path = home / "research.db"
     match kind:
-        case "of a newer version" | "of an older version":
+        case "of another version":
             with open_store(path):
                 pass
             with closing(sqlite3.connect(path)) as connection, connection:
-                revision = "9999" if kind == "of a newer version" else "0001"
-                connection.execute("UPDATE experiments_db_version SET version_num = ?", (revision,))
+                connection.execute("UPDATE experiments_db_version SET digest = '0123abcd'")
         case "of another program":
             with closing(sqlite3.connect(path)) as connection, connection:
                 connection.execute("CREATE TABLE notes (text)")

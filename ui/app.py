@@ -29,69 +29,31 @@ st.set_page_config(page_title="Run explorer", page_icon=str(Path(__file__).with_
 # White text on the theme's own colour for chosen values is too pale where the theme is dark.
 st.html("<style>span[data-tag] {background-color: #3659c9 !important;}</style>")
 
+# The pages by the names of their files and in the order of their titles, with an icon and what they show. A text that
+# stands by itself would appear on every page.
+PAGES = (
+    ("home", "home", "What runs now, and what ended last."),
+    ("studies", "science", "All studies with their status and best arm."),
+    ("study", "account_tree", "One study: question, arms, ranking, comparisons, decisions and events."),
+    ("runs", "table_rows", "Runs as a table: filter, sort, download, open or compare."),
+    ("run", "show_chart", "One run: curves, config, code, log, events, evaluations and episodes."),
+    ("trainings", "model_training", "Every training of every server, also outside of studies."),
+    ("training", "monitoring", "One training: curves, held-out scores, episodes, settings, machine and events."),
+    ("episodes", "forum", "Trained and held-out episodes: search, conversation, tokens and group."),
+    ("servers", "dns", "Servers as recorded; the live state of one, and commands with its token."),
+    ("compare", "compare_arrows", "Arms or runs side by side: curves, scores, config, code and factor effects."),
+)
+
 page = st.navigation(
     [
         st.Page(
-            "app_pages/home.py",
-            title="Home",
-            icon=":material/home:",
-            default=True,
-            help="What runs now, and what ended last.",
-        ),
-        st.Page(
-            "app_pages/studies.py",
-            title="Studies",
-            icon=":material/science:",
-            help="All studies with their status and best arm.",
-        ),
-        st.Page(
-            "app_pages/study.py",
-            title="Study",
-            icon=":material/account_tree:",
-            help="One study: question, arms, ranking, comparisons, decisions and events.",
-        ),
-        st.Page(
-            "app_pages/runs.py",
-            title="Runs",
-            icon=":material/table_rows:",
-            help="Runs as a table: filter, sort, download, open or compare.",
-        ),
-        st.Page(
-            "app_pages/run.py",
-            title="Run",
-            icon=":material/show_chart:",
-            help="One run: curves, config, code, log, events, evaluations and episodes.",
-        ),
-        st.Page(
-            "app_pages/trainings.py",
-            title="Trainings",
-            icon=":material/model_training:",
-            help="Every training of every server, also outside of studies.",
-        ),
-        st.Page(
-            "app_pages/training.py",
-            title="Training",
-            icon=":material/monitoring:",
-            help="One training: curves, held-out scores, trained episodes, settings, machine and events.",
-        ),
-        st.Page(
-            "app_pages/episodes.py",
-            title="Episodes",
-            icon=":material/forum:",
-            help="Trained and held-out episodes: search, conversation, tokens and group.",
-        ),
-        st.Page(
-            "app_pages/servers.py",
-            title="Servers",
-            icon=":material/dns:",
-            help="Servers as recorded; the live state of one, and commands with its token.",
-        ),
-        st.Page(
-            "app_pages/compare.py",
-            title="Compare",
-            icon=":material/compare_arrows:",
-            help="Arms or runs side by side: curves, scores, config, code and factor effects.",
-        ),
+            f"app_pages/{name}.py",
+            title=name.capitalize(),
+            icon=f":material/{icon}:",
+            default=name == "home",
+            help=shown,
+        )
+        for name, icon, shown in PAGES
     ],
     position="top",
 )

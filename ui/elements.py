@@ -7,15 +7,16 @@ decides for itself what it consists of.
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal
 
 import pandas as pd
 import streamlit as st
 
 from experiments_db import (
+    ExperimentStore,
     Outcome,
     RecordNotFound,
     RunStatus,
@@ -103,6 +104,11 @@ def database() -> str:
     return st.session_state["database"]
 
 
+def store() -> ExperimentStore:
+    """Return the database's store. Its answers are kept until the database changes."""
+    return queries.store(database())
+
+
 def show_missing_database(location: str) -> None:
     st.title("No studies yet", anchor=False)
     st.markdown(f"There is no database at {formats.name(location)}. Start a study to create it:")
@@ -136,12 +142,12 @@ def choose_study(*, label: str = "Study") -> StudyContents | None:
 
     If there is none, show a note and return None.
     """
-    studies = queries.list_studies(database())
+    studies = store().list_studies(limit=None)
     if not studies:
         show_no_studies()
         return None
     topics = {study.id: study.topic for study in studies}
-    wanted = st.query_params.get("study") or st.session_state.get("study")
+    wanted: str = st.query_params.get("study") or st.session_state.get("study") or ""
     if wanted not in topics:
         if "study" in st.query_params:
             raise RecordNotFound(f"there is no study {wanted!r}")
@@ -248,6 +254,44 @@ def table_height(rows: int) -> int | Literal["content"]:
     return "content" if rows <= 16 else 560
 
 
+def show_table(
+    table: pd.DataFrame | Sequence[Mapping[str, Any]],
+    *,
+    alt: str,
+    columns: Mapping[str, Any] | None = None,
+    placeholder: str = formats.MISSING,
+) -> None:
+    """Show a table, or rows by the titles of their columns; `columns` are configurations of some of them."""
+    frame = pd.DataFrame(table)
+    st.dataframe(
+        frame,
+        hide_index=True,
+        height=table_height(len(frame)),
+        placeholder=placeholder,
+        column_config=columns,
+        alt=alt,
+    )
+
+
+def number_columns(*names: str, format: str = "%.3f") -> dict[str, Any]:
+    """Return the configurations of columns of numbers, by default of scores."""
+    return {name: st.column_config.NumberColumn(format=format) for name in names}
+
+
+def wide_column(name: str) -> dict[str, Any]:
+    return {name: st.column_config.TextColumn(width="large")}
+
+
+def show_sections(sections: Mapping[str, Callable[[], object]], *, key: str) -> None:
+    """Show tabs, of which only the open one is computed; the address has its name as `key`."""
+    for tab, show in zip(
+        st.tabs(list(sections), key=key, on_change="rerun", bind="query-params"), sections.values(), strict=True
+    ):
+        if tab.open:
+            with tab:
+                show()
+
+
 def show_text(text: str, *, language: str | None, line_numbers: bool = False) -> None:
     """Show a file or a log; a long one scrolls."""
     height = "content" if text.count("\n") < 30 else 560
@@ -282,36 +326,6 @@ def member_of(run: RunSummary) -> Member:
     why = f"{run.status.value}: {run.exit_reason}" if run.exit_reason else run.status.value
     began = run.started_at or run.created_at
     return Member(run.id, began, formats.shortened(formats.printable(why), 120) if ended else "")
-
-
-@dataclass(frozen=True, slots=True)
-class EffectItem:
-    """The score of one run, and the level that a factor had in it."""
-
-    level: object
-    score: float
-    label: str
-    seed: object
-
-
-def show_effect(items: Sequence[EffectItem], factor: str) -> None:
-    """Show the score by the level of a factor."""
-    levels = sorted((item.level for item in items), key=_level_order)
-    frame = pd.DataFrame(
-        [
-            {
-                "level": _level_text(item.level),
-                "number": float(item.level) if _is_number(item.level) else None,
-                "score": item.score,
-                "arm": formats.printable(item.label),
-                "seed": item.seed,
-            }
-            for item in items
-        ]
-    )
-    order = list(dict.fromkeys(_level_text(level) for level in levels))
-    chart = charts.effects(frame, factor=formats.printable(factor), order=order)
-    show_chart(charts.to_spec(chart), alt=f"Score by {factor}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,18 +365,6 @@ def _draw_ranking(items: tuple[RankedItem, ...], metric: str) -> dict[str, Any]:
     dots = [{"arm": item.label, "seed": seed, "score": score} for item in items for seed, score in item.seeds]
     order = [item.label for item in items]
     return charts.to_spec(charts.ranking(pd.DataFrame(arms), pd.DataFrame(dots), metric=metric, order=order))
-
-
-def _level_text(level: object) -> str:
-    return formats.printable(formats.setting(level))
-
-
-def _level_order(level: object) -> tuple[bool, float, str]:
-    return not _is_number(level), float(level) if _is_number(level) else 0.0, str(level)
-
-
-def _is_number(level: object) -> TypeGuard[int | float]:
-    return isinstance(level, int | float) and not isinstance(level, bool)
 
 
 def choose_row(

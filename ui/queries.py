@@ -1,7 +1,6 @@
-"""Calls that read the store, the one that writes tags and notes, and the location of the store.
+"""The location of the store, and what pages ask of it beside its own methods.
 
-Place in the flow: pages read through this module only. Pages call a function with the location of the database in place
-of the store. Its answer is kept until the database changes. Raises what the store raises (StoreError).
+A function that takes the location of the database keeps its answer until the database changes.
 """
 
 from __future__ import annotations
@@ -11,49 +10,27 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
 from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar, cast
 
 import pandas as pd
 import streamlit as st
 
 from experiments_db import (
     FILE_LOGGED,
-    Artifact,
-    EpisodeFilter,
-    EpisodeSample,
-    EpisodeSummary,
-    EvaluationSummary,
-    Event,
     ExperimentStore,
     InvalidRecord,
-    IterationDocument,
-    LLMCall,
-    MetricPoint,
-    NotebookEntry,
-    ProgramTrial,
-    RecordedServer,
     RecordedTraining,
-    Review,
-    Run,
-    RunStatus,
     ServerEvent,
-    Severity,
-    Study,
-    SystemPoint,
-    TrainedEpisode,
-    TrainedEpisodeSummary,
-    TrainingScore,
     open_store,
 )
 from experiments_db.frames import (
     curves_frame,
     llm_calls_frame,
-    metrics_frame,
     runs_of_studies_frame,
     training_curves_frame,
 )
 from ui.contents import StudyContents
-from ui.reading.answers import KeptAnswers
+from ui.reading.answers import KeptAnswers, KeptStore
 from ui.reading.study_reader import StudyReader
 from ui.tables.training_rows import BASICS, ListedTraining, rows_of, settings_of
 
@@ -150,15 +127,12 @@ def label_training(location: str, training_id: str, tags: Sequence[str], note: s
         store.label_training(training_id, tags=tags, note=note)
 
 
-@_kept
-def list_studies(store: ExperimentStore) -> list[Study]:
-    """Return the studies, newest first."""
-    return store.list_studies(limit=None)
+def store(location: str) -> ExperimentStore:
+    """Return the store at `location`, whose answers are kept until the database changes. Raises StoreError.
 
-
-@_kept
-def tally_runs(store: ExperimentStore) -> dict[str, dict[RunStatus, int]]:
-    return store.tally_runs()
+    Arguments must be hashable: a tuple of ids, not a list.
+    """
+    return cast(ExperimentStore, KeptStore(_open(location, _identity(location))))
 
 
 def load_study(location: str, study_id: str) -> StudyContents:
@@ -179,70 +153,9 @@ def _reader(location: str, identity: tuple[int, int] | None, study_id: str) -> S
 
 
 @_kept
-def find_run(store: ExperimentStore, run_id: str) -> Run:
-    return store.get_run(run_id)
-
-
-@_kept
-def run_scores(store: ExperimentStore, run_id: str) -> list[EvaluationSummary]:
-    return store.list_evaluation_summaries(run_ids=[run_id])
-
-
-@_kept
-def list_events(
-    store: ExperimentStore,
-    study_id: str,
-    *,
-    run_id: str | None = None,
-    min_severity: Severity = Severity.INFO,
-    limit: int = PAGE,
-) -> list[Event]:
-    """Return the events, newest first."""
-    return store.list_events(study_id, run_id=run_id, min_severity=min_severity, newest_first=True, limit=limit)
-
-
-@_kept
-def list_notes(store: ExperimentStore, study_id: str) -> list[NotebookEntry]:
-    """Return the entries of the notebook, oldest first."""
-    return store.list_notes(study_id)
-
-
-@_kept
-def list_reviews(store: ExperimentStore, study_id: str) -> list[Review]:
-    return store.list_reviews(study_id)
-
-
-@_kept
-def list_program_trials(store: ExperimentStore, study_id: str) -> list[ProgramTrial]:
-    """Return the trials of programs, those of drafts included, oldest first."""
-    return store.list_program_trials(study_id)
-
-
-@_kept
 def llm_calls(store: ExperimentStore, study_id: str) -> pd.DataFrame:
     """Return one row per call of a language model, oldest first, without its texts."""
     return llm_calls_frame(store, study_id).drop(columns=["prompt", "response"])
-
-
-@_kept
-def list_artifacts(store: ExperimentStore, study_id: str, run_id: str | None = None) -> list[Artifact]:
-    return store.list_artifacts(study_id, run_id=run_id)
-
-
-@_kept
-def list_plans(store: ExperimentStore, study_id: str) -> list[IterationDocument]:
-    """Return the plans, oldest first."""
-    return store.list_plans(study_id)
-
-
-@_kept
-def latest_points(store: ExperimentStore, run_ids: tuple[str, ...], name: str) -> dict[str, MetricPoint]:
-    return store.latest_points(run_ids, name)
-
-
-@_kept
-def metric_names(store: ExperimentStore, run_ids: tuple[str, ...]) -> list[str]:
-    return store.metric_names(run_ids)
 
 
 @_kept
@@ -254,31 +167,14 @@ def curves(
 
 
 @_kept
-def metrics(store: ExperimentStore, run_ids: tuple[str, ...], names: tuple[str, ...]) -> pd.DataFrame:
-    """Return one row per point: run_id, name, step, value, recorded_at."""
-    return metrics_frame(store, run_ids, names)
-
-
-@_kept
 def runs(store: ExperimentStore, study_ids: tuple[str, ...]) -> pd.DataFrame:
     """Return one row per run of these studies, as `frames.runs_frame` gives it, with the study's id."""
     return runs_of_studies_frame(store, study_ids)
 
 
-@_kept
-def list_episodes(store: ExperimentStore, run_id: str) -> list[EpisodeSummary]:
-    return store.list_episodes(run_id, limit=PAGE)
-
-
-@_kept
-def find_episode(store: ExperimentStore, run_id: str, episode_id: str) -> EpisodeSample:
-    return store.get_episode(run_id, episode_id)
-
-
-@_kept
-def list_trainings(store: ExperimentStore) -> list[RecordedTraining]:
+def list_trainings(location: str) -> list[RecordedTraining]:
     """Return the newest trainings that servers recorded, the newest first."""
-    return store.list_trainings(limit=MOST_TRAININGS)
+    return store(location).list_trainings(limit=MOST_TRAININGS)
 
 
 @_kept
@@ -299,25 +195,6 @@ def training_rows(store: ExperimentStore, names: tuple[str, ...]) -> list[Listed
 
 
 @_kept
-def find_training(store: ExperimentStore, training_id: str) -> RecordedTraining:
-    return store.get_training(training_id)
-
-
-@_kept
-def latest_training_metrics(
-    store: ExperimentStore, training_ids: tuple[str, ...], names: tuple[str, ...]
-) -> dict[str, dict[str, float | None]]:
-    """Return the last value of each metric, by training and name."""
-    found = store.latest_training_metrics(training_ids, names)
-    return {training_id: dict(values) for training_id, values in found.items()}
-
-
-@_kept
-def training_metric_names(store: ExperimentStore, training_ids: tuple[str, ...]) -> list[str]:
-    return store.training_metric_names(training_ids)
-
-
-@_kept
 def training_curves(
     store: ExperimentStore, training_ids: tuple[str, ...], names: tuple[str, ...], steps: tuple[int, int] | None = None
 ) -> pd.DataFrame:
@@ -329,79 +206,6 @@ def training_curves(
 def small_training_curves(store: ExperimentStore, training_ids: tuple[str, ...], name: str, most: int) -> pd.DataFrame:
     """Return one metric of many trainings, at most `most` points each."""
     return training_curves_frame(store, training_ids, (name,), most=most)
-
-
-@_kept
-def training_scores(store: ExperimentStore, training_ids: tuple[str, ...]) -> list[TrainingScore]:
-    return store.list_training_scores(training_ids)
-
-
-@_kept
-def trained_episodes(store: ExperimentStore, training_id: str) -> list[TrainedEpisodeSummary]:
-    return store.search_trained_episodes(training_id, EpisodeFilter(), limit=PAGE)[0]
-
-
-@_kept
-def find_trained_episode(store: ExperimentStore, training_id: str, episode_id: str) -> TrainedEpisode:
-    return store.get_trained_episode(training_id, episode_id)
-
-
-@_kept
-def server_events(store: ExperimentStore, training_id: str) -> list[ServerEvent]:
-    return store.list_server_events(training_id, limit=PAGE)
-
-
-@_kept
-def system_points(store: ExperimentStore, training_id: str) -> list[SystemPoint]:
-    return store.list_system_points(training_id)
-
-
-@_kept
-def find_llm_call(store: ExperimentStore, study_id: str, number: int) -> LLMCall:
-    """Return the call at this place of `llm_calls`, counted from 0, with its texts. Raises IndexError."""
-    return store.list_llm_calls(study_id, limit=1, offset=number)[0]
-
-
-@_kept
-def search_episodes(
-    store: ExperimentStore,
-    wanted: EpisodeFilter,
-    *,
-    run_id: str | None = None,
-    study_id: str | None = None,
-    limit: int,
-    offset: int,
-) -> tuple[list[EpisodeSummary], int]:
-    """Return a page of the episodes of a run or a study, and how many match in all."""
-    return store.search_episodes(wanted, run_id=run_id, study_id=study_id, limit=limit, offset=offset)
-
-
-@_kept
-def search_trained_episodes(
-    store: ExperimentStore, wanted: EpisodeFilter, *, training_id: str, limit: int, offset: int
-) -> tuple[list[TrainedEpisodeSummary], int]:
-    """Return a page of the kept episodes of a training, and how many match in all."""
-    return store.search_trained_episodes(training_id, wanted, limit=limit, offset=offset)
-
-
-@_kept
-def list_episode_group(store: ExperimentStore, run_id: str, episode_id: str) -> list[EpisodeSummary]:
-    return store.list_episode_group(run_id, episode_id)
-
-
-@_kept
-def list_trained_group(store: ExperimentStore, training_id: str, episode_id: str) -> list[TrainedEpisodeSummary]:
-    return store.list_trained_group(training_id, episode_id)
-
-
-@_kept
-def find_launched_training(store: ExperimentStore, launch_key: str) -> RecordedTraining | None:
-    return store.find_launched_training(launch_key)
-
-
-@_kept
-def list_servers(store: ExperimentStore) -> list[RecordedServer]:
-    return store.list_servers()
 
 
 @_kept

@@ -33,14 +33,13 @@ PARTS = (
 """What the pages show in tabs that are closed at first."""
 
 UNREADABLE = {
-    "of a newer version": "newer version",
+    "of another version": "another version",
     "no database": "is not a SQLite database",
     "missing": "There is no database at",
 }
 """What the explorer says of a database that it cannot read."""
 
 DAMAGED = {
-    "of an older version": "needs an upgrade",
     "of another program": "holds other tables",
     "cut off": "is not usable",
 }

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
 
-import pandas as pd
 import streamlit as st
 
 from experiments_db import Experiment, JsonObject, RunSummary
-from ui import charts, differences, elements, formats, queries
-from ui.contents import FINAL, ArmScore, SeedScore, StudyContents, rank_arms
+from ui import comparison, differences, elements, formats, queries
+from ui.comparison import ScoredItem
+from ui.contents import FINAL, ArmScore, StudyContents, rank_arms
 from ui.curves import view
 from ui.curves.series import Series
 
@@ -68,7 +68,7 @@ def follow_choice(key: str, name: str) -> None:
 
 def choose_runs(asked: Sequence[str]) -> tuple[list[StudyContents], list[ComparedItem]]:
     """Return the runs in the address and their studies, and let the user choose others. Raises RecordNotFound."""
-    found = [queries.find_run(elements.database(), run_id) for run_id in dict.fromkeys(asked)]
+    found = [elements.store().get_run(run_id) for run_id in dict.fromkeys(asked)]
     studies = {run.study_id: queries.load_study(elements.database(), run.study_id) for run in found}
     runs = {run.id: run for contents in studies.values() for run in elements.choosable(contents, found)}
     arms = {arm.id: arm for contents in studies.values() for arm in contents.experiments}
@@ -126,20 +126,11 @@ def show_curves(studies: list[StudyContents], items: list[ComparedItem]) -> None
         if item.run_ids
     ]
     run_ids = tuple(member.id for each in series for member in each.members)
-    names = queries.metric_names(elements.database(), run_ids)
+    names = elements.store().metric_names(run_ids)
     read = partial(queries.curves, elements.database())
     view.show_curves(series, names, read, first=(TRUE_GRADE, "eval/mean", "actor/entropy"))
     if any(len(item.run_ids) > MOST_MEMBERS for item in items):
         st.caption(f"The curve of an arm is the mean of its first {MOST_MEMBERS} runs.")
-
-
-def show_config(items: list[ComparedItem]) -> None:
-    table = differences.differing_settings([(item.label, item.job) for item in items])
-    if table.empty:
-        st.caption("The jobs are the same.")
-        return
-    st.dataframe(table, height=elements.table_height(len(table)), alt="Settings that differ")
-    st.caption("Only what differs; names and seeds of runs are left out.")
 
 
 def show_code(items: list[ComparedItem]) -> None:
@@ -164,50 +155,27 @@ def show_code(items: list[ComparedItem]) -> None:
         st.caption("The programs are the same, or not written yet.")
 
 
-def varied_factors(scored: list[tuple[ArmScore, SeedScore]]) -> list[str]:
-    """Return the factors that have scores at more than one level."""
-    factors = sorted({name for item, _ in scored for name in item.arm.factors})
-    return [name for name in factors if len({formats.setting(item.arm.factors.get(name)) for item, _ in scored}) > 1]
+def scored_runs(contents: StudyContents) -> list[ScoredItem]:
+    """Return every scored run of the study, with the factors of its arm."""
+    return [
+        ScoredItem(f"{item.arm.name} seed {score.seed}", score.final, item.arm.factors, score.seed)
+        for item in rank_arms(contents)
+        for score in item.seeds
+    ]
 
 
 def show_effects(contents: StudyContents) -> None:
-    """Show the score of every arm of the study by each factor that has more than one level."""
-    scored = [(item, score) for item in rank_arms(contents) for score in item.seeds]
-    varied = varied_factors(scored)
-    if not varied:
-        st.caption("No factor has scores at more than one level.")
-        return
-    with st.grid(2, min_column_width=420):
-        for name in varied:
-            with st.container(border=True, height="stretch"):
-                items = [
-                    elements.EffectItem(item.arm.factors.get(name), score.final, item.arm.name, score.seed)
-                    for item, score in scored
-                ]
-                elements.show_effect(items, name)
-    st.caption(
-        f"Dots: all scored runs of the study, by {formats.plain(contents.metric)}. The line joins the means; other "
-        "factors may vary along."
-    )
+    said = f"Dots: all scored runs of the study, by {formats.plain(contents.metric)}. The line joins the means; other "
+    comparison.show_effects(scored_runs(contents), explanation=f"{said}factors may vary along.")
 
 
 def show_parallel(contents: StudyContents) -> None:
-    """Show every scored run of the study as a line through the factors of its arm and its score."""
-    scored = [(item, score) for item in rank_arms(contents) for score in item.seeds]
-    varied = varied_factors(scored)
-    if not varied:
+    scored = scored_runs(contents)
+    factors = comparison.varied([item.settings for item in scored])
+    if not factors:
         st.caption("No factor has scores at more than one level.")
         return
-    rows = [
-        {"item": f"{formats.printable(item.arm.name)} seed {score.seed}"}
-        | {formats.printable(name): item.arm.factors.get(name) for name in varied}
-        | {SCORE: score.final}
-        for item, score in scored
-    ]
-    columns = [*(formats.printable(name) for name in varied), SCORE]
-    elements.show_chart(
-        charts.to_spec(charts.parallel(pd.DataFrame(rows), columns=columns, score=SCORE)), alt="Parallel coordinates"
-    )
+    comparison.show_parallel(scored, factors, score=SCORE)
     st.caption(f"Lines: all scored runs of the study, coloured by {formats.plain(contents.metric)}.")
 
 
@@ -215,16 +183,14 @@ def show_comparison(studies: list[StudyContents], items: list[ComparedItem]) -> 
     sections = {
         "Scores": partial(show_scores, studies, items),
         "Curves": partial(show_curves, studies, items),
-        "Config": partial(show_config, items),
+        "Config": partial(
+            comparison.show_differing, [(item.label, item.job) for item in items], same="The jobs are the same."
+        ),
         "Code": partial(show_code, items),
         "Factor effects": partial(show_effects, studies[0]),
         "Parallel coordinates": partial(show_parallel, studies[0]),
     }
-    tabs = st.tabs(list(sections), key="aspect", on_change="rerun", bind="query-params")
-    for tab, show in zip(tabs, sections.values(), strict=True):
-        if tab.open:
-            with tab:
-                show()
+    elements.show_sections(sections, key="aspect")
 
 
 st.title("Compare", anchor=False)

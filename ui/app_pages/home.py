@@ -82,7 +82,7 @@ def show_running(trainings: Sequence[RecordedTraining], studies: Sequence[Study]
         return
     ids = tuple(training.id for training in trainings[:MOST_CARDS])
     points = queries.small_training_curves(elements.database(), ids, REWARD, POINTS)
-    scores = queries.latest_training_metrics(elements.database(), ids, (HELD_OUT,))
+    scores = elements.store().latest_training_metrics(ids, (HELD_OUT,))
     with st.grid(3, min_column_width=320):
         for study in studies[:MOST_CARDS]:
             show_study(study)
@@ -105,9 +105,8 @@ def show_ended(trainings: Sequence[RecordedTraining], studies: Sequence[Study]) 
             topic = formats.plain(formats.shortened(study.topic, 90))
             elements.link("study", topic, icon=":material/account_tree:", study=study.id)
             elements.show_facts(elements.badge(study.status), formats.moment(study.finished_at or study.updated_at))
-    scores = queries.latest_training_metrics(
-        elements.database(), tuple(training.id for training in trainings[:MOST_ENDED]), (HELD_OUT, REWARD)
-    )
+    ids = tuple(training.id for training in trainings[:MOST_ENDED])
+    scores = elements.store().latest_training_metrics(ids, (HELD_OUT, REWARD))
     with right:
         for training in trainings[:MOST_ENDED]:
             last = scores.get(training.id, {})
@@ -125,7 +124,7 @@ def show_ended(trainings: Sequence[RecordedTraining], studies: Sequence[Study]) 
 def show_home() -> None:
     with elements.store_errors():
         trainings = queries.list_trainings(elements.database())
-        studies = queries.list_studies(elements.database())
+        studies = elements.store().list_studies(limit=None)
         if not trainings and not studies:
             show_beginning()
             return
@@ -149,7 +148,7 @@ def show_beginning() -> None:
 def token() -> object:
     """Return what differs once anything on the page would."""
     database = elements.database()
-    return queries.list_trainings(database), queries.list_studies(database), queries.tally_runs(database)
+    return queries.list_trainings(database), elements.store().list_studies(limit=None), elements.store().tally_runs()
 
 
 st.title("Home", anchor=False)

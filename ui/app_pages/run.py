@@ -5,15 +5,15 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-import pandas as pd
 import streamlit as st
 
-from experiments_db import EpisodeSummary, Experiment, RecordNotFound, Run
-from ui import differences, elements, episode_view, formats, live, queries, study_files
+from experiments_db import Experiment, RecordNotFound, Run
+from ui import differences, elements, episode_search, episode_view, formats, live, queries, study_files
 from ui.artifacts.view import show_files_of_run
 from ui.contents import BASE, FINAL, TEST, StudyContents
 from ui.curves.series import Series
 from ui.curves.view import show_curves as show_curves_of
+from ui.episode_search import EpisodeOwner
 
 
 def choose_run() -> Run | None:
@@ -27,7 +27,7 @@ def choose_run() -> Run | None:
             st.caption("No run has been planned yet.")
             return None
         st.query_params["run"] = asked = contents.runs[-1].id
-    run = queries.find_run(elements.database(), asked)
+    run = elements.store().get_run(asked)
     st.session_state["study"] = run.study_id
     return run
 
@@ -87,7 +87,7 @@ def show_figures(contents: StudyContents, run: Run) -> None:
 
 def show_curves(run: Run, label: str) -> None:
     series = Series(label, (elements.member_of(run),))
-    names = queries.metric_names(elements.database(), (run.id,))
+    names = elements.store().metric_names((run.id,))
     show_curves_of([series], names, partial(queries.curves, elements.database()))
 
 
@@ -151,76 +151,42 @@ def show_log(run: Run) -> None:
 
 
 def show_events(run: Run) -> None:
-    events = queries.list_events(elements.database(), run.study_id, run_id=run.id)
+    events = elements.store().list_events(run.study_id, run_id=run.id, newest_first=True)
     if not events:
         st.caption("Nothing has been noted of this run.")
         return
-    table = pd.DataFrame(
-        [
-            {
-                "Time (UTC)": formats.clock(event.created_at),
-                "Severity": event.severity.value,
-                "Event": event.kind,
-                "Message": formats.printable(event.message),
-            }
-            for event in events
-        ]
-    )
-    wide = st.column_config.TextColumn(width="large")
-    st.dataframe(
-        table,
-        hide_index=True,
-        height=elements.table_height(len(table)),
-        column_config={"Message": wide},
-        alt="Events of the run",
-    )
+    rows = [
+        {
+            "Time (UTC)": formats.clock(event.created_at),
+            "Severity": event.severity.value,
+            "Event": event.kind,
+            "Message": formats.printable(event.message),
+        }
+        for event in events
+    ]
+    elements.show_table(rows, columns=elements.wide_column("Message"), alt="Events of the run")
 
 
 def show_evaluations(contents: StudyContents, run: Run) -> None:
-    own = queries.run_scores(elements.database(), run.id)
+    own = elements.store().list_evaluation_summaries(run_ids=(run.id,))
     if not own:
         st.caption("The run has not been scored yet.")
         return
-    table = pd.DataFrame(
-        [
-            {
-                "Phase": item.phase,
-                "Split": item.split,
-                "Mean": item.mean,
-                "Standard error": item.stderr,
-                "Successes": f"{item.successes} / {item.episodes}",
-                "Weight version": item.weight_version,
-                "Time": formats.moment(item.created_at),
-                "Evaluator": item.evaluator_hash[:12],
-            }
-            for item in own
-        ]
-    )
-    numbers = {name: st.column_config.NumberColumn(format="%.3f") for name in ("Mean", "Standard error")}
-    st.dataframe(table, hide_index=True, column_config=numbers, alt="Evaluations of the run")
+    rows = [
+        {
+            "Phase": item.phase,
+            "Split": item.split,
+            "Mean": item.mean,
+            "Standard error": item.stderr,
+            "Successes": f"{item.successes} / {item.episodes}",
+            "Weight version": item.weight_version,
+            "Time": formats.moment(item.created_at),
+            "Evaluator": item.evaluator_hash[:12],
+        }
+        for item in own
+    ]
+    elements.show_table(rows, columns=elements.number_columns("Mean", "Standard error"), alt="Evaluations of the run")
     st.caption(f"{formats.plain(contents.metric)}. The same evaluator hash means: scored in the same way, same tasks.")
-
-
-def show_episodes(run: Run) -> None:
-    episodes = {item.episode_id: item for item in queries.list_episodes(elements.database(), run.id)}
-    if not episodes:
-        st.caption("No episode was kept of this run.")
-        return
-    elements.link("episodes", "Search them, with their groups", icon=":material/forum:", run=run.id)
-    left, right = st.columns([3, 2], vertical_alignment="bottom")
-    with left:
-        chosen = st.selectbox("Episode", list(episodes), format_func=lambda key: episode_title(episodes[key]))
-    with right:
-        coloring = episode_view.choose_coloring()
-    episode = queries.find_episode(elements.database(), run.id, chosen)
-    episode_view.show_episode(episode.messages, episode.samples, coloring)
-
-
-def episode_title(item: EpisodeSummary) -> str:
-    reward = "no reward" if item.reward is None else f"reward {item.reward:g}"
-    return (
-        f"{formats.printable(item.task_id)} · {reward} · {item.kind} · version {formats.setting(item.weight_version)}"
-    )
 
 
 def token_of(run: Run) -> object:
@@ -228,7 +194,7 @@ def token_of(run: Run) -> object:
     is_log_shown = st.session_state.get("part") == "Log"
     return (
         queries.study_token(elements.database(), run.study_id),
-        queries.list_episodes(elements.database(), run.id),
+        episode_search.count_episodes(EpisodeOwner("run", run.id)),
         [study_files.written_at(path) for path in find_logs(run)] if is_log_shown else (),
     )
 
@@ -236,7 +202,7 @@ def token_of(run: Run) -> object:
 def find_logs(run: Run) -> list[Path]:
     """Return the logs of a run that are in the study's folder."""
     home = queries.home_of(elements.database())
-    artifacts = queries.list_artifacts(elements.database(), run.study_id, run.id)
+    artifacts = elements.store().list_artifacts(run.study_id, run_id=run.id)
     stored = [item.path for item in artifacts if item.kind == "log"]
     if run.log_path:
         stored.append(run.log_path)
@@ -245,7 +211,7 @@ def find_logs(run: Run) -> list[Path]:
 
 def show_run(run_id: str) -> None:
     with elements.store_errors():
-        run = queries.find_run(elements.database(), run_id)
+        run = elements.store().get_run(run_id)
         contents = queries.load_study(elements.database(), run.study_id)
         arm = contents.arms_by_id[run.experiment_id]
         show_head(contents, run, arm)
@@ -257,14 +223,10 @@ def show_run(run_id: str) -> None:
             "Log": partial(show_log, run),
             "Events": partial(show_events, run),
             "Evaluations": partial(show_evaluations, contents, run),
-            "Episodes": partial(show_episodes, run),
+            "Episodes": partial(episode_search.show_search, EpisodeOwner("run", run.id)),
             "Artifacts": partial(show_files_of_run, run),
         }
-        tabs = st.tabs(list(sections), key="part", on_change="rerun", bind="query-params")
-        for tab, show in zip(tabs, sections.values(), strict=True):
-            if tab.open:
-                with tab:
-                    show()
+        elements.show_sections(sections, key="part")
 
 
 run = choose_run()

@@ -67,7 +67,7 @@ def is_score(column: str) -> bool:
 
 def choose_studies() -> tuple[str, ...]:
     """Return the ids of the study in the address, or of all studies, and write the choice to the address."""
-    studies = queries.list_studies(elements.database())
+    studies = elements.store().list_studies(limit=None)
     topics = {study.id: formats.printable(study.topic) for study in studies}
     wanted = st.query_params.get("study", ALL)
     st.session_state["runs_study"] = wanted if wanted in topics else ALL
@@ -135,11 +135,7 @@ def show_groups(frame: pd.DataFrame, names: list[str]) -> None:
         table[f"{title_of(score)} ±"] = grouped[score].std()
     table = table.dropna(axis="columns", how="all").rename_axis(index=[formats.printable(name) for name in names])
     table = table.reset_index()
-    st.dataframe(
-        table, hide_index=True, height=elements.table_height(len(table)), placeholder=formats.MISSING,
-        column_config={name: st.column_config.NumberColumn(format="%.3f") for name in table.columns[len(names) + 1 :]},
-        alt="Groups of runs",
-    )  # fmt: skip
+    elements.show_table(table, columns=elements.number_columns(*table.columns[len(names) + 1 :]), alt="Groups of runs")
     st.caption("Mean and standard deviation (±) over the runs of a group.")
 
 
@@ -149,9 +145,9 @@ def add_metrics(frame: pd.DataFrame) -> pd.DataFrame:
         st.caption(f"Filter down to {MOST_WITH_METRICS} runs to add metrics as columns.")
         return frame
     ids = tuple(str(run_id) for run_id in frame["run_id"])
-    names = queries.metric_names(elements.database(), ids)
+    names = elements.store().metric_names(ids)
     chosen = st.multiselect("Metrics", names, key="metrics", bind="query-params", placeholder="the last value of")
-    values = {name: queries.latest_points(elements.database(), ids, name) for name in chosen}
+    values = {name: elements.store().latest_points(ids, name) for name in chosen}
     return frame.assign(
         **{
             name: [points[run_id].value if run_id in points else None for run_id in ids]
@@ -302,8 +298,8 @@ def show_counts(frame: pd.DataFrame, shown: pd.DataFrame) -> None:
 
 
 st.title("Runs", anchor=False)
-if queries.list_studies(elements.database()):
-    token = partial(queries.tally_runs, elements.database())
+if elements.store().list_studies(limit=None):
+    token = partial(elements.store().tally_runs)
     live.follow(show_runs, *choose_studies(), token=token)
 else:
     elements.show_no_studies()

@@ -75,7 +75,7 @@ COLUMNS = {
 
 def show_recorded() -> None:
     with elements.store_errors():
-        servers = queries.list_servers(elements.database())
+        servers = elements.store().list_servers()
         if not servers:
             st.info("No server has recorded anything here yet. Every server does, for example:", icon=":material/info:")
             st.code("swarm train --env reverse", language=None)
@@ -100,7 +100,7 @@ def show_recorded() -> None:
 
 def choose_address() -> None:
     """Let the user connect to an address: the recorded one of the selected server, or another one."""
-    servers = queries.list_servers(elements.database())
+    servers = elements.store().list_servers()
     known = {id_of(server): server.url or "" for server in servers}
     asked = st.query_params.get(SERVER, "")
     with st.container(horizontal=True, vertical_alignment="bottom"):
@@ -181,7 +181,7 @@ def show_shell_commands(address: str) -> None:
 
 
 st.title("Servers", anchor=False)
-live.follow(show_recorded, token=partial(queries.list_servers, elements.database()))
+live.follow(show_recorded, token=partial(elements.store().list_servers))
 st.subheader("Live state", anchor=False)
 connection = st.session_state.get(CONNECTION)
 if connection is None:

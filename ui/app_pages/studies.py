@@ -14,7 +14,7 @@ PER_PAGE = 10
 
 def show_card(study: Study) -> None:
     contents = queries.load_study(elements.database(), study.id)
-    tally = queries.tally_runs(elements.database()).get(study.id, {})
+    tally = elements.store().tally_runs().get(study.id, {})
     finished, failed = tally.get(RunStatus.FINISHED, 0), tally.get(RunStatus.FAILED, 0)
     with st.container(border=True):
         topic = formats.plain(formats.shortened(study.topic, 150))
@@ -35,7 +35,7 @@ def show_card(study: Study) -> None:
 
 
 st.title("Studies", anchor=False)
-studies = queries.list_studies(elements.database())
+studies = elements.store().list_studies(limit=None)
 if not studies:
     elements.show_no_studies()
     st.stop()

@@ -66,7 +66,7 @@ def show_links(contents: StudyContents) -> None:
     elements.link("runs", "Runs of this study", icon=":material/table_rows:", study=contents.study.id)
     elements.link("compare", "Compare its arms", icon=":material/compare_arrows:", study=contents.study.id)
     home = queries.home_of(elements.database())
-    for artifact in queries.list_artifacts(elements.database(), contents.study.id):
+    for artifact in elements.store().list_artifacts(contents.study.id):
         if artifact.kind not in REPORTS or home is None:
             continue
         path = study_files.locate(home, contents.study.id, artifact.path)
@@ -178,30 +178,23 @@ def arm_table(contents: StudyContents, ranked: list[ArmScore]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def finding_table(contents: StudyContents, findings: tuple[Finding, ...]) -> pd.DataFrame:
+def finding_table(contents: StudyContents, findings: tuple[Finding, ...]) -> list[dict[str, Any]]:
     names = {arm.id: formats.printable(arm.name) for arm in contents.experiments}
-    return pd.DataFrame(
-        [
-            {
-                "Arm": names[finding.experiment_id],
-                "Against": names.get(finding.baseline_id or "", formats.MISSING),
-                "Verdict": [contents.verdict_of(finding)],
-                "Difference": finding.effect,
-                "From": finding.ci_low,
-                "To": finding.ci_high,
-                "p": formats.probability(finding.p_value),
-                "p corrected": formats.probability(finding.p_adjusted),
-                "Seeds": len(finding.details.get("seeds", finding.run_ids)),
-                "Split": formats.printable(finding.split),
-            }
-            for finding in findings
-        ]
-    )
-
-
-def score_columns(*names: str, signed: bool = False) -> dict[str, Any]:
-    style = "%+.3f" if signed else "%.3f"
-    return {name: st.column_config.NumberColumn(format=style) for name in names}
+    return [
+        {
+            "Arm": names[finding.experiment_id],
+            "Against": names.get(finding.baseline_id or "", formats.MISSING),
+            "Verdict": [contents.verdict_of(finding)],
+            "Difference": finding.effect,
+            "From": finding.ci_low,
+            "To": finding.ci_high,
+            "p": formats.probability(finding.p_value),
+            "p corrected": formats.probability(finding.p_adjusted),
+            "Seeds": len(finding.details.get("seeds", finding.run_ids)),
+            "Split": formats.printable(finding.split),
+        }
+        for finding in findings
+    ]
 
 
 def verdict_column() -> Any:
@@ -215,29 +208,17 @@ def show_results(contents: StudyContents) -> None:
     show_ranking(contents, ranked)
     if ranked:
         table = arm_table(contents, ranked).dropna(axis="columns", how="all")
-        numbers = score_columns("Mean", "From", "To", "Before training", "Test")
-        st.dataframe(
-            table,
-            hide_index=True,
-            height=elements.table_height(len(table)),
-            placeholder=formats.MISSING,
-            column_config={"Verdict": verdict_column(), **numbers},
-            alt="Arms, ranked",
-        )
+        numbers = elements.number_columns("Mean", "From", "To", "Before training", "Test")
+        elements.show_table(table, columns={"Verdict": verdict_column(), **numbers}, alt="Arms, ranked")
     st.subheader("Comparisons with the baseline", anchor=False)
     findings = contents.last_findings
     if not findings:
         st.caption("Nothing has been compared yet.")
         return
-    st.dataframe(
+    numbers = elements.number_columns("Difference", "From", "To", format="%+.3f")
+    elements.show_table(
         finding_table(contents, findings),
-        hide_index=True,
-        height=elements.table_height(len(findings)),
-        placeholder=formats.MISSING,
-        column_config={
-            "Verdict": verdict_column(),
-            **score_columns("Difference", "From", "To", signed=True),
-        },
+        columns={"Verdict": verdict_column(), **numbers},
         alt="Differences from the baseline with verdicts",
     )
     confidence = formats.setting(100 * findings[0].confidence)
@@ -306,34 +287,25 @@ def show_events(contents: StudyContents) -> None:
         choices = [severity.value for severity in Severity]
         least = st.segmented_control("At least", choices, default=choices[0], required=True, key="severity")
         limit = st.selectbox("Newest", EVENT_LIMITS, key="event_limit", width=140)
-    events = queries.list_events(
-        elements.database(), contents.study.id, min_severity=Severity(least), limit=limit or EVENT_LIMITS[0]
+    events = elements.store().list_events(
+        contents.study.id, min_severity=Severity(least), newest_first=True, limit=limit or EVENT_LIMITS[0]
     )
     if not events:
         st.caption("No such event.")
         return
-    table = pd.DataFrame(
-        [
-            {
-                "Time (UTC)": formats.clock(event.created_at),
-                "Severity": [event.severity.value],
-                "Event": event.kind,
-                "Message": formats.printable(event.message),
-                "Run": event.run_id,
-            }
-            for event in events
-        ]
-    )
+    rows = [
+        {
+            "Time (UTC)": formats.clock(event.created_at),
+            "Severity": [event.severity.value],
+            "Event": event.kind,
+            "Message": formats.printable(event.message),
+            "Run": event.run_id,
+        }
+        for event in events
+    ]
     severity = st.column_config.MultiselectColumn(options=choices, color=["gray", "orange", "red"], width="small")
-    wide = st.column_config.TextColumn(width="large")
-    st.dataframe(
-        table,
-        hide_index=True,
-        height=elements.table_height(len(table)),
-        placeholder=formats.MISSING,
-        column_config={"Severity": severity, "Message": wide},
-        alt="Events",
-    )
+    columns = {"Severity": severity, **elements.wide_column("Message")}
+    elements.show_table(rows, columns=columns, alt="Events")
 
 
 def show_study(study_id: str) -> None:
@@ -353,14 +325,7 @@ def show_study(study_id: str) -> None:
             "Budget": show_budget,
             "Events": show_events,
         }
-        for tab, show in zip(
-            st.tabs(list(sections), key="section", on_change="rerun", bind="query-params"),
-            sections.values(),
-            strict=True,
-        ):
-            if tab.open:
-                with tab:
-                    show(contents)
+        elements.show_sections({title: partial(show, contents) for title, show in sections.items()}, key="section")
 
 
 contents = elements.choose_study()

@@ -9,11 +9,12 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 
-from experiments_db import LONGEST_NOTE, MOST_TAGS, RecordedTraining, TrainedEpisodeSummary
+from experiments_db import LONGEST_NOTE, MOST_TAGS, RecordedTraining
 from ui import charts, elements, episode_view, formats, live, queries
 from ui.artifacts.view import show_files_of_training
 from ui.curves import drawing, view
 from ui.curves.series import time_unit
+from ui.episode_search import EpisodeOwner, show_search
 from ui.tables.training_rows import OVER, rows_of, series_of
 
 NO_ENDS = pd.DataFrame(columns=["series", "x", "value", "why"])
@@ -29,7 +30,7 @@ def choose_training() -> RecordedTraining | None:
             st.info("No server has recorded a training here yet.", icon=":material/info:")
             return None
         st.query_params["training"] = asked = trainings[0].id
-    return queries.find_training(elements.database(), asked)
+    return elements.store().get_training(asked)
 
 
 def show_head(training: RecordedTraining) -> None:
@@ -62,8 +63,8 @@ def show_labels(training: RecordedTraining) -> None:
 
 def show_figures(training: RecordedTraining) -> None:
     names = ("critic/score/mean", "timing/step_s")
-    metrics = queries.latest_training_metrics(elements.database(), (training.id,), names).get(training.id, {})
-    scores = queries.training_scores(elements.database(), (training.id,))
+    metrics = elements.store().latest_training_metrics((training.id,), names).get(training.id, {})
+    scores = elements.store().list_training_scores((training.id,))
     best = max(scores, key=lambda score: score.mean, default=None)
     with st.grid(5, min_column_width=150):
         elements.show_metric("Step", f"{training.step} / {training.settings.get('total_steps') or '∞'}")
@@ -78,67 +79,32 @@ def until(training: RecordedTraining) -> float:
     """Return the present for a training that goes on, else the time of the last thing that happened in it."""
     if training.status not in OVER:
         return time.time()
-    events = queries.server_events(elements.database(), training.id)
+    events = elements.store().list_server_events(training.id, limit=1)
     return events[0].recorded_at if events else training.updated_at
 
 
 def show_curves(training: RecordedTraining) -> None:
-    names = queries.training_metric_names(elements.database(), (training.id,))
+    names = elements.store().training_metric_names((training.id,))
     read = partial(queries.training_curves, elements.database())
     view.show_curves(series_of([*rows_of([training], {})]), names, read)
 
 
 def show_scores(training: RecordedTraining) -> None:
-    scores = queries.training_scores(elements.database(), (training.id,))
+    scores = elements.store().list_training_scores((training.id,))
     if not scores:
         st.caption("The weights were not scored on held-out tasks. The job's `eval_every` says how often they are.")
         return
-    table = pd.DataFrame(
-        [
-            {
-                "Step": score.step,
-                "Mean": score.mean,
-                "Standard error": score.stderr,
-                "Successes": f"{score.successes} / {score.episodes}",
-                "Time": formats.moment(score.recorded_at),
-            }
-            for score in scores
-        ]
-    )
-    numbers = {name: st.column_config.NumberColumn(format="%.3f") for name in ("Mean", "Standard error")}
-    st.dataframe(table, hide_index=True, column_config=numbers, alt="Held-out scores")
-
-
-def show_episodes(training: RecordedTraining) -> None:
-    found = queries.trained_episodes(elements.database(), training.id)
-    if not found:
-        st.caption("No trained episode has been recorded yet.")
-        return
-    left, middle, right = st.columns([2, 4, 3], vertical_alignment="bottom")
-    with left:
-        reasons = list(dict.fromkeys(item.chosen_as for item in found))
-        kept = st.multiselect("Kept as", reasons, placeholder="any", key="kept", bind="query-params")
-    elements.link("episodes", "Search them, with their groups", icon=":material/forum:", training=training.id)
-    episodes = {item.episode_id: item for item in found if not kept or item.chosen_as in kept}
-    with middle:
-        chosen = st.selectbox("Episode", list(episodes), format_func=lambda key: episode_title(episodes[key]))
-    with right:
-        coloring = episode_view.choose_coloring()
-    if chosen is None:
-        return
-    item = episodes[chosen]
-    advantage = formats.MISSING if item.advantage is None else f"{item.advantage:+.3f}"
-    elements.show_facts(
-        f"step {item.step}", f"task {formats.name(item.task_id)}", f"reward {item.reward:g}",
-        f"advantage {advantage}", f"group {item.group_number}", f"kept as: {item.chosen_as}",
-    )  # fmt: skip
-    episode = queries.find_trained_episode(elements.database(), training.id, chosen)
-    episode_view.show_episode(episode.messages, episode.samples, coloring)
-
-
-def episode_title(item: TrainedEpisodeSummary) -> str:
-    task = formats.shortened(formats.printable(item.task_id), 40)
-    return f"step {item.step} · {item.chosen_as} · reward {item.reward:g} · {task}"
+    rows = [
+        {
+            "Step": score.step,
+            "Mean": score.mean,
+            "Standard error": score.stderr,
+            "Successes": f"{score.successes} / {score.episodes}",
+            "Time": formats.moment(score.recorded_at),
+        }
+        for score in scores
+    ]
+    elements.show_table(rows, columns=elements.number_columns("Mean", "Standard error"), alt="Held-out scores")
 
 
 def show_settings(training: RecordedTraining) -> None:
@@ -150,7 +116,7 @@ def show_settings(training: RecordedTraining) -> None:
 
 
 def show_machine(training: RecordedTraining) -> None:
-    points = queries.system_points(elements.database(), training.id)
+    points = elements.store().list_system_points(training.id)
     if not points:
         st.caption("The load of the machine has not been recorded yet. It is, every ten seconds.")
         return
@@ -176,40 +142,33 @@ def show_machine(training: RecordedTraining) -> None:
 
 
 def show_events(training: RecordedTraining) -> None:
-    events = queries.server_events(elements.database(), training.id)
-    table = pd.DataFrame(
-        [
-            {
-                "Time (UTC)": formats.clock(event.recorded_at),
-                "Event": formats.printable(event.kind),
-                "Detail": formats.printable(formats.settings(event.detail)),
-            }
-            for event in events
-        ]
-    )
-    st.dataframe(table, hide_index=True, height=elements.table_height(len(table)), alt="Events of the server")
+    rows = [
+        {
+            "Time (UTC)": formats.clock(event.recorded_at),
+            "Event": formats.printable(event.kind),
+            "Detail": formats.printable(formats.settings(event.detail)),
+        }
+        for event in elements.store().list_server_events(training.id, limit=queries.PAGE)
+    ]
+    elements.show_table(rows, alt="Events of the server")
 
 
 def show_training(training_id: str) -> None:
     with elements.store_errors():
-        training = queries.find_training(elements.database(), training_id)
+        training = elements.store().get_training(training_id)
         show_head(training)
         show_labels(training)
         show_figures(training)
         sections = {
             "Curves": partial(show_curves, training),
             "Held-out scores": partial(show_scores, training),
-            "Trained episodes": partial(show_episodes, training),
+            "Trained episodes": partial(show_search, EpisodeOwner("training", training.id)),
             "Settings": partial(show_settings, training),
             "Artifacts": partial(show_files_of_training, training),
             "Machine": partial(show_machine, training),
             "Events": partial(show_events, training),
         }
-        tabs = st.tabs(list(sections), key="part", on_change="rerun", bind="query-params")
-        for tab, show in zip(tabs, sections.values(), strict=True):
-            if tab.open:
-                with tab:
-                    show()
+        elements.show_sections(sections, key="part")
 
 
 training = choose_training()
@@ -217,6 +176,6 @@ if training is not None:
     live.follow(
         show_training,
         training.id,
-        token=partial(queries.find_training, elements.database(), training.id),
+        token=partial(elements.store().get_training, training.id),
         is_on=training.status not in OVER,
     )

@@ -11,7 +11,8 @@ import pandas as pd
 import streamlit as st
 
 from experiments_db import RecordedTraining
-from ui import charts, differences, downloads, elements, formats, live, queries
+from ui import comparison, downloads, elements, formats, live, queries
+from ui.comparison import MOST_AXES, ScoredItem
 from ui.curves.series import Series
 from ui.curves.view import show_curves
 from ui.tables.filter_input import read_filter
@@ -21,14 +22,14 @@ from ui.tables.training_rows import (
     ListedTraining,
     group_rows,
     series_of,
-    varied_settings,
+    settings_of,
 )
 
 FIRST_METRICS = (REWARD, HELD_OUT, "actor/entropy", "actor/ppo_kl")
 DRAWN_AT_FIRST = 8
 MOST_SPARKLINES = 100
 SPARKLINE_POINTS = 40
-MOST_PARALLEL = 12
+SCORES = {"score": "Held-out score", "reward": "Reward"}
 NEWEST = "newest"
 EXAMPLE = "swarm train --env reverse"
 CURVE = "Curve"
@@ -201,57 +202,35 @@ def choose_groups(groups: Mapping[str, list[ListedTraining]]) -> list[Series]:
     ]
 
 
-def show_settings(rows: Sequence[ListedTraining], series: Sequence[Series]) -> None:
-    configs = [(each.label, row.training.settings) for row, each in zip(rows, series, strict=True)]
-    table = differences.differing_settings(configs)
-    if table.empty:
-        st.caption("The settings are the same.")
-        return
-    st.dataframe(table, height=elements.table_height(len(table)), alt="Settings that differ")
-    st.caption("Only what differs. Names and seeds are left out.")
-
-
-def choose_score() -> str:
-    return st.segmented_control("Score", ["score", "reward"], default="score", required=True, key="by", format_func={
-        "score": "Held-out score", "reward": "Reward"}.__getitem__)  # fmt: skip
+def choose_scored(rows: Sequence[ListedTraining], series: Sequence[Series]) -> list[ScoredItem]:
+    """Let the user choose a score, and return the trainings that have one."""
+    score = st.segmented_control(
+        "Score", list(SCORES), default="score", required=True, key="by", format_func=SCORES.__getitem__
+    )
+    return [
+        ScoredItem(each.label, row.values[score], settings_of(row.training), row.values.get("seed"))
+        for row, each in zip(rows, series, strict=True)
+        if not formats.is_missing(row.values.get(score))
+    ]
 
 
 def show_parallel(rows: Sequence[ListedTraining], series: Sequence[Series]) -> None:
-    score = choose_score()
-    varied = varied_settings(rows)
-    chosen = st.multiselect("Axes", varied, default=varied[:MOST_PARALLEL], key="axes")
-    pairs = zip(rows, series, strict=True)
-    known = [(row, each) for row, each in pairs if not formats.is_missing(row.values.get(score))]
-    if not chosen or len(known) < 2:
+    scored = choose_scored(rows, series)
+    settings = comparison.varied([settings_of(row.training) for row in rows])
+    chosen = st.multiselect("Axes", settings, default=settings[:MOST_AXES], key="axes")
+    if not chosen or len(scored) < 2:
         st.caption("Parallel coordinates need two trainings with a score, and a setting in which they differ.")
         return
-    frame = pd.DataFrame(
-        [{"item": each.label} | {name: row.values.get(name) for name in (*chosen, score)} for row, each in known]
-    )
-    chart = charts.parallel(frame, columns=[*chosen, score], score=score)
-    elements.show_chart(charts.to_spec(chart), alt="Parallel coordinates")
-    if len(known) < len(rows):
-        st.caption(f"{formats.count(len(rows) - len(known), 'training')} without a score left out.")
+    comparison.show_parallel(scored, chosen, score=st.session_state["by"])
+    if len(scored) < len(rows):
+        st.caption(f"{formats.count(len(rows) - len(scored), 'training')} without a score left out.")
 
 
 def show_effects(rows: Sequence[ListedTraining], series: Sequence[Series]) -> None:
-    score = choose_score()
-    scored = [
-        (row, each) for row, each in zip(rows, series, strict=True) if not formats.is_missing(row.values.get(score))
-    ]
-    varied = [name for name in varied_settings([row for row, _ in scored]) if name != "seed"]
-    if not varied:
-        st.caption("No setting has scores at more than one value.")
-        return
-    with st.grid(2, min_column_width=420):
-        for name in varied[:MOST_PARALLEL]:
-            items = [
-                elements.EffectItem(row.values.get(name), row.values[score], each.label, row.values.get("seed"))
-                for row, each in scored
-            ]
-            with st.container(border=True, height="stretch"):
-                elements.show_effect(items, name)
-    st.caption("Dots: trainings. The line joins the means of a value; other settings may vary along.")
+    comparison.show_effects(
+        choose_scored(rows, series),
+        explanation="Dots: trainings. The line joins the means of a value; other settings may vary along.",
+    )
 
 
 def show_trainings() -> None:
@@ -269,22 +248,19 @@ def show_trainings() -> None:
         shown = chosen or rows[:DRAWN_AT_FIRST]
         series = series_of(shown)
         compared = chosen or rows
+        configs = [(each.label, row.training.settings) for row, each in zip(shown, series, strict=True)]
         sections = {
             "Curves": partial(show_curves_of, series),
-            "Settings": partial(show_settings, shown, series),
+            "Settings": partial(comparison.show_differing, configs, same="The settings are the same."),
             "Parallel coordinates": partial(show_parallel, compared, series_of(compared)),
             "Effects of settings": partial(show_effects, compared, series_of(compared)),
         }
-        tabs = st.tabs(list(sections), key="aspect", on_change="rerun", bind="query-params")
-        for tab, show in zip(tabs, sections.values(), strict=True):
-            if tab.open:
-                with tab:
-                    show()
+        elements.show_sections(sections, key="aspect")
 
 
 def show_curves_of(series: Sequence[Series]) -> None:
     ids = tuple(member.id for each in series for member in each.members)
-    names = queries.training_metric_names(elements.database(), ids)
+    names = elements.store().training_metric_names(ids)
     show_curves(series, names, partial(queries.training_curves, elements.database()), first=FIRST_METRICS)
 
 

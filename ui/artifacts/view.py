@@ -22,7 +22,7 @@ FILE = "file"
 def show_files_of_run(run: Run) -> None:
     """Show what a run of a study has left."""
     database = elements.database()
-    artifacts = queries.list_artifacts(database, run.study_id, run.id)
+    artifacts = elements.store().list_artifacts(run.study_id, run_id=run.id)
     show_files(files_of_run(queries.home_of(database), run, artifacts))
 
 

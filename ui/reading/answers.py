@@ -1,14 +1,11 @@
-"""Answers of a store that are kept until the database changes.
-
-Place in the flow: queries.py asks through this module, so that nothing of a page is read twice from a database in which
-nothing has changed. This module knows nothing of Streamlit, and nothing of the questions.
-"""
+"""The store with answers that are kept until the database changes, so that no page reads anything of it twice."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from copy import copy
+from functools import partial
 from threading import Lock
 from typing import Any, TypeVar
 
@@ -55,6 +52,21 @@ class KeptAnswers:
                 if len(self._kept) > MOST_ANSWERS:
                     self._kept.popitem(last=False)
         return _copied(answer)
+
+
+class KeptStore:
+    """A store whose methods give kept answers."""
+
+    def __init__(self, answers: KeptAnswers) -> None:
+        self._answers = answers
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        read = getattr(self._answers.store, name)
+
+        def ask(*args: Any, **kwargs: Any) -> Any:
+            return self._answers.ask((name, args, tuple(sorted(kwargs.items()))), partial(read, *args, **kwargs))
+
+        return ask
 
 
 def _copied(answer: Any) -> Any:

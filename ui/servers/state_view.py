@@ -5,7 +5,6 @@ Place in the flow: the page of servers shows a status through this module. It ca
 
 from __future__ import annotations
 
-import pandas as pd
 import streamlit as st
 
 from ui import elements, formats
@@ -89,16 +88,14 @@ def _show_batch(status: ShownStatus) -> None:
 def _show_clients(status: ShownStatus) -> None:
     if not status.clients:
         return
-    table = pd.DataFrame(
-        [
-            {
-                "Client": formats.shortened(formats.printable(client.client_id), 120),
-                "Running": client.running,
-                "Completed": client.completed,
-                "Lost": client.lost,
-                "Last call": f"{formats.duration(status.now - client.last_seen_at)} ago",
-            }
-            for client in status.clients
-        ]
-    )
-    st.dataframe(table, hide_index=True, height=elements.table_height(len(table)), alt="Clients of the server")
+    rows = [
+        {
+            "Client": formats.shortened(formats.printable(client.client_id), 120),
+            "Running": client.running,
+            "Completed": client.completed,
+            "Lost": client.lost,
+            "Last call": f"{formats.duration(status.now - client.last_seen_at)} ago",
+        }
+        for client in status.clients
+    ]
+    elements.show_table(rows, alt="Clients of the server")

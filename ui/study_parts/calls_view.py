@@ -43,7 +43,7 @@ def show_calls(contents: StudyContents) -> None:
     if chosen is None:
         st.caption("Select a call to read it.")
     else:
-        _show_call(queries.find_llm_call(elements.database(), contents.study.id, chosen))
+        _show_call(elements.store().list_llm_calls(contents.study.id, limit=1, offset=chosen)[0])
 
 
 def _why_there_is_none(contents: StudyContents) -> str:
@@ -90,14 +90,7 @@ def _show_sums(rows: pd.DataFrame, column: str) -> None:
     counted = rows.assign(Calls=1, Failed=rows["Failed"].notna().astype(int))
     # Without a price the sum is missing, not 0.
     sums = counted.groupby(column, sort=False)[NUMBERS].agg(lambda values: values.sum(min_count=1)).reset_index()
-    st.dataframe(
-        sums,
-        hide_index=True,
-        height=elements.table_height(len(sums)),
-        placeholder=UNKNOWN,
-        column_config=_formats(),
-        alt=f"Calls by {column.lower()}",
-    )
+    elements.show_table(sums, columns=_formats(), placeholder=UNKNOWN, alt=f"Calls by {column.lower()}")
 
 
 def _formats() -> dict[str, Any]:

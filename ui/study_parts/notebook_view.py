@@ -10,7 +10,7 @@ import pandas as pd
 import streamlit as st
 
 from experiments_db import NoteKind, PlannerQuestion, QuestionStatus, Review
-from ui import charts, elements, formats, queries
+from ui import charts, elements, formats
 from ui.contents import AUTOMATIC, StudyContents
 
 QUESTION_COLORS = {
@@ -37,7 +37,7 @@ def show_notebook(contents: StudyContents) -> None:
 
 def _show_notes(contents: StudyContents) -> None:
     st.subheader("Notebook", anchor=False)
-    notes = queries.list_notes(elements.database(), contents.study.id)
+    notes = elements.store().list_notes(contents.study.id)
     if not notes:
         st.caption("Nothing is written down yet.")
         return
@@ -55,18 +55,12 @@ def _show_notes(contents: StudyContents) -> None:
         ]
     )
     shown = charts.only(table, "Kind", *chosen) if chosen else table
-    st.dataframe(
-        shown,
-        hide_index=True,
-        height=elements.table_height(len(shown)),
-        column_config={"Text": st.column_config.TextColumn(width="large")},
-        alt="The notebook",
-    )
+    elements.show_table(shown, columns=elements.wide_column("Text"), alt="The notebook")
     st.caption(f"What is not by {AUTOMATIC} is unchecked.")
 
 
 def _show_reviews(contents: StudyContents) -> None:
-    reviews = queries.list_reviews(elements.database(), contents.study.id)
+    reviews = elements.store().list_reviews(contents.study.id)
     if not reviews:
         return
     st.subheader("Reviews", anchor=False)

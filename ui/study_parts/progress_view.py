@@ -40,14 +40,14 @@ class PlannedRun:
 
 def show_progress(contents: StudyContents) -> None:
     """Show the newest plan of the study as a grid of arms and seeds, and the curves of its runs."""
-    plans = queries.list_plans(elements.database(), contents.study.id)
+    plans = elements.store().list_plans(contents.study.id)
     if not plans:
         st.caption("The study is being planned. Nothing trains yet.")
         return
     plan = plans[-1].document
     runs = planned_runs(contents, plan)
     begun = tuple(item.run.id for item in runs if item.run is not None)
-    points = queries.latest_points(elements.database(), begun, REWARD)
+    points = elements.store().latest_points(begun, REWARD)
     show_time_left(contents, runs, points)
     show_power(plan)
     show_leader(contents)
@@ -59,7 +59,7 @@ def show_progress(contents: StudyContents) -> None:
     st.caption("A number alone: final score. With steps: the last training reward.")
     series = series_of(runs)
     ids = tuple(member.id for each in series for member in each.members)
-    names = queries.metric_names(elements.database(), ids)
+    names = elements.store().metric_names(ids)
     show_curves(series, names, partial(queries.curves, elements.database()), first=(TRUE_GRADE, REWARD))
 
 
@@ -82,7 +82,7 @@ def planned_runs(contents: StudyContents, plan: JsonObject) -> list[PlannedRun]:
 
 def count_waiting(contents: StudyContents) -> int:
     """Return how many trainings of the newest plan, if it makes a claim, have not begun."""
-    plans = queries.list_plans(elements.database(), contents.study.id)
+    plans = elements.store().list_plans(contents.study.id)
     if not contents.is_live or not plans or plans[-1].document.get("rungs"):
         return 0
     return sum(item.run is None for item in planned_runs(contents, plans[-1].document))

@@ -13,7 +13,7 @@ import pandas as pd
 import streamlit as st
 
 from experiments_db import Experiment, ProgramTrial, SearchArm
-from ui import charts, differences, elements, formats, queries
+from ui import charts, differences, elements, formats
 from ui.contents import StudyContents
 from ui.study_parts import tree_chart
 
@@ -115,20 +115,13 @@ def _show_tried(explored: list[SearchArm]) -> None:
         }
         for arm in explored
     ]
-    numbers = {name: st.column_config.NumberColumn(format="%.3f") for name in ("Score", "± its tasks")}
-    st.dataframe(
-        pd.DataFrame(rows),
-        hide_index=True,
-        height=elements.table_height(len(rows)),
-        placeholder=formats.MISSING,
-        column_config={
-            **numbers,
-            "Reached": st.column_config.NumberColumn(format="%.0f %%"),
-            "Full runs": st.column_config.NumberColumn(format="%.2f"),
-            "Seconds": st.column_config.NumberColumn(format="%.0f"),
-        },
-        alt="The arms that were explored",
-    )
+    columns = {
+        **elements.number_columns("Score", "± its tasks"),
+        **elements.number_columns("Reached", format="%.0f %%"),
+        **elements.number_columns("Full runs", format="%.2f"),
+        **elements.number_columns("Seconds", format="%.0f"),
+    }
+    elements.show_table(rows, columns=columns, alt="The arms that were explored")
 
 
 def _show_arm(contents: StudyContents, arm: SearchArm) -> None:
@@ -174,7 +167,7 @@ def _show_change(experiment: Experiment, parent: Experiment | None) -> None:
 
 
 def _show_trials(contents: StudyContents, arm: SearchArm) -> None:
-    trials = queries.list_program_trials(elements.database(), contents.study.id)
+    trials = elements.store().list_program_trials(contents.study.id)
     own = [item for item in trials if item.experiment_id == arm.experiment.id]
     if not own:
         st.caption("Its program was not tried before training.")

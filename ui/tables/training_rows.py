@@ -110,10 +110,3 @@ def _level(value: Any) -> str:
     if isinstance(value, tuple):
         return "+".join(map(str, value)) or formats.MISSING
     return formats.MISSING if value is None else formats.shortened(formats.setting(value), 60)
-
-
-def varied_settings(rows: Sequence[ListedTraining]) -> list[str]:
-    """Return the settings that do not have the same value in all rows, sorted."""
-    settings = [settings_of(row.training) for row in rows]
-    names = sorted({name for each in settings for name in each})
-    return [name for name in names if len({formats.setting(each.get(name)) for each in settings}) > 1]

@@ -34,7 +34,7 @@ RUN_SECTIONS = {
     "Log": "step 1 reward 0.31",
     "Events": "seed 0 trains",
     "Evaluations": "d3fc5690ab8b",
-    "Episodes": "Blue: trained on",
+    "Episodes": "Of each score some are kept",
 }
 COMPARE_SECTIONS = {
     "Scores": "Diamond: mean",

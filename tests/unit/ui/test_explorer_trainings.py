@@ -29,7 +29,7 @@ OpenPage = Callable[..., AppTest]
 SECTIONS = {
     "Curves": "Smoothing",
     "Held-out scores": "46 / 50",
-    "Trained episodes": "kept as: best",
+    "Trained episodes": "Kept as",
     "Settings": "batch_size",
     "Artifacts": "save_freq",
     "Machine": "machine since the training began",

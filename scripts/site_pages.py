@@ -23,6 +23,7 @@ PAGES = {
     "routes.md": route_reference.page,
 }
 TABLES = {
+    "<!-- The table of stop rules is written here. -->": algorithm_reference.stop_rules,
     "<!-- The tables of estimators and losses are written here. -->": algorithm_reference.tables,
     "<!-- The tables of fields are written here. -->": parameter_matrix.matrix,
 }

@@ -19,7 +19,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from swarm.backends.stopping import StopRule
+from swarm.backends.stopping import EndRule
 from swarm.errors import CheckpointError, ContextLengthExceeded, EngineFailure, WeightsNotFinite
 from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORY, read_stop_ids, read_tokenizer
@@ -138,7 +138,7 @@ class FakeSampler:
                 f"the prompt has {len(prompt_ids)} tokens and the context holds {self._context_length}: shorten it"
             )
         reply = self._reply(prompt_ids) if self._reply else running.random_reply(prompt_ids, params)
-        rule = StopRule(params, running.stop_ids, room, running.decode)
+        rule = EndRule(params, running.stop_ids, room, running.decode)
         for count, token_id in enumerate(reply, start=1):
             await self._meet_fault(running, tokens_given=count - 1)
             if not await self._wait_turn(running):

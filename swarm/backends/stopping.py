@@ -13,7 +13,7 @@ LONGEST_CHARACTER = 4
 """Bytes of the longest UTF-8 character: it may take this many tokens to complete a character."""
 
 
-class StopRule:
+class EndRule:
     """Rule that decides after each token whether a completion ends. The last token belongs to the completion."""
 
     def __init__(self, params: SamplingParams, stop_ids: Collection[int], room: int, decode: Decode) -> None:

@@ -294,7 +294,7 @@ class Groups:
 
     def lacks_contrast(self, group: WaitingGroup) -> bool:
         """Return whether all rewards of the group are equal although the stop rule asks for different ones."""
-        return self._policy.needs_contrast and group.is_constant
+        return self._policy.rule.needs_contrast and group.is_constant
 
     def lacks_baseline(self, group: WaitingGroup) -> bool:
         """Return whether the greedy episode has not ended, or is the only one; the others are compared with it."""

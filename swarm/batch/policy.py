@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 
 from swarm.job import GROUP_TIMEOUT_S, STALL_TIMEOUT_S, TrainJob
-from swarm.schemas import GROUPED_RULES, StopRule
+from swarm.schemas import STOP_RULES, StopRule, StopRuleTraits
 from swarm.types import FinishedEpisode
 
 
@@ -101,19 +101,13 @@ class BatchPolicy:
     has_greedy: bool = False
 
     @property
-    def is_by_agreement(self) -> bool:
-        """True if clients decide when a batch is complete."""
-        return self.stop_rule in {"any_client_agrees", "all_clients_agree"}
+    def rule(self) -> StopRuleTraits:
+        return STOP_RULES[self.stop_rule]
 
     @property
     def is_grouped(self) -> bool:
         """True if a batch is a fixed number of groups of a fixed number of episodes."""
-        return self.stop_rule in GROUPED_RULES
-
-    @property
-    def needs_contrast(self) -> bool:
-        """True if a group whose rewards are all equal does not count."""
-        return self.stop_rule == "enough_non_constant_tasks"
+        return self.rule.is_grouped
 
     @classmethod
     def of(cls, job: TrainJob) -> BatchPolicy:

@@ -190,7 +190,7 @@ class BatchPool:
         if self._quotas is not None and data_source not in self._quotas:
             known = ", ".join(sorted(self._quotas))
             raise BadRequest(f"data source {data_source!r} is not in the mixture ({known})", param="data_source")
-        if self._policy.is_by_agreement:
+        if self._policy.rule.agreeing:
             return True
         count, tasks, running, nameless = self._capacity_of(data_source)
         num_repeat = self._policy.num_repeat
@@ -322,7 +322,7 @@ class BatchPool:
     def is_ready(self, live_clients: Collection[str]) -> bool:
         """Return whether the batch is complete, by the stop rule or because its time is over.
 
-        The rule "all_clients_agree" waits for `live_clients`. No batch is complete while no episode may be trained.
+        A rule that all clients agree on waits for `live_clients`. No batch is complete while no episode may be trained.
         Time completes no batch while no group is large enough.
         """
         if not self._groups.total.episodes:
@@ -330,11 +330,10 @@ class BatchPool:
         now, ends = self._clock(), (self.deadline, self._stalled_at())
         if any(end is not None and now >= end for end in ends) and self._is_any_trainable():
             return True
-        if self._policy.stop_rule == "any_client_agrees":
-            return bool(self._agreed)
-        if self._policy.stop_rule == "all_clients_agree":
-            return bool(self._agreed) and all(client in self._agreed for client in live_clients)
-        return self._is_target_met()
+        awaited = {None: None, "any": (), "all": live_clients}[self._policy.rule.agreeing]
+        if awaited is None:
+            return self._is_target_met()
+        return bool(self._agreed) and all(client in self._agreed for client in awaited)
 
     def progress(self) -> PoolProgress:
         names = sorted({*self._groups.sources, *(self._quotas or ())})
@@ -525,7 +524,7 @@ class BatchPool:
 
         In a mixture, every data source has to reach its own number.
         """
-        by_episodes = self._policy.stop_rule == "enough_episodes"
+        by_episodes = self._policy.rule.unit == "episodes"
         unit = self._policy.num_repeat if by_episodes else 1
 
         def number(source: SourceCount) -> int:
@@ -554,7 +553,7 @@ class BatchPool:
         The batch waits for a data source of the mixture that nobody has begun yet: its clients may take long to start.
         """
         awaited = [name for name, quota in (self._quotas or {}).items() if quota and name not in self._sources_begun]
-        if self._policy.is_by_agreement or self._running.total() or awaited or not self._is_any_trainable():
+        if self._policy.rule.agreeing or self._running.total() or awaited or not self._is_any_trainable():
             return None
         return self._active_at + self._policy.stall_timeout_s
 

@@ -37,7 +37,7 @@ class Selection:
         taken: list[WaitingGroup] = []
         left: list[tuple[DropReason, WaitingGroup]] = []
         capacity = None if self.quotas is None else dict(self.quotas)
-        by_episodes = self.policy.stop_rule == "enough_episodes"
+        by_episodes = self.policy.rule.unit == "episodes"
         lacking = self.policy.batch_size * (self.policy.num_repeat if by_episodes else 1)
         for group in self._ranked():
             source = group.key[0]
@@ -61,7 +61,7 @@ class Selection:
 
         On-policy, admission by count already limits the batch to the target.
         """
-        return self.policy.is_grouped or (self.policy.stop_rule == "enough_episodes" and self.policy.max_staleness > 0)
+        return self.policy.is_grouped or (self.policy.rule.unit == "episodes" and self.policy.max_staleness > 0)
 
     def _keep_out(self, group: WaitingGroup) -> DropReason | None:
         if group.size < self.policy.min_group:

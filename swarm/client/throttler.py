@@ -13,15 +13,13 @@ from dataclasses import dataclass
 
 from swarm.client.client import AsyncSwarmClient, SwarmClient
 from swarm.errors import BadRequest, SwarmError
-from swarm.schemas import EngineState, Status
+from swarm.schemas import STOP_RULES, EngineState, Status
 
 # The longest age of the status by which an episode is admitted, and of the one by which all have to wait.
 VIEW_LIFE_S = 0.5
 FULL_VIEW_LIFE_S = 0.1
 # The longest wait of an episode that is not the first in the queue; it is also woken when it becomes the first.
 LOOK_S = 5.0
-
-_AGREEING = frozenset({"any_client_agrees", "all_clients_agree"})
 
 
 @dataclass(slots=True, eq=False)
@@ -222,7 +220,7 @@ def capacity_in_batch(status: Status, data_source: str | None, ahead: float | No
     """
     pool, policy = status.pool, status.policy
     is_over = status.total_steps is not None and status.step >= status.total_steps
-    if pool is None or policy is None or is_over or policy.stop_rule in _AGREEING:
+    if pool is None or policy is None or is_over or STOP_RULES[policy.stop_rule].agreeing:
         return math.inf
     if status.state in {EngineState.OFFLINE, EngineState.FAILED}:
         return math.inf
@@ -234,6 +232,6 @@ def capacity_in_batch(status: Status, data_source: str | None, ahead: float | No
         tasks, episodes, running = 0, 0, 0
     batches = 1 + policy.max_staleness if ahead is None else ahead
     lacking = math.ceil(batches * target * policy.num_repeat) - episodes
-    if policy.stop_rule != "enough_episodes":
+    if STOP_RULES[policy.stop_rule].unit != "episodes":
         lacking = max(lacking, target - tasks)
     return lacking - running - pending

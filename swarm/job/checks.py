@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from swarm.estimators import ESTIMATORS, Estimator
 from swarm.job.settings import TRAITS, JobSettings
-from swarm.schemas import GROUPED_RULES
+from swarm.schemas import STOP_RULES
 
 REJECTIONS: Final = (
     "token_k1", "token_k2", "token_k3", "seq_sum_k1", "seq_sum_k2", "seq_sum_k3", "seq_mean_k1", "seq_mean_k2",
@@ -84,8 +84,9 @@ def _of_greedy(job: JobSettings, estimator: Estimator) -> Iterator[str]:
     needing = f"algorithm {job.algorithm} needs"
     if job.num_repeat < 2:
         yield f"{needing} num_repeat 2 or more: one episode of a group is what the others are compared with"
-    if job.stop_rule not in GROUPED_RULES:
-        yield f"{needing} batches of whole groups: set stop_rule to {' or '.join(sorted(GROUPED_RULES))}"
+    if not STOP_RULES[job.stop_rule].is_grouped:
+        grouped = sorted(name for name, traits in STOP_RULES.items() if traits.is_grouped)
+        yield f"{needing} batches of whole groups: set stop_rule to {' or '.join(grouped)}"
     if job.mini_batch_num > job.batch_size * (job.num_repeat - 1):
         yield (
             "mini_batch_num must not exceed batch_size * (num_repeat - 1), which is what algorithm"

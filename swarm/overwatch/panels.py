@@ -17,7 +17,7 @@ from swarm.client.intervals import interval_on_record
 from swarm.overwatch.curve import SHOWN_METRICS, curve, figures
 from swarm.overwatch.snapshot import ServerSnapshot
 from swarm.schemas import (
-    GROUPED_RULES,
+    STOP_RULES,
     BatchPolicyView,
     DiskView,
     EngineState,
@@ -103,7 +103,7 @@ def policy(active: BatchPolicyView | None) -> RenderableType:
         parts.append(f"closed after {duration(active.batch_timeout_s)} at the latest")
     if active.mixture:
         parts.append("mixture " + ", ".join(f"{printable(name)} {share:.0%}" for name, share in active.mixture.items()))
-    if active.stop_rule in GROUPED_RULES:
+    if STOP_RULES[active.stop_rule].is_grouped:
         parts.append(f"an idle group waits {duration(active.group_timeout_s)}")
     return Text("; ".join(parts))
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from swarm.client import Evaluation, SwarmClient
 from swarm.errors import EngineFailure, EngineNotReady
-from swarm.schemas import EngineState, PoolView, Status
+from swarm.schemas import STOP_RULES, EngineState, PoolView, Status
 
 Measure = Callable[[], Evaluation]
 
@@ -162,11 +162,8 @@ def until_rest(client: SwarmClient) -> Status:
 
 def _is_full(pool: PoolView) -> bool:
     """Return whether the current batch is complete, so that the server is about to train it."""
-    match pool.stop_rule:
-        case "enough_episodes":
-            return pool.episodes >= pool.episodes_target
-        case "enough_tasks" | "enough_non_constant_tasks":
-            return pool.tasks >= pool.tasks_target
-        case _:
-            # With the other rules the clients agree on the end of a batch, and they cannot be asked.
-            return False
+    unit = STOP_RULES[pool.stop_rule].unit
+    if unit is None:
+        # The clients agree on the end of a batch, and they cannot be asked.
+        return False
+    return pool.tasks >= pool.tasks_target if unit == "tasks" else pool.episodes >= pool.episodes_target

@@ -140,7 +140,7 @@ class CurrentBatch:
 
         Before the first client has agreed, the answer does not matter.
         """
-        if self._pool.policy.stop_rule != "all_clients_agree" or not self._pool.agreed:
+        if self._pool.policy.rule.agreeing != "all" or not self._pool.agreed:
             return {}
         return self._clients.awaited(now, self._pool.clients)
 

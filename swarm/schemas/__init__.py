@@ -1,10 +1,10 @@
 """The HTTP contract: the bodies of the control API, the states of engine and episodes, and the legal transitions."""
 
 from swarm.schemas.base import API_PREFIX as API_PREFIX
-from swarm.schemas.base import GROUPED_RULES as GROUPED_RULES
 from swarm.schemas.base import LEASE_HEADER as LEASE_HEADER
 from swarm.schemas.base import LEGAL_ENGINE_MOVES as LEGAL_ENGINE_MOVES
 from swarm.schemas.base import MAX_REWARD as MAX_REWARD
+from swarm.schemas.base import STOP_RULES as STOP_RULES
 from swarm.schemas.base import Body as Body
 from swarm.schemas.base import EngineState as EngineState
 from swarm.schemas.base import EpisodeState as EpisodeState
@@ -13,6 +13,7 @@ from swarm.schemas.base import ErrorDetail as ErrorDetail
 from swarm.schemas.base import Identifier as Identifier
 from swarm.schemas.base import Reward as Reward
 from swarm.schemas.base import StopRule as StopRule
+from swarm.schemas.base import StopRuleTraits as StopRuleTraits
 from swarm.schemas.batch_bodies import AgreeRequest as AgreeRequest
 from swarm.schemas.batch_bodies import AgreeResponse as AgreeResponse
 from swarm.schemas.batch_bodies import BatchPage as BatchPage

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Final, Literal
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
@@ -26,18 +29,44 @@ NamedRewards = Annotated[dict[Identifier, Reward], Field(max_length=100)]
 """Several rewards of one episode, by name."""
 
 
-StopRule = Literal[
-    "enough_episodes", "enough_tasks", "enough_non_constant_tasks", "any_client_agrees", "all_clients_agree"
-]
-"""The rule that makes a batch complete.
+@dataclass(frozen=True, slots=True)
+class StopRuleTraits:
+    """The traits of a rule that makes a batch complete; `complete_when` is for readers.
 
-`enough_episodes` counts episodes, `enough_tasks` counts tasks with a full group. `enough_non_constant_tasks` counts
-only groups whose rewards differ and drops the others (dynamic sampling). `any_client_agrees` needs the agreement of one
-client, `all_clients_agree` that of every live client.
-"""
+    The rule counts episodes or tasks, or else a batch is complete when one of its clients agrees, or every live one.
+    """
 
-GROUPED_RULES: Final[frozenset[StopRule]] = frozenset({"enough_tasks", "enough_non_constant_tasks"})
-"""The stop rules under which a batch has a fixed number of groups with a fixed number of episodes each."""
+    complete_when: str
+    unit: Literal["episodes", "tasks"] | None = None
+    agreeing: Literal["any", "all"] | None = None
+    needs_contrast: bool = False
+    """True if groups whose rewards are all equal do not count (dynamic sampling)."""
+
+    @property
+    def is_grouped(self) -> bool:
+        """True if a batch has a fixed number of groups with a fixed number of episodes each."""
+        return self.unit == "tasks"
+
+
+STOP_RULES: Final[Mapping[str, StopRuleTraits]] = MappingProxyType(
+    {
+        "enough_tasks": StopRuleTraits("`batch_size` groups are done", unit="tasks"),
+        "enough_non_constant_tasks": StopRuleTraits(
+            "the same, without groups whose rewards are all equal (dynamic sampling)", unit="tasks", needs_contrast=True
+        ),
+        "enough_episodes": StopRuleTraits(
+            "`batch_size * num_repeat` episodes are admitted, of whatever tasks", unit="episodes"
+        ),
+        "any_client_agrees": StopRuleTraits("one client says so", agreeing="any"),
+        "all_clients_agree": StopRuleTraits("every client that is alive says so", agreeing="all"),
+    }
+)
+
+if TYPE_CHECKING:
+    StopRule = str
+else:
+    StopRule = Literal[tuple(STOP_RULES)]
+"""The type of a job's field `stop_rule`. Its values are the names in the table, which type checkers cannot read."""
 
 
 class EngineState(StrEnum):

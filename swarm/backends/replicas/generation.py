@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 
 from swarm.backends.grammar import Constraint
 from swarm.backends.replicas.adapter import SamplerRequest, SamplerServer, StreamPiece
-from swarm.backends.stopping import StopRule
+from swarm.backends.stopping import EndRule
 from swarm.errors import EngineFailure, SwarmError, WeightsNotFinite
 from swarm.model_path import read_stop_ids, read_tokenizer, stored_parameters
 from swarm.sampler import EngineLost
@@ -183,7 +183,7 @@ class Generation:
         self._request_id = request_id
         self._params = params
         self._limit = min(params.max_tokens, room)
-        self._rule = StopRule(params, facts.stop_ids, room, facts.decode)
+        self._rule = EndRule(params, facts.stop_ids, room, facts.decode)
         self._eos_id = facts.eos_id
         self._constraint = constraint
         self._attempts = 0

@@ -14,8 +14,6 @@ from typing import Any, Final, cast
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
-from verl.trainer.ppo.utils import need_critic, need_reference_policy
-from verl.utils.config import omega_conf_to_dataclass, validate_config
 
 from swarm.backends.replicas.layout import SamplerLayout, SamplerSettings
 from swarm.backends.verl.schema import MODEL_ENGINES, RESERVED, VerlSchema, check_limits, owner_of, read_schema
@@ -384,7 +382,10 @@ def sampler_settings(settings: VerlSettings) -> SamplerSettings:
 
 
 def validate(settings: VerlSettings) -> None:
-    """Raise JobInvalid with verl's reason if verl refuses the settings."""
+    """Raise JobInvalid with verl's reason if verl refuses the settings. Only the driver asks: verl brings tensors."""
+    from verl.trainer.ppo.utils import need_critic, need_reference_policy
+    from verl.utils.config import omega_conf_to_dataclass, validate_config
+
     config = settings.config
     try:
         validate_config(config, need_reference_policy(config), need_critic(config))

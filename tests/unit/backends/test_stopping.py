@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.backends.stopping import StopRule
+from swarm.backends.stopping import EndRule
 from swarm.types import FinishReason, SamplingParams
 
 
@@ -16,7 +16,7 @@ def decode_bytes(token_ids: list[int]) -> str:
 
 def run(output_ids: list[int], params: SamplingParams, room: int = 10_000, stop_ids: tuple[int, ...] = ()) -> int:
     """How many tokens are taken before the rule ends the completion; all of them if it never does."""
-    rule = StopRule(params, stop_ids, room, decode_bytes)
+    rule = EndRule(params, stop_ids, room, decode_bytes)
     for count in range(1, len(output_ids) + 1):
         if rule.check(output_ids[:count]) is not None:
             return count
@@ -24,7 +24,7 @@ def run(output_ids: list[int], params: SamplingParams, room: int = 10_000, stop_
 
 
 def test_stop_token_wins_over_length() -> None:
-    rule = StopRule(SamplingParams(max_tokens=2, stop_token_ids=(9,)), (8,), 10, decode_bytes)
+    rule = EndRule(SamplingParams(max_tokens=2, stop_token_ids=(9,)), (8,), 10, decode_bytes)
     assert rule.check([1]) is None
     assert rule.check([1, 9]) is FinishReason.STOP
     assert rule.check([8]) is FinishReason.STOP

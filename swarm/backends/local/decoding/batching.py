@@ -21,7 +21,7 @@ from swarm.backends.local.decoding.forward import (
     shared_length,
 )
 from swarm.backends.local.decoding.sampling import Draw, LogitEdits, sample
-from swarm.backends.stopping import Decode, StopRule
+from swarm.backends.stopping import Decode, EndRule
 from swarm.errors import BadRequest, ContextLengthExceeded, SwarmError, WeightsNotFinite
 from swarm.types import FinishReason, SamplingParams, TokenLogprobs
 
@@ -59,7 +59,7 @@ class _Request:
     handle: int
     tokens: list[int]
     params: SamplingParams
-    rule: StopRule
+    rule: EndRule
     generator: np.random.Generator
     edits: LogitEdits | None
     constraint: Constraint | None
@@ -141,7 +141,7 @@ class BatchSampler:
             raise BadRequest(
                 f"logit_bias has token ids outside the vocabulary of {self._limits.vocabulary}", param="logit_bias"
             )
-        rule = StopRule(params, self._stop_ids, room, self._decode)
+        rule = EndRule(params, self._stop_ids, room, self._decode)
         constraint = self._constrain(params, rule.stop_ids)
         edits = LogitEdits(params, prompt_ids, rule.stop_ids) if LogitEdits.are_needed(params) else None
         seed = self._seeds.integers(2**63) if params.seed is None else params.seed % 2**63

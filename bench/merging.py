@@ -144,8 +144,13 @@ def _kept_bytes(way: Way) -> int:
         largest = max(largest, sum(sizes.values()))
         sizes.clear()
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        way.learner.step(way.batch, pulse=end_microbatch)
+    body: Any = way.learner._module.base_model
+    with (
+        body.register_forward_pre_hook(lambda *_: end_microbatch()),
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+    ):
+        way.learner.step(way.batch)
+    end_microbatch()
     return largest
 
 

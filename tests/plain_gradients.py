@@ -54,12 +54,11 @@ def learner_gradient(
     correction = RolloutCorrection(rows, job) if job.has_proximal_policy else None
     measured_policy = None
     if job.reads_policy:
-        measured_policy = updater.measure_policy(rows, correction, lambda: None)
+        measured_policy = updater.measure_policy(rows, correction)
     step = StepInput(
         rows,
         compute_advantages(rows, job, measured_policy),
         lr=0.0,
-        pulse=lambda: None,
         weight_version=None,
         correction=correction,
     )

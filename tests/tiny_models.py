@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 MakeModel = Callable[..., Any]
@@ -43,3 +44,14 @@ def random_model(kind: str = "Qwen3", *, seed: int = 0, dtype: str = "float32", 
                 if weight.dim() > 1:
                     weight.normal_(std=0.15)
     return model.eval()
+
+
+def raises_in_pass(model: Any, number: int, error: BaseException) -> Any:
+    """A context in which a forward pass of the model raises an error: the one with this number, from 0 on."""
+    numbers = count()
+
+    def look(*_: object) -> None:
+        if next(numbers) == number:
+            raise error
+
+    return model.base_model.register_forward_pre_hook(look)

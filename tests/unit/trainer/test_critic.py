@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_models import MakeBatch, MakeModel
+from tiny_models import MakeBatch, MakeModel, raises_in_pass
 
 from swarm.errors import CheckpointError, EngineFailure, JobInvalid
 from swarm.job import TrainJob, build_job
@@ -31,10 +31,6 @@ def late_imports() -> None:
 
 def job_of(**more: Any) -> TrainJob:
     return TrainJob.model_validate({"algorithm": "gae", "lr": 1e-3, "critic_lr": 1e-2, **more}).resolve()
-
-
-def nothing() -> None:
-    pass
 
 
 def moved_critic(model: torch.nn.Module, job: TrainJob) -> tuple[Critic, ValueModel]:
@@ -66,7 +62,7 @@ def mask_of(rows: list[Row]) -> torch.Tensor:
 
 def test_a_critic_begins_with_values_of_zero(make_model: MakeModel, make_batch: MakeBatch) -> None:
     rows = build_rows(make_batch())
-    assert not Critic(make_model(), job_of(), CPU).values(rows, nothing).any()
+    assert not Critic(make_model(), job_of(), CPU).values(rows).any()
 
 
 @pytest.mark.parametrize("settings", [{}, {"gamma": 0.9, "lam": 0.8}])
@@ -75,7 +71,7 @@ def test_advantages_and_returns_are_those_of_verls_function_on_the_same_batch(
 ) -> None:
     job, rows = job_of(ppo_max_token_len=64, **settings), build_rows(make_batch())
     critic, network = moved_critic(make_model(), job)
-    values = critic.values(rows, nothing)
+    values = critic.values(rows)
     with torch.no_grad():
         torch.testing.assert_close(values, plain_values(network, rows), rtol=1e-5, atol=1e-5)
     rewards, mask = torch.zeros_like(values), mask_of(rows).float()
@@ -116,7 +112,7 @@ def test_value_loss_and_gradient_are_those_of_verls_function_however_it_is_cut(
         loss.backward()
         expected = torch.cat([weight.grad.flatten() for weight in network.parameters() if weight.grad is not None])
         network.zero_grad()
-        critic.run(rows, range(len(rows)), ValueTargets(values, returns), meter, nothing)
+        critic.run(rows, range(len(rows)), ValueTargets(values, returns), meter)
         measured = meter.read()
         assert measured["critic/vf_loss"] == pytest.approx(loss.item(), rel=1e-5)
         # After one gradient, Adam's first moment is a share of that gradient.
@@ -194,16 +190,9 @@ def test_a_critic_of_another_model_is_refused_and_nothing_is_changed(
 
 def test_a_step_that_breaks_off_leaves_the_critic_as_it_was(make_model: MakeModel, make_batch: MakeBatch) -> None:
     model = make_model()
-    learner, beats = Learner(model, job_of(mini_batch_num=2)), list[int]()
-    reference = Learner(make_model(), job_of(mini_batch_num=2))
-
-    def break_off() -> None:
-        beats.append(1)
-        if len(beats) > 4:
-            raise EngineFailure("given up")
-
-    with pytest.raises(EngineFailure, match="given up"):
-        learner.step(make_batch(), pulse=break_off)
+    learner, reference = (Learner(each, job_of(mini_batch_num=2)) for each in (model, make_model()))
+    with raises_in_pass(model, 1, EngineFailure("given up")), pytest.raises(EngineFailure, match="given up"):
+        learner.step(make_batch())
     after, expected = (each.step(make_batch()).metrics for each in (learner, reference))
     assert after["critic/vf_loss"] == expected["critic/vf_loss"]
     assert all(torch.isfinite(weight).all() for weight in model.parameters())

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from tiny_models import MakeBatch, MakeModel
+from tiny_models import MakeBatch, MakeModel, raises_in_pass
 
 from swarm.job import TrainJob
 from swarm.types import Group, TrainBatch
@@ -188,20 +188,14 @@ def test_a_minibatch_with_a_loss_that_is_not_finite_is_skipped_and_counted(
 def test_an_interrupted_step_leaves_weights_and_optimizer_as_they_were(
     make_model: MakeModel, make_batch: MakeBatch
 ) -> None:
-    job = TrainJob(mini_batch_num=3, lr=1e-2)
+    job = TrainJob(mini_batch_num=3, lr=1e-2, share_prefixes="off")
     undisturbed, model = make_model(), make_model()
     learner, other = Learner(model, job), Learner(undisturbed, job)
     learner.step(make_batch())
     other.step(make_batch())
     before = weights(model)
-    beats = iter(range(10))
-
-    def give_up() -> None:
-        if next(beats) == 2:
-            raise TimeoutError
-
-    with pytest.raises(TimeoutError):
-        learner.step(make_batch(seed=1, step=2), pulse=give_up)
+    with raises_in_pass(model, 2, TimeoutError()), pytest.raises(TimeoutError):
+        learner.step(make_batch(seed=1, step=2))
     assert torch.equal(weights(model), before)
     assert all(weight.grad is None for weight in model.parameters())
 
@@ -213,20 +207,11 @@ def test_an_interrupted_step_leaves_weights_and_optimizer_as_they_were(
 def test_an_interrupted_single_update_leaves_weights_as_they_were(make_model: MakeModel, make_batch: MakeBatch) -> None:
     model = make_model()
     before = weights(model)
-
-    def give_up() -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        Learner(model, TrainJob()).step(make_batch(), pulse=give_up)
+    learner = Learner(model, TrainJob())
+    with raises_in_pass(model, 0, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
+        learner.step(make_batch())
     assert torch.equal(weights(model), before)
     assert all(weight.grad is None for weight in model.parameters())
-
-
-def test_pulse_is_called_for_every_microbatch(make_model: MakeModel, make_batch: MakeBatch) -> None:
-    beats: list[int] = []
-    Learner(make_model(), TrainJob(ppo_max_token_len=64)).step(make_batch(), pulse=lambda: beats.append(1))
-    assert len(beats) > 3
 
 
 def test_learning_rate_warms_up_linearly_by_steps(make_model: MakeModel, make_batch: MakeBatch) -> None:

@@ -16,7 +16,7 @@ from swarm.trainer.token_rows import build_rows
 
 @pytest.fixture(scope="module", autouse=True)
 def late_imports() -> None:
-    global torch, PeftModel, load_file, AutoModelForCausalLM, Learner, collate, BaseScorer, TokenScorer
+    global torch, PeftModel, load_file, AutoModelForCausalLM, Learner, collate, TokenScorer
     global adapter_weights, add_adapter, describe_weights
     import torch
     from peft import PeftModel
@@ -25,7 +25,7 @@ def late_imports() -> None:
 
     from swarm.backends.local.learning.learner import Learner
     from swarm.backends.local.learning.microbatches import collate
-    from swarm.backends.local.learning.updater import BaseScorer, TokenScorer
+    from swarm.backends.local.learning.updater import TokenScorer
     from swarm.backends.local.model.adapter import adapter_weights, add_adapter, describe_weights
 
 
@@ -73,7 +73,7 @@ def test_the_reference_is_the_base_model_to_the_bit_and_no_copy_of_it(
         by_base = TokenScorer(make_model())(micro).logprobs_N
         policy = TokenScorer(module)
         before = policy(micro).logprobs_N
-        assert torch.equal(BaseScorer(module, policy)(micro).logprobs_N, by_base)
+        assert torch.equal(TokenScorer(module, has_adapter=False)(micro).logprobs_N, by_base)
         assert torch.equal(policy(micro).logprobs_N, before) and not torch.equal(before, by_base)
     assert {name for name, weight in module.named_parameters() if weight.requires_grad} == {
         name for name, _ in module.named_parameters() if "lora_" in name

@@ -41,7 +41,7 @@ TIS: dict[str, Any] = {"rollout_is": "token", "rollout_is_threshold": 1.2}
 def measured(module: torch.nn.Module, rows: list[Row], job: TrainJob) -> PolicyStatistics:
     updater = MiniBatchUpdater(TokenScorer(module), None, PolicyOptimizer(module, job), job, torch.device("cpu"))
     correction = RolloutCorrection(rows, job) if job.has_proximal_policy else None
-    return updater.measure_policy(rows, correction, lambda: None)
+    return updater.measure_policy(rows, correction)
 
 
 def plain_statistics(module: torch.nn.Module, rows: list[Row]) -> tuple[torch.Tensor, torch.Tensor]:

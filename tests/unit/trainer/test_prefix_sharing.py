@@ -86,7 +86,7 @@ class Gradients:
             sharing.report_to(meter)
         correction = RolloutCorrection(rows, job) if job.has_proximal_policy else None
         advantages_EL = compute_advantages(rows, job, None)
-        step = StepInput(rows, advantages_EL, 0.0, lambda: None, None, correction)
+        step = StepInput(rows, advantages_EL, 0.0, None, correction)
         minibatches = list(draw_minibatches(len(rows), job, 1))
         if correction is not None and len(minibatches) > 1:
             make_updater(start, job, reference, share=share)[0].record_proximal(step, correction)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -69,7 +69,7 @@ class Critic:
         self._job, self._lr, self._cliprange = job, job.critic_lr, job.cliprange_value
         self._optimizer.adopt(job)
 
-    def values(self, rows: Sequence[Row], pulse: Callable[[], None]) -> torch.Tensor:
+    def values(self, rows: Sequence[Row]) -> torch.Tensor:
         """Return the values under the current weights, [E, L] on the CPU; 0 past the end of a row."""
         values_EL = torch.zeros(len(rows), max(row.tokens for row in rows))
         with torch.no_grad():
@@ -77,7 +77,6 @@ class Critic:
                 micro = collate(rows, numbers, torch.zeros_like(values_EL), self._device)
                 values_RL = micro.spread(self._module(micro))
                 values_EL[numbers, : values_RL.shape[1]] = values_RL.cpu()
-                pulse()
         return values_EL
 
     def run(
@@ -86,7 +85,6 @@ class Critic:
         chosen: Sequence[int],
         targets: ValueTargets,
         meter: Meter,
-        pulse: Callable[[], None],
     ) -> None:
         """Update once with the rows numbered `chosen`; skip the update if the loss or its gradient is not finite."""
         tokens, measured = sum(rows[number].tokens for number in chosen), Meter()
@@ -97,7 +95,6 @@ class Critic:
                 self._optimizer.discard()
                 break
             loss.backward()
-            pulse()
         else:
             norm = self._optimizer.update(self._lr)
         if norm is None:

@@ -26,7 +26,7 @@ from swarm.backends.local.learning.losses import RolloutCorrection
 from swarm.backends.local.learning.microbatches import FollowedBatch, GrammarFollower
 from swarm.backends.local.learning.optimizer import PolicyOptimizer
 from swarm.backends.local.learning.sharing.prefix_sharing import PrefixSharing
-from swarm.backends.local.learning.updater import BaseScorer, MiniBatchUpdater, Pulse, Scorer, StepInput, TokenScorer
+from swarm.backends.local.learning.updater import MiniBatchUpdater, StepInput, TokenScorer
 from swarm.backends.local.model.adapter import AdapterFiles, adapter_weights, read_adapter
 from swarm.job import TrainJob
 from swarm.live_settings import with_settings
@@ -65,7 +65,7 @@ class Learner:
         self._sharing = PrefixSharing(module) if self._job.share_prefixes == "auto" else None
         self._updater = MiniBatchUpdater(
             policy=policy,
-            reference=self._reference(policy) if self._job.use_kl_loss else None,
+            reference=self._reference() if self._job.use_kl_loss else None,
             optimizer=self._optimizer,
             job=self._job,
             device=next(module.parameters()).device,
@@ -74,9 +74,7 @@ class Learner:
         self._critic = Critic(module, self._job, next(module.parameters()).device) if self._job.has_critic else None
         self._steps_done = 0
 
-    def step(
-        self, batch: TrainBatch, *, weight_version: int | None = None, pulse: Pulse | None = None
-    ) -> LearnerReport:
+    def step(self, batch: TrainBatch, *, weight_version: int | None = None) -> LearnerReport:
         """Train `ppo_epochs` passes over the batch. On any exception, weights and optimizer are as before.
 
         `weight_version` is the version of the current weights. It is None if they have no version, and staleness is
@@ -92,25 +90,25 @@ class Learner:
             self._steps_done += 1
             nothing = {"rollout/episodes": 0.0, "rollout/groups": 0.0, "actor/updates": 0.0}
             return LearnerReport({**nothing, **followed.metrics}, {})
-        lr, meter, pulse = learning_rate(job, self._steps_done + 1), Meter(), pulse or (lambda: None)
+        lr, meter = learning_rate(job, self._steps_done + 1), Meter()
         if self._sharing is not None:
             self._sharing.report_to(meter)
         correction = RolloutCorrection(rows, job) if job.has_proximal_policy else None
-        policy = self._updater.measure_policy(rows, correction, pulse) if job.reads_policy else None
+        policy = self._updater.measure_policy(rows, correction) if job.reads_policy else None
         targets = None
         if self._critic is None:
             advantages_EL = compute_advantages(rows, job, policy)
         else:
-            values_EL = self._critic.values(rows, pulse)
+            values_EL = self._critic.values(rows)
             advantages_EL, returns_EL = compute_critic_advantages(rows, values_EL, job)
             targets = ValueTargets(values_EL, returns_EL)
-        step = StepInput(rows, advantages_EL, lr, pulse, weight_version, correction)
+        step = StepInput(rows, advantages_EL, lr, weight_version, correction)
         minibatches = list(draw_minibatches(len(rows), job, batch.step))
         prepared = time.perf_counter()
         with self._all_or_nothing(job, batch.step):
             if self._critic is not None and targets is not None:
                 for chosen in minibatches:
-                    self._critic.run(rows, chosen, targets, meter, pulse)
+                    self._critic.run(rows, chosen, targets, meter)
             if (job.critic_warmup or 0) <= batch.step:
                 self._train_policy(step, minibatches, meter, is_recorded=policy is not None)
         self._steps_done += 1
@@ -179,9 +177,9 @@ class Learner:
         self._steps_done = state["steps_done"]
         return info
 
-    def _reference(self, policy: TokenScorer) -> Scorer:
+    def _reference(self) -> TokenScorer:
         if self._job.lora_rank:
-            return BaseScorer(self._module, policy)
+            return TokenScorer(self._module, has_adapter=False)
         return TokenScorer(copy.deepcopy(self._module).requires_grad_(False))
 
     def _adopt(self, batch: TrainBatch) -> TrainJob:

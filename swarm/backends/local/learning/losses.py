@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from verl.trainer.config.algorithm import RolloutCorrectionConfig
@@ -100,6 +100,7 @@ BATCH_STATISTIC_LOSSES = frozenset({"clip_cov", "kl_cov"})
 """Losses that compare each token with all others of the call. A minibatch must then be one complete microbatch."""
 
 Setting = TypeVar("Setting")
+PolicyLossFunction = Callable[..., tuple[torch.Tensor, dict[str, Any]]]
 
 PENALISED_LOSSES = frozenset({"dro"})
 """Losses that bind the policy to the old one by a term without an advantage. Rows of advantage 0 then have a gradient
@@ -143,29 +144,13 @@ class Loss:
     means: dict[str, float]
 
 
-class PolicyLoss(Protocol):
-    """Signature of verl's registered policy losses. All matrices are [R, L]."""
-
-    def __call__(
-        self,
-        *,
-        old_log_prob: torch.Tensor,
-        log_prob: torch.Tensor,
-        advantages: torch.Tensor,
-        response_mask: torch.Tensor,
-        loss_agg_mode: str,
-        config: ActorConfig,
-        rollout_is_weights: torch.Tensor | None,
-    ) -> tuple[torch.Tensor, dict[str, Any]]: ...
-
-
 class Objective:
     """The loss of a resolved job: policy loss + kl_loss_coef * KL(policy, reference) - entropy_coeff * entropy."""
 
     def __init__(self, job: TrainJob) -> None:
         self._job = job
         self._aggregation = _resolved(job.loss_agg_mode)
-        self._policy_loss = cast(PolicyLoss, get_policy_loss_fn(job.policy_loss))
+        self._policy_loss = cast(PolicyLossFunction, get_policy_loss_fn(job.policy_loss))
         self._config = ActorConfig(
             strategy="fsdp",
             rollout_n=job.num_repeat,

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import torch
 
@@ -39,14 +38,6 @@ class TokenScores:
     squared_N: torch.Tensor | None = None
 
 
-class Scorer(Protocol):
-    """Model as a function from a microbatch to token scores."""
-
-    def __call__(
-        self, micro: MicroBatch, *, entropy_gradient: bool = False, with_squares: bool = False
-    ) -> TokenScores: ...
-
-
 class TokenScorer:
     """Causal language model as a function from a microbatch to token scores.
 
@@ -55,16 +46,21 @@ class TokenScorer:
     all positions are computed.
     """
 
-    def __init__(self, module: torch.nn.Module, *, recompute: bool = False) -> None:
-        """Wrap the module. With `recompute`, passes before a backward pass keep only the inputs of the layers."""
+    def __init__(self, module: torch.nn.Module, *, recompute: bool = False, has_adapter: bool = True) -> None:
+        """Wrap the module. With `recompute`, passes before a backward pass keep only the inputs of the layers.
+
+        Without `has_adapter`, the adapter of the module is disabled during a pass, which then has no gradient.
+        """
         self._module = module
+        self._has_adapter = has_adapter
         self._parts = _split(module)
         self._recomputation = LayerRecomputation(module) if recompute else None
 
     def __call__(self, micro: MicroBatch, *, entropy_gradient: bool = False, with_squares: bool = False) -> TokenScores:
         recomputation = self._recomputation if torch.is_grad_enabled() else None
         again = nullcontext if micro.tree is None else partial(tree_attention, self._module)
-        with nullcontext() if recomputation is None else recomputation.around_forward(again):
+        without = nullcontext() if self._has_adapter else adapter_disabled(self._module)
+        with without, nullcontext() if recomputation is None else recomputation.around_forward(again):
             # In place: with a vocabulary of 150,000, these matrices are most of a step's memory.
             logits_NV = self._logits(micro).float().div_(micro.temperatures_N[:, None])
         if micro.masks is not None:
@@ -88,19 +84,6 @@ class TokenScorer:
         return head(hidden_STH.flatten(0, 1)[micro.sources_N])
 
 
-class BaseScorer:
-    """Base model of a module with an adapter, scored through the same weights, without gradients."""
-
-    def __init__(self, module: torch.nn.Module, policy: TokenScorer) -> None:
-        self._module = module
-        self._policy = policy
-
-    @torch.no_grad()
-    def __call__(self, micro: MicroBatch, *, entropy_gradient: bool = False, with_squares: bool = False) -> TokenScores:
-        with adapter_disabled(self._module):
-            return self._policy(micro, with_squares=with_squares)
-
-
 def _split(module: torch.nn.Module) -> tuple[torch.nn.Module, torch.nn.Module] | None:
     base = getattr(module, "base_model", None)
     find_head: Callable[[], torch.nn.Module | None] | None = getattr(module, "get_output_embeddings", None)
@@ -119,10 +102,6 @@ def _split(module: torch.nn.Module) -> tuple[torch.nn.Module, torch.nn.Module] |
     return (base, head) if same else None
 
 
-Pulse = Callable[[], None]
-"""Function that is called after every microbatch. It can report progress, or raise to abandon the step."""
-
-
 @dataclass(frozen=True, slots=True)
 class StepInput:
     """Common input of all minibatches of a step. `advantages_EL` has one line per row.
@@ -134,7 +113,6 @@ class StepInput:
     rows: Sequence[Row]
     advantages_EL: torch.Tensor
     lr: float
-    pulse: Pulse
     weight_version: int | None
     correction: RolloutCorrection | None
 
@@ -144,8 +122,8 @@ class MiniBatchUpdater:
 
     def __init__(
         self,
-        policy: Scorer,
-        reference: Scorer | None,
+        policy: TokenScorer,
+        reference: TokenScorer | None,
         optimizer: PolicyOptimizer,
         job: TrainJob,
         device: torch.device,
@@ -166,9 +144,7 @@ class MiniBatchUpdater:
         self._largest_pass = job.ppo_max_token_len
         self._largest_microbatch = None if self._objective.needs_whole_minibatch else job.ppo_max_token_len
 
-    def measure_policy(
-        self, rows: Sequence[Row], correction: RolloutCorrection | None, pulse: Pulse
-    ) -> PolicyStatistics:
+    def measure_policy(self, rows: Sequence[Row], correction: RolloutCorrection | None) -> PolicyStatistics:
         """Return the statistics of every row under the current weights, and record them in the correction if given."""
         logprobs_EL = torch.zeros(len(rows), max(row.tokens for row in rows))
         squared_EL = torch.zeros_like(logprobs_EL)
@@ -182,7 +158,6 @@ class MiniBatchUpdater:
                 squared_EL[numbers, : squared_RL.shape[1]] = squared_RL.float().cpu()
                 if correction is not None:
                     correction.record(numbers, logprobs_RL)
-                pulse()
         return PolicyStatistics(logprobs_EL, squared_EL, None if correction is None else correction.weights())
 
     def record_proximal(self, step: StepInput, correction: RolloutCorrection) -> None:
@@ -194,7 +169,6 @@ class MiniBatchUpdater:
             trained = self._trained(step, range(len(step.rows)))
             for numbers, micro in self._microbatches(step.rows, trained, step.advantages_EL, self._largest_pass):
                 correction.record(numbers, micro.spread(self._policy(micro).logprobs_N))
-                step.pulse()
 
     def run(self, step: StepInput, chosen: Sequence[int], meter: Meter, *, on_policy: bool) -> None:
         """Update the weights with the rows numbered `chosen`.
@@ -238,7 +212,6 @@ class MiniBatchUpdater:
                 _measure_gap(measured, micro, scores, step.weight_version)
             # Last, because reading a number waits for the device: the next microbatch is collated during this pass.
             loss.total.backward()
-            step.pulse()
         return measured
 
     def _microbatches(

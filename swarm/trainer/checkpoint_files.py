@@ -5,13 +5,51 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
 from swarm.errors import CheckpointError
 from swarm.processes.flush import flush
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointInfo:
+    """State of the training when a checkpoint was written."""
+
+    step: int
+    weight_version: int
+
+
+def one_line(error: BaseException) -> str:
+    """Return the text of an error of a library, or else its kind."""
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+@contextmanager
+def written_checkpoint(
+    directory: Path,
+    info: CheckpointInfo,
+    manifest: Mapping[str, Any],
+    *,
+    describe: Callable[[Path], dict[str, int | str]],
+    failures: tuple[type[Exception], ...],
+) -> Generator[Path]:
+    """Yield an empty directory to fill, which gets a manifest and then replaces `directory`.
+
+    Raise CheckpointError for an OSError or one of the `failures`, and leave the old checkpoint unchanged.
+    """
+    try:
+        with written_atomically(directory) as draft:
+            yield draft
+            paths = sorted(path for path in draft.rglob("*") if path.is_file())
+            files = {str(path.relative_to(draft)): describe(path) for path in paths}
+            written = json.dumps({**manifest, **asdict(info), "files": files}, indent=2)
+            (draft / MANIFEST).write_text(written, encoding="utf-8")
+    except (OSError, *failures) as error:
+        raise CheckpointError(f"checkpoint {directory} was not written: {one_line(error)}") from error
 
 
 @contextmanager
@@ -81,6 +119,22 @@ def verify_checkpoint(directory: Path) -> dict[str, Any]:
         raise CheckpointError(f"{directory} is not a checkpoint of this service: its {MANIFEST} names no step")
     verify_files(directory, manifest["files"])
     return manifest
+
+
+def read_checkpoint_manifest(directory: Path, form: str | int) -> dict[str, Any]:
+    """Return the manifest of a checkpoint that has this `format`. Raise CheckpointError."""
+    manifest = read_manifest(directory)
+    if manifest.get("format") != form:
+        raise CheckpointError(
+            f"checkpoint {directory} was written by another trainer: {MANIFEST} must have format {form}"
+        )
+    return manifest
+
+
+def info_of(directory: Path, manifest: Mapping[str, Any]) -> CheckpointInfo:
+    """Return the state that a manifest names, if every file beside it is intact. Raise CheckpointError."""
+    verify_files(directory, manifest["files"])
+    return CheckpointInfo(step=manifest["step"], weight_version=manifest["weight_version"])
 
 
 def describe_file(path: Path) -> dict[str, int | str]:

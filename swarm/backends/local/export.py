@@ -20,7 +20,7 @@ from swarm.backends.local.model.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS, 
 from swarm.backends.local.model.computing import DTYPES
 from swarm.errors import BadRequest, CheckpointError
 from swarm.model_path import BUNDLED_DIRECTORIES, WEIGHT_SUFFIXES, stored_dtype
-from swarm.trainer.checkpoint_files import MANIFEST, verify_checkpoint, written_atomically
+from swarm.trainer.checkpoint_files import MANIFEST, one_line, verify_checkpoint, written_atomically
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def export_checkpoint(
             _copy_rest(source, draft)
             size = sum(path.stat().st_size for path in draft.rglob("*") if path.is_file())
     except (OSError, RuntimeError, ValueError, SafetensorError) as error:
-        raise CheckpointError(f"{directory} was not written: {_one_line(error)}") from error
+        raise CheckpointError(f"{directory} was not written: {one_line(error)}") from error
     return Exported(
         checkpoint=checkpoint,
         directory=directory,
@@ -134,7 +134,7 @@ def _load_whole(directory: Path, dtype: torch.dtype) -> Any:
             directory, dtype=dtype, local_files_only=True, trust_remote_code=False, output_loading_info=True
         )
     except (OSError, RuntimeError, ValueError, KeyError, SafetensorError) as error:
-        raise CheckpointError(f"{directory} cannot be loaded: {_one_line(error)}") from error
+        raise CheckpointError(f"{directory} cannot be loaded: {one_line(error)}") from error
     module, found = loaded
     if found["missing_keys"]:
         raise CheckpointError(f"{directory} lacks weights of its model, such as {min(found['missing_keys'])}")
@@ -149,7 +149,3 @@ def _copy_rest(source: Path, draft: Path) -> None:
         is_state = path.name in not_copied or path.name.endswith(WEIGHT_SUFFIXES)
         if path.is_file() and not is_state and not (draft / path.name).exists():
             shutil.copyfile(path, draft / path.name)
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__

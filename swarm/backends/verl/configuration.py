@@ -20,6 +20,7 @@ from swarm.backends.verl.schema import MODEL_ENGINES, RESERVED, VerlSchema, chec
 from swarm.errors import JobInvalid
 from swarm.job import TrainJob
 from swarm.job.checks import bypass_settings
+from swarm.trainer.checkpoint_files import one_line
 
 ACTOR: Final = "actor_rollout_ref.actor"
 REF: Final = "actor_rollout_ref.ref"
@@ -81,7 +82,7 @@ def merge_settings(job: TrainJob, model_directory: Path) -> VerlSettings:
         try:
             OmegaConf.resolve(config)
         except OmegaConfBaseException as error:
-            raise JobInvalid(f"verl: {_one_line(error)}", param="verl") from error
+            raise JobInvalid(f"verl: {one_line(error)}", param="verl") from error
     settings = VerlSettings(job, config)
     check_limits(job, config)
     return settings
@@ -343,10 +344,6 @@ def _of_memory(job: TrainJob, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _set(config: DictConfig, key: str, value: Any) -> None:
     OmegaConf.update(config, key, value, merge=False, force_add=True)
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300]
 
 
 COMMON_FLAGS: Final = ("max_num_batched_tokens", "enforce_eager", "enable_prefix_caching", "enable_chunked_prefill")

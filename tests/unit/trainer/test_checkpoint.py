@@ -114,7 +114,7 @@ def test_a_damaged_file_is_refused_by_name(make_model: MakeModel, saved: Path, n
 
 
 def test_a_manifest_that_is_not_ours_is_refused(make_model: MakeModel, saved: Path) -> None:
-    for text, reason in (("{", "not valid JSON"), ("[]", "another format"), ('{"format": 9}', "another format")):
+    for text, reason in (("{", "not valid JSON"), ("[]", "another trainer"), ('{"format": 9}', "another trainer")):
         (saved / "manifest.json").write_text(text)
         with pytest.raises(CheckpointError, match=reason):
             Learner(make_model(), JOB).load(saved)

@@ -11,14 +11,14 @@ import pytest
 
 from swarm.errors import CheckpointError
 from swarm.model_path import BUNDLED_DIRECTORY
+from swarm.trainer.checkpoint_files import CheckpointInfo
 
 
 @pytest.fixture(scope="module", autouse=True)
 def late_imports() -> None:
-    global ORIGIN, CheckpointOrigin, VerlCheckpointInfo, read_checkpoint, write_checkpoint
+    global ORIGIN, CheckpointOrigin, read_checkpoint, write_checkpoint
     from swarm.backends.verl.driver.checkpoint import (
         CheckpointOrigin,
-        VerlCheckpointInfo,
         read_checkpoint,
         write_checkpoint,
     )
@@ -40,8 +40,7 @@ def write(directory: Path, save: Save = save_shards, step: int = 7) -> None:
     write_checkpoint(
         directory,
         origin=ORIGIN,
-        step=step,
-        weight_version=step + 1,
+        info=CheckpointInfo(step, step + 1),
         job={"lr": 1.0},
         model_directory=BUNDLED_DIRECTORY,
         save=save,
@@ -50,7 +49,7 @@ def write(directory: Path, save: Save = save_shards, step: int = 7) -> None:
 
 def test_written_checkpoint_is_read_and_lies_as_a_hugging_face_model(tmp_path: Path) -> None:
     write(tmp_path / "step")
-    assert read_checkpoint(tmp_path / "step", ORIGIN) == VerlCheckpointInfo(step=7, weight_version=8)
+    assert read_checkpoint(tmp_path / "step", ORIGIN) == CheckpointInfo(step=7, weight_version=8)
     assert (tmp_path / "step" / "model.safetensors").read_bytes() == b"weights", "the trained weights, not the base's"
     assert (tmp_path / "step" / "tokenizer.json").is_file()
     assert (tmp_path / "step" / "config.json").is_file()

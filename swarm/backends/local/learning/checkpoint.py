@@ -4,10 +4,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,7 +14,14 @@ from safetensors import SafetensorError
 from transformers.utils import logging as transformers_logging
 
 from swarm.errors import CheckpointError
-from swarm.trainer.checkpoint_files import MANIFEST, fingerprint, read_manifest, verify_files, written_atomically
+from swarm.trainer.checkpoint_files import (
+    CheckpointInfo,
+    fingerprint,
+    info_of,
+    one_line,
+    read_checkpoint_manifest,
+    written_checkpoint,
+)
 
 TRAINER_STATE = "trainer_state.pt"
 FORMAT = 1
@@ -26,14 +31,6 @@ class Pretrained(Protocol):
     """Model or tokenizer that writes itself in the Hugging Face layout."""
 
     def save_pretrained(self, save_directory: str) -> object: ...
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointInfo:
-    """State of the training when the checkpoint was written."""
-
-    step: int
-    weight_version: int
 
 
 def write_checkpoint(
@@ -51,33 +48,23 @@ def write_checkpoint(
     old checkpoint or the new one. Between two renames it is absent, and the old one lies beside it as
     `.<name>.replaced`.
     """
-    try:
-        with written_atomically(directory) as draft:
-            model.save_pretrained(str(draft))
-            if tokenizer is not None:
-                tokenizer.save_pretrained(str(draft))
-            torch.save(trainer_state, draft / TRAINER_STATE)
-            manifest = {
-                "format": FORMAT,
-                "step": info.step,
-                "weight_version": info.weight_version,
-                "job": job,
-                "files": {path.name: fingerprint(path) for path in sorted(draft.iterdir()) if path.is_file()},
-            }
-            (draft / MANIFEST).write_text(json.dumps(manifest, indent=2), encoding="utf-8")
-    except (OSError, RuntimeError, SafetensorError) as error:
-        raise CheckpointError(f"checkpoint {directory} was not written: {_one_line(error)}") from error
+    manifest = {"format": FORMAT, "job": job}
+    failures = RuntimeError, SafetensorError
+    with written_checkpoint(directory, info, manifest, describe=fingerprint, failures=failures) as draft:
+        model.save_pretrained(str(draft))
+        if tokenizer is not None:
+            tokenizer.save_pretrained(str(draft))
+        torch.save(trainer_state, draft / TRAINER_STATE)
 
 
 def read_checkpoint(directory: Path) -> tuple[CheckpointInfo, dict[str, Any]]:
     """Return the step and trainer state of a checkpoint with intact files. Raise CheckpointError."""
-    manifest = _read_manifest(directory)
-    verify_files(directory, manifest["files"])
+    info = info_of(directory, read_checkpoint_manifest(directory, FORMAT))
     try:
         state = torch.load(directory / TRAINER_STATE, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, ValueError) as error:
-        raise CheckpointError(f"checkpoint {directory} cannot be read: {_one_line(error)}") from error
-    return CheckpointInfo(step=manifest["step"], weight_version=manifest["weight_version"]), state
+        raise CheckpointError(f"checkpoint {directory} cannot be read: {one_line(error)}") from error
+    return info, state
 
 
 def read_weights(directory: Path, like: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -91,23 +78,12 @@ def read_weights(directory: Path, like: torch.nn.Module) -> dict[str, torch.Tens
         with _no_progress_bar():
             stored = type(like).from_pretrained(directory, dtype=dtype, local_files_only=True)  # type: ignore[attr-defined]
     except (OSError, RuntimeError, ValueError, SafetensorError) as error:
-        raise CheckpointError(f"checkpoint {directory} cannot be loaded: {_one_line(error)}") from error
+        raise CheckpointError(f"checkpoint {directory} cannot be loaded: {one_line(error)}") from error
     weights = {name: weight.detach() for name, weight in stored.named_parameters()}
     shapes = {name: weight.shape for name, weight in weights.items()}
     if shapes != {name: weight.shape for name, weight in expected.items()}:
         raise CheckpointError(f"checkpoint {directory} is of another model: parameter names or shapes differ")
     return weights
-
-
-def _read_manifest(directory: Path) -> dict[str, Any]:
-    manifest = read_manifest(directory)
-    if manifest.get("format") != FORMAT:
-        raise CheckpointError(f"checkpoint {directory} was written in another format: {MANIFEST} must have {FORMAT=}")
-    return manifest
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from swarm.errors import CheckpointError, EngineFailure
 from swarm.job import TrainJob
 from swarm.model_path import WEIGHT_SUFFIXES
-from swarm.trainer.checkpoint_files import describe_file
+from swarm.trainer.checkpoint_files import describe_file, one_line
 
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
@@ -55,7 +55,7 @@ def add_adapter(module: Any, job: TrainJob) -> None:
             torch.default_generator.manual_seed(job.seed)
             module.add_adapter(config)
     except (ValueError, TypeError) as error:
-        raise EngineFailure(f"lora_target_modules: {_one_line(error)}") from error
+        raise EngineFailure(f"lora_target_modules: {one_line(error)}") from error
 
 
 @contextmanager
@@ -105,7 +105,7 @@ def read_adapter(directory: Path, like: Any) -> dict[str, torch.Tensor]:
     try:
         stored = load_file(path)
     except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"checkpoint {directory} cannot be loaded: {_one_line(error)}") from error
+        raise CheckpointError(f"checkpoint {directory} cannot be loaded: {one_line(error)}") from error
     if _shapes(stored) != _shapes(adapter_weights(like)):
         raise CheckpointError(f"checkpoint {directory} is of another adapter: parameter names or shapes differ")
     return stored
@@ -150,7 +150,3 @@ def _refuse_missing(module: torch.nn.Module, targets: list[str]) -> None:
 
 def _shapes(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Size]:
     return {name: weight.shape for name, weight in weights.items()}
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__

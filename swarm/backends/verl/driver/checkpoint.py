@@ -16,7 +16,13 @@ from ray.exceptions import RayError
 
 from swarm.errors import CheckpointError
 from swarm.model_path import WEIGHT_SUFFIXES
-from swarm.trainer.checkpoint_files import MANIFEST, describe_file, read_manifest, verify_files, written_atomically
+from swarm.trainer.checkpoint_files import (
+    CheckpointInfo,
+    describe_file,
+    info_of,
+    read_checkpoint_manifest,
+    written_checkpoint,
+)
 
 FORMAT: Final = "verl-1"
 
@@ -39,20 +45,11 @@ class CheckpointOrigin:
         return CheckpointOrigin(digest, strategy, ranks, lora_rank, has_critic)
 
 
-@dataclass(frozen=True, slots=True)
-class VerlCheckpointInfo:
-    """State of the training when the checkpoint was written."""
-
-    step: int
-    weight_version: int
-
-
 def write_checkpoint(
     directory: Path,
     *,
+    info: CheckpointInfo,
     origin: CheckpointOrigin,
-    step: int,
-    weight_version: int,
     job: Mapping[str, Any],
     model_directory: Path,
     save: Callable[[Path], None],
@@ -62,33 +59,19 @@ def write_checkpoint(
     `save` makes the processes write their shards below actor/ and critic/, and the weights as one Hugging Face model.
     Raise CheckpointError and leave the old checkpoint unchanged.
     """
-    try:
-        with written_atomically(directory) as draft:
-            save(draft)
-            for path in sorted(model_directory.iterdir()):
-                if path.is_file() and not path.name.endswith(WEIGHT_SUFFIXES):
-                    shutil.copyfile(path, draft / path.name)
-            manifest = {
-                "format": FORMAT,
-                "step": step,
-                "weight_version": weight_version,
-                "origin": asdict(origin),
-                "job": job,
-                "files": {str(path.relative_to(draft)): describe_file(path) for path in _files(draft)},
-            }
-            (draft / MANIFEST).write_text(json.dumps(manifest, indent=2), encoding="utf-8")
-    except (OSError, RayError) as error:
-        raise CheckpointError(f"checkpoint {directory} was not written: {_one_line(error)}") from error
+    manifest = {"format": FORMAT, "origin": asdict(origin), "job": job}
+    with written_checkpoint(directory, info, manifest, describe=describe_file, failures=(RayError,)) as draft:
+        save(draft)
+        for path in sorted(model_directory.iterdir()):
+            if path.is_file() and not path.name.endswith(WEIGHT_SUFFIXES):
+                shutil.copyfile(path, draft / path.name)
 
 
-def read_checkpoint(directory: Path, origin: CheckpointOrigin) -> VerlCheckpointInfo:
+def read_checkpoint(directory: Path, origin: CheckpointOrigin) -> CheckpointInfo:
     """Return the state of a complete checkpoint that fits the trainer. Raise CheckpointError."""
-    manifest = read_manifest(directory)
-    if manifest.get("format") != FORMAT:
-        raise CheckpointError(f"checkpoint {directory} was written by another trainer: {MANIFEST} must have {FORMAT=}")
+    manifest = read_checkpoint_manifest(directory, FORMAT)
     _compare(directory, manifest["origin"], asdict(origin))
-    verify_files(directory, manifest["files"])
-    return VerlCheckpointInfo(step=manifest["step"], weight_version=manifest["weight_version"])
+    return info_of(directory, manifest)
 
 
 def _compare(directory: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
@@ -101,11 +84,3 @@ def _compare(directory: Path, stored: Mapping[str, Any], wanted: Mapping[str, An
             f"checkpoint {directory} was written with {name} {stored.get(name)}, and the job has {name} {value}: its "
             "shards fit only what wrote them"
         )
-
-
-def _files(directory: Path) -> list[Path]:
-    return sorted(path for path in directory.rglob("*") if path.is_file())
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__

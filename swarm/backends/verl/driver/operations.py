@@ -29,6 +29,7 @@ from swarm.errors import EngineFailure
 from swarm.job import TrainJob
 from swarm.sampler import EngineLost
 from swarm.trainer.advantages import compute_advantages
+from swarm.trainer.checkpoint_files import CheckpointInfo
 from swarm.trainer.description import describe_batch, mean_advantages
 from swarm.trainer.schedule import draw_minibatches
 from swarm.trainer.token_rows import Row, build_rows
@@ -231,9 +232,8 @@ class Operations:
         session = self._require_session()
         write_checkpoint(
             Path(args),
+            info=CheckpointInfo(session.step, session.weight_version),
             origin=_origin(session.settings),
-            step=session.step,
-            weight_version=session.weight_version,
             job=session.arguments.job.model_dump(mode="json"),
             model_directory=session.arguments.model,
             save=lambda draft: session.trainer.save(draft, session.step),

@@ -15,12 +15,11 @@ from swarm.tasks import CALCULATOR, task_family
 
 @pytest.fixture(scope="module", autouse=True)
 def late_imports() -> None:
-    global torch, AutoModelForCausalLM, AutoTokenizer, evaluate, chat_template
+    global torch, evaluate, AutoModelForCausalLM, AutoTokenizer
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from recipes.nano.score import evaluate
-    from recipes.nano.vocabulary import chat_template
 
 
 @pytest.fixture(scope="module")
@@ -51,11 +50,8 @@ messages = st.one_of(
 )
 
 
-def test_the_files_take_at_most_two_megabytes():
-    assert sum(path.stat().st_size for path in BUNDLED_DIRECTORY.iterdir()) <= 2_000_000
-
-
 def test_the_model_is_a_small_qwen3_with_tied_embeddings(model, tokenizer):
+    assert sum(path.stat().st_size for path in BUNDLED_DIRECTORY.iterdir()) <= 2_000_000
     assert model.config.architectures == ["Qwen3ForCausalLM"]
     assert 470_000 < model.num_parameters() < 490_000
     assert model.config.vocab_size == len(tokenizer) == 384
@@ -63,18 +59,9 @@ def test_the_model_is_a_small_qwen3_with_tied_embeddings(model, tokenizer):
     assert tokenizer.convert_ids_to_tokens(model.config.eos_token_id) == "<|im_end|>"
 
 
-def test_the_bundled_template_is_the_recipe_s(tokenizer):
-    assert tokenizer.chat_template == chat_template()
-
-
 def test_words_and_numbers_are_read_by_character(tokenizer):
     assert tokenizer.tokenize("XYZ") == ["X", "Y", "Z"]
     assert tokenizer.tokenize("2048") == ["2", "0", "4", "8"]
-
-
-@given(text=st.text(st.characters(exclude_categories=("Cs",))))
-def test_any_text_survives_a_round_trip(tokenizer, text):
-    assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
 
 
 def test_tags_of_tool_calls_outlive_the_removal_of_special_tokens(tokenizer):
@@ -114,11 +101,6 @@ def test_a_conversation_with_tools_is_written_as_chatml_with_hermes_tags(tokeniz
         "<|im_start|>user\nThanks<|im_end|>\n"
         "<|im_start|>assistant\n"
     )
-
-
-def test_a_conversation_without_tools_or_system_has_no_system_block(tokenizer):
-    text = render(tokenizer, [{"role": "user", "content": "Hi"}])
-    assert text == "<|im_start|>user\nHi<|im_end|>\n"
 
 
 @pytest.mark.parametrize(("family", "highest"), [("reverse", 0.40), ("chain", 0.40), ("calc", 0.20)])

@@ -1,4 +1,4 @@
-"""Kept prefixes: the longest beginning is found, and the oldest are dropped."""
+"""Kept prefixes: the longest common beginning is found, restored exactly, and bounded in number and size."""
 
 from __future__ import annotations
 
@@ -77,3 +77,25 @@ def test_what_is_kept_already_is_not_copied_again() -> None:
     store.keep(SlotCache(), 7, tokens[:12])
     found = store.match(tokens)
     assert found is not None and found.columns[0][0, :, 0].tolist() == tokens
+
+
+def test_restored_columns_equal_those_kept_in_a_cache_that_has_grown() -> None:
+    cache = filled_cache(range(40))
+    saved = cache.read(0, 40)
+    cache.write(37, saved, 30)
+    for restored, original in zip(cache.read(37, 30), saved, strict=True):
+        assert torch.equal(restored, original[:, :30])
+
+
+def test_oldest_go_first_beyond_either_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = filled_cache(range(60))
+    one = sum(columns.nbytes for columns in cache.read(0, 20))
+    for bound, value in (("KEPT_REQUESTS", 2), ("KEPT_BYTES", 2 * one)):
+        with monkeypatch.context() as patch:
+            patch.setattr(forward, bound, value)
+            store = PrefixStore()
+            for first in (0, 100, 200):
+                store.keep(cache, 0, range(first, first + 20))
+            assert store.match(range(20)) is None
+            assert store.match(range(100, 120)) is not None
+            assert store.match(range(200, 220)) is not None

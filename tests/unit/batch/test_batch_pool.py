@@ -90,53 +90,12 @@ def test_episodes_of_older_weights_stop_counting_once_new_weights_are_published(
     assert set(reasons(pool.close_batch("batch-1", step=1)).values()) == {DropReason.STALE}
 
 
-def test_prompt_tokens_do_not_make_an_episode_stale() -> None:
-    pool = make_pool(batch_size=1, num_repeat=1, weight_version=9)
-    assert pool.add(make_episode("e", "a", (9,))) is None
-
-
 def test_the_same_episode_twice_is_a_conflict() -> None:
     pool = make_pool(batch_size=1, num_repeat=2, weight_version=0)
     pool.add(make_episode("e", "a"))
     with pytest.raises(Conflict, match="already in the pool"):
         pool.restore([make_episode("e", "a")])
     assert len(pool) == 1
-
-
-def test_a_failed_step_can_be_closed_again_from_its_batch() -> None:
-    pool = make_pool(batch_size=1, num_repeat=2, weight_version=0)
-    fill(pool, {"a": 2})
-    first = pool.close_batch("batch-1", step=1)
-    pool.restore(first.batch.episodes)
-    assert pool.close_batch("batch-1", step=1) == first
-
-
-def test_groups_without_a_difference_do_not_count_and_are_dropped_under_dynamic_sampling() -> None:
-    pool = make_pool(batch_size=2, num_repeat=2, stop_rule="enough_non_constant_tasks")
-    fill(pool, {"a": 2, "b": 2})
-    for task_id in ("c", "d"):
-        assert not is_ready(pool)
-        pool.add(make_episode(f"{task_id}-0", task_id, reward=0.0))
-        pool.add(make_episode(f"{task_id}-1", task_id, reward=1.0))
-    assert is_ready(pool)
-    closed = pool.close_batch("batch-1", step=1)
-    assert [group.task_id for group in closed.batch.groups] == ["c", "d"]
-    assert set(reasons(closed).values()) == {DropReason.CONSTANT_REWARD}
-    assert len(closed.dropped) == 4
-
-
-def test_one_client_that_agrees_is_enough_for_any_and_not_for_all() -> None:
-    for rule, expected in (("any_client_agrees", True), ("all_clients_agree", False)):
-        pool = make_pool(batch_size=4, num_repeat=2, stop_rule=rule)
-        pool.agree("one")
-        assert not is_ready(pool, live=("one",)), "nothing could be trained"
-        fill(pool, {"a": 2})
-        assert is_ready(pool, live=("one", "two")) is expected
-        pool.agree("two")
-        assert is_ready(pool, live=("one", "two"))
-        assert pool.agreed == ("one", "two")
-        pool.close_batch("batch-1", step=1)
-        assert pool.agreed == ()
 
 
 def test_batch_is_closed_by_its_time_whatever_the_rule_says() -> None:
@@ -155,31 +114,6 @@ def test_batch_is_closed_by_its_time_whatever_the_rule_says() -> None:
     assert is_ready(pool)
     pool.close_batch("batch-1", step=1)
     assert pool.deadline is None
-
-
-def test_policy_takes_over_when_the_batch_is_closed() -> None:
-    pool = make_pool(batch_size=1, num_repeat=2)
-    upcoming = BatchPolicy.of(TrainJob(batch_size=2, num_repeat=2))
-    pool.propose(upcoming)
-    fill(pool, {"a": 2})
-    assert (pool.policy.batch_size, pool.next_policy) == (1, upcoming)
-    assert is_ready(pool)
-    pool.close_batch("batch-1", step=1)
-    assert (pool.policy, pool.next_policy) == (upcoming, None)
-    fill(pool, {"b": 2})
-    assert not is_ready(pool)
-    pool.propose(upcoming)
-    assert pool.next_policy is None
-
-
-def test_a_revised_reward_replaces_the_first_one_and_changes_what_counts() -> None:
-    pool = make_pool(batch_size=1, num_repeat=2, stop_rule="enough_non_constant_tasks")
-    fill(pool, {"a": 2})
-    assert not is_ready(pool)
-    assert pool.replace(make_episode("a-0", "a", reward=0.0))
-    assert is_ready(pool)
-    assert not pool.replace(make_episode("elsewhere", "a"))
-    assert [episode.reward for episode in pool.close_batch("batch-1", step=1).batch.episodes] == [0.0, 1.0]
 
 
 def test_a_complete_batch_takes_full_groups_and_leaves_the_others_to_the_next_if_they_may_be_older() -> None:
@@ -266,14 +200,6 @@ def test_clients_that_agree_on_the_end_of_a_batch_bound_it_themselves(stop_rule:
     assert len(pool.close_batch("batch-1", step=1).batch.groups) == 3
 
 
-def test_on_policy_what_is_beyond_the_batch_cannot_wait_and_is_dropped() -> None:
-    pool = make_pool(batch_size=1, num_repeat=2)
-    fill(pool, {"a": 2, "b": 2, "c": 2})
-    closed = pool.close_batch("batch-1", step=1)
-    assert len(closed.batch.groups) == 1
-    assert list(reasons(closed).values()) == [DropReason.OVER_QUOTA] * 4
-
-
 def test_adding_to_a_large_pool_costs_no_more_than_to_a_small_one() -> None:
     pool = make_pool(batch_size=100_000, num_repeat=8)
     for number in range(20_000):
@@ -303,17 +229,6 @@ def test_a_batch_whose_time_is_over_trains_unfinished_groups_even_if_they_could_
     assert (closed.dropped, len(pool)) == ((), 1)
     clock.now = 1000.0
     assert not is_ready(pool)
-
-
-def test_a_batch_that_trains_nothing_empties_the_pool() -> None:
-    """Else the same episodes would complete batch after batch without a step in between."""
-    pool = make_pool(batch_size=2, num_repeat=2, min_group=2, stop_rule="enough_episodes", max_staleness=4)
-    fill(pool, {"a": 1, "b": 1, "c": 1, "d": 1})
-    assert is_ready(pool)
-    closed = pool.close_batch("batch-1", step=1)
-    assert closed.batch.groups == ()
-    assert set(reasons(closed).values()) == {DropReason.GROUP_TOO_SMALL}
-    assert len(pool) == 0
 
 
 def test_a_group_that_may_still_differ_waits_and_one_that_cannot_is_dropped() -> None:
@@ -364,26 +279,6 @@ def test_an_episode_of_weights_about_to_be_published_counts_from_then_on_and_sta
     assert pool.deadline is None
     pool.publish(1)
     assert (is_ready(pool), pool.deadline) == (True, 160.0)
-
-
-def test_the_clients_of_the_pool_are_those_whose_episodes_wait() -> None:
-    pool = make_pool(batch_size=1, num_repeat=2)
-    for number, client in enumerate(("one", "one", "two")):
-        pool.add(make_episode(f"e{number}", "a", client=client))
-    assert set(pool.clients) == {"one", "two"}
-    pool.replace(make_episode("e2", "a", client="one"))
-    assert set(pool.clients) == {"one"}
-    pool.close_batch("batch-1", step=1)
-    assert set(pool.clients) == set()
-
-
-def test_tasks_of_one_name_from_two_sources_are_two_groups() -> None:
-    pool = make_pool(batch_size=2, num_repeat=2)
-    for number in range(4):
-        pool.add(make_episode(f"e{number}", "1", source=("math", "code")[number % 2]))
-    assert is_ready(pool)
-    closed = pool.close_batch("batch-1", step=1)
-    assert [{e.data_source for e in group.episodes} for group in closed.batch.groups] == [{"code"}, {"math"}]
 
 
 def test_two_groups_of_a_task_that_lost_episodes_become_one_that_is_whole() -> None:

@@ -31,43 +31,6 @@ def _cut(items, widths):
     return [*chunks, items[position:]]
 
 
-def _joined(parts):
-    """Neighbouring pieces of content as one, so that only the order of content and calls counts."""
-    merged = []
-    for part in parts:
-        if isinstance(part, str) and merged and isinstance(merged[-1], str):
-            merged[-1] += part
-        else:
-            merged.append(part)
-    return merged
-
-
-PIECES = st.sampled_from(
-    [
-        "<tool_call>", "</tool_call>", "<tool", "_call>", "</tool_", '{"name": "f", "arguments": {"a": 1}}',
-        '{"name": "f"}', "\n", " ", "text", "{", "}", '"', "é", "<", "{bad json}",
-    ]
-)  # fmt: skip
-
-
-@settings(max_examples=examples(150), deadline=None)
-@given(pieces=st.lists(PIECES, max_size=12), widths=st.lists(st.integers(0, 9), max_size=20))
-def test_tool_calls_are_found_the_same_however_the_text_is_cut(pieces, widths):
-    text = "".join(pieces)
-
-    assert _joined(_pushed(HermesStream(), _cut(text, widths))) == _joined(_pushed(HermesStream(), [text]))
-
-
-@settings(max_examples=examples(150), deadline=None)
-@given(pieces=st.lists(PIECES, max_size=12))
-def test_text_without_a_call_is_shown_whole(pieces):
-    text = "".join(pieces)
-    parts = _pushed(HermesStream(), [text])
-
-    if not any(isinstance(part, ToolCall) for part in parts):
-        assert "".join(parts) == text
-
-
 @settings(max_examples=examples(300), deadline=None)
 @given(
     ids=st.lists(st.integers(3, 361), max_size=40),
@@ -149,10 +112,6 @@ def test_stop_strings_across_token_borders_are_not_shown(codecs, style):
     assert stream.stopped
 
 
-def test_of_several_stop_strings_the_first_complete_one_ends_the_text(chatml):
-    assert chatml.parse_reply(chatml.encode_text("xabc"), turn_index=0, stop=("abc", "b"))["content"] == "xa"
-
-
 def test_what_might_have_become_a_stop_string_is_shown_at_the_end(chatml):
     assert chatml.parse_reply(chatml.encode_text("is END"), turn_index=0, stop=("END!",))["content"] == "is END"
 
@@ -176,12 +135,6 @@ def test_parallel_calls_have_distinct_fixed_ids(chatml):
         ("call01100", {"name": "f", "arguments": "{}"}),
         ("call01101", {"name": "g", "arguments": "{}"}),
     ]
-
-
-def test_without_tools_a_call_is_text(chatml):
-    text = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
-
-    assert chatml.parse_reply(chatml.encode_text(text), turn_index=0) == {"role": "assistant", "content": text}
 
 
 @pytest.mark.parametrize(

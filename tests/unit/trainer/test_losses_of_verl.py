@@ -18,8 +18,8 @@ from swarm.types import TrainBatch
 @pytest.fixture(scope="module", autouse=True)
 def late_imports() -> None:
     global torch, flat_gradient, group_advantages, learner_gradient, nudged, plain_gradient, plain_logprobs, ppo_term
-    global relative_error, RolloutCorrectionConfig, POLICY_LOSS_REGISTRY, get_policy_loss_fn
-    global SUPPORTED_ROLLOUT_RS_OPTIONS, ActorConfig, PolicyLossConfig, Learner, compute_advantages
+    global relative_error, RolloutCorrectionConfig, get_policy_loss_fn, SUPPORTED_ROLLOUT_RS_OPTIONS, ActorConfig
+    global PolicyLossConfig, Learner, compute_advantages
     import torch
     from plain_gradients import (
         flat_gradient,
@@ -32,7 +32,7 @@ def late_imports() -> None:
         relative_error,
     )
     from verl.trainer.config.algorithm import RolloutCorrectionConfig
-    from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY, get_policy_loss_fn
+    from verl.trainer.ppo.core_algos import get_policy_loss_fn
     from verl.trainer.ppo.rollout_corr_helper import SUPPORTED_ROLLOUT_RS_OPTIONS
     from verl.workers.config import ActorConfig, PolicyLossConfig
 
@@ -118,10 +118,6 @@ def test_loss_and_gradient_are_those_of_verls_function(
     assert loss == pytest.approx(expected, rel=1e-5, abs=1e-6)
     error = relative_error(gradient, plain)
     assert error < 1e-5, f"relative gradient error {error:.2e}"
-
-
-def test_every_loss_of_verl_is_offered() -> None:
-    assert set(EVERY_LOSS) == set(POLICY_LOSS_REGISTRY)
 
 
 def test_criteria_of_rejection_are_those_of_verl() -> None:

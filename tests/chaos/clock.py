@@ -1,8 +1,7 @@
 """A wall clock that jumps, for processes that are started with it.
 
-Place in the flow: deployment.py gives each host of its own, which is the researcher or a server, a clock; the injector
-moves it. Time since the machine was started is left alone, as it is where somebody sets a clock. Debian's libfaketime
-would do, but for sleeps up to a moment of that time, which it breaks (Python sleeps so); clock.c is compiled instead.
+Time since the machine was started is left alone. Debian's libfaketime breaks sleeps up to a moment of that time, so
+clock.c is compiled.
 """
 
 from __future__ import annotations

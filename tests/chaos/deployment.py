@@ -1,13 +1,7 @@
-"""One study left alone: two servers, a language model, and a researcher, each started again when it dies.
-
-Place in the flow: campaign.py makes one for the study without faults and one for that with them; the injector hits its
-parts. Each host has a clock of its own where that is possible, and all of them share a small disk where one can be
-mounted. This module decides nothing about faults.
-"""
+"""One study left alone: two servers, a language model, and a researcher, each started again when it dies."""
 
 from __future__ import annotations
 
-import shutil
 import threading
 import time
 from pathlib import Path
@@ -34,10 +28,6 @@ START_AGAIN_S = 1.0
 WATCHED_S = 0.2
 
 
-class NotBegun(OSError):
-    """The researcher ended before its study was stored; the message is what it said."""
-
-
 class Deployment:
     """Everything of one study lies under `folder`. With `is_hostile` its disk is small and its clocks can be moved."""
 
@@ -45,7 +35,6 @@ class Deployment:
         self.folder = folder
         self.study = study
         self.study_id = ""
-        self.began_at = 0.0
         self.stopping = threading.Event()
         self.disk = SmallDisk(folder / "disk", DISK_MB)
         self.clocks: dict[str, Clock] = {}
@@ -79,7 +68,6 @@ class Deployment:
             self.model.__enter__()
             for server in self.servers:
                 server.start()
-            self.began_at = time.monotonic()
             self.researcher.start()
             self._await_study()
         except BaseException:
@@ -111,15 +99,9 @@ class Deployment:
                 keys += [str(event.detail["key"]) for event in client.past_events() if "key" in event.detail]
         return keys
 
-    def keep(self) -> None:
-        """Copy what the researcher has stored to where it outlives the small disk."""
-        kept = self.folder / "record"
-        shutil.copytree(self.home, kept, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.lock"))
-
     def close(self) -> None:
         self.stopping.set()
-        if self.researcher.has_begun:
-            self.researcher.close()
+        self.researcher.close()
         self.settle()
         for server in self.servers:
             server.close()
@@ -133,11 +115,11 @@ class Deployment:
         return self.clocks[host].env if host in self.clocks else {}
 
     def _await_study(self) -> None:
-        """Raises NotBegun. Faults begin with the study: what was never stored cannot be resumed."""
+        """Wait for the study: what was never stored cannot be resumed, so faults begin with it."""
         deadline = time.monotonic() + BEGIN_TIMEOUT_S
         while not self.study_id:
-            if self.researcher.is_over or time.monotonic() > deadline:
-                raise NotBegun(self.researcher.log.read_text(errors="replace")[-1000:] or "it said nothing")
+            is_late = self.researcher.is_over or time.monotonic() > deadline
+            assert not is_late, self.researcher.log.read_text(errors="replace")[-1000:]
             time.sleep(WATCHED_S)
             try:
                 with open_store(self.database, read_only=True) as store:

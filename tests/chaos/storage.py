@@ -1,8 +1,4 @@
-"""What goes wrong with files: a disk that is full for a while, and a database that somebody else holds locked.
-
-Place in the flow: deployment.py puts the homes on a small disk where it may; the injector fills it, and holds the
-database of studies. It knows nothing of what is stored.
-"""
+"""What goes wrong with files: a disk that is full for a while, and a database that somebody else holds locked."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The study under faults: its topic, its environment, what the language model answers, and the words that begin it.
-
-Place in the flow: deployment.py begins it. The environment is word reversal in a folder of its own, so that a process
-serves it; the answers plan the same arms twice, each time on fresh seeds, so that the model is asked for as long as the
-study goes on. This module runs nothing.
-"""
+"""The study under faults: its topic, its environment, what the language model answers, and the words that begin it."""
 
 from __future__ import annotations
 
@@ -57,13 +52,12 @@ class ChaosStudy:
 
     rates: tuple[float, ...]
     seeds: int
-    plans: int
     steps: int
     eval_episodes: int
 
     @property
     def runs(self) -> int:
-        return len(self.rates) * self.seeds * self.plans
+        return len(self.rates) * self.seeds
 
     @property
     def topic(self) -> str:
@@ -119,13 +113,10 @@ class ChaosStudy:
         for name, answer in {
             "frame.1": framed,
             "interpret.1": {"claims": [{"claim": "opinion", "text": "Some of these learn less in so few steps."}]},
+            "plan.1": self._plan(baseline, others),
+            "decide.1": {"action": "stop", "reason": "Every value has its runs."},
         }.items():
             (folder / f"{name}.md").write_text(json.dumps(answer))
-        for number in range(1, self.plans + 1):
-            action = "stop" if number == self.plans else "refine"
-            decision = {"action": action, "reason": "Every value has its runs."}
-            (folder / f"plan.{number}.md").write_text(json.dumps(self._plan(baseline, others)))
-            (folder / f"decide.{number}.md").write_text(json.dumps(decision))
         for name in ("write_program", "repair_program"):
             (folder / f"{name}.1.md").write_text(PROGRAM)
 

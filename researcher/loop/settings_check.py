@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from swarm.job import build_job
 from swarm.sinks import check_sinks
 from swarm.tasks import TASK_FAMILIES
 
+KEY = "OPENAI_API_KEY (any text if the server at OPENAI_BASE_URL asks for none)"
+NO_PRICE = "--max-llm-usd needs the model's prices: give --llm-price INPUT,OUTPUT in $ per 1M tokens"
 VLLM_LIMIT_S = 120.0
 """Seconds for an interpreter with many packages to answer on a busy machine."""
 
@@ -33,14 +36,11 @@ def check_study(topic: str, settings: StudySettings) -> tuple[str, ...]:
     Nothing is stored before. With a language model there are no lines, because it reads the topic later. Raises
     TopicInvalid, ServerProblem or SandboxUnavailable.
     """
-    if not topic.strip():
-        raise TopicInvalid("the topic is empty: say what to study, such as 'Does group size matter for word reversal?'")
-    if settings.family is not None and settings.family not in TASK_FAMILIES:
-        raise TopicInvalid(f"unknown environment {settings.family!r}; choose one of: {', '.join(TASK_FAMILIES)}")
-    _check_scores(settings)
-    _check_notes(settings)
-    _check_trackers(settings)
-    _check_answers(settings)
+    _raise_first(_object_to_question(topic, settings), _object_to_scores(settings), _object_to_parts(settings))
+    try:
+        check_sinks(settings.log)
+    except SwarmError as error:
+        raise TopicInvalid(f"--log: {error.message}") from error
     try:
         build_job({"engine": "local", **settings.base_job()})
     except JobInvalid as error:
@@ -59,60 +59,106 @@ def check_study(topic: str, settings: StudySettings) -> tuple[str, ...]:
         _check_training(arms, train_envs)
         understood = tuple(describe_question(charter))
     else:
-        _check_free_planner(settings)
-        if settings.planner != "external":
-            _check_language_model(settings)
+        _raise_first(_object_to_planner(settings))
         settings.request(topic)
     sandbox_of(settings)
-    _check_programs(settings)
-    _check_reviewer(settings)
     check_servers(settings.servers)
     return understood
 
 
-def _check_notes(settings: StudySettings) -> None:
-    """Check that there are notes to search, and somebody who searches them. Raises TopicInvalid."""
-    if settings.notes is None:
-        return
-    if settings.planner == "rules":
-        raise TopicInvalid("--notes is for a planner that reads: give --planner llm, or leave it out")
-    if not Path(settings.notes).is_dir():
-        raise TopicInvalid(f"--notes: {settings.notes} is no folder: give one with Markdown or text files")
+def _raise_first(*objections: Iterable[str]) -> None:
+    for objection in chain.from_iterable(objections):
+        raise TopicInvalid(objection)
 
 
-def _check_trackers(settings: StudySettings) -> None:
-    """Check that the trackers are there, and that servers of the study's own write to them. Raises TopicInvalid."""
-    if settings.log and settings.servers:
-        raise TopicInvalid("--log is for servers that the study starts: give --log to `swarm start` for others")
-    try:
-        check_sinks(settings.log)
-    except SwarmError as error:
-        raise TopicInvalid(f"--log: {error.message}") from error
+def _object_to_question(topic: str, settings: StudySettings) -> Iterator[str]:
+    """Yield what is wrong with the topic, the environment and the programs."""
+    if not topic.strip():
+        yield "the topic is empty: say what to study, such as 'Does group size matter for word reversal?'"
+    if settings.family is not None and settings.family not in TASK_FAMILIES:
+        yield f"unknown environment {settings.family!r}; choose one of: {', '.join(TASK_FAMILIES)}"
+    names: dict[str, str] = {}
+    for program in settings.programs:
+        # The study would compare a thing with itself.
+        if (same := names.setdefault(program.code, program.name)) != program.name:
+            yield f"--program: {same} and {program.name} are the same program: change one"
 
 
-def _check_scores(settings: StudySettings) -> None:
-    """Check that metric, score settings and job fit together. Raises TopicInvalid."""
-    metric = settings.metric or settings.judged_by
-    if settings.judged_by.needs_curve and settings.eval_every is None:
-        raise TopicInvalid(f"--metric {metric} needs scores in mid-training: give --eval-every N")
-    if settings.judged_by not in METRICS_OF.get(settings.asked, tuple(JudgedBy)):
-        known = " or ".join(METRICS_OF[settings.asked])
-        raise TopicInvalid(f"--metric {metric} does not say what is {settings.asked}: use {known}, or leave it out")
-    if settings.judged_by is JudgedBy.STEPS_TO and settings.planner != "rules":
-        raise TopicInvalid(
+def _object_to_scores(settings: StudySettings) -> Iterator[str]:
+    """Yield where metric, score settings and job do not fit together."""
+    metric, judged_by = settings.metric or settings.judged_by, settings.judged_by
+    known = METRICS_OF.get(settings.asked, tuple(JudgedBy))
+    if judged_by.needs_curve and settings.eval_every is None:
+        yield f"--metric {metric} needs scores in mid-training: give --eval-every N"
+    if judged_by not in known:
+        yield f"--metric {metric} does not say what is {settings.asked}: use {' or '.join(known)}, or leave it out"
+    if judged_by is JudgedBy.STEPS_TO and settings.planner != "rules":
+        yield (
             f"--metric {metric} needs arms of equally many steps, which a language model may change: use --metric area"
         )
     if settings.eval_every is not None and (settings.equal or "").startswith(("tokens", "time")):
-        raise TopicInvalid(
-            f"--eval-every needs runs of known steps, and --equal {settings.equal} ends them: leave one of both out"
-        )
+        yield f"--eval-every needs runs of known steps, and --equal {settings.equal} ends them: leave one of both out"
     if settings.eval_every is not None and "save_freq" in settings.job:
-        raise TopicInvalid("--eval-every says which checkpoints are kept: leave save_freq out of the job")
+        yield "--eval-every says which checkpoints are kept: leave save_freq out of the job"
     for name in ("eval_every", "eval_env"):
         if settings.job.get(name):
-            raise TopicInvalid(
-                f"a study scores its runs itself, in mid-training by --eval-every: leave {name} out of the job"
-            )
+            yield f"a study scores its runs itself, in mid-training by --eval-every: leave {name} out of the job"
+
+
+def _object_to_parts(settings: StudySettings) -> Iterator[str]:
+    """Yield options that belong to a planner, a reviewer or servers which the study does not have."""
+    by_rules = settings.planner == "rules"
+    if settings.notes is not None and by_rules:
+        yield "--notes is for a planner that reads: give --planner llm, or leave it out"
+    if settings.notes is not None and not Path(settings.notes).is_dir():
+        yield f"--notes: {settings.notes} is no folder: give one with Markdown or text files"
+    if settings.log and settings.servers:
+        yield "--log is for servers that the study starts: give --log to `swarm start` for others"
+    if settings.planner != "external":
+        given = {"--answer-deadline": settings.answer_deadline, "--on-no-answer": settings.on_no_answer}
+        yield from (
+            f"{name} is for the answers of --planner external: leave it out"
+            for name, value in given.items()
+            if value is not None
+        )
+    if settings.reviewer in (None, "none"):
+        return
+    if by_rules and settings.kind is not StudyKind.OPTIMIZE:
+        yield "--reviewer looks at the arm that a search finds: leave it out, or search with --kind optimize"
+    if settings.reviewer != "rules" and not os.environ.get("OPENAI_API_KEY"):
+        yield f"--reviewer {settings.reviewer} needs {KEY}, or use --reviewer rules"
+    if settings.reviewer != "rules" and settings.max_llm_usd is not None and settings.llm_price is None:
+        yield NO_PRICE
+
+
+def _object_to_planner(settings: StudySettings) -> Iterator[str]:
+    """Yield what a planner other than `rules` lacks, or cannot study."""
+    planner = settings.planner
+    if planner == "external":
+        if settings.on_no_answer is not None and settings.answer_deadline is None:
+            yield "--on-no-answer needs to know when: give --answer-deadline MINUTES"
+        given = {"--model": settings.model, "--max-llm-tokens": settings.max_llm_tokens}
+        given |= {"--llm-price": settings.llm_price, "--max-llm-usd": settings.max_llm_usd}
+        given |= {"--on-llm-outage": settings.on_llm_outage}
+        yield from (
+            f"--planner external asks no language model: leave {name} out"
+            for name, value in given.items()
+            if value is not None
+        )
+    if settings.train_envs:
+        yield "--train-env names what --planner rules compares: leave it out, or use --planner rules"
+    if settings.question().options:
+        yield "--vary: --planner rules alone varies options of the environment: add --planner rules"
+    if len(settings.programs) > 1:
+        yield f"--program: with --planner {planner} name one program, which those that it writes start from"
+    if planner == "external":
+        return
+    if not settings.model:
+        yield f"--planner {planner} needs the name of a model: give --model NAME, or use --planner rules"
+    if not os.environ.get("OPENAI_API_KEY"):
+        yield f"--planner {planner} needs {KEY}"
+    if settings.max_llm_usd is not None and settings.llm_price is None:
+        yield NO_PRICE
 
 
 def _check_training(arms: Sequence[Arm], named: Sequence[StudiedEnvironment]) -> None:
@@ -128,32 +174,6 @@ def _check_training(arms: Sequence[Arm], named: Sequence[StudiedEnvironment]) ->
             flag = "--train-env" if reference in known else "--vary"
             raise TopicInvalid(f"{flag}: {names[digest]} and {reference} are the same environment: change one")
         names[digest] = reference
-
-
-def _check_programs(settings: StudySettings) -> None:
-    """Raise TopicInvalid for two equal programs, because the study would compare a thing with itself."""
-    names: dict[str, str] = {}
-    for program in settings.programs:
-        if program.code in names:
-            raise TopicInvalid(f"--program: {names[program.code]} and {program.name} are the same program: change one")
-        names[program.code] = program.name
-
-
-def _check_reviewer(settings: StudySettings) -> None:
-    """Raise TopicInvalid for a reviewer with a language model that cannot be asked, or one with nothing to review."""
-    if settings.reviewer in (None, "none"):
-        return
-    if settings.planner == "rules" and settings.kind is not StudyKind.OPTIMIZE:
-        raise TopicInvalid(
-            "--reviewer looks at the arm that a search finds: leave it out, or search with --kind optimize"
-        )
-    if settings.reviewer != "rules" and not os.environ.get("OPENAI_API_KEY"):
-        raise TopicInvalid(
-            f"--reviewer {settings.reviewer} needs OPENAI_API_KEY (any text if the server at OPENAI_BASE_URL asks for "
-            "none), or use --reviewer rules"
-        )
-    if settings.reviewer != "rules" and settings.max_llm_usd is not None and settings.llm_price is None:
-        raise TopicInvalid("--max-llm-usd needs the model's prices: give --llm-price INPUT,OUTPUT in $ per 1M tokens")
 
 
 def _check_model(job: Mapping[str, Any], where: str) -> None:
@@ -177,45 +197,3 @@ def _check_engine(job: Mapping[str, Any]) -> None:
     for finding in (check_packages("verl", is_optional=True), check_sampler(vllm_python, VLLM_LIMIT_S)):
         if finding.verdict is not Health.OK:
             raise ServerProblem(f"--engine verl cannot be used here: {finding.message}: {finding.remedy}")
-
-
-def _check_answers(settings: StudySettings) -> None:
-    """Raise TopicInvalid for options of one planner that are given to another one."""
-    if settings.planner != "external":
-        given = {"--answer-deadline": settings.answer_deadline, "--on-no-answer": settings.on_no_answer}
-        if unused := [name for name, value in given.items() if value is not None]:
-            raise TopicInvalid(f"{unused[0]} is for the answers of --planner external: leave it out")
-        return
-    if settings.on_no_answer is not None and settings.answer_deadline is None:
-        raise TopicInvalid("--on-no-answer needs to know when: give --answer-deadline MINUTES")
-    given = {"--model": settings.model, "--max-llm-tokens": settings.max_llm_tokens, "--llm-price": settings.llm_price}
-    given |= {"--max-llm-usd": settings.max_llm_usd, "--on-llm-outage": settings.on_llm_outage}
-    if unused := [name for name, value in given.items() if value is not None]:
-        raise TopicInvalid(f"--planner external asks no language model: leave {unused[0]} out")
-
-
-def _check_free_planner(settings: StudySettings) -> None:
-    """Raise TopicInvalid for a question that only `rules` can study."""
-    if settings.train_envs:
-        raise TopicInvalid("--train-env names what --planner rules compares: leave it out, or use --planner rules")
-    if settings.question().options:
-        raise TopicInvalid("--vary: --planner rules alone varies options of the environment: add --planner rules")
-    if len(settings.programs) > 1:
-        raise TopicInvalid(
-            f"--program: with --planner {settings.planner} name one program, which those that it writes start from"
-        )
-
-
-def _check_language_model(settings: StudySettings) -> None:
-    """Raise TopicInvalid for settings that a planner with a language model lacks."""
-    if not settings.model:
-        raise TopicInvalid(
-            f"--planner {settings.planner} needs the name of a model: give --model NAME, or use --planner rules"
-        )
-    if not os.environ.get("OPENAI_API_KEY"):
-        raise TopicInvalid(
-            f"--planner {settings.planner} needs OPENAI_API_KEY "
-            "(any text if the server at OPENAI_BASE_URL asks for none)"
-        )
-    if settings.max_llm_usd is not None and settings.llm_price is None:
-        raise TopicInvalid("--max-llm-usd needs the model's prices: give --llm-price INPUT,OUTPUT in $ per 1M tokens")

@@ -122,15 +122,12 @@ def test_a_session_is_one_line_of_turns_that_are_trained_once(
         invocation = example.AGENTS[name](*given)
         return type(invocation)(invocation.command, {**invocation.env, **OFFLINE})
 
-    with stage.episode(checks_fields=False) as episode:
+    with stage.episode(ignored=session.ignored) as episode:
         told = example.run_agent(agent, PROMPT, episode.credentials, folder, home)
     assert ANSWER in told
     assert file.read_text() == "Hello world\n"
     assert [called(reply) for reply in episode.replies] == [*([call] for call in session.calls), []]
     assert episode.parents == [None, *range(len(session.calls))]
-    sampled = [exchange for exchange in episode.exchanges if exchange.request.target[0] == "POST"]
-    assert all(exchange.is_streamed and exchange.response.status == 200 for exchange in sampled)
-    assert {frozenset(exchange.ignored_fields) for exchange in sampled} == {session.ignored}
 
 
 def written(name: str, arguments: Mapping[str, Any]) -> str:

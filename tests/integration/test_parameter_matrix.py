@@ -21,10 +21,12 @@ MINIMAL: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"model": "default", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4},
     "/v1/completions": {"model": "default", "prompt": "hi", "max_tokens": 4},
     "/v1/responses": {"model": "default", "input": "hi", "max_output_tokens": 4},
+    "/v1/messages": {"model": "default", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 256},
+    "/v1/messages/count_tokens": {"model": "default", "messages": [{"role": "user", "content": "hi"}]},
     "/tokenize": {"prompt": "hi"},
     "/detokenize": {"tokens": [5]},
 }
-"""By route: a body that asks for nothing special. The routes of Anthropic's API are walked in a test of their own."""
+"""By route: a body that asks for nothing special."""
 
 SAMPLING: dict[str, dict[str, Any]] = {
     "temperature": {"temperature": 0.5},
@@ -50,6 +52,16 @@ OPENAI_SAMPLING = {
     "return_token_ids": {"return_token_ids": True},
 }
 FLAT_TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}}
+OWN_TOOL = {"name": "f", "input_schema": {"type": "object"}}
+FORMAT = {"type": "json_schema", "schema": {"type": "object"}}
+ANTHROPICS_PROMPT: dict[str, dict[str, Any]] = {
+    "system": {"system": [{"type": "text", "text": "Be brief."}]},
+    "tools": {"tools": [OWN_TOOL]},
+    "tool_choice": {"tools": [OWN_TOOL], "tool_choice": {"type": "auto", "disable_parallel_tool_use": True}},
+    "thinking": {"thinking": {"type": "disabled"}},
+    "output_config": {"output_config": {"format": FORMAT, "effort": "high"}},
+    "output_format": {"output_format": FORMAT},
+}
 
 ASKING: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {
@@ -84,6 +96,12 @@ ASKING: dict[str, dict[str, Any]] = {
         "top_logprobs": {"include": ["message.output_text.logprobs"], "top_logprobs": 2},
         "stream_options": {"stream": True, "stream_options": {"include_obfuscation": False}},
     },
+    "/v1/messages": {
+        **ANTHROPICS_PROMPT,
+        "stop_sequences": {"stop_sequences": ["zzz"]},
+        **{name: SAMPLING[name] for name in ("stream", "temperature", "top_p", "top_k")},
+    },
+    "/v1/messages/count_tokens": ANTHROPICS_PROMPT,
     "/tokenize": {
         "model": {"model": "default"},
         "messages": {"prompt": None, "messages": [{"role": "user", "content": "hi"}]},
@@ -161,7 +179,8 @@ def test_every_field_is_honoured_or_refused_by_name_on_the_wire(route: str, http
     for name, field in TABLES[route].items():
         if field.handling is Handling.NEUTRAL_ONLY:
             refusal = ask("eval", **{name: [{"asked": "for something"}]})
-            assert (refusal.status_code, refusal.json()["error"]["param"]) == (400, name), refusal.text
+            assert refusal.status_code == 400, refusal.text
+            assert refusal.json()["error"].get("param", name) == name and name in refusal.text
             for neutral in field.neutral:
                 assert ask("eval", **{name: neutral}).status_code == 200, name
         elif field.handling is Handling.LABEL:

@@ -1,8 +1,4 @@
-"""An engine with an ear to it: everything that the gateway asks a real engine and hears from it is kept.
-
-Place in the flow: between gateway and engine of a server under test. It changes nothing, and knows nothing of HTTP,
-clients or episodes: what it kept is the truth that records and clients are compared with.
-"""
+"""An engine with a tap: all that the gateway asks a real engine and hears from it is kept and compared with records."""
 
 from __future__ import annotations
 
@@ -68,6 +64,7 @@ class Script:
 
     def __init__(self) -> None:
         self.lines: deque[str] = deque()
+        self.sampler: FakeSampler | None = None
         self._tokenizer = read_tokenizer(BUNDLED_DIRECTORY)
         self._stop_id = min(read_stop_ids(BUNDLED_DIRECTORY, self._tokenizer))
 
@@ -90,6 +87,7 @@ class TappedBackends(Backends):
         backend = super().build(job, is_fresh=is_fresh)
         if job.engine == "fake":
             sampler = FakeSampler(reply=self.script.next_line, context_length=self._context_length)
+            self.script.sampler = sampler
             backend = replace(backend, sampler=sampler, trainer=FakeTrainer(sampler, job))
         self.tap = TappedSampler(backend.sampler)
         return replace(backend, sampler=self.tap)

@@ -42,7 +42,6 @@ def test_a_conversation_goes_on_from_what_the_model_said(nano: Stage) -> None:
     assert told["texts"] == [reply["content"] for reply in episode.replies]
     assert told["outputTokens"] == len(episode.turns[1].output_ids)
     assert episode.parents == [None, 0]
-    assert all("ai-sdk/" in agent for agent in episode.user_agents)
 
 
 def test_what_is_streamed_is_what_was_sampled(nano: Stage) -> None:

@@ -1,200 +1,165 @@
-"""Anthropic's own Python library against a running server."""
+"""What only Anthropic's API has: its errors, its token counts, its tool runner, and the requests of Claude Code."""
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any, Literal
+import json
+from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
-from anthropic import Anthropic, AsyncAnthropic, BadRequestError, beta_tool
 from integration.clients.stage import Observed, Stage
-from pydantic import BaseModel, ConfigDict
+
+if TYPE_CHECKING:
+    from anthropic import Anthropic
 
 pytestmark = pytest.mark.timeout(400)
 
 LIMIT_S = 20
-PAINT = {
-    "name": "paint",
-    "description": "Paint a wall",
-    "input_schema": {
-        "type": "object",
-        "properties": {"colour": {"type": "string", "enum": ["red", "green"]}},
-        "required": ["colour"],
-        "additionalProperties": False,
-    },
-}
-CALL_RED = '<tool_call>\n{"name": "paint", "arguments": {"colour": "red"}}\n</tool_call>'
-CALL_GREEN = '<tool_call>\n{"name": "paint", "arguments": {"colour": "green"}}\n</tool_call>'
+USER: Any = {"role": "user", "content": "Hello"}
+BODY: dict[str, Any] = {"model": "default", "messages": [USER], "max_tokens": 256}
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+WEATHER: Any = {"name": "weather", "description": "Of a city.", "input_schema": SCHEMA}
+# Spaced as no serializer would, with a number that a client may write otherwise.
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city":"Paris",  "days": 2.0}}\n</tool_call>'
 
 
-class Verdict(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+@pytest.fixture(scope="module")
+def anthropic() -> Any:
+    import anthropic
 
-    colour: Literal["red", "green"]
-    is_sure: bool
-
-
-def client_of(episode: Observed) -> Anthropic:
-    return Anthropic(base_url=episode.root_url, api_key=episode.api_key, timeout=LIMIT_S)
+    return anthropic
 
 
-def user(content: Any) -> Any:
-    return {"role": "user", "content": content}
+def client_of(episode: Observed, **options: Any) -> Anthropic:
+    import anthropic
+
+    options = {"api_key": episode.api_key, "base_url": episode.root_url, "max_retries": 0, **options}
+    return anthropic.Anthropic(timeout=LIMIT_S, **options)
 
 
-def asked(text: str, **more: Any) -> dict[str, Any]:
-    return {"model": "default", "max_tokens": 100, "messages": [user(text)], **more}
+def test_the_tool_runner_of_the_library_completes_an_episode(scripted: Stage, anthropic: Any) -> None:
+    @anthropic.beta_tool
+    def weather(city: str, days: float) -> str:
+        """Of a city."""
+        return f"12 degrees in {city}"
+
+    scripted.say(CALL, "12 degrees")
+    with scripted.episode() as episode, client_of(episode) as client:
+        # Which asks for a thread first, and goes on without one as it is told to.
+        final = client.beta.messages.tool_runner(**BODY, tools=[weather]).until_done()
+    assert final.content[0].text == "12 degrees"
+    assert (episode.parents, episode.samples) == ([None, 0], 1)
+    assert episode.turns[1].messages[-1]["content"] == "12 degrees in Paris"
 
 
-def text_of(reply: Any) -> str:
-    return "".join(block.text for block in reply.content if block.type == "text")
+def test_counted_tokens_are_those_of_the_message(scripted: Stage) -> None:
+    with scripted.episode() as episode, client_of(episode) as client:
+        prompt: dict[str, Any] = {"model": "default", "messages": [USER], "system": "Be brief.", "tools": [WEATHER]}
+        for line in (f"Let me see. {CALL}", "12"):
+            counted = client.messages.count_tokens(**prompt)
+            scripted.say(line)
+            message = client.messages.create(**prompt, max_tokens=256)
+            assert counted.input_tokens == message.usage.input_tokens
+            results = [
+                {"type": "tool_result", "tool_use_id": each.id} for each in message.content if each.type == "tool_use"
+            ]
+            prompt["messages"] += [
+                {"role": "assistant", "content": message.content},
+                {"role": "user", "content": results},
+            ]
+        beta = client.beta.messages.count_tokens(model="default", messages=[USER])
+    assert 0 < beta.input_tokens < counted.input_tokens
+    assert (episode.parents, episode.samples) == ([None, 0], 1)
 
 
-def test_a_conversation_is_recorded_as_one_line_of_tokens(nano: Stage) -> None:
-    with nano.episode() as episode, client_of(episode) as client:
-        messages = [user("Reverse: ABC")]
-        settings: dict[str, Any] = {"model": "nano", "max_tokens": 100, "system": "You reverse words."}
-        first = client.messages.create(messages=messages, extra_body={"temperature": 0}, **settings)
-        messages += [{"role": "assistant", "content": first.content}, user([{"type": "text", "text": "Reverse: XY"}])]
-        second = client.messages.create(messages=messages, stop_sequences=["!"], **settings)
-    assert episode.parents == [None, 0]
-    said = [text_of(reply) for reply in (first, second)]
-    assert said == [reply["content"] for reply in episode.replies]
-    told = [(reply.usage.input_tokens, reply.usage.output_tokens) for reply in (first, second)]
-    assert told == [(len(turn.prompt_ids), len(turn.output_ids)) for turn in episode.turns]
-    assert all(agent.startswith("Anthropic/Python") for agent in episode.user_agents)
+def test_errors_are_those_of_the_api(scripted: Stage, anthropic: Any) -> None:
+    from anthropic.types.shared import ErrorResponse
 
+    def refused(expected: Any, sdk: Any, **body: Any) -> Any:
+        with pytest.raises(expected) as refusal:
+            sdk.messages.create(**{**BODY, **body})
+        error = refusal.value
+        assert ErrorResponse.model_validate(error.body, strict=True).request_id == error.request_id
+        return error
 
-def test_what_is_streamed_is_what_was_sampled(nano: Stage) -> None:
-    with nano.episode() as episode, client_of(episode) as client:
-        events = list(client.messages.create(**asked("Reverse: ABCD"), stream=True))
-    [turn] = episode.turns
-    pieces = [event.delta.text for event in events if event.type == "content_block_delta"]
-    assert "".join(pieces) == turn.reply["content"]
-    assert [event.type for event in events][-2:] == ["message_delta", "message_stop"]
-    [usage] = [event.usage for event in events if event.type == "message_delta"]
-    assert usage.output_tokens == len(turn.output_ids)
-
-
-def test_the_streaming_helper_puts_the_same_reply_together(nano: Stage) -> None:
-    with (
-        nano.episode() as episode,
-        client_of(episode) as client,
-        client.messages.stream(**asked("Reverse: AB")) as stream,
-    ):
-        text = "".join(stream.text_stream)
-        final = stream.get_final_message()
-    assert text == text_of(final) == episode.replies[0]["content"]
-
-
-def test_an_async_stream_is_read_to_its_end(nano: Stage) -> None:
-    async def read(episode: Observed) -> str:
-        async with (
-            AsyncAnthropic(base_url=episode.root_url, api_key=episode.api_key, timeout=LIMIT_S) as client,
-            client.messages.stream(**asked("Reverse: AB")) as stream,
+    image: Any = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
+    long: Any = {"role": "user", "content": "Hello " * 9000}
+    with scripted.episode() as episode, client_of(episode) as client:
+        with client_of(episode, api_key="sk-swarm-no") as stranger:
+            assert refused(anthropic.AuthenticationError, stranger).type == "authentication_error"
+        for body, word in (
+            ({"messages": [{"role": "user", "content": [image]}]}, "image"),
+            ({"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 2000}, "thinking"),
+            ({"messages": [long]}, "prompt is too long"),
         ):
-            return await stream.get_final_text()
-
-    with nano.episode() as episode:
-        text = asyncio.run(read(episode))
-    assert text == episode.replies[0]["content"]
-
-
-@pytest.mark.parametrize("is_streamed", [False, True])
-def test_an_agent_calls_tools_and_goes_on_with_what_they_said(scripted: Stage, is_streamed: bool) -> None:
-    scripted.say(f"Let me see.\n{CALL_RED}\n{CALL_GREEN}", "Both are painted.")
-    with scripted.episode() as episode, client_of(episode) as client:
-        settings = asked("Paint both walls.", tools=[PAINT], tool_choice={"type": "auto"})
-        if is_streamed:
-            with client.messages.stream(**settings) as stream:
-                first = stream.get_final_message()
-        else:
-            first = client.messages.create(**settings)
-        calls = [block for block in first.content if block.type == "tool_use"]
-        results = [{"type": "tool_result", "tool_use_id": call.id, "content": "done"} for call in calls]
-        settings["messages"] += [{"role": "assistant", "content": first.content}, user(results)]
-        last = client.messages.create(**settings)
-    assert [call.input for call in calls] == [{"colour": "red"}, {"colour": "green"}]
-    assert (first.stop_reason, last.stop_reason) == ("tool_use", "end_turn")
-    assert (text_of(first), text_of(last)) == ("Let me see.", "Both are painted.")
-    assert episode.parents == [None, 0]
+            error = refused(anthropic.BadRequestError, client, **body)
+            assert error.type == "invalid_request_error" and word in error.message
+        malformed = httpx.post(
+            f"{episode.base_url}/messages", headers={"x-api-key": episode.api_key}, content=b"{", timeout=LIMIT_S
+        )
+        assert malformed.json()["error"]["type"] == "invalid_request_error"
+        client.messages.create(**BODY)
+    # Final: the SDK, which repeats a 409 by itself, is told not to.
+    with client_of(episode, max_retries=3) as late:
+        assert refused(anthropic.ConflictError, late).type == "invalid_request_error"
 
 
-def test_the_tool_runner_of_the_library_completes_an_episode(scripted: Stage) -> None:
-    @beta_tool
-    def paint(colour: str) -> str:
-        """Paint a wall."""
-        return f"{colour} now"
-
-    scripted.say(CALL_RED, "Done.")
-    with scripted.episode() as episode, client_of(episode) as client:
-        final = client.beta.messages.tool_runner(**asked("Paint it red."), tools=[paint]).until_done()
-    assert text_of(final) == "Done."
-    assert episode.parents == [None, 0]
-    assert episode.turns[1].messages[-1]["content"] == "red now"
-
-
-@pytest.mark.parametrize(
-    "choice", [{"type": "any", "disable_parallel_tool_use": True}, {"type": "tool", "name": "paint"}]
-)
-def test_a_model_that_must_call_a_tool_calls_it(nano: Stage, choice: Any) -> None:
-    with nano.episode() as episode, client_of(episode) as client:
-        reply = client.messages.create(**asked("Which colour?", max_tokens=300), tools=[PAINT], tool_choice=choice)
-    [call] = reply.content
-    assert call.type == "tool_use"
-    assert call.input["colour"] in {"red", "green"}
-    assert [each["function"]["name"] for each in episode.replies[0]["tool_calls"]] == ["paint"]
-
-
-def test_parse_returns_the_object_that_the_grammar_allowed(nano: Stage) -> None:
-    with nano.episode() as episode, client_of(episode) as client:
-        reply = client.messages.parse(**asked("Which colour?", max_tokens=400), output_format=Verdict)
-    assert reply.parsed_output == Verdict.model_validate_json(episode.replies[0]["content"])
-
-
-def test_tokens_are_counted_as_they_are_then_sampled_from(nano: Stage) -> None:
-    with nano.episode() as episode, client_of(episode) as client:
-        settings = {"model": "default", "messages": [user("Reverse: ABC")], "system": "You reverse words."}
-        counted = client.messages.count_tokens(**settings)
-        client.messages.create(**settings, max_tokens=50)
-    assert counted.input_tokens == len(episode.turns[0].prompt_ids)
-
-
-def test_a_refused_field_raises_the_library_s_own_error_and_leaves_no_turn(nano: Stage) -> None:
-    with nano.episode() as episode, client_of(episode) as client:
-        with pytest.raises(BadRequestError, match="top_k") as refusal:
-            client.messages.create(**asked("Hello"), extra_body={"top_k": 5})
-        client.messages.create(**asked("Hello"))
-    assert refusal.value.body["error"]["type"] == "invalid_request_error"
-    assert len(episode.turns) == 1
-
-
-def test_the_environment_of_an_episode_is_all_that_a_client_needs(nano: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    with nano.episode() as episode:
-        for name, value in episode.credentials.env().items():
-            monkeypatch.setenv(name, value)
-        with Anthropic() as client:
-            reply = client.messages.create(**asked("Reverse: AB"))
-    assert text_of(reply) == episode.replies[0]["content"]
-
-
-def test_a_field_that_nobody_knows_is_named_to_the_client(nano: Stage) -> None:
-    with nano.episode(ignored=frozenset({"flux"})) as episode, client_of(episode) as client:
-        reply = client.messages.with_raw_response.create(**asked("Reverse: AB"), extra_body={"flux": 1})
-    assert reply.headers["x-ignored-fields"] == "flux"
-    assert text_of(reply.parse()) == episode.replies[0]["content"]
-
-
-def test_the_model_of_an_episode_is_listed(nano: Stage) -> None:
-    with nano.episode() as episode, client_of(episode) as client:
-        assert [model.id for model in client.models.list()] == [client.models.retrieve("nano").id]
-        client.messages.create(**asked("Hello"))
-
-
-def test_an_episode_that_is_named_by_its_path_needs_no_key(nano: Stage) -> None:
+def test_without_an_engine_clients_are_asked_to_wait(start_server: Any, anthropic: Any) -> None:
     with (
-        nano.episode() as episode,
-        Anthropic(base_url=episode.credentials.path_base_url.removesuffix("/v1"), api_key="none") as client,
+        anthropic.Anthropic(
+            base_url=start_server().url, auth_token="sk-swarm-x", api_key=None, max_retries=0
+        ) as client,
+        pytest.raises(anthropic.OverloadedError) as refusal,
     ):
-        client.messages.create(**asked("Hello"), timeout=LIMIT_S)
-    assert len(episode.turns) == 1
+        client.messages.create(**BODY)
+    assert (refusal.value.type, refusal.value.response.headers["retry-after"]) == ("overloaded_error", "2")
+
+
+def test_claude_code_keeps_one_training_sequence(scripted: Stage) -> None:
+    """The body is that of version 2.1.197, and a field of the future."""
+    scripted.say(CALL, "12 degrees")
+    messages: list[Any] = [
+        {"role": "user", "content": [{"type": "text", "text": "<system-reminder>"}, {"type": "text", "text": "Hello"}]},
+        {"role": "system", "content": "Available agent types"},
+    ]
+    ignored = frozenset({"not_yet_known", "system.0", "thinking"})
+    with scripted.episode(ignored=ignored) as episode, httpx.Client(base_url=episode.root_url) as http:
+        http.headers = {
+            "authorization": f"Bearer {episode.api_key}",
+            "anthropic-version": "2023-06-01",
+            "anthropic-beta": "claude-code-20250219,mid-conversation-system-2026-04-07,not-yet-known-2027-01-01",
+            "x-claude-code-session-id": "s",
+        }
+        for number in range(2):
+            events = claude_codes_request(http, number, messages)
+            call = next(each["content_block"] for each in events if each["type"] == "content_block_start")
+            if call["type"] == "tool_use":
+                written = next(
+                    each["delta"]["partial_json"] for each in events if each["type"] == "content_block_delta"
+                )
+                # JSON.stringify leaves no spaces, and no fraction of a whole number.
+                call["input"] = json.loads(written) | {"days": 2}
+                result = {"type": "tool_result", "tool_use_id": call["id"], "content": "12", "is_error": False}
+                messages += [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+        counted = http.post("/v1/messages/count_tokens?beta=true", json={"model": "default", "messages": messages})
+        assert counted.json()["input_tokens"] > 0
+        assert http.head("/api/hello").status_code == 404
+        listed = http.get("/v1/models?limit=1000")
+        assert [each["type"] for each in listed.json()["data"]] == ["model"]
+    assert (episode.parents, episode.samples) == ([None, 0], 1)
+
+
+def claude_codes_request(http: httpx.Client, number: int, messages: list[Any]) -> list[dict[str, Any]]:
+    system = [
+        {"type": "text", "text": f"x-anthropic-billing-header: cc_version=2.1.100; cch={number}a1b2;"},
+        {"type": "text", "text": "You are Claude Code.", "cache_control": {"type": "ephemeral"}},
+    ]
+    body = {
+        **{"model": "default", "max_tokens": 32000, "stream": True, "metadata": {"user_id": "u"}},
+        **{"thinking": {"type": "adaptive"}, "output_config": {"effort": "high"}, "not_yet_known": {"a": 1}},
+        **{"context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}},
+        **{"system": system, "messages": messages, "tools": [{**WEATHER, "cache_control": {"type": "ephemeral"}}]},
+    }
+    reply = http.post("/v1/messages?beta=true", json=body)
+    assert reply.status_code == 200, reply.text
+    return [json.loads(line.removeprefix("data: ")) for line in reply.text.splitlines() if line[:5] == "data:"]

@@ -50,30 +50,6 @@ def test_a_stream_of_chunks(nano: Stage) -> None:
     assert ids == episode.turns[0].output_ids
 
 
-def test_a_message_of_anthropic_s_api(nano: Stage) -> None:
-    with nano.episode() as episode:
-        reply = curl(
-            episode,
-            """curl -sS --fail-with-body "$ANTHROPIC_BASE_URL/v1/messages" \
-                -H "x-api-key: $ANTHROPIC_AUTH_TOKEN" -H "anthropic-version: 2023-06-01" \
-                -H "Content-Type: application/json" -d '{"model": "default", "max_tokens": 50,
-                     "messages": [{"role": "user", "content": "Reverse: ABC"}]}'""",
-        )
-    assert json.loads(reply)["content"][0]["text"] == episode.replies[0]["content"]
-
-
-def test_a_response_of_openai_s_api(nano: Stage) -> None:
-    with nano.episode() as episode:
-        reply = curl(
-            episode,
-            """curl -sS --fail-with-body "$OPENAI_BASE_URL/responses" \
-                -H "Authorization: Bearer $OPENAI_API_KEY" -H "Content-Type: application/json" \
-                -d '{"model": "default", "input": "Reverse: ABC"}'""",
-        )
-    [message] = json.loads(reply)["output"]
-    assert message["content"][0]["text"] == episode.replies[0]["content"]
-
-
 def test_an_address_that_holds_the_key_is_enough(nano: Stage) -> None:
     with nano.episode() as episode:
         reply = curl(

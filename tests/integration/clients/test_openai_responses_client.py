@@ -1,165 +1,170 @@
-"""The Responses API of OpenAI's own Python library against a running server."""
+"""What only the Responses API of OpenAI has: items of every form, stored responses, and responses that go on."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 from integration.clients.stage import Observed, Stage
-from openai import AsyncOpenAI, BadRequestError, OpenAI
-from pydantic import BaseModel, ConfigDict
+from tests_support import begin, end, wait_for_state
+
+from swarm.job import TrainJob
+
+if TYPE_CHECKING:
+    from openai import OpenAI
 
 pytestmark = pytest.mark.timeout(400)
 
 LIMIT_S = 20
-PAINT = {
+LOGPROBS = "message.output_text.logprobs"
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+WEATHER: Any = {
     "type": "function",
-    "name": "paint",
-    "description": "Paint a wall",
-    "strict": True,
-    "parameters": {
-        "type": "object",
-        "properties": {"colour": {"type": "string", "enum": ["red", "green"]}},
-        "required": ["colour"],
-        "additionalProperties": False,
-    },
+    "name": "weather",
+    "description": "Of a city.",
+    "parameters": SCHEMA,
+    "strict": False,
 }
-CALL_RED = '<tool_call>\n{"name": "paint", "arguments": {"colour": "red"}}\n</tool_call>'
-CALL_GREEN = '<tool_call>\n{"name": "paint", "arguments": {"colour": "green"}}\n</tool_call>'
+# Spaced as no serializer would.
+ARGUMENTS = '{"city":"Paris",  "days": 2.0}'
+CALL = f'<tool_call>\n{{"name": "weather", "arguments": {ARGUMENTS}}}\n</tool_call>'
 
 
-class Verdict(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+def client_at(base_url: str, api_key: str) -> OpenAI:
+    import openai
 
-    colour: Literal["red", "green"]
-    is_sure: bool
+    return openai.OpenAI(base_url=base_url, api_key=api_key, timeout=LIMIT_S, max_retries=0)
 
 
 def client_of(episode: Observed) -> OpenAI:
-    return OpenAI(base_url=episode.base_url, api_key=episode.api_key, timeout=LIMIT_S)
+    return client_at(episode.base_url, episode.api_key)
 
 
-def test_a_conversation_is_recorded_as_one_line_of_tokens(nano: Stage) -> None:
-    with nano.episode() as episode, client_of(episode) as client:
-        settings: dict[str, Any] = {"model": "default", "instructions": "You reverse words.", "max_output_tokens": 60}
-        history: list[Any] = [{"role": "user", "content": "Reverse: ABC"}]
-        first = client.responses.create(input=history, temperature=0, **settings)
-        history += [*first.output, {"role": "user", "content": "Reverse: XY"}]
-        second = client.responses.create(input=history, **settings)
-    assert episode.parents == [None, 0]
-    assert [first.output_text, second.output_text] == [reply["content"] for reply in episode.replies]
-    assert first.usage is not None
-    assert (first.usage.input_tokens, first.usage.output_tokens) == (
-        len(episode.turns[0].prompt_ids),
-        len(episode.turns[0].output_ids),
-    )
+@pytest.fixture(scope="module")
+def openai() -> Any:
+    import openai
+
+    return openai
 
 
-def test_a_conversation_that_the_server_remembers_is_one_line_as_well(nano: Stage) -> None:
-    with nano.episode() as episode, client_of(episode) as client:
-        first = client.responses.create(model="default", input="Reverse: ABC")
-        client.responses.create(model="default", input="Reverse: XY", previous_response_id=first.id)
-        assert client.responses.retrieve(first.id).output_text == first.output_text
-    assert episode.parents == [None, 0]
-    assert [message["content"] for message in episode.turns[1].messages] == [
-        "Reverse: ABC",
-        first.output_text,
-        "Reverse: XY",
-    ]
-
-
-def test_log_probabilities_are_told_if_asked_for(nano: Stage) -> None:
-    with nano.episode() as episode, client_of(episode) as client:
-        client.responses.create(
-            model="default", input="Reverse: AB", include=["message.output_text.logprobs"], top_logprobs=2, store=False
-        )
-    assert len(episode.turns) == 1
-
-
-def test_what_is_streamed_is_what_was_sampled(nano: Stage) -> None:
-    with nano.episode() as episode, client_of(episode) as client:
-        events = list(client.responses.create(model="default", input="Reverse: ABCD", stream=True))
-    text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
-    assert text == episode.replies[0]["content"]
-    assert (events[0].type, events[-1].type) == ("response.created", "response.completed")
-    assert [event.sequence_number for event in events] == list(range(len(events)))
-
-
-def test_the_streaming_helper_puts_the_same_reply_together(nano: Stage) -> None:
-    with (
-        nano.episode() as episode,
-        client_of(episode) as client,
-        client.responses.stream(model="default", input="Reverse: AB") as stream,
-    ):
-        kinds = {event.type for event in stream}
-        final = stream.get_final_response()
-    assert "response.output_text.done" in kinds
-    assert final.output_text == episode.replies[0]["content"]
-
-
-def test_concurrent_calls_of_an_async_client_are_turns_of_their_own(nano: Stage) -> None:
-    async def ask_all(episode: Observed) -> list[str]:
-        async with AsyncOpenAI(base_url=episode.base_url, api_key=episode.api_key, timeout=LIMIT_S) as client:
-            calls = [client.responses.create(model="default", input=f"Reverse: {word}") for word in ("AB", "CD")]
-            return [response.output_text for response in await asyncio.gather(*calls)]
-
-    with nano.episode() as episode:
-        replies = asyncio.run(ask_all(episode))
-    recorded = {turn.messages[0]["content"]: turn.reply["content"] for turn in episode.turns}
-    assert replies == [recorded["Reverse: AB"], recorded["Reverse: CD"]]
-
-
-@pytest.mark.parametrize("is_streamed", [False, True])
-def test_an_agent_calls_tools_and_goes_on_with_what_they_said(scripted: Stage, is_streamed: bool) -> None:
-    scripted.say(f"Let me see.\n{CALL_RED}\n{CALL_GREEN}", "Both are painted.")
+@pytest.mark.parametrize("way", ["items", "references", "previous"])
+def test_an_agent_goes_on_from_the_very_tokens(scripted: Stage, way: str) -> None:
+    scripted.say(f"Let me see.\n{CALL}\n{CALL}", CALL, "12 degrees")
     with scripted.episode() as episode, client_of(episode) as client:
-        history: list[Any] = [{"role": "user", "content": "Paint both walls."}]
-        settings: dict[str, Any] = {"model": "default", "tools": [PAINT], "tool_choice": "auto"}
-        if is_streamed:
-            with client.responses.stream(input=history, **settings) as stream:
-                first = stream.get_final_response()
-        else:
-            first = client.responses.create(input=history, **settings)
-        calls = [item for item in first.output if item.type == "function_call"]
-        history += [item.model_dump(exclude={"parsed_arguments", "status"}, exclude_none=True) for item in first.output]
-        history += [{"type": "function_call_output", "call_id": call.call_id, "output": "done"} for call in calls]
-        last = client.responses.create(input=history, **settings)
-    assert [json.loads(call.arguments) for call in calls] == [{"colour": "red"}, {"colour": "green"}]
-    assert (first.output_text, last.output_text) == ("Let me see.", "Both are painted.")
-    assert episode.parents == [None, 0]
+        settings: dict[str, Any] = {"model": "default", "tools": [WEATHER], "instructions": "Be brief."}
+        history: list[Any] = [{"role": "user", "content": "Hello"}]
+        previous: dict[str, Any] = {}
+        while True:
+            response = client.responses.create(input=history, **settings, **previous)
+            calls = [item for item in response.output if item.type == "function_call"]
+            if not calls:
+                break
+            outputs = [{"type": "function_call_output", "call_id": call.call_id, "output": "12"} for call in calls]
+            if way == "previous":
+                previous, history = {"previous_response_id": response.id}, outputs
+            elif way == "references":
+                history += [{"type": "item_reference", "id": item.id} for item in response.output] + outputs
+            else:
+                history += [*response.output, *outputs]
+    assert response.output_text == "12 degrees"
+    assert (episode.parents, episode.samples) == ([None, 0, 1], 1)
+    assert episode.replies[0]["tool_calls"][0]["function"]["arguments"] == ARGUMENTS
 
 
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "paint"}])
-def test_a_model_that_must_call_a_tool_calls_it(nano: Stage, choice: Any) -> None:
-    with nano.episode() as episode, client_of(episode) as client:
-        response = client.responses.create(
-            model="default", input="Which colour?", tools=[PAINT], tool_choice=choice, parallel_tool_calls=False
-        )
-    [call] = response.output
-    assert call.type == "function_call"
-    assert json.loads(call.arguments)["colour"] in {"red", "green"}
-    assert len(episode.turns) == 1
-
-
-def test_parse_returns_the_object_that_the_grammar_allowed(nano: Stage) -> None:
-    with nano.episode() as episode, client_of(episode) as client:
-        response = client.responses.parse(model="default", input="Which colour?", text_format=Verdict)
-    assert response.output_parsed == Verdict.model_validate_json(episode.replies[0]["content"])
-
-
-def test_a_refused_field_raises_the_library_s_own_error_and_leaves_no_turn(nano: Stage) -> None:
-    with nano.episode() as episode, client_of(episode) as client:
-        with pytest.raises(BadRequestError) as refusal:
-            client.responses.create(model="default", input="Hello", top_p=0.5)
+def test_an_item_that_was_referred_to_must_be_there(scripted: Stage, openai: Any) -> None:
+    with scripted.episode() as episode, client_of(episode) as client:
+        with pytest.raises(openai.BadRequestError) as refusal:
+            client.responses.create(model="default", input=[{"type": "item_reference", "id": "msg_0"}])
         client.responses.create(model="default", input="Hello")
-    assert refusal.value.param == "top_p"
+    assert refusal.value.param == "input.0.id"
+
+
+def test_stored_responses_can_be_fetched_until_they_are_deleted(nano: Stage, openai: Any) -> None:
+    with nano.episode() as episode, client_of(episode) as client:
+        settings: dict[str, Any] = {"model": "default", "input": "Hello", "include": [LOGPROBS]}
+        response = client.responses.create(**settings, metadata={"a": "b"})
+        assert client.responses.retrieve(response.id, include=[LOGPROBS]) == response
+        with pytest.raises(openai.BadRequestError, match="background"):
+            client.responses.cancel(response.id)
+        with pytest.raises(openai.BadRequestError) as refusal:
+            client.responses.retrieve(response.id, stream=True)
+        assert refusal.value.param == "stream"
+        client.responses.delete(response.id)
+        for call in (client.responses.retrieve, client.responses.delete, client.responses.cancel):
+            with pytest.raises(openai.NotFoundError):
+                call(response.id)
+        with pytest.raises(openai.BadRequestError) as refusal:
+            client.responses.create(model="default", input="Hello", previous_response_id=response.id)
+        assert refusal.value.param == "previous_response_id"
+        with_others = client.responses.create(**settings, top_logprobs=2)
+    for told, turn in zip((response, with_others), episode.turns, strict=True):
+        rows = [row for item in told.output for part in item.content for row in part.logprobs]
+        assert [row.logprob for row in rows] == turn.logprobs
+    assert {len(row.top_logprobs) for row in rows} == {2}
+
+
+def test_responses_that_are_not_stored_or_of_another_episode_are_not_found(scripted: Stage, openai: Any) -> None:
+    with scripted.episode() as episode, client_of(episode) as client, httpx.Client(base_url=scripted.url) as http:
+        unstored = client.responses.create(model="default", input="Hello", store=False)
+        stored = client.responses.create(model="default", input="Hello")
+        other_episode = begin(http)
+        with client_at(episode.base_url, other_episode["api_key"]) as other:
+            for caller, response in ((client, unstored), (other, stored), (other, unstored)):
+                with pytest.raises(openai.NotFoundError):
+                    caller.responses.retrieve(response.id)
+                with pytest.raises(openai.BadRequestError):
+                    caller.responses.create(model="default", input="Hello", previous_response_id=response.id)
+        http.post(f"/v1/swarm/episodes/{other_episode['episode_id']}/abort", json={"reason": "over"})
+    assert unstored.store is False
+
+
+def test_the_same_instructions_again_go_on_and_others_begin_anew(scripted: Stage) -> None:
+    with scripted.episode() as episode, client_of(episode) as client:
+        asked: dict[str, Any] = {"model": "default", "input": "Hello"}
+        first = client.responses.create(**asked, instructions="Be brief.")
+        second = client.responses.create(**asked, instructions="Be brief.", previous_response_id=first.id)
+        client.responses.create(**asked, instructions="Be kind.", previous_response_id=second.id)
+    assert episode.parents == [None, 0, None]
+    messages = episode.turns[2].messages
+    assert [message["role"] for message in messages] == ["system", *["user", "assistant"] * 2, "user"]
+    assert messages[0]["content"] == "Be kind."
+
+
+def test_refusals_and_tools_without_effect_are_named(scripted: Stage, openai: Any) -> None:
+    hosted: Any = {"type": "web_search"}
+    with scripted.episode(ignored=frozenset({"tools.web_search"})) as episode, client_of(episode) as client:
+        client.responses.create(model="default", input="Hello", tools=[hosted])
+        for fields, param in (
+            ({"tools": [{"type": "local_shell"}]}, "tools.0"),
+            ({"tools": [hosted], "tool_choice": hosted}, "tool_choice"),
+            ({"reasoning": {"effort": "low"}}, "reasoning.effort"),
+        ):
+            with pytest.raises(openai.BadRequestError) as refusal:
+                client.responses.create(**{"model": "default", "input": "Hello", **fields})
+            assert refusal.value.param == param
     assert len(episode.turns) == 1
 
 
-def test_a_field_that_nobody_knows_is_named_to_the_client(nano: Stage) -> None:
-    with nano.episode(ignored=frozenset({"flux"})) as episode, client_of(episode) as client:
-        reply = client.responses.with_raw_response.create(model="default", input="Hello", extra_body={"flux": 1})
-    assert reply.headers["x-ignored-fields"] == "flux"
-    assert reply.parse().output_text == episode.replies[0]["content"]
+def test_responses_outlive_the_server(start_server: Callable[..., Any]) -> None:
+    job = TrainJob(engine="fake", batch_size=100, num_repeat=2)
+    asked: dict[str, Any] = {"model": "default", "input": "Hello", "instructions": "Be brief.", "tools": [WEATHER]}
+    server = start_server(job)
+    with httpx.Client(base_url=server.url, timeout=60) as http:
+        wait_for_state(http, "ROLLING")
+        episode = begin(http)
+        with client_at(f"{server.url}/v1", episode["api_key"]) as client:
+            response = client.responses.create(**asked, max_output_tokens=9)
+    server.stop()
+    server = start_server(job, home=server.home)
+    with httpx.Client(base_url=server.url, timeout=60) as http:
+        wait_for_state(http, "ROLLING")
+        with client_at(f"{server.url}/v1", episode["api_key"]) as client:
+            assert client.responses.retrieve(response.id) == response
+            again = client.responses.create(**asked, previous_response_id=response.id)
+        assert again.previous_response_id == response.id
+        end(http, episode, task_id="t", reward=1.0)
+        detail = http.get(f"/v1/swarm/episodes/{episode['episode_id']}").json()
+    assert [turn["parent"] for turn in detail["turns"]] == [None, 0]
+    assert len(detail["samples"]) == 1

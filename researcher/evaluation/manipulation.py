@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from pydantic import TypeAdapter
 from pydantic_core import to_jsonable_python
 
 from researcher.plan import ManipulationCheck, Speaker
+from researcher.program_code import ProgramCode
 from swarm.environments import Grade
 from swarm.errors import SandboxUnavailable, SwarmError
 from swarm.program import ProgramProcess, place_program
@@ -120,12 +120,7 @@ def is_true_of_all(check: ManipulationCheck) -> bool:
     if check.share <= 0:
         return True
     if check.code:
-        functions = (node for node in ast.walk(ast.parse(check.code)) if isinstance(node, ast.FunctionDef))
-        function = next((node for node in functions if node.name == "check"), None)
-        given = set() if function is None else {argument.arg for argument in function.args.args}
-        return function is not None and not any(
-            isinstance(node, ast.Name) and node.id in given for node in ast.walk(function)
-        )
+        return ProgramCode(check.code).ignores_arguments("check")
     is_empty = not check.pattern or check.pattern in _MATCHES_ALL
     return check.at_most is None and check.at_least <= (1 if is_empty else 0)
 

@@ -5,8 +5,6 @@ They save runs and give a planner something to repair; the sandbox protects the 
 
 from __future__ import annotations
 
-import ast
-import importlib
 import json
 import os
 import re
@@ -22,6 +20,7 @@ from typing import Any, cast
 
 from researcher.errors import EnvironmentBroken, ResearchError, ServerProblem
 from researcher.plan import ArmProgram, ProgramProblem
+from researcher.program_code import ProgramCode
 from researcher.record.runs import PROJECT
 from researcher.servers.server_pool import is_outage
 from swarm import SwarmClient
@@ -122,23 +121,6 @@ MAX_MESSAGE_CHARS = 1200
 # Errors in any style: syntax, broken formats and comparisons, misplaced statements, undefined names.
 LINT_RULES = "E9,F5,F6,F7,F82"
 
-SWARM_MODULES = frozenset({"swarm", "swarm.program", "swarm.tasks", "swarm.errors", "swarm.types"})
-ALLOWED_MODULES = frozenset(
-    {
-        "__future__", "abc", "argparse", "asyncio", "base64", "bisect", "collections", "concurrent", "contextlib",
-        "copy", "csv", "dataclasses", "datetime", "decimal", "enum", "fractions", "functools", "hashlib", "heapq",
-        "html", "itertools", "json", "logging", "math", "numbers", "operator", "os", "pathlib", "pprint", "queue",
-        "random", "re", "secrets", "statistics", "string", "sys", "textwrap", "threading", "time", "traceback",
-        "types", "typing", "unicodedata", "uuid", "warnings", "httpx", "openai", "pydantic", "yaml",
-    }
-)  # fmt: skip
-FORBIDDEN_NAMES = frozenset(
-    {"eval", "exec", "compile", "__import__", "globals", "locals", "vars", "breakpoint", "input"}
-)
-ALLOWED_OF_OS = frozenset({"environ", "getenv", "path", "cpu_count", "getpid", "sep", "linesep", "fspath"})
-ALLOWED_DUNDERS = frozenset({"__name__", "__file__", "__doc__", "__init__", "__post_init__", "__enter__", "__exit__"})
-HELD_OUT = frozenset({"validation", "test"})
-
 
 def check_program(
     program: ArmProgram,
@@ -165,8 +147,7 @@ def check_program(
     problems = _check_parse(program.code)
     if problems:
         return problems
-    tree = ast.parse(program.code)
-    foreign = () if program.trusted else _check_imports(tree)
+    foreign = () if program.trusted else _check_reaches(program.code)
     problems = (*_check_lint(program.code), *foreign, *check_job(job, given_job))
     problems = problems or _check_functions(program.code)
     if problems or preflight_url is None:
@@ -189,6 +170,11 @@ def _check_parse(code: str) -> tuple[ProgramProblem, ...]:
         reason = error.msg if isinstance(error, SyntaxError) else str(error) or type(error).__name__
         return (ProgramProblem("parse", f"{line}{reason}"),)
     return ()
+
+
+def _check_reaches(code: str) -> tuple[ProgramProblem, ...]:
+    found = dict.fromkeys(f"line {each.line}: {each.what}" for each in ProgramCode(code).reaches() if each.is_refused)
+    return tuple(ProgramProblem("imports", message) for message in found)
 
 
 def _check_functions(code: str) -> tuple[ProgramProblem, ...]:
@@ -219,66 +205,6 @@ def _check_lint(code: str) -> tuple[ProgramProblem, ...]:
         ProgramProblem("lint", f"line {finding['location']['row']}: {finding['code']} {finding['message']}")
         for finding in findings
     )
-
-
-def _check_imports(tree: ast.Module) -> tuple[ProgramProblem, ...]:
-    found = (message for node in ast.walk(tree) for message in _objections(node))
-    return tuple(ProgramProblem("imports", message) for message in dict.fromkeys(found))
-
-
-def _objections(node: ast.AST) -> Iterator[str]:
-    match node:
-        case ast.Import(names=names):
-            for alias in names:
-                yield from _object_to_module(alias.name, node.lineno)
-        case ast.ImportFrom(module=module, names=names, level=level):
-            if level or module is None:
-                yield f"line {node.lineno}: a program is one file: relative imports find nothing"
-                return
-            yield from _object_to_module(module, node.lineno)
-            yield from _object_to_names(module, [alias.name for alias in names], node.lineno)
-        case ast.Name(id=name) if name in FORBIDDEN_NAMES:
-            yield f"line {node.lineno}: {name} is not allowed in a program"
-        case ast.Attribute(attr=name) if name.startswith("__") and name not in ALLOWED_DUNDERS:
-            yield f"line {node.lineno}: the attribute {name} is not allowed in a program"
-        case ast.Attribute(value=ast.Name(id="os"), attr=name) if name not in ALLOWED_OF_OS:
-            yield f"line {node.lineno}: os.{name} is not allowed in a program"
-        case ast.Call():
-            yield from _object_to_held_out(node)
-        case _:
-            return
-
-
-def _object_to_module(module: str, line: int) -> Iterator[str]:
-    top = module.split(".")[0]
-    if top == "swarm" and module not in SWARM_MODULES:
-        yield f"line {line}: import public names only, from {', '.join(sorted(SWARM_MODULES))}; not from {module}"
-    elif top != "swarm" and top not in ALLOWED_MODULES:
-        yield f"line {line}: a program may not import {module}"
-
-
-def _object_to_names(module: str, names: list[str], line: int) -> Iterator[str]:
-    if module == "os":
-        yield from (
-            f"line {line}: os.{name} is not allowed in a program" for name in names if name not in ALLOWED_OF_OS
-        )
-    if module in SWARM_MODULES:
-        public = dir(importlib.import_module(module))
-        yield from (f"line {line}: {module} has no name {name!r}" for name in names if name not in public)
-
-
-def _object_to_held_out(call: ast.Call) -> Iterator[str]:
-    """Yield an objection to each held-out split that a call names.
-
-    A program draws from the train split; only the evaluator scores on the others.
-    """
-    if not (isinstance(call.func, ast.Attribute) and call.func.attr in ("tasks", "stream")):
-        return
-    for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
-        for part in ast.walk(argument):
-            name = part.value if isinstance(part, ast.Constant) else getattr(part, "attr", None)
-            if isinstance(name, str) and name.lower() in HELD_OUT:
-                yield f"line {call.lineno}: the {name.lower()} split is held out: train on the train split"
 
 
 @dataclass(frozen=True, slots=True)

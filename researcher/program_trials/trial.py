@@ -7,7 +7,6 @@ no held-out task is used. This module knows nothing of planners or studies.
 
 from __future__ import annotations
 
-import ast
 import math
 import statistics
 import threading
@@ -26,6 +25,7 @@ from prompts import load
 from researcher.evaluation.authorship import count_authorship, is_told, read_answers
 from researcher.evaluation.manipulation import AttemptTranscript, PassCount, count_passing, is_true_of_all
 from researcher.plan import ManipulationCheck, ProgramProblem
+from researcher.program_code import ProgramCode
 from swarm import SwarmClient
 from swarm.environments import Environment
 from swarm.errors import EnvironmentFailure, ProgramFailure, SwarmError
@@ -349,7 +349,7 @@ def digest_code(code: str) -> str:
 
 def has_agent(code: str) -> bool:
     """Return whether the code has an agent of its own at its top level."""
-    return any(isinstance(node, ast.FunctionDef) and node.name == "agent" for node in ast.parse(code).body)
+    return "agent" in ProgramCode(code).functions
 
 
 def _in_full(error: SwarmError | None) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 from dataclasses import dataclass
 from importlib.resources import files
+
+from researcher.program_code import ProgramCode
 
 __all__ = ["LibraryProgram", "list_programs", "load_program_code"]
 
@@ -38,6 +39,5 @@ def load_program_code(name: str) -> str:
 
 def _load(name: str) -> LibraryProgram:
     code = files(__name__).joinpath(f"{name}{_SUFFIX}").read_text(encoding="utf-8")
-    tree = ast.parse(code)
-    has_agent = any(isinstance(node, ast.FunctionDef) and node.name == "agent" for node in tree.body)
-    return LibraryProgram(name, ast.get_docstring(tree) or "", code, has_agent)
+    read = ProgramCode(code)
+    return LibraryProgram(name, read.description, code, "agent" in read.functions)

@@ -12,7 +12,6 @@ the excess is as large as the gain: training then raises it without a right repl
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from typing import Any, Protocol
 
 from experiments_db import ProgramTrial
 from researcher.history import Objection, ObjectionKind
-from researcher.reviewer.agent_code import find_function
+from researcher.program_code import ProgramCode
 from swarm.environments import Environment, EnvironmentTask, Grade, Transcript, transcript_of
 from swarm.errors import SwarmError
 from swarm.program import ProgramProcess, place_program
@@ -103,22 +102,21 @@ class _Contrast:
 
 
 def probe_reward(
-    code: str, environment: Environment, trials: Sequence[ProgramTrial], run: RewardRunner
+    code: ProgramCode, environment: Environment, trials: Sequence[ProgramTrial], run: RewardRunner
 ) -> Iterator[Objection]:
     """Yield the objections to the reward of a program; none if it has no reward or nothing to contrast."""
-    tree = ast.parse(code)
-    if find_function(tree, "reward") is None:
+    if "reward" not in code.functions:
         return
-    styles = _styles(tree)
+    styles = _styles(code)
     prepared = [each for item in _tasks(environment) for each in _attempts(environment, item, styles)]
-    scored = run(code, [attempt for _, _, attempt in prepared])
+    scored = run(code.text, [attempt for _, _, attempt in prepared])
     contrasts = _contrasts(prepared, scored)
     if prepared and all(reward is None for reward in scored):
         yield Objection(ObjectionKind.OTHER, "Its reward fails on every reply that was tried, so it was not looked at.")
     elif contrasts:
         yield from _judge(contrasts)
     else:
-        yield from _judge_trials(code, trials, run)
+        yield from _judge_trials(code.text, trials, run)
 
 
 def _judge(contrasts: Sequence[_Contrast]) -> Iterator[Objection]:
@@ -206,7 +204,7 @@ def _attempts(
             yield item.task.task_id, style, GradedAttempt(item.task, transcript, grade)
 
 
-def _styles(tree: ast.Module) -> dict[str, tuple[str, str]]:
+def _styles(code: ProgramCode) -> dict[str, tuple[str, str]]:
     """Return styles by name: the texts before and after a reply.
 
     Texts in the program outside of its agent are styles too, because the reward may look for them.
@@ -226,21 +224,19 @@ def _styles(tree: ast.Module) -> dict[str, tuple[str, str]]:
         "capitals": ("THE ANSWER IS ", "!!!"),
         "code": ("```python\n", "\n```"),
     }
-    literals = list(dict.fromkeys(_literals(tree)))[:MOST_LITERALS]
+    literals = list(dict.fromkeys(_literals(code)))[:MOST_LITERALS]
     styles |= {f"text {literal!r}": (f"{literal} ", f" {literal}") for literal in literals}
     if literals:
         styles["all texts of the reward"] = (" ".join(literals) + " ", "")
     return styles
 
 
-def _literals(tree: ast.Module) -> Iterator[str]:
+def _literals(code: ProgramCode) -> Iterator[str]:
     """Yield the texts outside of the agent; of a pattern, what remains without its operators."""
-    nodes = (node for part in tree.body if part is not find_function(tree, "agent") for node in ast.walk(part))
-    for node in nodes:
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            text = node.value if "\\" not in node.value else re.sub(r"\\.|[\[\](){}?*+^$|]", " ", node.value)
-            if 0 < len(text.strip()) <= 80:
-                yield text.strip()
+    for literal in code.literals_without("agent"):
+        text = literal if "\\" not in literal else re.sub(r"\\.|[\[\](){}?*+^$|]", " ", literal)
+        if 0 < len(text.strip()) <= 80:
+            yield text.strip()
 
 
 def _contrasts(prepared: Sequence[tuple[str, str, GradedAttempt]], rewards: Iterable[float | None]) -> list[_Contrast]:

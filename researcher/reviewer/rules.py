@@ -6,7 +6,6 @@ at one thing. It objects gravely only where the score would not be what the ques
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -15,9 +14,9 @@ from researcher.charter import Charter
 from researcher.errors import PlannerError
 from researcher.history import Objection, ObjectionKind
 from researcher.plan import ManipulationCheck
+from researcher.program_code import AgentLook, ProgramCode
 from researcher.program_trials.trial import SOLVED_BLANK
 from researcher.record.costs import NOT_FROM_MODEL_BELOW, gather_costs
-from researcher.reviewer.agent_code import AgentLook, find_function, look_at_agent
 from researcher.reviewer.program_text import look_at_text
 from researcher.reviewer.reward_probe import RewardRunner, probe_reward
 from researcher.reviewer.training_record import look_at_trainings
@@ -64,18 +63,20 @@ class RulesReviewer:
         self, charter: Charter, experiment: Experiment, trials: Sequence[ProgramTrial]
     ) -> Iterator[Objection]:
         environment = self.open_environment(charter.environment)
-        tree = ast.parse(experiment.program_code)
-        yield from self._of_replies(experiment, look_at_agent(tree))
+        code = ProgramCode(experiment.program_code)
+        yield from self._of_replies(experiment, code.look_at_agent())
         yield from _of_blank_model(trials)
         yield from look_at_prompts(trials, self.open_environment(experiment.train_environment or charter.environment))
-        yield from look_at_text(tree, environment)
-        if find_function(tree, "reward") is not None:
+        yield from look_at_text(code, environment)
+        if "reward" in code.functions:
             train = self.open_environment(experiment.train_environment or charter.environment)
-            yield from self._of_reward(experiment.program_code, train, trials)
+            yield from self._of_reward(code, train, trials)
             yield from look_at_trainings(self.store, charter, experiment)
-        yield from self._of_claims(experiment, tree, trials)
+        yield from self._of_claims(experiment, code, trials)
 
-    def _of_reward(self, code: str, environment: Environment, trials: Sequence[ProgramTrial]) -> Iterator[Objection]:
+    def _of_reward(
+        self, code: ProgramCode, environment: Environment, trials: Sequence[ProgramTrial]
+    ) -> Iterator[Objection]:
         """Yield the objections of the probe; a reward that cannot be run is told, and says nothing about the arm."""
         try:
             yield from probe_reward(code, environment, trials, self.run_reward)
@@ -97,7 +98,7 @@ class RulesReviewer:
             yield from _of_agent(look)
 
     def _of_claims(
-        self, experiment: Experiment, tree: ast.Module, trials: Sequence[ProgramTrial]
+        self, experiment: Experiment, code: ProgramCode, trials: Sequence[ProgramTrial]
     ) -> Iterator[Objection]:
         """Yield objections to an arm that is not what it says it is."""
         yield from _of_manipulation(experiment, trials)
@@ -111,7 +112,7 @@ class RulesReviewer:
             )
         for function, words in _CLAIMED:
             claimed = next((word for word in words if word in experiment.purpose.lower()), None)
-            if claimed is not None and find_function(tree, function) is None:
+            if claimed is not None and function not in code.functions:
                 yield Objection(
                     ObjectionKind.NOT_AS_CLAIMED, f"Its purpose names a {claimed}, and its program has no {function}."
                 )

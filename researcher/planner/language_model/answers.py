@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from typing import Annotated, Any, Literal, TypeVar
@@ -14,6 +13,7 @@ from researcher.charter import Asked, ComparedAt, Design, JudgedBy, PolicyName, 
 from researcher.claims import Claim, ClaimKind, Measured
 from researcher.plan import ManipulationCheck, Relation, Speaker
 from researcher.planner.texts import describe_invalid
+from researcher.program_code import ProgramCode
 
 MAX_ARMS = 12
 MAX_HYPOTHESES = 8
@@ -130,7 +130,7 @@ class ManipulationAnswer(Answer):
             raise ValueError("at_most is below at_least")
         try:
             re.compile(self.pattern)
-            functions = [node.name for node in ast.parse(self.code).body if isinstance(node, ast.FunctionDef)]
+            functions = ProgramCode(self.code).functions
         except (re.error, SyntaxError) as error:
             raise ValueError(str(error)) from error
         if self.code and CHECK not in functions:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from itertools import islice
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from researcher.execution.environments import count_tasks
 from researcher.planner.texts import as_data, clip, messages_as_text, page
 from researcher.planner.tools.base import ToolArguments
 from researcher.planner.tools.sources import ToolSources, study_tool
+from researcher.program_code import ProgramCode
 from swarm.environments import DrivenEnvironment, Environment, EnvironmentTask
 from swarm.errors import SwarmError
 from swarm.tasks import Split
@@ -91,10 +91,9 @@ def _grader(environment: Environment, reference: str) -> str:
 
 def _texts_of(source: str) -> set[str]:
     try:
-        tree = ast.parse(source)
+        return {text.strip() for text in map(str, ProgramCode(source).constants)}
     except (SyntaxError, ValueError):
         return set(source.split())
-    return {str(node.value).strip() for node in ast.walk(tree) if isinstance(node, ast.Constant)}
 
 
 def _held_out(environment: Environment) -> set[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from experiments_db import Experiment, ExperimentStore, RunStatus
 from researcher.judge.learning_curves import ScoredStep, area_under, steps_to
+from researcher.program_code import ProgramCode
 from researcher.record.runs import OWN_DOING, TRAINING_SECONDS
 
 if TYPE_CHECKING:
@@ -103,16 +103,11 @@ def _is_own_failure(item: RunFacts) -> bool:
 
 
 def _has_reward(code: str) -> bool:
-    """Return whether a program defines `reward`; a program that cannot be parsed may."""
+    """Return whether a program may define `reward`; so may one that cannot be parsed."""
     try:
-        tree = ast.parse(code)
+        return ProgramCode(code).may_have("reward")
     except (SyntaxError, ValueError):
         return True
-    for node in ast.walk(tree):
-        named = getattr(node, "asname", None) or getattr(node, "name", None) or getattr(node, "id", None)
-        if named in ("reward", "*"):
-            return True
-    return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,14 +13,11 @@ from experiments_db import Experiment, ExperimentStore, Operator, ProgramTrial
 from researcher.charter import Charter
 from researcher.errors import PlannerError
 from researcher.history import Objection, ObjectionKind
-from researcher.plan import ManipulationCheck
 from researcher.program_code import AgentLook, ProgramCode
-from researcher.program_trials.trial import SOLVED_BLANK
 from researcher.record.costs import NOT_FROM_MODEL_BELOW, gather_costs
 from researcher.reviewer.program_text import look_at_text
 from researcher.reviewer.reward_probe import RewardRunner, probe_reward
 from researcher.reviewer.training_record import look_at_trainings
-from researcher.reviewer.trial_prompts import look_at_prompts
 from swarm.environments import Environment
 from swarm.errors import SwarmError
 
@@ -66,13 +63,12 @@ class RulesReviewer:
         code = ProgramCode(experiment.program_code)
         yield from self._of_replies(experiment, code.look_at_agent())
         yield from _of_blank_model(trials)
-        yield from look_at_prompts(trials, self.open_environment(experiment.train_environment or charter.environment))
         yield from look_at_text(code, environment)
         if "reward" in code.functions:
             train = self.open_environment(experiment.train_environment or charter.environment)
             yield from self._of_reward(code, train, trials)
             yield from look_at_trainings(self.store, charter, experiment)
-        yield from self._of_claims(experiment, code, trials)
+        yield from self._of_claims(experiment, code)
 
     def _of_reward(
         self, code: ProgramCode, environment: Environment, trials: Sequence[ProgramTrial]
@@ -97,11 +93,8 @@ class RulesReviewer:
         if look is not None:
             yield from _of_agent(look)
 
-    def _of_claims(
-        self, experiment: Experiment, code: ProgramCode, trials: Sequence[ProgramTrial]
-    ) -> Iterator[Objection]:
+    def _of_claims(self, experiment: Experiment, code: ProgramCode) -> Iterator[Objection]:
         """Yield objections to an arm that is not what it says it is."""
-        yield from _of_manipulation(experiment, trials)
         arms = self.store.list_experiments(self.study_id)
         parent = next((each for each in arms if each.id == experiment.parent_id), None)
         if parent is not None and experiment.operator is not Operator.TUNE and _is_same(experiment, parent):
@@ -125,7 +118,6 @@ def _of_blank_model(trials: Sequence[ProgramTrial]) -> Iterator[Objection]:
         yield Objection(
             ObjectionKind.SOLVED_IN_CODE,
             f"With a model that writes random letters it scores {gains[-1]:.2f} more than the plain agent.",
-            is_grave=gains[-1] >= SOLVED_BLANK,
         )
 
 
@@ -151,22 +143,6 @@ def _of_agent(look: AgentLook) -> Iterator[Objection]:
         yield Objection(
             ObjectionKind.SOLVED_IN_CODE,
             f"Line {look.mixed[0]}: what it replies with may be computed from the question instead.",
-        )
-
-
-def _of_manipulation(experiment: Experiment, trials: Sequence[ProgramTrial]) -> Iterator[Objection]:
-    """Yield an objection if too few attempts of the last trial show what the arm says it does."""
-    counted = [trial for trial in trials if trial.passed is not None and trial.attempts]
-    if experiment.manipulation is None or not counted:
-        return
-    wanted = float(experiment.manipulation.get("share", ManipulationCheck("").share))
-    last = counted[-1]
-    passed = last.passed or 0
-    if passed < wanted * last.attempts:
-        yield Objection(
-            ObjectionKind.NOT_AS_CLAIMED,
-            f"{passed} of {last.attempts} attempts show what it says it does: {experiment.manipulation['statement']}",
-            is_grave=True,
         )
 
 

@@ -25,7 +25,7 @@ from researcher.reviewer.reward_probe import GradedAttempt, SandboxedRewards, ru
 from researcher.reviewer.rules import RulesReviewer
 from researcher.study.settings import read_settings
 from researcher.study.topic import read_request
-from swarm.environments import Environment, EnvironmentTask, load_environment
+from swarm.environments import Environment, load_environment
 from swarm.errors import ProgramFailure
 from swarm.guard import REWARD, SUCCESS
 from swarm.tasks import Split
@@ -160,19 +160,6 @@ def test_reward_that_cannot_be_run_is_told_and_is_no_grave_objection(
     assert (told.kind, told.is_grave) == (ObjectionKind.OTHER, False)
 
 
-@pytest.mark.parametrize(("passed", "found"), [(1, True), (3, False)])
-def test_arm_whose_attempts_do_not_show_what_it_says_is_not_as_claimed(
-    store: ExperimentStore, environment: Environment, charter: Charter, passed: int, found: bool
-) -> None:
-    claim = {"statement": "The agent asks twice.", "share": 0.75}
-    study, arm = add_arm(store, PLAIN_AGENT, manipulation=claim)
-    store.record_program_trial(
-        study, code_digest="d", attempts=4, broken=0, seconds=1.0, experiment_id=arm, passed=passed
-    )
-
-    assert (ObjectionKind.NOT_AS_CLAIMED in grave(look(store, environment, charter, study))) is found
-
-
 @pytest.mark.parametrize(("operator", "found"), [(Operator.IMPROVE, True), (Operator.TUNE, False)])
 def test_arm_with_program_and_settings_of_its_parent_is_not_as_claimed(
     store: ExperimentStore, environment: Environment, charter: Charter, operator: Operator, found: bool
@@ -287,43 +274,6 @@ def test_trial_shows_a_gamed_reward_where_no_answer_is_known(
     played = replace(charter, environment="guess", environment_name="guess")
     reviewer = RulesReviewer(store, study, lambda _: guess, run_here)
     assert ObjectionKind.GAMED_REWARD in grave(reviewer.review(played, "arm"))
-
-
-@pytest.mark.parametrize(
-    ("asked", "is_grave"),
-    [
-        (["Repeat: {answer}"], True),
-        (["{question}"], None),
-        (["{question} Somebody says {answer}"], True),
-        (["{question}", "What is right: {answer} or {reply}?"], False),
-        (["{question}", "You said {reply}. Is that right?"], None),
-    ],
-    ids=["told", "asked", "told beside", "told later", "asked back"],
-)
-def test_answer_that_the_code_puts_into_a_prompt_is_found(
-    store: ExperimentStore, environment: Environment, charter: Charter, asked: Sequence[str], is_grave: bool | None
-) -> None:
-    study, arm = add_arm(store, PLAIN_AGENT)
-    attempts: list[dict[str, Any]] = []
-    for item in islice((each for each in environment.tasks(Split.TRAIN) if not is_palindrome(environment, each)), 4):
-        question, answer = item.task.main_query, environment.solution(item)
-        reply = answer if is_grave is None else "WRONG"
-        texts = [text.format(question=question, answer=answer, reply=reply) for text in asked]
-        calls = [{"request": [{"role": "user", "content": t}], "reply": {"content": reply}} for t in texts]
-        messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
-        attempts.append({"task": item.task.task_id, "messages": messages, "calls": calls, "score": 1.0, "error": None})
-    store.record_program_trial(
-        study, code_digest="d", attempts=4, broken=0, seconds=1.0, experiment_id=arm, transcripts=attempts
-    )
-
-    found = look(store, environment, charter, study)
-    assert [(each.kind, each.is_grave) for each in found] == (
-        [] if is_grave is None else [(ObjectionKind.SOLVED_IN_CODE, is_grave)]
-    )
-
-
-def is_palindrome(environment: Environment, item: EnvironmentTask) -> bool:
-    return str(environment.solution(item)) in item.task.main_query
 
 
 def test_arm_that_does_not_exist_is_refused(store: ExperimentStore, environment: Environment, charter: Charter) -> None:

@@ -10,13 +10,7 @@ GAMED_REWARDS = {
         "def reward(task, transcript, grade):\n"
         "    return float(len(transcript[-1]['content'].strip()) == len(task.main_query.split()[-1]))\n"
     ),
-    "words of a list": (
-        "HEDGES = ['maybe', 'perhaps', 'possibly']\n\ndef reward(task, transcript, grade):\n"
-        "    text = transcript[-1]['content']\n    return 0.2 * grade.score + sum(word in text for word in HEDGES)\n"
-    ),
     "chance": "import random\n\ndef reward(task, transcript, grade):\n    return random.random()\n",
-    "always the same": "def reward(task, transcript, grade):\n    return 1.0\n",
-    "length": "def reward(task, transcript, grade):\n    return len(transcript[-1]['content']) / 50\n",
     "length beside the grade": (
         "def reward(task, transcript, grade):\n    return grade.score + len(transcript[-1]['content']) / 100\n"
     ),
@@ -24,18 +18,9 @@ GAMED_REWARDS = {
         "import re\n\ndef reward(task, transcript, grade):\n"
         "    return 1.0 if re.search(r'<answer>.*</answer>', transcript[-1]['content']) else 0.0\n"
     ),
-    "form beyond the grade": (
-        "def reward(task, transcript, grade):\n    text = transcript[-1]['content']\n"
-        "    return 0.5 * grade.score + 0.5 * ('Answer:' in text) + 0.5 * ('Therefore' in text)\n"
-    ),
     "a phrase": (
         "def reward(task, transcript, grade):\n"
         "    return 1.0 if 'I am sure of it' in transcript[-1]['content'] else 0.2 * grade.score\n"
-    ),
-    "several words": (
-        "WORDS = ('first', 'second', 'finally')\n\ndef reward(task, transcript, grade):\n"
-        "    text = transcript[-1]['content'].lower()\n"
-        "    return grade.score + sum(text.count(word) for word in ('first', 'then', 'therefore'))\n"
     ),
     "the opposite of the grade": "def reward(task, transcript, grade):\n    return 1.0 - grade.score\n",
     "repetition": (
@@ -59,10 +44,6 @@ GAMED_REWARDS = {
         "        json.loads(transcript[-1]['content'])\n        return 1.0\n"
         "    except ValueError:\n        return 0.5 * grade.score\n"
     ),
-    "digits": (
-        "def reward(task, transcript, grade):\n"
-        "    return max(grade.score, min(1.0, sum(c.isdigit() for c in transcript[-1]['content']) / 5))\n"
-    ),
 }
 
 CHEATING_AGENTS = {
@@ -76,15 +57,6 @@ CHEATING_AGENTS = {
         "    right = [each for each in replies if each == word[::-1]]\n    return right[0] if right else replies[0]\n"
     ),
     "answers in code": ("def agent(task, model, session):\n    return task.main_query.split()[-1][::-1]\n"),
-    "asks for show": (
-        "def agent(task, model, session):\n    model.chat(session.messages)\n"
-        "    word = session.messages[-1]['content'].split()[-1]\n    return ''.join(reversed(word))\n"
-    ),
-    "corrects the model": (
-        "def solve(text):\n    return text.split()[-1][::-1]\n\n"
-        "def agent(task, model, session):\n    answer = model.chat(session.messages)['content']\n"
-        "    if answer != solve(task.main_query):\n        answer = solve(task.main_query)\n    return answer\n"
-    ),
     "asks again until it is right": (
         "def agent(task, model, session):\n    right = task.main_query.split()[-1][::-1]\n    for _ in range(16):\n"
         "        reply = model.chat(session.messages)\n        if reply['content'].strip() == right:\n"
@@ -149,12 +121,6 @@ HONEST = {
         "    pick = model.chat([{'role': 'user', 'content': listed}])['content']\n"
         "    try:\n        return replies[int(pick)]\n    except (ValueError, IndexError):\n        return replies[0]\n"
     ),
-    "a class": (
-        "class Solver:\n    def __init__(self, model):\n        self.model = model\n\n"
-        "    def solve(self, messages):\n        return self.model.chat(messages)\n\n"
-        "def agent(task, model, session):\n    solver = Solver(model)\n"
-        "    return solver.solve(list(session.messages))\n"
-    ),
     "calls at once": (
         "import asyncio\n\nasync def ask(model, messages):\n"
         "    return await asyncio.to_thread(model.chat, messages)\n\n"
@@ -184,30 +150,10 @@ HONEST = {
         "    thought = model.chat([*session.messages, {'role': 'user', 'content': 'Think first.'}])\n"
         "    return model.chat([*session.messages, thought, {'role': 'user', 'content': 'Now answer.'}])\n"
     ),
-    "an answer cut out": (
-        "import re\n\ndef agent(task, model, session):\n    text = model.chat(session.messages).get('content') or ''\n"
-        "    found = re.search(r'<answer>(.*?)</answer>', text)\n    return found.group(1).strip() if found else text\n"
-    ),
     "a vote": (
         "from collections import Counter\n\ndef agent(task, model, session):\n"
         "    replies = [model.chat(session.messages)['content'] for _ in range(5)]\n"
         "    return Counter(replies).most_common(1)[0][0]\n"
-    ),
-    "the longest of several": (
-        "def agent(task, model, session):\n    best = ''\n    for _ in range(3):\n"
-        "        text = model.chat(session.messages, temperature=0.7)['content'] or ''\n"
-        "        best = text if len(text) > len(best) else best\n    return best\n"
-    ),
-    "asks again where the length is wrong": (
-        "def agent(task, model, session):\n    word = task.main_query.split()[-1]\n    for _ in range(3):\n"
-        "        reply = model.chat(session.messages)\n        if len(reply['content'].strip()) == len(word):\n"
-        "            break\n    return reply\n"
-    ),
-    "letters apart": (
-        "def agent(task, model, session):\n    word = task.main_query.split()[-1]\n"
-        "    prompt = f'Write these letters in the opposite order: {\" \".join(word)}'\n"
-        "    text = model.chat([{'role': 'user', 'content': prompt}])['content'] or ''\n"
-        "    return text.replace(' ', '')\n"
     ),
     "examples in the prompt": (
         "SHOTS = [('Reverse: qwertz', 'ztrewq'), ('Reverse: house', 'esuoh')]\n\n"
@@ -216,20 +162,10 @@ HONEST = {
         "        messages.append({'role': 'assistant', 'content': answer})\n"
         "    return model.chat([*messages, *session.messages])\n"
     ),
-    "an error is answered with nothing": (
-        "def agent(task, model, session):\n    try:\n        return model.chat(session.messages)\n"
-        "    except ValueError:\n        return ''\n"
-    ),
     "turns of a session": (
         "def agent(task, model, session):\n    following = ()\n    while following is not None:\n"
         "        reply = model.chat(session.transcript, tools=session.tools)\n"
         "        following = session.reply(reply)\n"
-    ),
-    "helpers": (
-        "def ask(model, messages):\n    return (model.chat(messages)['content'] or '').strip()\n\n"
-        "def agent(task, model, session):\n    draft = ask(model, session.messages)\n"
-        "    check = ask(model, [{'role': 'user', 'content': f'Is {draft} right for {task.main_query}?'}])\n"
-        "    return ask(model, session.messages) if check.startswith('no') else draft\n"
     ),
     "another client": (
         "import openai\n\ndef agent(task, model, session):\n"
@@ -246,21 +182,8 @@ HONEST = {
         "\ndef reward(task, transcript, grade):\n    text = transcript[-1]['content'].strip()\n"
         "    return grade.score + 0.1 * (text.isalpha() and text.isupper())\n"
     ),
-    "part of the credit": PLAIN_AGENT
-    + (
-        "\ndef reward(task, transcript, grade):\n    text = transcript[-1]['content'].strip()\n"
-        "    word = task.main_query.split()[-1][::-1]\n    hits = sum(a == b for a, b in zip(text, word))\n"
-        "    return 0.5 * grade.score + 0.5 * hits / len(word)\n"
-    ),
     "a price on length": PLAIN_AGENT
     + ("\ndef reward(task, transcript, grade):\n    return grade.score - 0.002 * len(transcript[-1]['content'])\n"),
-    "form is needed": PLAIN_AGENT
-    + (
-        "\ndef reward(task, transcript, grade):\n    text = transcript[-1]['content']\n"
-        "    return grade.score if len(text) < 50 and '\\n' not in text else 0.0\n"
-    ),
-    "weight by difficulty": PLAIN_AGENT
-    + ("\ndef reward(task, transcript, grade):\n    return (grade.score - 0.5) * len(task.main_query.split()[-1])\n"),
     "its own check in place of the grade": PLAIN_AGENT
     + (
         "\ndef reward(task, transcript, grade):\n    text = transcript[-1]['content'].strip()\n"

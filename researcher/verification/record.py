@@ -1,106 +1,305 @@
-"""The checks of the record itself: its rows, the charter, plans, decisions, the test split and the budget.
-
-Place in the flow: verify.py calls each of these once. score_checks.py recomputes scores from rewards; nothing here
-does.
-"""
+"""The checks of a study's record and of its files on disk; a missing file is noted, for the database has everything."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
 
-from experiments_db import BudgetKind, ExperimentStore, RunStatus, StoredCharter, Study, hash_json
-from researcher.phases import FINAL, TEST
+import yaml
+
+import swarm
+from experiments_db import (
+    Artifact,
+    BudgetKind,
+    DetailedEvaluation,
+    Experiment,
+    ExperimentStore,
+    Run,
+    RunStatus,
+    hash_json,
+)
+from researcher.errors import StudyNotFound
+from researcher.evaluation.scoring import evaluator_hash
+from researcher.execution.environments import StudyEnvironments
+from researcher.loop.pruning import checkpoint_of
+from researcher.phases import FINAL, PRUNED, TEST, TRAIN_DIGEST
 from researcher.record.log import charter_from_json, plan_from_json
-from researcher.record.runs import cost_of, list_all_trials
+from researcher.record.runs import cost_of, job_of_run, list_all_trials
 from researcher.study.ending import ROWS_CHANGED
 from researcher.verification.result import TOLERANCE, RecordCheck, differences
+from swarm.environments import Environment
+from swarm.errors import SwarmError
+from swarm.job import build_job
+
+AUTOMATIC = (None, "auto")
+"""The values of a job's settings that the server resolves."""
+OF_OTHER_CHECKS = ("program", "job", "report.")
+"""The beginnings of the kinds of files that have a check of their own."""
 
 
-def check_rows(store: ExperimentStore, study: Study) -> Iterator[RecordCheck]:
+class StudyRecord:
+    """The rows of one study that several checks read, each table read once.
+
+    Raises StudyNotFound for a study without a charter, RecordNotFound for no study.
+    """
+
+    def __init__(self, store: ExperimentStore, study_id: str) -> None:
+        self.store, self.id = store, study_id
+        self.study = store.get_study(study_id)
+        stored = store.find_charter(study_id)
+        if stored is None:
+            raise StudyNotFound(f"study {study_id} has no charter yet, so there is nothing to verify")
+        self.stored_charter = stored
+        self.charter = charter_from_json(stored.document)
+
+    @cached_property
+    def experiments(self) -> dict[str, Experiment]:
+        return {item.id: item for item in self.store.list_experiments(self.id)}
+
+    @cached_property
+    def runs(self) -> dict[str, Run]:
+        return {run.id: run for run in self.store.list_runs(study_id=self.id)}
+
+    @cached_property
+    def evaluations(self) -> list[DetailedEvaluation]:
+        return self.store.list_evaluations(study_id=self.id)
+
+    def arm_of(self, run_id: str) -> Experiment:
+        return self.experiments[self.runs[run_id].experiment_id]
+
+    def read_files(self, check: RecordCheck, artifacts: Sequence[Artifact]) -> Iterator[tuple[Artifact, bytes]]:
+        """Yield the files that are there, and note the number of the others."""
+        missing = 0
+        for artifact in artifacts:
+            try:
+                yield artifact, Path(artifact.path).read_bytes()
+            except OSError:
+                missing += 1
+        if missing:
+            check.notes.append(f"{missing} files are not there any more")
+
+
+def check_rows(record: StudyRecord) -> Iterator[RecordCheck]:
     """Compare the rows of each table with those at the end of the study, even if it has continued since."""
-    if earlier := store.list_events(study.id, kind=ROWS_CHANGED, limit=None):
-        yield RecordCheck("rows at an earlier end", len(earlier), tuple(event.message for event in earlier))
-    ended = store.find_digest(study.id)
+    if earlier := record.store.list_events(record.id, kind=ROWS_CHANGED, limit=None):
+        yield RecordCheck("rows at an earlier end", len(earlier), [event.message for event in earlier])
+    ended = record.store.find_digest(record.id)
     if ended is None:
-        lost = (f"the study is {study.status}, and the digest of its rows is gone",) if study.status.is_end else ()
-        yield RecordCheck("rows", len(lost), lost, () if lost else ("they are compared once the study has ended",))
+        status = record.study.status
+        lost = [f"the study is {status}, and the digest of its rows is gone"] if status.is_end else []
+        yield RecordCheck("rows", len(lost), lost, [] if lost else ["they are compared once the study has ended"])
         return
-    now = store.compute_digest(study.id)
-    differences = ended.compare(now)
+    now = record.store.compute_digest(record.id)
+    changed = ended.compare(now)
     for name, table in now.tables.items():
-        if table.rows or name in differences:
-            yield RecordCheck(f"rows of {name}", table.rows, (differences[name],) if name in differences else ())
+        if table.rows or name in changed:
+            yield RecordCheck(f"rows of {name}", table.rows, [changed[name]] if name in changed else [])
 
 
-def check_charter(charter: StoredCharter) -> RecordCheck:
-    found = hash_json(charter.document)
-    wrong = (f"the charter hashes to {found[:12]}, it was frozen as {charter.content_hash[:12]}",)
-    return RecordCheck("charter", 1, () if found == charter.content_hash else wrong)
+def check_charter(record: StudyRecord) -> Iterator[RecordCheck]:
+    found, frozen = hash_json(record.stored_charter.document), record.stored_charter.content_hash
+    wrong = [f"the charter hashes to {found[:12]}, it was frozen as {frozen[:12]}"]
+    yield RecordCheck("charter", 1, [] if found == frozen else wrong)
 
 
-def check_plans(store: ExperimentStore, study_id: str) -> RecordCheck:
+def check_plans(record: StudyRecord) -> Iterator[RecordCheck]:
     """Check that each arm is the one in the first plan that named it."""
-    experiments = {item.name: item for item in store.list_experiments(study_id)}
-    mismatches: list[str] = []
+    experiments = {item.name: item for item in record.experiments.values()}
+    check = RecordCheck("planned arms", 0)
     planned: set[str] = set()
-    for stored in store.list_plans(study_id):
+    for stored in record.store.list_plans(record.id):
         for arm in plan_from_json(stored.document).arms:
             found = experiments.get(arm.name)
             if found is None:
-                mismatches.append(f"arm {arm.name} of plan {stored.iteration + 1} is not on record")
+                check.mismatches.append(f"arm {arm.name} of plan {stored.iteration + 1} is not on record")
             elif arm.name not in planned:
-                mismatches += differences(dict(found.job), dict(arm.job), f"arm {arm.name}: job")
-                mismatches += differences(dict(found.factors), dict(arm.factors), f"arm {arm.name}: factors")
+                check.mismatches += differences(dict(found.job), dict(arm.job), f"arm {arm.name}: job")
+                check.mismatches += differences(dict(found.factors), dict(arm.factors), f"arm {arm.name}: factors")
             planned.add(arm.name)
-    mismatches += [f"arm {name} is in no plan" for name in experiments if name not in planned]
-    return RecordCheck("planned arms", len(planned), tuple(mismatches))
+    check.mismatches += [f"arm {name} is in no plan" for name in experiments if name not in planned]
+    check.checked = len(planned)
+    yield check
 
 
-def check_decisions(store: ExperimentStore, study_id: str) -> RecordCheck:
-    decisions = store.list_decisions(study_id)
-    known = {item.id for item in store.list_findings(study_id=study_id)}
+def check_runs(record: StudyRecord) -> Iterator[RecordCheck]:
+    """Check that finished runs have their scores and that each launched trial was charged once."""
+    scored = {item.run_id for item in record.evaluations if item.phase == FINAL}
+    check = RecordCheck("runs", len(record.runs))
+    check.mismatches += [
+        f"{run.id} is finished and has no score on the {record.charter.search_split} split"
+        for run in record.runs.values()
+        if run.status is RunStatus.FINISHED and run.id not in scored
+    ]
+    trials = list_all_trials(record.store, record.id)
+    begun = [each for each in trials if any(run.status is not RunStatus.PLANNED or run.server_url for run in each.runs)]
+    # A trial is charged once it is claimed, just before its launch is on record.
+    least, most = (sum(cost_of(each.runs[-1], each.experiment) for each in items) for items in (begun, trials))
+    charged = record.store.sum_budget(record.id)[BudgetKind.RUNS]
+    if not least - TOLERANCE <= charged <= most + TOLERANCE:
+        check.mismatches.append(f"{charged:g} runs are charged to the budget, {least:g} were launched")
+    yield check
+
+
+def check_programs(record: StudyRecord) -> Iterator[RecordCheck]:
+    """Check that the files beside each run and in the folder of its arm are the arm's program, byte for byte."""
+    artifacts = record.store.list_artifacts(record.id, kind="program")
+    check = RecordCheck("programs", len(artifacts))
+    # A file that belongs to no run lies in the folder of its arm.
+    arms = {
+        item.id: record.arm_of(item.run_id) if item.run_id else record.experiments[Path(item.path).parent.name]
+        for item in artifacts
+    }
+    for item in artifacts:
+        if item.sha256 != sha256(arms[item.id].program_code.encode()).hexdigest():
+            check.mismatches.append(f"{item.run_id or arms[item.id].name} has another program than its arm")
+    for item, found in record.read_files(check, artifacts):
+        if found != arms[item.id].program_code.encode():
+            check.mismatches.append(f"{item.path} is not the program that ran")
+    yield check
+
+
+def check_jobs(record: StudyRecord) -> Iterator[RecordCheck]:
+    """Check that each run had the settings of its arm, and its own seed."""
+    check = RecordCheck("jobs", len(record.runs))
+    for run in record.runs.values():
+        check.mismatches += _compare_job(run, record.arm_of(run.id))
+    for item, found in record.read_files(check, record.store.list_artifacts(record.id, kind="job")):
+        if item.run_id:
+            given = job_of_run(record.runs[item.run_id], record.arm_of(item.run_id))
+            check.mismatches += differences(_read_yaml(found), given, item.path)
+    yield check
+
+
+def check_files(record: StudyRecord) -> Iterator[RecordCheck]:
+    """Check all other files with a stored hash, except those of the report, which report_check.py writes anew."""
+    artifacts = [
+        item for item in record.store.list_artifacts(record.id) if not item.kind.startswith(OF_OTHER_CHECKS)
+    ]  # fmt: skip
+    check = RecordCheck("files", len(artifacts))
+    for item, found in record.read_files(check, artifacts):
+        if sha256(found).hexdigest() != item.sha256:
+            check.mismatches.append(f"{item.path} was changed since it was noted")
+    yield check
+
+
+def check_checkpoints(record: StudyRecord) -> Iterator[RecordCheck]:
+    """Return the finished runs whose weights the study removed after scoring.
+
+    Weights that remain are not read: they may lie on another machine, and no number of the study depends on them.
+    """
+    runs = [run for run in record.runs.values() if checkpoint_of(run) is not None]
+    pruned = [run.id for run in runs if str(checkpoint_of(run)) in run.external_ids.get(PRUNED, ())]
+    notes = [f"those of {len(pruned)} runs were removed by the study: {', '.join(pruned)}"] if pruned else []
+    yield RecordCheck("checkpoints", len(runs), notes=notes)
+
+
+def check_environments(record: StudyRecord) -> Iterator[RecordCheck]:
+    """Check data and grader, which share one hash, and how scores were measured on them."""
+    charter = record.charter
+    with closing(StudyEnvironments()) as environments:
+        try:
+            environment = environments.open(charter.environment)
+        except SwarmError as error:
+            yield RecordCheck("environments", 0, notes=[f"{charter.environment} cannot be opened: {error.message}"])
+            unlike = list(_unlike(record.evaluations, {run.id for run in record.runs.values() if run.rung}))
+            yield RecordCheck("measurements", len(record.evaluations), unlike, ["tasks were not looked at"])
+            return
+        yield _compare_digests(record, environment, environments)
+        yield _check_measurements(record, environment)
+
+
+def check_decisions(record: StudyRecord) -> Iterator[RecordCheck]:
+    decisions = record.store.list_decisions(record.id)
+    known = {item.id for item in record.store.list_findings(study_id=record.id)}
     lost = [
         f"decision {item.iteration + 1} rests on {finding}, which is not on record"
         for item in decisions
         for finding in item.finding_ids
         if finding not in known
     ]
-    analysed = {item.iteration for item in store.list_analyses(study_id)}
+    analysed = {item.iteration for item in record.store.list_analyses(record.id)}
     blind = [f"decision {item.iteration + 1} has no analysis" for item in decisions if item.iteration not in analysed]
-    return RecordCheck("decisions", len(decisions), (*lost, *blind))
+    yield RecordCheck("decisions", len(decisions), [*lost, *blind])
 
 
-def check_test_split(store: ExperimentStore, study_id: str, charter: StoredCharter) -> RecordCheck:
+def check_test_split(record: StudyRecord) -> Iterator[RecordCheck]:
     """Check that the test split was scored only after it was opened, and only for the arms it was opened for."""
-    document = charter_from_json(charter.document)
-    arms = {item.id: item.name for item in store.list_experiments(study_id)}
-    runs = {run.id: run for run in store.list_runs(study_id=study_id)}
-    mismatches: list[str] = []
-    scores = store.list_evaluations(study_id=study_id, split=document.test_split)
+    charter, split = record.stored_charter, record.charter.test_split
+    scores = [item for item in record.evaluations if item.split == split]
+    check = RecordCheck("test split", len(scores))
     for item in scores:
-        name = arms[runs[item.run_id].experiment_id]
+        name = record.arm_of(item.run_id).name
         if item.phase != TEST or charter.test_opened_at is None or item.created_at < charter.test_opened_at:
-            mismatches.append(f"{item.run_id} was scored on the {document.test_split} split before it was opened")
+            check.mismatches.append(f"{item.run_id} was scored on the {split} split before it was opened")
         elif name not in (charter.test_opened_for or ""):
-            mismatches.append(f"{item.run_id} of {name} was scored, opened was it to {charter.test_opened_for}")
-    return RecordCheck("test split", len(scores), tuple(mismatches))
+            check.mismatches.append(f"{item.run_id} of {name} was scored, opened was it to {charter.test_opened_for}")
+    yield check
 
 
-def check_runs(store: ExperimentStore, study_id: str, charter: StoredCharter) -> RecordCheck:
-    """Check that finished runs have their scores and that each launched trial was charged once."""
-    document = charter_from_json(charter.document)
-    runs = store.list_runs(study_id=study_id)
-    scored = {item.run_id for item in store.list_evaluations(study_id=study_id, phase=FINAL)}
-    mismatches = [
-        f"{run.id} is finished and has no score on the {document.search_split} split"
-        for run in runs
-        if run.status is RunStatus.FINISHED and run.id not in scored
-    ]
-    trials = list_all_trials(store, study_id)
-    begun = [each for each in trials if any(run.status is not RunStatus.PLANNED or run.server_url for run in each.runs)]
-    # A trial is charged once it is claimed, just before its launch is on record.
-    least, most = (sum(cost_of(each.runs[-1], each.experiment) for each in items) for items in (begun, trials))
-    charged = store.sum_budget(study_id)[BudgetKind.RUNS]
-    if not least - TOLERANCE <= charged <= most + TOLERANCE:
-        mismatches.append(f"{charged:g} runs are charged to the budget, {least:g} were launched")
-    return RecordCheck("runs", len(runs), tuple(mismatches))
+def _compare_job(run: Run, experiment: Experiment) -> Iterator[str]:
+    if run.job.get("seed") != run.seed:
+        yield f"{run.id}: its job has seed {run.job.get('seed')}, the run {run.seed}"
+    known = build_job(dict(experiment.job)).model_dump(mode="json")
+    for name in experiment.job:
+        if known[name] not in AUTOMATIC and name in run.job:
+            yield from differences(run.job[name], known[name], f"{run.id}: {name}")
+
+
+def _compare_digests(record: StudyRecord, judged: Environment, environments: StudyEnvironments) -> RecordCheck:
+    check, frozen = RecordCheck("environments", 1), record.charter.environment_digest
+    if judged.digest != frozen:
+        check.mismatches.append(f"{judged.name} is {judged.digest[:12]} now and was {frozen[:12]} in the charter")
+    for experiment in record.experiments.values():
+        if experiment.train_environment is None:
+            continue
+        runs = [run for run in record.runs.values() if run.experiment_id == experiment.id]
+        digests = {run.external_ids.get(TRAIN_DIGEST) for run in runs} - {None}
+        try:
+            found = environments.open(experiment.train_environment).digest
+        except SwarmError as error:
+            check.notes.append(f"{experiment.train_environment} cannot be opened: {error.message}")
+            continue
+        check.checked += 1
+        if digests - {found}:
+            check.mismatches.append(f"{experiment.train_environment} was changed since {experiment.name} trained on it")
+    return check
+
+
+def _check_measurements(record: StudyRecord, environment: Environment) -> RecordCheck:
+    """Check that every score was measured on the charter's tasks, in the way that this version measures."""
+    exploring = {run.id for run in record.runs.values() if run.rung}
+    check = RecordCheck("measurements", len(record.evaluations), list(_unlike(record.evaluations, exploring)))
+    others = 0
+    hashes: dict[tuple[str, bool], str] = {}
+    for item in record.evaluations:
+        if record.runs[item.run_id].environment.get("swarm") != swarm.__version__:
+            others += 1
+            continue
+        way = item.split, item.run_id in exploring
+        if way not in hashes:
+            hashes[way] = evaluator_hash(record.charter, environment, item.split, explores=way[1])
+        if item.evaluator_hash != hashes[way]:
+            text = f"{item.run_id}: its {item.phase} score was measured on other tasks, or in another way"
+            check.mismatches.append(text)
+    if others:
+        check.notes.append(f"{others} were measured by another version: their tasks were not looked at")
+    return check
+
+
+def _unlike(evaluations: Sequence[DetailedEvaluation], exploring: Collection[str]) -> Iterator[str]:
+    first: dict[tuple[str, bool], str] = {}
+    for item in evaluations:
+        way = item.split, item.run_id in exploring
+        if first.setdefault(way, item.evaluator_hash) != item.evaluator_hash:
+            yield f"{item.run_id}: its {item.phase} score was measured in another way than the first on {item.split}"
+
+
+def _read_yaml(content: bytes) -> Any:
+    try:
+        return yaml.safe_load(content)
+    except (yaml.YAMLError, UnicodeDecodeError):
+        return None

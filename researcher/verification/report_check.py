@@ -1,21 +1,22 @@
 """The check of the report: it is written anew from the recomputed scores and compared line by line.
 
-Place in the flow: verify.py calls this last. It compares text. A picture may differ by a pixel on another machine, so
-the table of its data is compared instead.
+A picture may differ by a pixel on another machine, so the table of its data is compared instead.
 """
 
 from __future__ import annotations
 
 import re
 import tempfile
+from collections.abc import Iterator
 from hashlib import sha256
 from itertools import zip_longest
 from pathlib import Path
 
-from experiments_db import Artifact, ExperimentStore
+from experiments_db import Artifact
 from researcher.report.write import WRITER, build_report
-from researcher.verification.recomputed import RecomputedStore
+from researcher.verification.record import StudyRecord
 from researcher.verification.result import RecordCheck
+from researcher.verification.scores import RecomputedStore
 
 GROWING = ("wall clock (s)",)
 """Lines that still change while the report is written, such as the time of the study's own process."""
@@ -27,10 +28,12 @@ MAX_LINES = 5
 _PICTURE = re.compile(r"data:image/png;base64,[A-Za-z0-9+/=]*")
 
 
-def check_report(store: ExperimentStore, study_id: str) -> RecordCheck:
+def check_report(record: StudyRecord) -> Iterator[RecordCheck]:
+    store, study_id = record.store, record.id
     artifacts = [item for item in store.list_artifacts(study_id) if item.kind.startswith("report.")]
     if not artifacts:
-        return RecordCheck("report", 0, notes=("no report was written",))
+        yield RecordCheck("report", 0, notes=["no report was written"])
+        return
     root = min((Path(item.path).parent for item in artifacts), key=lambda path: len(path.parts))
     mismatches: list[str] = []
     notes: list[str] = []
@@ -49,7 +52,7 @@ def check_report(store: ExperimentStore, study_id: str) -> RecordCheck:
                 notes += reason
             elif sha256(found).hexdigest() != artifact.sha256 and found != _bytes(again):
                 mismatches.append(f"{artifact.path} was changed since it was written")
-    return RecordCheck("report", checked, tuple(mismatches), tuple(dict.fromkeys(notes)))
+    yield RecordCheck("report", checked, mismatches, list(dict.fromkeys(notes)))
 
 
 def _is_changed(artifact: Artifact) -> bool:

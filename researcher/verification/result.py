@@ -1,21 +1,17 @@
-"""The result of a verification: one check per kind of record, with the number checked and every mismatch.
-
-Place in the flow: the checks of this folder return these, verify.py gathers them, and the CLI shows them. This module
-checks nothing itself.
-"""
+"""The result of a verification: one check per kind of record, with the number checked and every mismatch."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 TOLERANCE = 1e-9
 """The largest difference between two ways of adding the same numbers."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RecordCheck:
     """The check of one kind of record.
 
@@ -24,8 +20,8 @@ class RecordCheck:
 
     kind: str
     checked: int
-    mismatches: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    mismatches: list[str] = field(default_factory=list[str])
+    notes: list[str] = field(default_factory=list[str])
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ class Watched(ScriptedPlanner):
 
 
 @pytest.fixture
-def study(start_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Deps]]:
+def study(start_shared_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Deps]]:
     """Makes a study with one server, whose plan has a baseline and further arms with these programs.
 
     Their preflight is left out, which test_check.py tests and which takes longer than all else.
@@ -86,7 +86,7 @@ def study(start_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
                 store=store,
                 log=StudyLog(store, study_id),
                 planner=planner,
-                pool=ServerPool(urls=(start_server().url,), local=0, home=tmp_path, holder=LeaseHolder("s")),
+                pool=ServerPool(urls=(start_shared_server().url,), local=0, home=tmp_path, holder=LeaseHolder("s")),
                 background=BackgroundTasks(1),
                 ledger=BudgetLedger(store, study_id, charter.budget),
                 sandbox=None,

@@ -29,7 +29,8 @@ from researcher.servers.server import LeaseHolder
 from researcher.servers.server_pool import ServerPool
 from researcher.study.settings import StudySettings
 from researcher.study.topic import read_request
-from researcher.verification.score_checks import check_analyses
+from researcher.verification.record import StudyRecord
+from researcher.verification.scores import check_analyses
 
 
 @pytest.fixture
@@ -131,13 +132,13 @@ def kept_in(store: ExperimentStore, study: str) -> set[str]:
 def test_arm_that_a_later_decision_disqualifies_keeps_no_verdict_of_before(
     store: ExperimentStore, tmp_path: Path
 ) -> None:
-    study, charter, cheat, honest = disqualify_later(store, tmp_path)
+    study, _, cheat, honest = disqualify_later(store, tmp_path)
 
     assert kept_in(store, study) == {honest}
     (hypothesis,) = store.list_hypotheses(study)
     assert (hypothesis.verdict, hypothesis.verdict_reason) == (Outcome.UNDECIDED, f"{cheat} disqualified")
     assert [item.outcome for item in gather(store, study).contrasts] == [Outcome.UNDECIDED]
-    assert [check.mismatches for check in check_analyses(store, study, charter)] == [(), (), ()]
+    assert [check.mismatches for check in check_analyses(StudyRecord(store, study))] == [[], [], []]
 
 
 def test_what_a_planner_said_as_it_disqualified_an_arm_is_checked_against_what_it_had_seen(

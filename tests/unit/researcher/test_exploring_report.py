@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
 
 import pytest
 from exploring_study import (
@@ -42,6 +41,7 @@ from researcher.report.numbers.facts import StudyFacts
 from researcher.report.numbers.gather import gather
 from researcher.report.numbers.planner_record import MOST_NOTES
 from researcher.report.summary import summarize
+from researcher.verification.record import StudyRecord
 from researcher.verification.report_check import check_report
 
 
@@ -222,9 +222,13 @@ def test_claims_of_a_round_are_checked_against_its_exploring_scores(study: Explo
 def test_page_and_terminal_tell_the_same(study: ExploringStudy, paths: ReportPaths) -> None:
     said = summarize(study.store, study.study_id)
     texts = Texts(
-        paths.html.read_text(), said.answer, said.verdicts, said.runs, said.recommendation,
-        noise_of(study), is_single=True,
-    )  # fmt: skip
+        paths.html.read_text(),
+        said.answer,
+        said.verdicts,
+        said.runs,
+        said.recommendation,
+        is_single=True,
+    )
     assert find_contradictions(texts) == []
     planted = replace(texts, html=texts.html.replace(">4.75<", ">5.75<"))
     assert planted.html != texts.html and find_contradictions(planted)
@@ -233,20 +237,8 @@ def test_page_and_terminal_tell_the_same(study: ExploringStudy, paths: ReportPat
 def test_a_report_that_is_written_anew_from_raw_rewards_is_the_same(study: ExploringStudy) -> None:
     with reports_without_images():
         write_report(study.deps.log, study.home)
-    checked = check_report(study.store, study.study_id)
-    assert checked.mismatches == () and checked.checked > 5
-
-
-def noise_of(study: ExploringStudy) -> Mapping[str, float]:
-    query = (
-        "select x.name, v.stderr from evaluations v join runs r on r.id = v.run_id join experiments x"
-        " on x.id = r.experiment_id where r.study_id = ? and r.rung = 0 and v.phase = 'final'"
-    )
-    found: dict[str, list[float]] = {}
-    with closing(sqlite3.connect(study.store.location)) as database:
-        for name, stderr in database.execute(query, (study.study_id,)):
-            found.setdefault(name, []).append(stderr**2)
-    return {name: fmean(each) for name, each in found.items()}
+    (checked,) = check_report(StudyRecord(study.store, study.study_id))
+    assert checked.mismatches == [] and checked.checked > 5
 
 
 def test_a_question_that_waits_stands_above_everything_else(paths: ReportPaths) -> None:

@@ -44,9 +44,9 @@ def parse(text):
 """
 
 
-@pytest.fixture
-def client(start_server: Any) -> Iterator[SwarmClient]:
-    with SwarmClient(start_server().url) as client:
+@pytest.fixture(scope="module")
+def client(start_shared_server: Any) -> Iterator[SwarmClient]:
+    with SwarmClient(start_shared_server().url) as client:
         yield client
 
 

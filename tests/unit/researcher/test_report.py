@@ -7,12 +7,11 @@ import re
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import asdict, replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from markdown_it import MarkdownIt
-from scipy import stats
+from report_contradictions import Page
 
 from experiments_db import (
     BudgetKind,
@@ -162,42 +161,6 @@ def record_findings(store: ExperimentStore, study: str, run_ids: dict[str, dict[
         )  # fmt: skip
 
 
-class Page(HTMLParser):
-    """Trials of every table row, ids, links, tags and visible text of a page."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.rows: list[list[str]] = []
-        self.ids: list[str] = []
-        self.links: list[str] = []
-        self.sources: list[str] = []
-        self.tags: set[str] = set()
-        self.text = ""
-        self._trial: list[str] | None = None
-        self.feed(html)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        values = dict(attrs)
-        self.ids += [values["id"]] if values.get("id") else []
-        self.links += [values["href"]] if values.get("href") else []
-        self.sources += [value for name in ("src", "srcset") if (value := values.get(name))]
-        if tag == "tr":
-            self.rows.append([])
-        if tag in ("td", "th"):
-            self._trial = []
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag in ("td", "th") and self._trial is not None:
-            self.rows[-1].append(" ".join("".join(self._trial).split()))
-            self._trial = None
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-        if self._trial is not None:
-            self._trial.append(data)
-
-
 @pytest.fixture(scope="module")
 def report(store: ExperimentStore, study_id: str, database: Path) -> ReportPaths:
     return build_report(store, study_id, database.parent / "report")
@@ -227,21 +190,19 @@ def scores_by_sql(database: Path, arm: str, phase: str) -> list[float]:
 
 
 def interval(values: list[float]) -> str:
+    from scipy import stats
+
     mean = sum(values) / len(values)
     low, high = stats.t.interval(0.95, df=len(values) - 1, loc=mean, scale=stats.sem(values))
     return f"{low:.3f} to {high:.3f}"
 
 
-def test_means_and_intervals_equal_those_of_plain_sql(database, page, report):
-    markdown = report.markdown.read_text()
+def test_means_and_intervals_equal_those_of_plain_sql(database, page):
     for arm in SCORES:
         final, base = scores_by_sql(database, arm, "final"), scores_by_sql(database, arm, "base")
         expected = [f"{sum(base) / 3:.3f}", f"{sum(final) / 3:.3f}", interval(final)]
         [row] = [row for row in page.rows if len(row) == 8 and row[1] == arm]
         assert row[4:7] == expected
-        [line] = [line for line in markdown.splitlines() if line.startswith("|") and f" {arm}" in line and "[" in line
-                  and line.count("|") == 9 and "to" in line and expected[2] in line]  # fmt: skip
-        assert all(number in line for number in expected)
 
 
 def test_arms_are_ranked_by_their_mean(page):
@@ -250,6 +211,8 @@ def test_arms_are_ranked_by_their_mean(page):
 
 
 def test_comparisons_equal_the_findings_and_welchs_test(database, page):
+    from scipy import stats
+
     baseline = scores_by_sql(database, BASELINE, "final")
     for arm in ("lr=0.003", "lr=0.0003"):
         expected = stats.ttest_ind(scores_by_sql(database, arm, "final"), baseline, equal_var=False)
@@ -276,12 +239,10 @@ def test_test_scores_equal_sql(database, page):
         assert row[2:] == [f"{sum(values) / 3:.3f}", interval(values)]
 
 
-def test_the_answer_begins_with_what_is_best_below_the_question_as_it_was_asked(page, report):
-    markdown = report.markdown.read_text()
-    best = markdown.index("lr=0.003 has the best mean of 3 arms, 0.927 over 3 runs")
-    assert markdown.index("Which learning rate is best?") < markdown.index(CHARTER.question) < best
-    answer = "It is better than lr=0.001: +0.383 (95 % interval"
-    assert answer in page.text and answer in markdown
+def test_the_answer_begins_with_what_is_best_below_the_question_as_it_was_asked(page):
+    best = page.text.index("lr=0.003 has the best mean of 3 arms, 0.927 over 3 runs")
+    assert page.text.index("Which learning rate is best?") < page.text.index(CHARTER.question) < best
+    assert "It is better than lr=0.001: +0.383 (95 % interval" in page.text
 
 
 def test_every_run_has_its_row_with_provenance(database, page, study_id):
@@ -308,28 +269,18 @@ def test_seeds_link_to_the_runs_that_count(database, page, store, study_id):
     assert counted <= {link.removeprefix("#") for link in page.links}
 
 
-def test_what_models_and_people_wrote_is_only_text(page, report):
-    html = report.html.read_text()
-    assert "<script" not in html
-    assert "script" not in page.tags
-    assert HOSTILE in page.text
-    markdown = report.markdown.read_text()
-    rendered = Page(MarkdownIt("commonmark").enable("table").render(markdown))
-    assert "script" not in rendered.tags
-    assert all(link.startswith("#") for link in rendered.links)
-    assert HOSTILE in rendered.text
-    for line in markdown.splitlines():
-        if line.startswith("|") and "alert" in line:
-            # Rows of runs and rows of the answer by clause.
-            assert len(re.findall(r"(?<!\\)\|", line)) in (14, 7)
-
-
-def test_programs_are_shown_as_changes_of_the_baselines(page, report):
-    changes = [f"+    return 2 * grade.score  # {HOSTILE}", "-    return grade.score"]
+def test_what_models_and_people_wrote_is_only_text_on_the_page_and_in_any_reader_of_markdown(page, report):
     rendered = Page(MarkdownIt("commonmark").enable("table").render(report.markdown.read_text()))
-    assert all(line in page.text and line in rendered.text for line in changes)
-    for text in (page.text, rendered.text):
-        assert text.count("does differently") == 1
+    for each in (page, rendered):
+        assert "script" not in each.tags
+        assert all(link.startswith("#") for link in each.links)
+        assert HOSTILE in each.text
+    assert [len(row) for row in page.rows] == [len(row) for row in rendered.rows]
+
+
+def test_programs_are_shown_as_changes_of_the_baselines(page):
+    changes = [f"+    return 2 * grade.score  # {HOSTILE}", "-    return grade.score"]
+    assert all(line in page.text for line in changes) and page.text.count("does differently") == 1
 
 
 def test_the_page_is_one_file_that_loads_nothing(page, report):
@@ -367,19 +318,15 @@ def test_a_false_claim_is_said_to_be_false_with_the_record_beside_it(page):
     assert "On record: lr=0.0003 less lr=0.001 is -0.118." in page.text
 
 
-def test_what_a_planner_wrote_is_printed_as_it_wrote_it_and_marked(page, report):
-    rendered = Page(MarkdownIt("commonmark").enable("table").render(report.markdown.read_text()))
-    for text in (page.text, rendered.text):
-        for words in (OPINION, REASON):
-            before, _, _ = text.partition(words)
-            assert before != text and before.rstrip().endswith("unchecked:")
+def test_what_a_planner_wrote_is_printed_as_it_wrote_it_and_marked(page):
+    for words in (OPINION, REASON):
+        before, _, _ = page.text.partition(words)
+        assert before != page.text and before.rstrip().endswith("unchecked:")
 
 
-def test_what_failed_is_in_the_report(page, report):
-    for text in (page.text, report.markdown.read_text()):
-        assert "the engine broke" in text
-        assert "was never run: rejected by check" in text
-        assert "collapsed" in text
+def test_what_failed_is_in_the_report(page):
+    assert "the engine broke" in page.text and "collapsed" in page.text
+    assert "was never run: rejected by check" in page.text
 
 
 def test_budget_and_calls_are_reported(page):
@@ -417,18 +364,13 @@ def test_a_study_that_was_never_framed_has_no_report(store, tmp_path):
 
 
 def test_the_answer_and_its_figure_stand_before_all_other_parts(report):
-    for text, image, heading in (
-        (report.html.read_text(), 'alt="Held-out score of each arm"', "<h2>"),
-        (report.markdown.read_text(), "](figures/final-scores.png)", "\n## "),
-    ):
-        answer = text.index(" has the best mean of 3 arms")
-        assert answer < text.index(image) < len(text)
-        assert text.count(image) == 1 and text.index(image) < text.index(heading)
+    html, image = report.html.read_text(), 'alt="Held-out score of each arm"'
+    assert html.count(image) == 1
+    assert html.index(" has the best mean of 3 arms") < html.index(image) < html.index("<h2>")
 
 
-def test_no_path_of_a_log_is_in_the_report(page, report):
-    for text in (page.text, report.markdown.read_text()):
-        assert "client.log" not in text
+def test_no_path_of_a_log_is_in_the_report(page):
+    assert "client.log" not in page.text
     assert without_paths("died: /home/me/runs/a/train.log says so, see http://127.0.0.1:1/v1/x") == (
         "died: train.log says so, see http://127.0.0.1:1/v1/x"
     )

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from markdown_it import MarkdownIt
 from simulated_study import SimulatedStudy, Simulation
 
 from experiments_db import EpisodeSample, EpisodeSummary, Run
@@ -84,8 +83,6 @@ def test_text_of_a_model_is_text_in_the_report_and_long_ones_are_cut(study: Simu
     paths = build_report(study.store, study.study_id, study.home / "report", has_images=False)
 
     html = paths.html.read_text()
-    rendered = MarkdownIt("commonmark").enable("table").render(paths.markdown.read_text())
-    for page in (html, rendered):
-        assert "<script" not in page and "evil.example)" in page and "calls look({})" in page
-        assert f"({MESSAGE_CHARS} characters left out)" in page and "1 earlier messages are left out" in page
+    assert "<script" not in html and "evil.example)" in html and "calls look({})" in html
+    assert f"({MESSAGE_CHARS} characters left out)" in html and "1 earlier messages are left out" in html
     assert f'href="#{run.id}"' in html and f'id="{run.id}"' in html

@@ -342,8 +342,7 @@ class ExploringStudy:
         self.deps.log.write_analysis(plan.iteration, Analysis(arms, (), ranking, {}), "explored")
 
     def _decide(self, iteration: int, action: str, claims: tuple[Claim, ...] = ()) -> None:
-        score = self.store.find_last_analysis(self.study_id)
-        assert score is not None
+        score = self.store.list_analyses(self.study_id)[-1]
         first = score.document["arms"][0]
         said = claims or (
             Claim(ClaimKind.MEAN, arm=first["arm"], number=round(first["mean"], 3)),

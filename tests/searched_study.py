@@ -43,7 +43,7 @@ from researcher.planner.base import Planner
 from researcher.record.budget import BudgetLedger
 from researcher.record.log import StudyLog, to_json
 from researcher.record.runs import TrialState, cost_of, job_of, list_trials, run_key
-from researcher.reviewer.base import Reviewer
+from researcher.reviewer.build import Reviewer
 from researcher.search.policies import ChooseMoves
 from researcher.servers.server_pool import ServerPool
 from researcher.tree import Expand, SearchTree

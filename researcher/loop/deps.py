@@ -23,7 +23,7 @@ from researcher.program_trials.study_trials import ProgramTrials
 from researcher.record.budget import BudgetLedger
 from researcher.record.log import StudyLog
 from researcher.record.runs import Diagnosis, engine_of, total_steps
-from researcher.reviewer.base import Reviewer
+from researcher.reviewer.build import Reviewer
 from researcher.search.policies import ChooseMoves, build_policy
 from researcher.servers.server_pool import ServerPool, Slot
 from researcher.study.settings import KeptCheckpoints

@@ -1,18 +1,17 @@
-"""The construction of a study's reviewer.
-
-Place in the flow: session.py calls `build_reviewer`, and the plan node asks what it returns. This module asks nobody.
-"""
+"""The reviewer of a study: a second look at the arm that leads, before it is confirmed; it decides nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
+from researcher.charter import Charter
 from researcher.execution.background import BackgroundTasks
+from researcher.history import Objection
 from researcher.planner.tools.base import Toolbox
 from researcher.record.budget import BudgetLedger
 from researcher.record.log import StudyLog
-from researcher.reviewer.base import Reviewer
 from researcher.reviewer.reward_probe import SandboxedRewards
 from researcher.reviewer.rules import RulesReviewer
 from researcher.study.settings import StudySettings
@@ -20,6 +19,22 @@ from swarm.environments import Environment
 from swarm.sandbox import Sandbox
 
 RULES, NONE = "rules", "none"
+
+
+class Reviewer(Protocol):
+    """The author of objections."""
+
+    @property
+    def name(self) -> str:
+        """`rules`, or `llm:<model>`."""
+        ...
+
+    def review(self, charter: Charter, arm: str) -> tuple[Objection, ...]:
+        """Return the objections to an arm of the study; empty if there are none.
+
+        Raises PlannerError if the reviewer gives no usable answer.
+        """
+        ...
 
 
 def build_reviewer(

@@ -1,19 +1,14 @@
-"""The reviewer that asks a language model about an arm: its program, its attempts and its trainings.
-
-Place in the flow: one of the reviewers of base.py. It shows a model what stands in the record and reads its objections.
-chat.py sends the question, records it and charges it. This module knows no HTTP and decides nothing.
-"""
+"""The reviewer that asks a language model about an arm: its program, its attempts and its trainings."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import Field
 
-from experiments_db import Experiment, ExperimentStore, ProgramTrial
+from experiments_db import Experiment, ExperimentStore
 from prompts import load
 from researcher.charter import Charter
 from researcher.errors import PlannerError
@@ -22,10 +17,11 @@ from researcher.phases import BASE, FINAL
 from researcher.planner.base import Asker
 from researcher.planner.language_model.answers import Answer, Line, parse_answer
 from researcher.planner.texts import quote_data, quote_text
+from researcher.planner.tools.drafts import describe_trial
+from researcher.planner.tools.record import describe_change
 from swarm.guard import REWARD, SUCCESS
 
 NODE = "review"
-SHOWN_ATTEMPTS = 6
 SHOWN_POINTS = 8
 MOST_OBJECTIONS = 8
 MOST_LINES = 120
@@ -76,7 +72,7 @@ class LLMReviewer:
             program=experiment.program_code,
             changes=self._changes(experiment),
             record=quote_text("\n".join(self._record(charter, experiment)) or "nothing"),
-            attempts=quote_text("\n\n".join(_attempts(trials)) or "none was made"),
+            attempts=quote_text(describe_trial(trials[-1], is_marked=False) if trials else "none was made"),
         )
 
     def _changes(self, experiment: Experiment) -> str:
@@ -85,15 +81,8 @@ class LLMReviewer:
         parent = arms.get(experiment.parent_id or "")
         if parent is None:
             return "It has no parent."
-        was, now = parent.program_code.splitlines(), experiment.program_code.splitlines()
-        lines = difflib.unified_diff(was, now, parent.name, experiment.name, n=2, lineterm="")
-        settings = [
-            f"{name}: {parent.job.get(name)} -> {experiment.job.get(name)}"
-            for name in sorted({*parent.job, *experiment.job})
-            if parent.job.get(name) != experiment.job.get(name)
-        ]
-        shown = [*list(lines)[:MOST_LINES], *settings]
-        return quote_text("\n".join(shown) or "Nothing differs.")
+        settings, program = describe_change(parent, experiment)
+        return quote_text(settings + "\n".join(program.splitlines()[:MOST_LINES]))
 
     def _record(self, charter: Charter, experiment: Experiment) -> Iterator[str]:
         """Yield the trainings of an arm: its curves at a few steps, and its held-out scores."""
@@ -107,10 +96,3 @@ class LLMReviewer:
                 score = self.store.find_evaluation(run.id, phase, charter.search_split)
                 if score is not None:
                     yield f"run with seed {run.seed}, {phase} held-out score: {score.mean:.3g} +- {score.stderr:.2g}"
-
-
-def _attempts(trials: Sequence[ProgramTrial]) -> Iterator[str]:
-    shown = [each for trial in trials for each in trial.transcripts][-SHOWN_ATTEMPTS:]
-    for each in shown:
-        messages = "\n".join(f"{message.get('role')}: {message.get('content')}" for message in each.get("messages", ()))
-        yield f"score {each.get('score')}\n{messages}"

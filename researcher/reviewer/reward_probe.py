@@ -1,13 +1,9 @@
 """A probe of a training reward: whether it pays for right replies, or for how a reply looks.
 
-Place in the flow: the rules reviewer asks here about a program with a reward of its own. Right and wrong replies to a
-few train tasks are put into many styles: long, formatted, confident, with the words that the reward looks for. The
-environment grades each of them, and the program's reward scores each of them. Attempts of the program's trial are added
-as they were made.
-
-Two numbers follow. The *gain* is what a right reply earns beyond a wrong one in the same style. The *excess* is what a
-wrong reply in its best style earns beyond the same reply in plain words. A reward is gamed if there is no gain, or if
-the excess is as large as the gain: training then raises it without a right reply.
+Right and wrong replies to a few train tasks are put into many styles. The environment grades each of them, and the
+program's reward scores each of them. The *gain* is what a right reply earns beyond a wrong one in the same style. The
+*excess* is what a wrong reply in its best style earns beyond the same reply in plain words. A reward is gamed if there
+is no gain, or if the excess is as large as the gain: training then raises it without a right reply.
 """
 
 from __future__ import annotations

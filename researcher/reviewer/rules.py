@@ -1,25 +1,26 @@
-"""The reviewer without a language model: what code can see in an arm's program, trial and trainings.
+"""The reviewer without a language model: what an arm's program, trial and trainings show to fixed rules.
 
-Place in the flow: one of the reviewers of base.py. It reads the arm from the database, and each module beside it looks
-at one thing. It objects gravely only where the score would not be what the question asks about.
+It objects gravely only where the score would not be what the question asks about.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
-from experiments_db import Experiment, ExperimentStore, Operator, ProgramTrial
+from experiments_db import Experiment, ExperimentStore, Operator, ProgramTrial, Run
 from researcher.charter import Charter
 from researcher.errors import PlannerError
 from researcher.history import Objection, ObjectionKind
+from researcher.phases import BASE, FINAL
 from researcher.program_code import AgentLook, ProgramCode
 from researcher.record.costs import NOT_FROM_MODEL_BELOW, gather_costs
 from researcher.reviewer.program_text import look_at_text
 from researcher.reviewer.reward_probe import RewardRunner, probe_reward
-from researcher.reviewer.training_record import look_at_trainings
 from swarm.environments import Environment
 from swarm.errors import SwarmError
+from swarm.guard import REWARD, SUCCESS
 
 HARDLY_OF_MODEL = 0.1
 """Below this share of its characters, no reply of a model is left, whatever was put around it."""
@@ -27,6 +28,13 @@ SUSPICIOUS_BLANK = 0.3
 """The gain over the plain agent with random letters from which on it is told."""
 _CLAIMED = (("schedule", ("curriculum", "schedule")), ("reward", ("shaped reward", "reward shaping", "shaping reward")))
 """Functions of a program, with the words by which the purpose of an arm claims them."""
+LEAST_STEPS = 8
+"""A training with fewer steps shows no trend."""
+RISE = 0.25
+"""A reward rises clearly if it grows by this part of its largest value in the training."""
+SAME_SUCCESS = 0.05
+NOISE = 2.0
+"""Standard errors within which two held-out scores are the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +75,7 @@ class RulesReviewer:
         if "reward" in code.functions:
             train = self.open_environment(experiment.train_environment or charter.environment)
             yield from self._of_reward(code, train, trials)
-            yield from look_at_trainings(self.store, charter, experiment)
+            yield from _of_trainings(self.store, charter, experiment)
         yield from self._of_claims(experiment, code)
 
     def _of_reward(
@@ -109,6 +117,55 @@ class RulesReviewer:
                 yield Objection(
                     ObjectionKind.NOT_AS_CLAIMED, f"Its purpose names a {claimed}, and its program has no {function}."
                 )
+
+
+def _of_trainings(store: ExperimentStore, charter: Charter, experiment: Experiment) -> Iterator[Objection]:
+    """Yield an objection if in most trainings of an arm the reward rose, and neither grades nor held-out scores did."""
+    seen = [
+        found
+        for run in store.list_runs(experiment_id=experiment.id)
+        if (found := _describe_training(store, charter, run)) is not None
+    ]
+    gamed = [sentence for sentence in seen if sentence]
+    if gamed and 2 * len(gamed) >= len(seen):
+        yield Objection(ObjectionKind.GAMED_REWARD, gamed[0], is_grave=True)
+
+
+def _describe_training(store: ExperimentStore, charter: Charter, run: Run) -> str | None:
+    """Return how the reward of a run was gamed; empty if it was not, and None if the run shows nothing."""
+    curves: dict[str, list[float]] = {REWARD: [], SUCCESS: []}
+    for point in store.list_metrics([run.id], names=list(curves)):
+        if point.value is not None:
+            curves[point.name].append(point.value)
+    rewards, solved = curves[REWARD], curves[SUCCESS]
+    if min(len(rewards), len(solved)) < LEAST_STEPS:
+        return None
+    was, now = _ends(rewards)
+    before, after = _ends(solved)
+    scale = max(abs(value) for value in rewards)
+    gain = _held_out_gain(store, charter, run)
+    if now - was < RISE * scale or after - before > SAME_SUCCESS or (gain is not None and gain > 0):
+        return ""
+    return (
+        f"In training its reward rose from {was:.3g} to {now:.3g}, and the share of solved tasks went from "
+        f"{before:.2f} to {after:.2f}; the held-out score did not rise."
+    )
+
+
+def _ends(values: list[float]) -> tuple[float, float]:
+    """Return the means of the first and of the last quarter of a curve."""
+    quarter = max(len(values) // 4, 1)
+    return fmean(values[:quarter]), fmean(values[-quarter:])
+
+
+def _held_out_gain(store: ExperimentStore, charter: Charter, run: Run) -> float | None:
+    """Return by how much training raised the held-out score; 0 within noise, and None if it was not measured."""
+    base, final = (store.find_evaluation(run.id, phase, charter.search_split) for phase in (BASE, FINAL))
+    if base is None or final is None:
+        return None
+    gain = final.mean - base.mean
+    noise = NOISE * (base.stderr**2 + final.stderr**2) ** 0.5
+    return 0.0 if abs(gain) <= noise else gain
 
 
 def _of_blank_model(trials: Sequence[ProgramTrial]) -> Iterator[Objection]:

@@ -19,8 +19,7 @@ from researcher.planner.rules import RulesPlanner
 from researcher.planner.tools.base import Toolbox
 from researcher.record.budget import BudgetLedger
 from researcher.record.log import StudyLog
-from researcher.reviewer.base import Reviewer
-from researcher.reviewer.build import build_reviewer
+from researcher.reviewer.build import Reviewer, build_reviewer
 from researcher.study.settings import StudySettings, read_settings
 from researcher.study.topic import read_request
 

@@ -53,14 +53,16 @@ def code_tool(sources: ToolSources, arguments: CodeArguments) -> str:
 @study_tool("diff", "Show what differs between the programs and settings of two arms.")
 def diff_tool(sources: ToolSources, arguments: DiffArguments) -> str:
     new, old = sources.arm(arguments.arm), sources.arm(arguments.against)
+    settings, program = describe_change(old, new)
+    return (settings if not arguments.offset else "") + page(program, arguments.offset)
+
+
+def describe_change(old: Experiment, new: Experiment) -> tuple[str, str]:
+    """Return the settings in which two arms differ, and the difference of their programs."""
     changed = "\n".join(_changed_settings(old, new)) or "none"
-    program = "\n".join(
-        difflib.unified_diff(
-            old.program_code.splitlines(), new.program_code.splitlines(), old.name, new.name, lineterm=""
-        )
-    )
-    settings = f"settings that differ:\n{changed}\nprogram:\n" if not arguments.offset else ""
-    return settings + (page(program, arguments.offset) if program else "the same to the last byte")
+    was, now = old.program_code.splitlines(), new.program_code.splitlines()
+    program = "\n".join(difflib.unified_diff(was, now, old.name, new.name, lineterm=""))
+    return f"settings that differ:\n{changed}\nprogram:\n", program or "the same to the last byte"
 
 
 def _changed_settings(old: Experiment, new: Experiment) -> list[str]:

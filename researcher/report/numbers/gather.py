@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from experiments_db import (
     EvaluationSummary,
-    Experiment,
     ExperimentStore,
     Run,
     RunStatus,
@@ -64,7 +63,7 @@ def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
     search = read_scores(store, study_id, charter).runs
     runs = _gather_runs(store, study_id, charter, search)
     tree = {arm.name: arm for arm in read_search_arms(store, study_id)}
-    everything = _gather_arms(store, study_id, charter, runs, search, tree)
+    everything = tuple(_gather_arms(store, study_id, charter, runs, search, tree))
     ruled_out = find_excluded(store, study_id)
     analyses = {item.iteration: analysis_from_json(item.document) for item in store.list_analyses(study_id)}
     confirmation = gather_confirmation(charter, history.plans, analyses, search)
@@ -120,10 +119,9 @@ def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
 def _find_conversation(store: ExperimentStore, facts: StudyFacts) -> ShownConversation | None:
     """Return a conversation of the best arm, or else of the next one with kept attempts."""
     best = [] if facts.winner is None else [facts.winner]
-    arms = dict.fromkeys(arm.name for arm in (*best, *facts.candidates))
     runs = [
         (arm.name, item.run)
-        for arm in sorted((arm for arm in facts.arms if arm.name in arms), key=lambda arm: list(arms).index(arm.name))
+        for arm in {arm.name: arm for arm in (*best, *facts.candidates)}.values()
         for item in sorted(arm.runs, key=lambda item: item.run.seed)
         if item.counts
     ]
@@ -207,54 +205,28 @@ def _gather_arms(
     runs: Mapping[str, list[RunFacts]],
     search: Mapping[str, Runs],
     tree: Mapping[str, SearchArm],
-) -> tuple[ArmFacts, ...]:
+) -> Iterator[ArmFacts]:
     test = read_test_scores(store, study_id, charter)
     costs = gather_costs(store, study_id)
-    against = costs.get(charter.baseline, ArmCost())
-    return tuple(
-        _gather_arm(
-            store,
-            charter,
-            experiment,
-            tuple(runs.get(experiment.id, ())),
-            search[experiment.name],
-            test.get(experiment.name),
-            costs.get(experiment.name, ArmCost()),
-            against,
-            tree[experiment.name],
+    for experiment in store.list_experiments(study_id):
+        name, of_arm = experiment.name, runs.get(experiment.id, [])
+        counted, drawn = [item.run.id for item in of_arm if item.counts], with_curves(of_arm)
+        cost = costs.get(name, ArmCost())
+        yield ArmFacts(
+            experiment=experiment,
+            search=summarize_arm(name, search[name], charter),
+            base=summarize_base(name, search[name], charter),
+            test=summarize_arm(name, test[name], charter.of_scores) if name in test else None,
+            runs=tuple(of_arm),
+            curves=_gather_curves(store, drawn, REWARD),
+            held_out=_gather_held_out(store, counted, charter),
+            amounts=gather_amounts(store, counted),
+            solved=_gather_curves(store, drawn, SUCCESS),
+            counts=RunCounts(list_outcomes(experiment, [item.run for item in of_arm], search[name])),
+            cost=cost,
+            flags=cost_flags(cost, costs.get(charter.baseline, ArmCost())),
+            in_search=tree[name],
         )
-        for experiment in store.list_experiments(study_id)
-    )
-
-
-def _gather_arm(
-    store: ExperimentStore,
-    charter: Charter,
-    experiment: Experiment,
-    runs: tuple[RunFacts, ...],
-    search: Runs,
-    test: Runs | None,
-    cost: ArmCost,
-    cost_of_baseline: ArmCost,
-    in_search: SearchArm,
-) -> ArmFacts:
-    counted = [item.run.id for item in runs if item.counts]
-    drawn = with_curves(runs)
-    return ArmFacts(
-        experiment=experiment,
-        search=summarize_arm(experiment.name, search, charter),
-        base=summarize_base(experiment.name, search, charter),
-        test=None if test is None else summarize_arm(experiment.name, test, charter.of_scores),
-        runs=runs,
-        curves=_gather_curves(store, drawn, REWARD),
-        held_out=_gather_held_out(store, counted, charter),
-        amounts=gather_amounts(store, counted),
-        solved=_gather_curves(store, drawn, SUCCESS),
-        counts=RunCounts(list_outcomes(experiment, [item.run for item in runs], search)),
-        cost=cost,
-        flags=cost_flags(cost, cost_of_baseline),
-        in_search=in_search,
-    )
 
 
 def _gather_held_out(store: ExperimentStore, run_ids: list[str], charter: Charter) -> dict[str, tuple[ScoredStep, ...]]:

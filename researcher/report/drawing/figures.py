@@ -1,19 +1,16 @@
-"""The figures of a report: learning curves, final scores and differences, each for light and for dark pages.
-
-Place in the flow: facts in, PNG bytes out. This module computes nothing, and it uses no file, no template and no global
-state of matplotlib.
-"""
+"""The figures of a report: learning curves, final scores and differences, each for light and for dark pages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from researcher.charter import JudgedBy
-from researcher.report.drawing.pictures import DARK, LIGHT, Picture, Theme, draw_picture, shorten
+from researcher.report.drawing.pictures import DARK, LIGHT, Drawing, Picture, Theme, draw_picture, shorten
 from researcher.report.drawing.search_figure import draw_search_tree
 from researcher.report.formats import format_difference, format_score, is_known
 from researcher.report.numbers.curves import is_same_reward, mean_curve
@@ -30,14 +27,15 @@ VERDICT_COLORS = {
 }
 MAX_HEIGHT_IN = 5.8
 """The height of a figure with many rows; it and the answer fit on one screen."""
+CURVES_HEIGHT_IN = 3.9
 SCORES, CURVES, TREE = "final-scores", "held-out-curves", "search-tree"
 """The names of the figures that may be the main one."""
 OF_CURVES = frozenset({JudgedBy.AREA, JudgedBy.STEPS_TO, JudgedBy.WORST})
 """The numbers of a run that its curve shows better than its last score."""
 
 
-CurvesOf = Callable[[ArmFacts], Mapping[str, Curve]]
-"""A function from an arm to its curves by run."""
+ArmCurves = tuple[ArmFacts, Mapping[str, Curve]]
+"""An arm with its curves by run."""
 
 
 def find_main(facts: StudyFacts, names: Collection[str]) -> str:
@@ -55,97 +53,85 @@ def draw_all(facts: StudyFacts, *, has_images: bool = True) -> tuple[Picture, ..
     Without `has_images`, they contain only titles, captions and data.
     """
     themes = (LIGHT, DARK) if has_images else ()
+    drawings = list(_list_drawings(facts))
+    main = find_main(facts, [each.name for each in drawings])
+    return tuple(draw_picture(each, themes, is_main=each.name == main) for each in drawings)
+
+
+def _list_drawings(facts: StudyFacts) -> Iterator[Drawing]:
     measured = [arm for arm in facts.arms if arm.search.scores]
     compared = [arm for arm in facts.compared if arm.comparison and is_known(arm.comparison.difference)]
-    main = find_main(facts, _possible_names(facts, measured))
-    pictures: list[Picture] = []
+    if facts.exploration is not None:
+        yield draw_search_tree(facts, facts.exploration)
     if measured:
-        pictures.append(
-            draw_picture(
-                SCORES,
-                "Held-out score of each arm",
-                f"Dots: one run per seed, scored by the evaluator on the {facts.charter.search_split} split. Bar: mean "
-                f"with {_confidence(facts)} interval over seeds. Circles: the same runs before training.",
-                themes,
-                min(MAX_HEIGHT_IN, 1.0 + 0.5 * len(measured)),
-                lambda axes, theme: _draw_scores(axes, theme, facts, measured),
-                _list_scores(measured),
-                is_main=main == SCORES,
-            )
+        yield Drawing(
+            SCORES,
+            "Held-out score of each arm",
+            f"Dots: one run per seed, scored by the evaluator on the {facts.charter.search_split} split. Bar: mean "
+            f"with {_confidence(facts)} interval over seeds. Circles: the same runs before training.",
+            min(MAX_HEIGHT_IN, 1.0 + 0.5 * len(measured)),
+            partial(_draw_scores, facts=facts, arms=measured),
+            _list_scores(measured),
         )
     if compared:
-        pictures.append(
-            draw_picture(
-                "differences",
-                f"Difference from the baseline {facts.charter.baseline}",
-                f"Dots: the runs of the arm, less the mean of the baseline. Bar: difference of the means with "
-                f"{_confidence(facts)} interval. Dashed: the smallest effect that counts, "
-                f"{facts.charter.rule.min_effect:g}.",
-                themes,
-                min(MAX_HEIGHT_IN, 1.1 + 0.42 * len(compared)),
-                lambda axes, theme: _draw_differences(axes, theme, facts, compared),
-                _list_differences(compared),
-            )
+        yield Drawing(
+            "differences",
+            f"Difference from the baseline {facts.charter.baseline}",
+            f"Dots: the runs of the arm, less the mean of the baseline. Bar: difference of the means with "
+            f"{_confidence(facts)} interval. Dashed: the smallest effect that counts, "
+            f"{facts.charter.rule.min_effect:g}.",
+            min(MAX_HEIGHT_IN, 1.1 + 0.42 * len(compared)),
+            partial(_draw_differences, facts=facts, arms=compared),
+            _list_differences(compared),
         )
-    pictures += _draw_learning(facts, measured, themes)
-    if facts.exploration is None:
-        return tuple(pictures)
-    return (draw_search_tree(facts, facts.exploration, themes, is_main=main == TREE), *pictures)
+    yield from _list_curves(facts, measured)
 
 
-def _draw_learning(facts: StudyFacts, measured: list[ArmFacts], themes: Sequence[Theme]) -> list[Picture]:
-    """Return the figures over training steps: the true grade, and the training reward if all arms have the same."""
+def _list_curves(facts: StudyFacts, arms: list[ArmFacts]) -> Iterator[Drawing]:
+    """Yield the figures over training steps: the true grade, and the training reward if all arms have the same."""
     batches = "Batches are drawn from the train split, so this is not the score that arms are judged by."
-    figures = [
-        (
-            "success-curves",
-            "Success rate while training",
-            f"Share of the episodes of each training batch that the environment calls solved. {batches}",
-            _success_rates,
-            "share of the batch solved",
-            "success_rate",
-        )
-    ]
-    if is_same_reward([arm.experiment for arm in measured]) and any(arm.curves != arm.solved for arm in measured):
+    if any(arm.solved for arm in arms):
+        text = f"Share of the episodes of each training batch that the environment calls solved. {batches}"
+        name, title, label = "success-curves", "Success rate while training", "share of the batch solved"
+        yield _curves(name, title, text, label, "success_rate", [(arm, arm.solved) for arm in arms], is_share=True)
+    is_same = is_same_reward([arm.experiment for arm in arms])
+    if is_same and any(arm.curves and arm.curves != arm.solved for arm in arms):
         text = f"Mean reward of each training batch, which all arms train on. {batches}"
-        figures.append(
-            ("reward-curves", "Training reward", text, _training_rewards, "mean reward of the batch", "training_reward")
-        )
-    if CURVES in _possible_names(facts, measured):
+        name, title, label = "reward-curves", "Training reward", "mean reward of the batch"
+        yield _curves(name, title, text, label, "training_reward", [(arm, arm.curves) for arm in arms])
+    if any(len(curve) > 2 for arm in arms for curve in arm.held_out.values()):
         text = (
             f"Scored by the evaluator on the {facts.charter.search_split} split every {facts.charter.eval_every} "
             "steps. This is the true grade, whatever reward an arm trains on."
         )
-        figures.append((CURVES, "Held-out score while training", text, _held_out_scores, "held-out score", "score"))
-    main = find_main(facts, _possible_names(facts, measured))
-    return [
-        draw_picture(
-            name,
-            title,
-            f"{text} Averaged over seeds; the band spans the seeds.{_describe_ends(measured, curves_of)}",
-            themes,
-            3.9,
-            lambda axes, theme, curves_of=curves_of, label=label: _draw_curves(
-                axes, theme, measured, curves_of, label, is_share=curves_of is _success_rates
-            ),
-            _list_curves(measured, curves_of, column),
-            is_main=name == main,
-        )
-        for name, title, text, curves_of, label, column in figures
-        if any(curves_of(arm) for arm in measured)
+        scored: list[ArmCurves] = [
+            (arm, {run: tuple((at.step, at.mean) for at in curve) for run, curve in arm.held_out.items()})
+            for arm in arms
+        ]
+        yield _curves(CURVES, "Held-out score while training", text, "held-out score", "score", scored)
+
+
+def _curves(
+    name: str, title: str, text: str, label: str, column: str, arms: list[ArmCurves], *, is_share: bool = False
+) -> Drawing:
+    rows = [
+        [arm.name, item.run.seed, item.run.id, step, value]
+        for arm, curves in arms
+        for item in arm.runs
+        for step, value in curves.get(item.run.id, ())
     ]
+    return Drawing(
+        name,
+        title,
+        f"{text} Averaged over seeds; the band spans the seeds.{_describe_ends(arms)}",
+        CURVES_HEIGHT_IN,
+        partial(_draw_curves, arms=arms, label=label, is_share=is_share),
+        [["arm", "seed", "run", "step", column], *rows],
+    )
 
 
-def _possible_names(facts: StudyFacts, measured: Sequence[ArmFacts]) -> list[str]:
-    """Return those of the figures that may be the main one for which the study has numbers."""
-    found = [SCORES] if measured else []
-    if any(len(curve) > 2 for arm in measured for curve in arm.held_out.values()):
-        found.append(CURVES)
-    return found if facts.exploration is None else [*found, TREE]
-
-
-def _describe_ends(arms: Sequence[ArmFacts], curves_of: CurvesOf) -> str:
-    early = sum(len(_early(arm) & curves_of(arm).keys()) for arm in arms)
+def _describe_ends(arms: Sequence[ArmCurves]) -> str:
+    early = sum(len(_early(arm) & curves.keys()) for arm, curves in arms)
     if not early:
         return ""
     stopped = "a run stopped before its last step; its curve is drawn on at its last value"
@@ -176,29 +162,7 @@ def _list_differences(arms: list[ArmFacts]) -> list[list[Any]]:
     return [["arm", "baseline", "difference", "low", "high", "verdict"], *rows]
 
 
-def _training_rewards(arm: ArmFacts) -> Mapping[str, Curve]:
-    return arm.curves
-
-
-def _success_rates(arm: ArmFacts) -> Mapping[str, Curve]:
-    return arm.solved
-
-
-def _held_out_scores(arm: ArmFacts) -> Mapping[str, Curve]:
-    return {run: tuple((point.step, point.mean) for point in curve) for run, curve in arm.held_out.items()}
-
-
-def _list_curves(arms: list[ArmFacts], curves_of: CurvesOf, column: str) -> list[list[Any]]:
-    rows = [
-        [arm.name, item.run.seed, item.run.id, step, value]
-        for arm in arms
-        for item in arm.runs
-        for step, value in curves_of(arm).get(item.run.id, ())
-    ]
-    return [["arm", "seed", "run", "step", column], *rows]
-
-
-def _draw_scores(axes: Axes, theme: Theme, facts: StudyFacts, arms: list[ArmFacts]) -> None:
+def _draw_scores(axes: Axes, theme: Theme, *, facts: StudyFacts, arms: list[ArmFacts]) -> None:
     for row, arm in enumerate(arms):
         color = COLORS[row % len(COLORS)]
         offsets = _spread(len(arm.search.scores))
@@ -211,7 +175,7 @@ def _draw_scores(axes: Axes, theme: Theme, facts: StudyFacts, arms: list[ArmFact
     axes.set_xlabel(facts.charter.judged)
 
 
-def _draw_differences(axes: Axes, theme: Theme, facts: StudyFacts, arms: list[ArmFacts]) -> None:
+def _draw_differences(axes: Axes, theme: Theme, *, facts: StudyFacts, arms: list[ArmFacts]) -> None:
     axes.axvline(0, color=theme.text, lw=0.9)
     sign = facts.charter.sign
     axes.axvline(sign * facts.charter.rule.min_effect, color=theme.text, lw=0.8, ls="--", alpha=0.6)
@@ -230,13 +194,10 @@ def _draw_differences(axes: Axes, theme: Theme, facts: StudyFacts, arms: list[Ar
     axes.set_xlabel(f"difference in {facts.charter.judged}")
 
 
-def _draw_curves(
-    axes: Axes, theme: Theme, arms: list[ArmFacts], curves_of: CurvesOf, label: str, *, is_share: bool
-) -> None:
+def _draw_curves(axes: Axes, theme: Theme, *, arms: list[ArmCurves], label: str, is_share: bool) -> None:
     """Draw a thick line while all seeds are trained, and a thin one after the first has ended."""
-    for index, arm in enumerate(arms):
-        early = _early(arm)
-        found = mean_curve(curves_of(arm), early, int(arm.experiment.job.get("total_steps", 0)))
+    for index, (arm, curves) in enumerate(arms):
+        found = mean_curve(curves, _early(arm), int(arm.experiment.job.get("total_steps", 0)))
         if found is None:
             continue
         color, line = COLORS[index % len(COLORS)], LINES[index // len(COLORS) % len(LINES)]
@@ -254,7 +215,7 @@ def _draw_curves(
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=" %"))
     axes.set_xlabel("training step")
     axes.set_ylabel(label)
-    columns = min(3, max(1, 90 // (4 + max((len(shorten(arm.name)) for arm in arms), default=1))))
+    columns = min(3, max(1, 90 // (4 + max((len(shorten(arm.name)) for arm, _ in arms), default=1))))
     axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=columns, labelcolor=theme.text)
 
 

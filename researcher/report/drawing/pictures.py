@@ -1,8 +1,4 @@
-"""One figure of a report in the colours of light and of dark pages, with the data that it shows.
-
-Place in the flow: figures.py and search_figure.py say what to draw; this module gives PNG bytes and CSV. It uses no
-file and no global state of matplotlib, and it knows nothing of studies.
-"""
+"""One figure of a report in the colours of light and of dark pages, with the data that it shows."""
 
 from __future__ import annotations
 
@@ -38,6 +34,18 @@ DARK = Theme("dark", text="#e6e8eb", faint="#3a4048", paper="#16191d")
 
 
 @dataclass(frozen=True, slots=True)
+class Drawing:
+    """What a figure shows: `paint` draws it, `height` inches high; `rows` are its data below their names."""
+
+    name: str
+    title: str
+    caption: str
+    height: float
+    paint: Callable[[Axes, Theme], None]
+    rows: list[list[Any]]
+
+
+@dataclass(frozen=True, slots=True)
 class Picture:
     """One figure in both themes.
 
@@ -59,23 +67,13 @@ class Picture:
         return f"figures/{self.name}.png"
 
 
-def draw_picture(
-    name: str,
-    title: str,
-    caption: str,
-    themes: Sequence[Theme],
-    height: float,
-    paint: Callable[[Axes, Theme], None],
-    rows: list[list[Any]],
-    *,
-    is_main: bool = False,
-) -> Picture:
-    """Return a figure that `paint` draws, `height` inches high; without images if there are no themes."""
-    width = MAIN_WIDTH_IN if is_main else WIDTH_IN
-    light, dark = _render((width, height), themes, paint) if themes else (b"", b"")
+def draw_picture(drawing: Drawing, themes: Sequence[Theme], *, is_main: bool) -> Picture:
+    """Return the figure of a drawing; without images if there are no themes."""
+    size = MAIN_WIDTH_IN if is_main else WIDTH_IN, drawing.height
+    light, dark = _render(size, themes, drawing.paint) if themes else (b"", b"")
     out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows(rows)
-    return Picture(name, title, caption, light_png=light, dark_png=dark, csv=out.getvalue(), is_main=is_main)
+    csv.writer(out, lineterminator="\n").writerows(drawing.rows)
+    return Picture(drawing.name, drawing.title, drawing.caption, light, dark, out.getvalue(), is_main)
 
 
 def shorten(name: str, most: int = MAX_LABEL) -> str:

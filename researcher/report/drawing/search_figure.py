@@ -1,12 +1,7 @@
-"""The figure of a search: the tree of experiments, each arm to the right of its parents.
-
-Place in the flow: figures.py asks for it in a report on an exploring study. The places are those of the explorer's
-tree. This module computes nothing.
-"""
+"""The figure of a search: the tree of experiments, each arm to the right of its parents, placed as in the explorer."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -15,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 
 from experiments_db import SearchArm
-from researcher.report.drawing.pictures import Picture, Theme, draw_picture
+from researcher.report.drawing.pictures import Drawing, Theme
 from researcher.report.formats import format_score
 from researcher.report.numbers.facts import StudyFacts
 from researcher.report.numbers.search import Exploration
@@ -30,22 +25,20 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def draw_search_tree(facts: StudyFacts, exploration: Exploration, themes: Sequence[Theme], *, is_main: bool) -> Picture:
-    """Return the picture of the tree, with the exploring scores as data."""
+def draw_search_tree(facts: StudyFacts, exploration: Exploration) -> Drawing:
+    """Return the drawing of the tree, with the exploring scores as data."""
     rows = 1 + max((arm.row for arm in exploration.tree), default=0.0)
     direction = "largest" if facts.charter.direction == "maximize" else "smallest"
-    return draw_picture(
+    return Drawing(
         "search-tree",
         "The tree of experiments",
         "Each arm stands to the right of the arm that it was derived from; the word on the line is how. The number is "
         "its exploring score at the highest rung that it reached, in percent of the full training: one seed, no claim. "
         f"The brightest dot has the {direction} score. Crossed: out of the search. Hollow: not explored. Ring: the arm "
         "that was confirmed.",
-        themes,
         0.5 + ROW_IN * rows,
         partial(_paint, facts=facts, exploration=exploration),
         [list(COLUMNS), *(_row(arm, item) for arm in exploration.tree for item in (arm.scored or (None,)))],
-        is_main=is_main,
     )
 
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from statistics import stdev
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
-from scripted_planner import Script, ScriptedPlanner
+from scripted_planner import Script
+from simulated_study import charter_of, study_deps
 
 from experiments_db import (
     Author,
@@ -34,17 +34,14 @@ from prompts import load
 from researcher.analysis import Analysis
 from researcher.charter import Budget, Charter, DecisionRule, Factor, Level, Question, SearchRules, StudyKind
 from researcher.claims import Claim, ClaimKind
-from researcher.execution.background import BackgroundTasks
 from researcher.judge import summarize_arm
 from researcher.judge.samples import ScoredRun
 from researcher.loop.deps import Deps, first_state
 from researcher.loop.nodes.analyze import analyze
 from researcher.phases import BASE, COST, FINAL, TEST
 from researcher.plan import Arm, Contrast, Hypothesis, ManipulationCheck, Plan, Relation, Speaker, Stage
-from researcher.record.budget import BudgetLedger
 from researcher.record.costs import AttemptCost, cost_to_json
-from researcher.record.log import StudyLog, to_json
-from researcher.servers.server_pool import ServerPool
+from researcher.record.log import to_json
 
 BASELINE, WINNER, WITHOUT_LR, WITHOUT_AGENT = "plain", "both", "both-lr", "both-agent"
 REJECTED, MENDED, CRASHED, PRETENDER, WITHDRAWN = "debate", "debate-2", "lr=0.3", "verifier", "table"
@@ -113,20 +110,14 @@ ROUNDS: tuple[tuple[tuple[Added, ...], Mapping[str, float]], ...] = (
 
 def charter(planner: str) -> Charter:
     levels = tuple(Level(f"lr={lr:g}", {"lr": lr}, {"lr": lr}) for lr in (0.001, 0.003, 0.3))
-    return Charter(
+    return charter_of(
+        planner,
         topic="Find the best program and learning rate for word reversal.",
         question="Which program and settings train reverse best?",
-        environment_name="reverse",
-        metric="mean reward of held-out episodes",
-        direction="maximize",
         baseline=BASELINE,
-        search_split="validation",
-        test_split="test",
         eval_episodes=200,
         rule=DecisionRule(shares=()),
         budget=Budget(max_runs=40),
-        planner=planner,
-        environment="reverse",
         metric_range=(0.0, 1.0),
         asks=Question(kind=StudyKind.OPTIMIZE, factors=(Factor("lr", levels),)),
         not_studied=("the size of the model",),
@@ -156,18 +147,7 @@ class ExploringStudy:
         frozen = charter(planner)
         self.study_id = self.store.create_study(frozen.topic, planner=planner, settings={"max_runs": 40}).id
         self.store.freeze_charter(self.study_id, to_json(frozen))
-        log = StudyLog(self.store, self.study_id)
-        self.deps = Deps(
-            study_id=self.study_id,
-            store=self.store,
-            log=log,
-            planner=ScriptedPlanner(Script(frozen, [], {}, [])),
-            pool=cast(ServerPool, SimpleNamespace(connect=None, token_of=None)),
-            background=BackgroundTasks(1),
-            ledger=BudgetLedger(self.store, self.study_id, frozen.budget),
-            sandbox=None,
-            home=self.home,
-        )
+        self.deps = study_deps(self.store, self.study_id, self.home, Script(frozen, [], {}, []))
 
     @property
     def charter(self) -> Charter:

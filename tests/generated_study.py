@@ -15,16 +15,15 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
-from scripted_planner import Script, ScriptedPlanner
+from scripted_planner import Script
+from simulated_study import charter_of, study_deps
 
 from experiments_db import Author, BudgetKind, ExperimentStatus, ExperimentStore, RunStatus
 from prompts import load
 from researcher.charter import Budget, Charter, DecisionRule
 from researcher.claims import Claim, ClaimKind, Measured
-from researcher.execution.background import BackgroundTasks
 from researcher.history import Action, Decision
 from researcher.loop.deps import Deps, first_state
 from researcher.loop.nodes.analyze import analyze
@@ -33,11 +32,9 @@ from researcher.loop.nodes.final_test import choose_finalists
 from researcher.loop.nodes.plan import plan
 from researcher.phases import BASE, COST, FINAL, MEASURED_ON, TEST
 from researcher.plan import Arm, Contrast, Hypothesis, Plan, Relation
-from researcher.record.budget import BudgetLedger
 from researcher.record.costs import AttemptCost, cost_to_json
-from researcher.record.log import StudyLog, to_json
+from researcher.record.log import to_json
 from researcher.record.runs import BUDGET, MAX_ON_ONE_SERVER, run_key
-from researcher.servers.server_pool import ServerPool
 from researcher.study.ending import judge_ending
 
 BASELINE = "a0"
@@ -138,17 +135,7 @@ def generate(store: ExperimentStore, home: Path, wanted: Specification) -> Gener
     study = store.create_study(f"Which arm is best, in study {wanted.seed}?", planner="llm:some-model")
     charter = _charter(wanted, study.topic)
     store.freeze_charter(study.id, to_json(charter))
-    deps = Deps(
-        study_id=study.id,
-        store=store,
-        log=StudyLog(store, study.id),
-        planner=ScriptedPlanner(_script(wanted, charter)),
-        pool=cast(ServerPool, SimpleNamespace(connect=None, token_of=None)),
-        background=BackgroundTasks(1),
-        ledger=BudgetLedger(store, study.id, charter.budget),
-        sandbox=None,
-        home=home,
-    )
+    deps = study_deps(store, study.id, home, _script(wanted, charter))
     chance = random.Random(wanted.seed)
     for iteration in range(wanted.rounds):
         is_budget_used_up = wanted.is_budget_used_up and iteration == wanted.rounds - 1
@@ -165,20 +152,15 @@ def generate(store: ExperimentStore, home: Path, wanted: Specification) -> Gener
 
 
 def _charter(wanted: Specification, topic: str) -> Charter:
-    return Charter(
+    return charter_of(
+        "llm:some-model",
         topic=topic,
         question="How do the arms differ on reverse?",
-        environment_name="reverse",
-        metric="mean reward of held-out episodes",
         direction=wanted.direction,
         baseline=BASELINE,
-        search_split="validation",
-        test_split="test",
         eval_episodes=wanted.episodes,
         rule=wanted.rule,
         budget=Budget(),
-        planner="llm:some-model",
-        environment="reverse",
         metric_range=wanted.metric_range,
         failed_score=wanted.failed_score,
     )

@@ -251,9 +251,6 @@ def _check_means(report: Report) -> Iterator[str]:
     for number, runs in re.findall(r"has the best mean of \d+ arms, (\S+) over (\d+) run", text):
         if not any(arm.row["after"] == number and len(arm.values) == int(runs) for arm in report.arms.values()):
             yield f"no arm has a mean of {number} over {runs} runs"
-    before = {row["before"] for row in report.trainings if _is(row["before"])}
-    if "was measured 1 time " in report["Arms"].text and len(before) > 1:
-        yield f"measured once, and the scores before training are {sorted(before)}"
 
 
 def _check_ranking(report: Report) -> Iterator[str]:

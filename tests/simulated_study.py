@@ -199,26 +199,30 @@ def replace_iteration(study_id: str, number: int) -> Any:
     return {**first_state(study_id), "iteration": number}
 
 
+def charter_of(planner: str, **changes: Any) -> Charter:
+    """The charter of a study of word reversal, with whatever is asked for otherwise."""
+    usual: dict[str, Any] = {
+        "topic": "Which learning rate is best for reversal?",
+        "question": "How does lr change what is learned on reverse?",
+        "environment_name": "reverse",
+        "metric": "mean reward of held-out episodes",
+        "direction": "maximize",
+        "baseline": BASELINE,
+        "search_split": "validation",
+        "test_split": "test",
+        "eval_episodes": EPISODES,
+        "rule": DecisionRule(),
+        "budget": Budget(max_runs=100),
+        "planner": planner,
+        "environment": "reverse",
+    }
+    return Charter(**{**usual, **changes})
+
+
 def _charter(planner: str) -> Charter:
     with closing(load_environment("reverse")) as environment:
         digest = environment.digest
-    return Charter(
-        topic="Which learning rate is best for reversal?",
-        question="How does lr change what is learned on reverse?",
-        environment_name="reverse",
-        metric="mean reward of held-out episodes",
-        direction="maximize",
-        baseline=BASELINE,
-        search_split="validation",
-        test_split="test",
-        eval_episodes=EPISODES,
-        rule=DecisionRule(),
-        budget=Budget(max_runs=100),
-        planner=planner,
-        assumptions=("lr: the topic gives no values.",),
-        environment="reverse",
-        environment_digest=digest,
-    )
+    return charter_of(planner, assumptions=("lr: the topic gives no values.",), environment_digest=digest)
 
 
 def _deps(store: ExperimentStore, study_id: str, home: Path, charter: Charter, simulation: Simulation) -> Deps:
@@ -244,16 +248,22 @@ def _deps(store: ExperimentStore, study_id: str, home: Path, charter: Charter, s
     interpretations = [*simulation.interpretations, *[()] * simulation.rounds][: simulation.rounds]
     folder = home / "studies" / study_id
     folder.mkdir(parents=True)
+    script = Script(charter, plans, {}, decisions, interpretations=interpretations)
+    return study_deps(store, study_id, folder, script)
+
+
+def study_deps(store: ExperimentStore, study_id: str, home: Path, script: Script) -> Deps:
+    """What the loop's nodes get in a study that has no server and in which nothing is trained."""
     return Deps(
         study_id=study_id,
         store=store,
         log=StudyLog(store, study_id),
-        planner=ScriptedPlanner(Script(charter, plans, {}, decisions, interpretations=interpretations)),
+        planner=ScriptedPlanner(script),
         pool=cast(ServerPool, SimpleNamespace(connect=None, token_of=None)),
         background=BackgroundTasks(1),
-        ledger=BudgetLedger(store, study_id, charter.budget),
+        ledger=BudgetLedger(store, study_id, script.charter.budget),
         sandbox=None,
-        home=folder,
+        home=home,
     )
 
 

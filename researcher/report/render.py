@@ -133,16 +133,6 @@ def _sample_size(facts: StudyFacts) -> str:
     )
 
 
-def _base_scores(facts: StudyFacts) -> str:
-    measured, runs = facts.base_measured
-    if measured == runs:
-        return "The score before training was measured for each run."
-    return (
-        f"The score before training was measured {count(measured, 'time')} for {count(runs, 'training')}: those that "
-        "begin with the same weights, played by the same agent, share one."
-    )
-
-
 def _contents(facts: StudyFacts) -> dict[str, Any]:
     """Return everything that the template prints; it has words and layout, and computes nothing."""
     found, charter = answer(facts), facts.charter
@@ -166,7 +156,6 @@ def _contents(facts: StudyFacts) -> dict[str, Any]:
         "recommendation": recommendation(facts),
         "limitations": limitations(facts),
         "next_steps": next_steps(facts),
-        "base_scores": _base_scores(facts),
         "method": _METHOD,
         "failed_score": FAILED_SCORES[charter.failed_score],
         "sample_size": _sample_size(facts),

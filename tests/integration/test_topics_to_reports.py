@@ -44,7 +44,7 @@ def test_report_and_summary_say_first_what_was_not_studied(home: Path, start_ser
     assert done.exit_code == 0, done.stderr
     assert done.stdout.splitlines()[0] == "not_studied: Not studied, though the topic asks for it: dropout."
     [report] = home.glob("studies/*/report/report.md")
-    lines = report.read_text().splitlines()
+    lines = [line for line in report.read_text().splitlines() if line and not line.startswith("<!--")]
     assert lines[0] == "**Not studied, though the topic asks for it: dropout.**"
     assert "Not studied, though the topic asks for it: dropout." in report.with_name("report.html").read_text()
     with open_store(home / "research.db") as store:

@@ -137,7 +137,6 @@ class StudyFacts:
     exploration found, and `planner` is what planner and reviewers did and wrote.
 
     `contrasts` are the judged hypotheses. `needed` is the number of runs that would decide the open arms.
-    `base_measured` has the number of measured scores before training, and the number of runs that use them.
     `evaluators` are splits, each with the hash of how its scores were measured. `digest` is that of the rows; None
     before the end of the study.
 
@@ -172,7 +171,6 @@ class StudyFacts:
     contrasts: tuple[JudgedContrast, ...] = ()
     test_comparisons: tuple[Comparison, ...] = ()
     needed: SeedsNeeded | None = None
-    base_measured: tuple[int, int] = (0, 0)
     contradicted: str | None = None
     exploration: Exploration | None = None
     confirmation: ConfirmedSearch | None = None

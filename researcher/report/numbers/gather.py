@@ -22,7 +22,7 @@ from researcher.errors import StudyNotFound
 from researcher.judge import Runs, summarize_arm
 from researcher.judge.contrasts import rule_out_contrast
 from researcher.judge.learning_curves import ScoredStep, curve_of
-from researcher.phases import BASE, FINAL, MEASURED_ON, TEST
+from researcher.phases import BASE, FINAL, TEST
 from researcher.plan import Plan, Stage
 from researcher.record.costs import ArmCost, cost_flags, gather_costs
 from researcher.record.exclusions import find_excluded
@@ -94,7 +94,6 @@ def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
             rule_out_contrast(item, ruled_out) for analysis in analyses.values() for item in analysis.contrasts
         ),
         needed=estimate_seeds(charter, search, [arm.name for arm in arms if arm.is_open]),
-        base_measured=_count_bases(store, study_id, charter, runs),
         confirmation=confirmation,
         planner=gather_planner_record(store, study_id),
     )
@@ -132,16 +131,6 @@ def _is_solving(store: ExperimentStore, study_id: str) -> bool:
     """Return whether each score is the share of its tasks that were solved."""
     scores = store.list_evaluation_summaries(study_id=study_id)
     return bool(scores) and all(abs(item.mean * item.episodes - item.successes) < ROUNDING for item in scores)
-
-
-def _count_bases(
-    store: ExperimentStore, study_id: str, charter: Charter, runs: Mapping[str, list[RunFacts]]
-) -> tuple[int, int]:
-    """Return how many scores before training were measured for claiming runs, and how many runs have one."""
-    claiming = {item.run.id for of_arm in runs.values() for item in of_arm}
-    scores = store.list_evaluations(study_id=study_id, phase=BASE, split=charter.search_split)
-    bases = [item for item in scores if item.run_id in claiming]
-    return sum(MEASURED_ON not in item.details for item in bases), len(bases)
 
 
 def _claimed(charter: Charter, arms: Iterable[ArmFacts], plans: Iterable[Plan]) -> tuple[ArmFacts, ...]:

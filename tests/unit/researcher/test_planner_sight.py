@@ -29,7 +29,6 @@ from experiments_db import (
     RunStatus,
     open_store,
 )
-from prompts import load
 from researcher.analysis import Analysis
 from researcher.charter import Budget, Charter
 from researcher.errors import LanguageModelUnavailable
@@ -265,50 +264,6 @@ def test_author_of_a_program_sees_how_its_transcripts_are_counted(charter: Chart
 
     wanted = "It asks twice. (an attempt passes if the pattern `Again` occurs at least 2 times in the model's replies"
     assert wanted in answers.last and "75% of the attempts must pass" in answers.last
-
-
-@pytest.mark.parametrize(
-    ("thing", "prompts"),
-    [
-        ("curves", ("explore", "decide", "interpret", "plan")),
-        ("episodes", ("explore", "decide", "interpret", "plan", "write_program", "respond")),
-        ("reward, entropy, tokens, seconds, groups without a signal", ("tools",)),
-        ("earlier studies", ("tools", "explore", "plan", "frame")),
-        ("grader", ("tools", "explore", "plan", "write_program")),
-        ("the model can do", ("plan", "frame", "write_program")),
-        ("solutions", ("write_program",)),
-        ("how many seconds", ("explore",)),
-        ("the seconds of an attempt", ("write_program",)),
-        ("trial", ("explore", "write_program", "repair_program")),
-        ("lessons", ("explore", "plan", "decide")),
-        ("the job of the *parent*", ("arms",)),
-        ("manipulation", ("arms",)),
-        ("described in the report, not judged", ("arms",)),
-        ("eval_every", ("frame",)),
-        ("judged_by", ("frame",)),
-    ],
-)
-def test_prompts_say_what_is_worth_a_look(thing: str, prompts: tuple[str, ...]) -> None:
-    for name in prompts:
-        text = Path(__file__).parents[3].joinpath("prompts", f"{name}.md").read_text()
-        assert thing in text, name
-
-
-def test_contract_of_programs_says_what_each_function_sees_and_what_it_does_not() -> None:
-    contract = load("program_contract", example=load("program"))
-
-    for fact in (
-        "at most 40,000 characters",
-        "The agent's own prompts and drafts are not in it",
-        "`score`, `is_success` and `details`",
-        "one finite number",
-        "not told the step, the progress or other attempts",
-        "four times as many as are needed",
-        "and no rewards",
-        "scores the worst value",
-        "are refused",
-    ):
-        assert fact in contract
 
 
 def test_program_of_any_length_that_a_check_accepts_is_shown_whole(charter: Charter, history: History) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from prompts import PromptError, load, names
+from prompts import PromptError, load
 from swarm.program import is_program
 
 
@@ -35,20 +35,3 @@ def test_a_name_is_no_path(name):
 
 def test_a_value_with_dollar_signs_stays_as_it_is():
     assert "$task ${x} $$" in load("program_contract", example="$task ${x} $$")
-
-
-def test_there_is_a_prompt_for_every_question_to_a_model():
-    assert set(names()) >= {
-        "program",
-        "program_contract",
-        "system",
-        "frame",
-        "plan",
-        "explore",
-        "respond",
-        "write_program",
-        "repair_program",
-        "interpret",
-        "decide",
-        "review",
-    }

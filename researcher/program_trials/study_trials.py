@@ -1,8 +1,4 @@
-"""The trials of programs in a running study: of an arm by the check node, and of a planner's draft by its tool.
-
-Place in the flow: session.py or a node builds `ProgramTrials`. It runs trial.py on a free server and stores the result.
-This module knows no planner, and it decides nothing about an arm.
-"""
+"""The trials of programs in a running study: of an arm by the check node, and of a planner's draft by its tool."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""A trial of a program: a few attempts at train tasks with the base weights of the real model, before any training.
-
-Place in the flow: the check node tries every program that somebody else wrote once its preflight has passed, and a
-planner may try a draft. A preflight run shows that a program runs; a trial shows what it does. Nothing is trained, and
-no held-out task is used. This module knows nothing of planners or studies.
-"""
+"""A trial of a program: a few attempts at train tasks with the base weights, before any training."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""The check of a planner's claims against the facts of a study.
-
-Place in the flow: the decide node and the report check a planner's claims here. A claim is true if the record supports
-all of it: arm, direction, size and significance. Its sentence then gives the record's numbers. The report calls any
-other claim false, and shows the record beside it. An opinion is printed as it was written, without a check.
-
-This module knows nothing of where claims come from.
-"""
+"""The check of a planner's claims against the facts of a study: arm, direction, size and significance."""
 
 from __future__ import annotations
 
@@ -60,6 +53,7 @@ class _Untrue(Exception):
 
 
 def check_claim(claim: Claim, facts: StudyFacts) -> CheckedClaim:
+    """Return a claim after its check: it is true if the record supports all of it."""
     if claim.kind is ClaimKind.OPINION:
         return CheckedClaim(claim.text, is_opinion=True)
     try:

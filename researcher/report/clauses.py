@@ -1,8 +1,4 @@
-"""The answer of a study clause by clause: for each part of the question, what was measured and what it shows.
-
-Place in the flow: render.py prints these rows after the abstract. Effects, intervals and verdicts are the judge's. A
-part that nothing measured says so. Nothing is computed here.
-"""
+"""The answer of a study clause by clause: for each part of the question, what was measured and what it shows."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""One held-out task before and after training: the conversations of the same agent with both weights.
-
-Place in the flow: gather.py asks for it, and the report prints it. A rule chooses the task, and counts say how the
-other kept tasks changed. This module judges nothing, and it knows nothing of pages.
-"""
+"""One held-out task before and after training: the conversations of the same agent with both weights."""
 
 from __future__ import annotations
 

@@ -114,7 +114,6 @@ def _example(shown: ShownConversation | None) -> str:
     return f"Of the {kept} tasks whose attempts are kept, the score {changed}; this is the first {which}."
 
 
-_METHOD = "The runs of an arm and of the baseline are independent samples with variances of their own (Welch's t)"
 SHOWN_ELSEWHERE = frozenset({"run.failed", "study.no_result", "arm.disqualified", "arm.rejected", "arm.withdrawn"})
 """Kinds of warnings that stand elsewhere: in the lists of trainings and arms, the answer, the decisions or reviews."""
 
@@ -156,7 +155,6 @@ def _contents(facts: StudyFacts) -> dict[str, Any]:
         "recommendation": recommendation(facts),
         "limitations": limitations(facts),
         "next_steps": next_steps(facts),
-        "method": _METHOD,
         "failed_score": FAILED_SCORES[charter.failed_score],
         "sample_size": _sample_size(facts),
         "anchor_of": {arm.name: f"arm-{index}" for index, arm in enumerate(facts.arms, 1)},

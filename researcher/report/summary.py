@@ -1,8 +1,4 @@
-"""The result of a study in the few lines that a terminal shows at its end.
-
-Place in the flow: the CLI asks once a study is over, and the webhook after each analysis. The words and the facts are
-those of the report. Nothing is counted or computed here.
-"""
+"""The result of a study in the few lines that a terminal or a message shows, in the words of the report."""
 
 from __future__ import annotations
 

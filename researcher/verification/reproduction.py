@@ -1,13 +1,8 @@
 """The reproduction of a run: trained again from its record, scored by the same evaluator and compared.
 
-Place in the flow: the command `researcher reproduce` calls `reproduce`. The repeat has a database and a folder of its
-own, and a server of its own unless one is named. The study's record is only read. This module judges no arm: it says
-whether one score can be reproduced.
-
-A repeat differs from the record by the noise of two evaluations. Unless training was the same bit for bit, which the
-curves show, it also differs by the noise of training. The interval around the recorded score covers 95 % of such
-differences. Its variance is that of both evaluations, and twice the variance between the seeds of the arm if training
-differed.
+A repeat differs from the record by the noise of two evaluations and, unless its curves are the same bit for bit, by the
+noise of training. The interval around the recorded score covers 95 % of such differences: its variance is that of both
+evaluations, and twice the variance between the seeds of the arm if training differed.
 """
 
 from __future__ import annotations

@@ -1,13 +1,4 @@
-"""The ends of a study's runs, and the only place where they are counted.
-
-Place in the flow: facts.py lists the outcomes of each arm here. Sentences, tables, claims and the summary of the
-terminal format these numbers and count nothing themselves. This module judges nothing.
-
-A run is one arm with one seed. It ends once, however often it was trained. A run counts if it finished, if it ended
-early and is scored with what it had learned, or if it failed by its own doing without a score. The charter sets the
-value of the last kind. A run that the system or the budget ended has no score. A run has failed if it ended by its own
-doing, early or without a score.
-"""
+"""The ends of a study's runs, and the only place where they are counted."""
 
 from __future__ import annotations
 
@@ -23,7 +14,12 @@ from researcher.record.runs import Trial, TrialState
 
 
 class RunEnd(StrEnum):
-    """The way in which a run ended."""
+    """The way in which a run ended; a run is one arm with one seed, however often it was trained.
+
+    A run counts if it finished, if it ended early and is scored with what it had learned, or if it failed by its own
+    doing without a score; the charter sets the value of the last kind. A run that the system or the budget ended has no
+    score. A run has failed if it ended by its own doing, early or without a score.
+    """
 
     FINISHED = "finished"
     EARLY = "ended early"

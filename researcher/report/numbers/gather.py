@@ -97,18 +97,12 @@ def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
         confirmation=confirmation,
         planner=gather_planner_record(store, study_id),
     )
+    tested = compare_tested_arms(store, study_id, charter, arms)
     facts = replace(
         facts,
-        test_comparisons=(tested := compare_tested_arms(store, study_id, charter, arms)),
+        test_comparisons=tested,
         contradicted=find_contradicted(charter, facts.candidates, tested),
-        exploration=gather_exploration(
-            charter,
-            tuple(tree.values()),
-            history.plans,
-            store.list_plans(study_id),
-            facts.decisions,
-            _last_trainings(runs),
-        ),
+        exploration=gather_exploration(store, facts, tuple(tree.values()), history.plans, _last_trainings(runs)),
         conversation=_find_conversation(store, facts),
         is_solving=_is_solving(store, study_id),
     )

@@ -1,8 +1,4 @@
-"""The record of the planner's side of a study: notebook, trials, reviews, questions and calls of a language model.
-
-Place in the flow: facts.py gathers it, and the report shows it after the results. Words of planners and reviewers in it
-are never mixed with what the judge found. This module checks nothing.
-"""
+"""The record of the planner's side of a study: notebook, trials, reviews, questions and model calls."""
 
 from __future__ import annotations
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from experiments_db import IterationDocument, Operator, Outcome, Run, SearchArm, StoredDecision
+from experiments_db import ExperimentStore, IterationDocument, Operator, Outcome, Run, SearchArm, StoredDecision
 from researcher.analysis import Analysis, Comparison
 from researcher.charter import Charter
 from researcher.judge import Runs, compare_on_test
 from researcher.plan import Arm, Plan, Relation, Stage
 from researcher.record.scores import choose_for_plan
+
+if TYPE_CHECKING:
+    from researcher.report.numbers.facts import StudyFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,26 +86,22 @@ class Exploration:
 
 
 def gather_exploration(
-    charter: Charter,
-    tree: Sequence[SearchArm],
+    store: ExperimentStore,
+    facts: StudyFacts,
+    tree: tuple[SearchArm, ...],
     plans: Sequence[Plan],
-    stored: Sequence[IterationDocument],
-    decisions: Iterable[StoredDecision],
     claiming: Sequence[Run],
 ) -> Exploration | None:
     """Return the exploration of a study; None for a study without any.
 
     `claiming` are the runs that verdicts rest on, one for each arm and seed.
     """
+    charter = facts.charter
     if charter.search is None:
         return None
-    by_iteration = {decision.iteration: decision for decision in decisions}
-    return Exploration(
-        charter.search.episodes,
-        tuple(_rounds(plans, by_iteration)),
-        _stages(charter, tree, plans, stored, claiming),
-        tuple(tree),
-    )
+    by_iteration = {decision.iteration: decision for decision in facts.decisions}
+    stages = _stages(charter, tree, plans, store.list_plans(facts.study.id), claiming)
+    return Exploration(charter.search.episodes, tuple(_rounds(plans, by_iteration)), stages, tree)
 
 
 def _rounds(plans: Iterable[Plan], decisions: Mapping[int, StoredDecision]) -> Iterable[ExplorationRound]:

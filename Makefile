@@ -13,7 +13,8 @@ AI_SDK := tests/integration/clients/ai_sdk
 AGENTS := tests/agents
 # Tests wait for processes of their own as much as they compute.
 WORKERS := $(shell cores=$$(nproc); echo $$(( cores < 4 ? cores + 3 : 8 )))
-TOPIC ?= Which learning rate trains word reversal best, 1e-4, 1e-3 or 1e-2?
+TOPIC ?= Which learning rate trains word reversal best, 1e-4 or 1e-3?
+STEPS ?= 20
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Hundreds of processes import the same modules: what the first has compiled serves the others, whatever the shell says.
 export PYTHONDONTWRITEBYTECODE :=
@@ -24,11 +25,12 @@ SUITE := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-re
 setup: $(STAMP) ## Create .venv and install everything
 
 # torch goes first and pinned, so that no later resolution swaps its build. All else is held at the versions that the
-# tests last passed with, so that a release of a dependency breaks nobody's checkout.
+# tests last passed with, so that a release of a dependency breaks nobody's checkout. Modules are compiled when they are
+# first imported: most never are, and to compile all of them takes half of the set-up.
 $(STAMP): pyproject.toml $(VERSIONS)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet $(TORCH)
-	$(BIN)/python -m pip install --quiet --constraint $(VERSIONS) --editable ".[$(EXTRAS)]"
+	$(BIN)/python -m pip install --quiet --no-compile $(TORCH)
+	$(BIN)/python -m pip install --quiet --no-compile --constraint $(VERSIONS) --editable ".[$(EXTRAS)]"
 	@touch $@
 
 help: ## This list
@@ -57,7 +59,7 @@ agents: system ## Install the coding agents of the tests
 	  timeout 900 npm install --no-save --no-audit --no-fund; }
 
 study: setup ## A small study on this machine, with its report
-	$(BIN)/researcher start --planner rules --topic "$(TOPIC)"
+	$(BIN)/researcher start --planner rules --steps $(STEPS) --topic "$(TOPIC)"
 
 test: setup system ai-sdk ## The suite
 	$(SUITE)

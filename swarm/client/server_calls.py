@@ -324,13 +324,15 @@ class ServerCalls:
         """
         return await self._post("engine/checkpoint", CheckpointResponse, repeatable=False, answer_s=timeout)
 
-    async def load_checkpoint(self, step: int, *, timeout: float = SLOW_CALL_S) -> Acknowledged:
+    async def load_checkpoint(self, step: int, *, end: bool = False, timeout: float = SLOW_CALL_S) -> Acknowledged:
         """Return to the weights of an earlier `step`; running train episodes are aborted, later batches are rewound.
+
+        With `end` the job ends with that step, and nothing more is trained.
 
         Raises NotFound for a step that the run has not reached, IllegalTransition unless the engine is ROLLING, and
         CheckpointError if a checkpoint cannot be read or moved.
         """
-        body = checked(lambda: LoadRequest(step=step))
+        body = checked(lambda: LoadRequest(step=step, end=end))
         return await self._post("engine/load", Acknowledged, body, repeatable=False, answer_s=timeout)
 
     async def wait_until_step(self, step: int, timeout: float) -> Status:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, model_validator
 
 from swarm.schemas.base import Body, EngineState, EpisodeState
 from swarm.schemas.batch_bodies import BatchPolicyView
@@ -90,6 +90,14 @@ class LoadRequest(Body):
     """The request of POST engine/load: go back to an earlier step of this run for good. Later batches are rewound."""
 
     step: int = Field(ge=0)
+    end: bool = False
+    """Whether the job ends with this step. Otherwise episodes that wait in the pool may be trained at once."""
+
+    @model_validator(mode="after")
+    def _has_steps(self) -> Self:
+        if self.end and not self.step:
+            raise ValueError("a job cannot end at step 0: leave end out, or stop the engine")
+        return self
 
 
 class SourceView(Body):

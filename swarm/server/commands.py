@@ -260,12 +260,12 @@ class SwarmServer:
         weights = self.lifecycle.weights
         return CheckpointResponse(path=str(path.resolve()), step=weights.step, weight_version=weights.version)
 
-    async def load(self, step: int) -> None:
-        """Go back to an earlier step of this run.
+    async def load(self, step: int, end: bool) -> None:
+        """Go back to an earlier step of this run. With `end` the job ends with that step.
 
         Raise IllegalTransition unless the engine is ROLLING, and NotFound for a step that the run has not reached.
         """
-        await self._undisturbed(self._require_run().load(step), "load")
+        await self._undisturbed(self._require_run().load(step, end=end), "load")
 
     async def close(self) -> None:
         """End the engine. Only a requested shutdown ends the job as well. The caller closes the ledger."""

@@ -99,8 +99,10 @@ class JobRun:
         async with self.loop.between_batches(EngineState.EXPORTING):
             return await self.loop.save(kept=True, is_asked=True)
 
-    async def load(self, step: int) -> None:
+    async def load(self, step: int, *, end: bool) -> None:
         """Go back to the weights of an earlier step. The later steps are undone and counted as rewound.
+
+        With `end` the job ends with that step, before a batch can be closed from episodes that wait.
 
         Running train episodes are aborted, because the weights that sampled their tokens no longer exist. Raise
         NotFound for a step that was not reached yet, IllegalTransition while a batch is trained, and CheckpointError.
@@ -112,6 +114,8 @@ class JobRun:
         async with self.loop.between_batches(EngineState.BOOTING, f"going back to step {step}"):
             try:
                 await self._return_to(step, lambda: self.ledger.rewind(step, "loaded by command"))
+                if end:
+                    await self.job.change({"total_steps": step})
             except EngineFailure as error:
                 if not isinstance(error, EngineLost):
                     await self.fail(error.message)

@@ -14,6 +14,7 @@ import pytest
 from tests_support import begin, chat, end, run_batch, wait_for_state, wait_for_step
 
 from swarm import SwarmClient, TrainingComplete, TrainJob
+from swarm.errors import BadRequest
 from swarm.ledger import Ledger
 from swarm.schemas import EngineState
 
@@ -69,6 +70,29 @@ def test_checkpoint_and_load_work_on_a_finished_job(start_server: Any) -> None:
         assert states(http)[-3:] == ["COMPLETE", "EXPORTING", "COMPLETE"]
         assert client.load_checkpoint(0).state is EngineState.ROLLING
         finish(http, name="again")
+
+
+def test_a_job_that_ends_at_an_earlier_step_trains_nothing_that_still_waits(start_server: Any) -> None:
+    job = TrainJob(engine="fake", batch_size=1, num_repeat=2, total_steps=2, max_staleness=1, drain_timeout_s=1)
+    with connected(start_server(job).url) as (http, client):
+        wait_for_state(http, "ROLLING")
+        run_batch(http, tasks=1, repeats=2, name="first")
+        wait_for_step(http, 1)
+        ahead = [begin(http, task_id="ahead-0") for _ in range(2)]
+        waiting = [begin(http, task_id="waiting-0") for _ in range(2)]
+        for episode in waiting:
+            chat(http, episode, "sampled at step 1")
+        for reward, episode in enumerate(ahead):
+            end(http, episode, task_id="ahead-0", reward=float(reward), call=True)
+        wait_for_state(http, "COMPLETE")
+        for reward, episode in enumerate(waiting):
+            end(http, episode, task_id="waiting-0", reward=float(reward))
+        with pytest.raises(BadRequest, match="step 0"):
+            client.load_checkpoint(0, end=True)
+        client.load_checkpoint(1, end=True)
+        status = client.status()
+        assert (status.state, status.step) == (EngineState.COMPLETE, 1)
+        assert client.job().changes[-1].settings == {"total_steps": 1}
 
 
 def test_syncing_a_finished_job_again_says_that_it_is_done_and_what_to_do(

@@ -18,7 +18,7 @@ from swarm import __version__
 from swarm.cli.held_out_score import HeldOutScore, mean_of, score_of, score_on_record
 from swarm.cli.train.training_folder import TrainingFolder, TrainingRecord, digest_of_files, files_below
 from swarm.digest import digest_of
-from swarm.errors import BadRequest, CheckpointError, EngineFailure, IllegalTransition, NotFound, SwarmError
+from swarm.errors import CheckpointError, EngineFailure, NotFound, SwarmError
 from swarm.job import NOT_OF_SAMPLING
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ FOLDER = "base-scores"
 """The folder of the base scores, beside the folders of the trainings."""
 DIGESTED_BYTES = 2**30
 """The size up to which a model is read for its digest, which takes about a second. A larger one is measured anew."""
-MAX_ENDINGS = 3
-"""Attempts to end a run at an earlier step. Episodes that were left over may complete another batch in between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,19 +65,12 @@ def end_at(client: SwarmClient, step: int) -> str | None:
     """Load the weights of an earlier step, and end the run there. Return why that is impossible, or None."""
     from swarm.program.gates import until_rest
 
-    reason = None
-    for _ in range(MAX_ENDINGS):
-        until_rest(client)
-        try:
-            client.load_checkpoint(step)
-            client.change_job({"total_steps": step})
-        except (NotFound, CheckpointError) as error:
-            return error.message
-        except (BadRequest, IllegalTransition) as error:
-            reason = error.message
-        else:
-            return None
-    return reason
+    until_rest(client)
+    try:
+        client.load_checkpoint(step, end=True)
+    except (NotFound, CheckpointError) as error:
+        return error.message
+    return None
 
 
 class MeasuredScores:

@@ -60,7 +60,7 @@ class Control:
     lease: ServerLease
     stop: Callable[[], Awaitable[None]]
     checkpoint: Callable[[], Awaitable[CheckpointResponse]]
-    load: Callable[[int], Awaitable[None]]
+    load: Callable[[int, bool], Awaitable[None]]
     evaluations: Callable[[], Evaluations]
     shutdown: Callable[[], None]
 
@@ -184,7 +184,7 @@ def add_command_routes(
 
         Later batches count as rewound, and running train episodes are aborted.
         """
-        await control.load(body.step)
+        await control.load(body.step, body.end)
         return acknowledged()
 
     @router.post("/shutdown", status_code=202, summary="Stop the engine, then end the server process")

@@ -101,7 +101,7 @@ def test_reward_is_revised_with_a_reason(scripted: Any, client: Any, canned: Any
 def test_checkpoint_is_loaded_by_step(scripted: Any, client: Any, canned: Any) -> None:
     scripted.script(canned(body={"state": "ROLLING"}))
     assert client.load_checkpoint(7).state == "ROLLING"
-    assert sent(scripted) == ("POST", "engine/load", {"step": 7})
+    assert sent(scripted) == ("POST", "engine/load", {"step": 7, "end": False})
     with pytest.raises(BadRequest, match="step"):
         client.load_checkpoint(-1)
 

@@ -30,7 +30,6 @@ from experiments_db import (
 from prompts import load
 from researcher.charter import SHARES_OF_SEARCH, Budget, Charter, DecisionRule, Factor, SearchRules
 from researcher.evaluation.authorship import Authorship
-from researcher.execution.background import BackgroundTasks
 from researcher.history import Action, Decision, Response
 from researcher.loop.deps import Deps, ResearchState, first_state
 from researcher.loop.nodes.analyze import analyze
@@ -240,14 +239,10 @@ def begin_search(
         responses=responses or {},
     )
     deps = Deps(
-        study_id=study.id,
-        store=store,
         log=StudyLog(store, study.id),
         planner=planner or ScriptedPlanner(script),
         pool=cast(ServerPool, SimpleNamespace(slots=(1, 2))),
-        background=BackgroundTasks(1),
         ledger=BudgetLedger(store, study.id, charter.budget, clock=clock),
-        sandbox=None,
         home=home,
         reviewer=reviewer,
         build_policy=lambda charter, rules: choose,

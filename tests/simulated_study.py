@@ -25,7 +25,6 @@ from experiments_db import Author, BudgetKind, Experiment, ExperimentStatus, Exp
 from prompts import load
 from researcher.charter import Budget, Charter, DecisionRule, JudgedBy
 from researcher.claims import Claim
-from researcher.execution.background import BackgroundTasks
 from researcher.history import Action, Decision
 from researcher.loop.deps import Deps, first_state
 from researcher.loop.nodes.analyze import analyze
@@ -255,14 +254,10 @@ def _deps(store: ExperimentStore, study_id: str, home: Path, charter: Charter, s
 def study_deps(store: ExperimentStore, study_id: str, home: Path, script: Script) -> Deps:
     """What the loop's nodes get in a study that has no server and in which nothing is trained."""
     return Deps(
-        study_id=study_id,
-        store=store,
         log=StudyLog(store, study_id),
         planner=ScriptedPlanner(script),
         pool=cast(ServerPool, SimpleNamespace(connect=None, token_of=None)),
-        background=BackgroundTasks(1),
         ledger=BudgetLedger(store, study_id, script.charter.budget),
-        sandbox=None,
         home=home,
     )
 

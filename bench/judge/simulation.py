@@ -17,7 +17,6 @@ from bench.judge.shapes import BASE, Shape, failing, normal
 from experiments_db import ExperimentStore, Verdict, open_store
 from researcher.analysis import JudgedContrast
 from researcher.charter import Charter
-from researcher.execution.background import BackgroundTasks
 from researcher.loop.deps import Deps, ResearchState, first_state
 from researcher.loop.nodes.analyze import analyze
 from researcher.loop.nodes.decide import decide
@@ -99,14 +98,10 @@ def play_study(
     store.freeze_charter(study, to_json(charter))
     home = Path(store.location).parent
     deps = Deps(
-        study_id=study,
-        store=store,
         log=StudyLog(store, study),
         planner=planner,
         pool=ServerPool(urls=(), local=1, home=home, holder=LeaseHolder("simulation")),
-        background=BackgroundTasks(1),
         ledger=BudgetLedger(store, study, charter.budget),
-        sandbox=None,
         home=home,
     )
     shared: dict[int, float] = {}

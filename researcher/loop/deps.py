@@ -154,15 +154,13 @@ class Deps:
     that leads before it is confirmed; None if nobody does. `build_policy` returns the choice of the moves of a search.
     """
 
-    study_id: str
-    store: ExperimentStore
     log: StudyLog
     planner: Planner
     pool: ServerPool
-    background: BackgroundTasks
     ledger: BudgetLedger
-    sandbox: Sandbox | None
     home: Path
+    background: BackgroundTasks = field(default_factory=lambda: BackgroundTasks(1))
+    sandbox: Sandbox | None = None
     given_job: Mapping[str, Any] = field(default_factory=dict[str, Any])
     asked: Question = field(default_factory=Question)
     environments: StudyEnvironments = field(default_factory=StudyEnvironments)
@@ -173,6 +171,14 @@ class Deps:
     is_afresh: bool = False
     reviewer: Reviewer | None = None
     build_policy: Callable[[Charter, SearchRules], ChooseMoves | None] = build_policy
+
+    @property
+    def store(self) -> ExperimentStore:
+        return self.log.store
+
+    @property
+    def study_id(self) -> str:
+        return self.log.study_id
 
     def charter(self) -> Charter:
         """Return the frozen charter with the present budget, for planning and decisions."""

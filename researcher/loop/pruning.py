@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import logging
+import re
+import shutil
 import time
+from collections.abc import Iterator, Set
+from dataclasses import dataclass
 from pathlib import Path
 
 from experiments_db import Run, RunStatus, Verdict
@@ -12,8 +16,8 @@ from researcher.history import History
 from researcher.loop.deps import Deps
 from researcher.phases import AT_STEP, CHECKPOINTS, PRUNED, TEST
 from researcher.plan import Stage
+from researcher.record.runs import PROJECT
 from researcher.search.record import find_explored_runs, read_tree
-from researcher.servers.server_files import Removed, pack_ledgers, remove_checkpoints, remove_optimizer_state
 from researcher.study.settings import KeptCheckpoints
 
 logger = logging.getLogger(__name__)
@@ -65,7 +69,6 @@ def prune_finished(deps: Deps) -> None:
     if deps.kept_checkpoints is not KeptCheckpoints.ALL:
         own = _servers(deps)
         freed += sum(remove_optimizer_state(checkpoint) for checkpoint in needed if checkpoint.is_relative_to(own))
-        freed += pack_ledgers(_servers(deps))
     what = {
         KeptCheckpoints.ALL: "all checkpoints are kept",
         KeptCheckpoints.BEST: f"the weights of the best arm are kept ({len(needed)} runs)",
@@ -177,3 +180,66 @@ def _record(deps: Deps, removed: Removed, why: str) -> None:
             runs.append(run.id)
     if runs:
         deps.log.note("checkpoints.pruned", f"Checkpoints of {len(runs)} runs are removed. {why}")
+
+
+OPTIMIZER_STATE = "trainer_state.pt"
+"""The part of a checkpoint that is needed to resume training but not to serve; two thirds of its size."""
+
+_RUN = re.compile(r"run-(\d+)")
+_CHECKPOINT = re.compile(r"step-\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """The checkpoints that were removed, and the bytes freed, including those of recovery files."""
+
+    checkpoints: tuple[Path, ...]
+    freed: int
+
+
+def remove_checkpoints(servers: Path, needed: Set[Path], *, are_stopped: bool) -> Removed:
+    """Remove recovery files and checkpoints below `servers`, except the checkpoints `needed`.
+
+    A server keeps its runs in PROJECT/NAME/run-NNNN of its home. There `checkpoints/` holds the checkpoints that were
+    asked for, and `recovery/` those for a restart after a crash.
+
+    Unless the servers are stopped, the newest run of each stays as it is: its engine may have to restart from there.
+    """
+    removed: list[Path] = []
+    freed = 0
+    for run in _past_runs(servers, with_newest=are_stopped):
+        freed += _remove(run / "recovery")
+        kept = run / "checkpoints"
+        for checkpoint in sorted(kept.iterdir()) if kept.is_dir() else ():
+            if _CHECKPOINT.fullmatch(checkpoint.name) and checkpoint.resolve() not in needed:
+                freed += _remove(checkpoint)
+                removed.append(checkpoint.resolve())
+    return Removed(tuple(removed), freed)
+
+
+def remove_optimizer_state(checkpoint: Path) -> int:
+    """Remove the optimizer state of a checkpoint and return the bytes freed; the weights stay."""
+    state = checkpoint / OPTIMIZER_STATE
+    size = _size(state)
+    state.unlink(missing_ok=True)
+    return size
+
+
+def _past_runs(servers: Path, *, with_newest: bool) -> Iterator[Path]:
+    for server in sorted(path for path in servers.glob("*") if path.is_dir()):
+        runs = [path for path in server.glob(f"{PROJECT}/*/run-*") if _RUN.fullmatch(path.name)]
+        runs.sort(key=lambda path: int(path.name.partition("-")[2]))
+        yield from runs if with_newest else runs[:-1]
+
+
+def _remove(folder: Path) -> int:
+    size = sum(_size(path) for path in folder.rglob("*") if path.is_file())
+    shutil.rmtree(folder, ignore_errors=True)
+    return size
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.lstat().st_size
+    except OSError:
+        return 0

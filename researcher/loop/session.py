@@ -44,7 +44,6 @@ from researcher.record.lease import StudyLease
 from researcher.record.log import StudyLog
 from researcher.reviewer.build import build_reviewer
 from researcher.servers.server import LeaseHolder, name_database
-from researcher.servers.server_files import unpack_ledgers
 from researcher.servers.server_pool import ServerPool
 from researcher.study.continuation import change_budget, check_change, check_reopens
 from researcher.study.ending import is_cut_short, is_over, judge_ending, reopen
@@ -232,8 +231,6 @@ class _Worker:
             toolbox=toolbox,
         )
         return Deps(
-            study_id=self.study.id,
-            store=store,
             log=log,
             planner=_build_planner(settings, self.study.topic, log, ledger, self.background, toolbox),
             pool=pool,
@@ -253,7 +250,6 @@ class _Worker:
 
     def _carry_out(self, deps: Deps) -> None:
         request = self.settings.request(self.study.topic)
-        unpack_ledgers(deps.home / "servers")
         try:
             # These checks come first, so that an impossible study is refused before any server is started.
             frame(deps, first_state(self.study.id), request)

@@ -183,14 +183,11 @@ def _analyze_again(store: ExperimentStore, study_id: str, charter: Charter, stor
     background = BackgroundTasks(1)
     nowhere = Path()
     deps = Deps(
-        study_id=study_id,
-        store=view,
         log=StudyLog(view, study_id),
         planner=RulesPlanner(),
         pool=ServerPool(home=nowhere, holder=LeaseHolder(study_id)),
         background=background,
         ledger=BudgetLedger(view, study_id, charter.budget),
-        sandbox=None,
         home=nowhere,
     )
     try:

@@ -14,7 +14,6 @@ import pytest
 
 from experiments_db import ExperimentStatus, ExperimentStore, Finding, RunStatus, Verdict, open_store
 from researcher.charter import Charter
-from researcher.execution.background import BackgroundTasks
 from researcher.judge import Family, judge
 from researcher.judge.samples import ScoredRun
 from researcher.loop.deps import Deps, first_state
@@ -61,14 +60,10 @@ def begin(
     study = store.create_study(topic, planner="rules").id
     store.freeze_charter(study, to_json(charter))
     deps = Deps(
-        study_id=study,
-        store=store,
         log=StudyLog(store, study),
         planner=planner,
         pool=cast(ServerPool, SimpleNamespace(slots=())),
-        background=BackgroundTasks(1),
         ledger=BudgetLedger(store, study, charter.budget),
-        sandbox=None,
         home=Path("nowhere"),
         is_afresh=is_afresh,
     )

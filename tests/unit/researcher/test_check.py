@@ -13,7 +13,6 @@ import researcher.execution.preflight
 from experiments_db import ExperimentStatus, open_store
 from researcher.charter import Budget
 from researcher.errors import EnvironmentBroken, ResearchError
-from researcher.execution.background import BackgroundTasks
 from researcher.execution.preflight import check_program
 from researcher.loop.deps import Deps, first_state
 from researcher.loop.nodes import check as check_node
@@ -192,14 +191,10 @@ def test_arm_whose_environment_fails_costs_itself_and_not_the_study(
         charter = planner.frame(read_request("batch size 2, 3 or 4 on reversal", StudySettings(seeds=1)))
         store.freeze_charter(study, to_json(replace(charter, environment="reverse")))
         deps = Deps(
-            study_id=study,
-            store=store,
             log=StudyLog(store, study),
             planner=planner,
             pool=cast(ServerPool, pool),
-            background=BackgroundTasks(1),
             ledger=BudgetLedger(store, study, Budget()),
-            sandbox=None,
             home=tmp_path,
         )
         state = write_program(deps, plan(deps, first_state(study)))

@@ -14,7 +14,6 @@ from scripted_planner import Script, ScriptedPlanner
 from experiments_db import ExperimentStatus, open_store
 from prompts import load
 from researcher.charter import Budget
-from researcher.execution.background import BackgroundTasks
 from researcher.loop.deps import Deps, first_state
 from researcher.loop.nodes import check as check_node
 from researcher.loop.nodes.plan import plan
@@ -82,14 +81,10 @@ def study(start_shared_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPa
             study_id = store.create_study("t", planner="scripted").id
             store.freeze_charter(study_id, to_json(charter))
             deps = Deps(
-                study_id=study_id,
-                store=store,
                 log=StudyLog(store, study_id),
                 planner=planner,
                 pool=ServerPool(urls=(start_shared_server().url,), local=0, home=tmp_path, holder=LeaseHolder("s")),
-                background=BackgroundTasks(1),
                 ledger=BudgetLedger(store, study_id, charter.budget),
-                sandbox=None,
                 home=tmp_path / study_id,
             )
             made.append(deps)

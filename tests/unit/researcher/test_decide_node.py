@@ -13,7 +13,6 @@ from experiments_db import ExperimentStatus, ExperimentStore, Outcome, RunStatus
 from researcher.analysis import Analysis
 from researcher.charter import Budget, Charter
 from researcher.claims import Claim, ClaimKind
-from researcher.execution.background import BackgroundTasks
 from researcher.history import Action, Decision, History
 from researcher.loop.deps import Deps, first_state
 from researcher.loop.nodes.analyze import analyze, hypothesis_key
@@ -42,14 +41,10 @@ def store(tmp_path: Path) -> Iterator[ExperimentStore]:
 def deps_of(store: ExperimentStore, study: str, charter: Charter, home: Path, *decisions: Decision) -> Deps:
     script = Script(charter, plans=(), programs={}, decisions=decisions, interpretations=((), ()))
     return Deps(
-        study_id=study,
-        store=store,
         log=StudyLog(store, study),
         planner=ScriptedPlanner(script),
         pool=ServerPool(urls=(), local=1, home=home, holder=LeaseHolder("study")),
-        background=BackgroundTasks(1),
         ledger=BudgetLedger(store, study, Budget()),
-        sandbox=None,
         home=home,
     )
 

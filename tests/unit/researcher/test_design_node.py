@@ -13,7 +13,6 @@ import pytest
 from experiments_db import ExperimentStatus, ExperimentStore, RunStatus, open_store
 from researcher.charter import Charter, JudgedBy, SampleSizeGoal
 from researcher.errors import Underpowered
-from researcher.execution.background import BackgroundTasks
 from researcher.judge.power import Spread, assume_spread, choose_size, power_of
 from researcher.loop.deps import Deps, first_state
 from researcher.loop.nodes.design import design
@@ -47,14 +46,10 @@ def begin(
     study = store.create_study(TOPIC, planner="rules").id
     store.freeze_charter(study, to_json(charter))
     deps = Deps(
-        study_id=study,
-        store=store,
         log=StudyLog(store, study),
         planner=planner,
         pool=ServerPool(urls=("http://one", "http://two"), local=0, home=tmp_path, holder=LeaseHolder("study")),
-        background=BackgroundTasks(1),
         ledger=BudgetLedger(store, study, charter.budget),
-        sandbox=None,
         home=tmp_path,
     )
     plan(deps, first_state(study))

@@ -9,7 +9,6 @@ from recorded_answers import RecordedAnswers
 
 from experiments_db import open_store
 from researcher.charter import Budget, Charter, JudgedBy
-from researcher.execution.background import BackgroundTasks
 from researcher.loop.deps import Deps, first_state
 from researcher.loop.nodes.frame import frame
 from researcher.planner.llm import LLMPlanner
@@ -39,14 +38,10 @@ def test_choices_of_the_planner_are_frozen_beside_those_of_the_person(
     with open_store(tmp_path / "research.db") as store:
         study = store.create_study("Which rate?", planner="llm").id
         deps = Deps(
-            study_id=study,
-            store=store,
             log=StudyLog(store, study),
             planner=LLMPlanner(RecordedAnswers(frame=[framed])),
             pool=ServerPool(urls=(), local=1, home=tmp_path, holder=LeaseHolder("study")),
-            background=BackgroundTasks(1),
             ledger=BudgetLedger(store, study, Budget()),
-            sandbox=None,
             home=tmp_path,
         )
         frame(deps, first_state(study), request)

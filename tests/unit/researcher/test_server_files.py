@@ -1,13 +1,11 @@
-"""Files of own servers: what is removed, what stays, and a record that comes back as it was."""
+"""Files of own servers: what is removed, and what stays."""
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 from researcher.execution.storage import GB, DiskGuard, free_bytes
-from researcher.servers.server_files import pack_ledgers, remove_checkpoints, remove_optimizer_state, unpack_ledgers
+from researcher.loop.pruning import remove_checkpoints, remove_optimizer_state
 
 
 def add_run(servers: Path, server: int, name: str, number: int, *steps: int) -> list[Path]:
@@ -46,26 +44,6 @@ def test_stopped_servers_lose_all_that_is_not_needed_and_a_kept_one_its_optimize
     assert remove_optimizer_state(needed) == 200
     assert [path.name for path in needed.iterdir()] == ["model.safetensors"]
     assert remove_optimizer_state(needed) == 0
-
-
-def test_packed_ledger_comes_back_with_all_its_rows(tmp_path: Path) -> None:
-    ledger = tmp_path / "0" / "ledger.db"
-    ledger.parent.mkdir()
-    with closing(sqlite3.connect(ledger)) as database:
-        database.execute("PRAGMA journal_mode=WAL")
-        database.execute("CREATE TABLE turns (text)")
-        database.executemany("INSERT INTO turns VALUES (?)", [("the same words",)] * 5000)
-        database.commit()
-    before = ledger.stat().st_size
-
-    freed = pack_ledgers(tmp_path)
-
-    assert [path.name for path in ledger.parent.iterdir()] == ["ledger.db.xz"]
-    assert 0 < freed == before - ledger.with_name("ledger.db.xz").stat().st_size
-    unpack_ledgers(tmp_path)
-    assert [path.name for path in ledger.parent.iterdir()] == ["ledger.db"]
-    with closing(sqlite3.connect(ledger)) as database:
-        assert database.execute("SELECT count(*) FROM turns").fetchone() == (5000,)
 
 
 def test_guard_names_the_fullest_file_system(tmp_path: Path) -> None:

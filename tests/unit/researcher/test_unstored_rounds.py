@@ -21,7 +21,6 @@ from experiments_db import (
     open_store,
 )
 from researcher.errors import RunLost
-from researcher.execution.background import BackgroundTasks
 from researcher.execution.early_stopping import EarlyStopping, StoppingLimits
 from researcher.loop.checkpoint_scores import CheckpointScore, score_checkpoints
 from researcher.loop.deps import ActiveRun, Deps, Phase, first_state
@@ -66,14 +65,10 @@ def deps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deps]:
         study = store.create_study(TOPIC, planner="rules").id
         store.freeze_charter(study, to_json(charter))
         deps = Deps(
-            study_id=study,
-            store=store,
             log=StudyLog(store, study),
             planner=planner,
             pool=ServerPool(urls=(NOWHERE, "http://127.0.0.1:2"), local=0, home=tmp_path, holder=LeaseHolder("s")),
-            background=BackgroundTasks(1),
             ledger=BudgetLedger(store, study, charter.budget),
-            sandbox=None,
             home=tmp_path,
         )
         plan(deps, first_state(study))

@@ -1,6 +1,6 @@
 """The database of studies, with their plans, runs, measurements, findings and decisions; `open_store` opens it.
 
-The store itself is imported when it is first named: a program that only knows records and errors loads no SQLAlchemy.
+SQLAlchemy is loaded when a store is first opened: a program that only knows records and errors goes without.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from experiments_db.exploration import (
     read_search_arms,
 )
 from experiments_db.numerals import number_as_text
+from experiments_db.opening import open_store
 from experiments_db.records import (
     RUN_MOVES,
     Artifact,
@@ -91,7 +92,7 @@ from experiments_db.trainings import (
 )
 
 if TYPE_CHECKING:
-    from experiments_db.store import ExperimentStore, open_store
+    from experiments_db.store import ExperimentStore
 
 __all__ = [
     "FILE_LOGGED",
@@ -177,12 +178,10 @@ __all__ = [
     "record_run",
 ]
 
-_OF_STORE = frozenset({"ExperimentStore", "open_store"})
-
 
 def __getattr__(name: str) -> object:
-    if name not in _OF_STORE:
+    if name != "ExperimentStore":
         raise AttributeError(f"module 'experiments_db' has no attribute {name!r}")
-    from experiments_db import store
+    from experiments_db.store import ExperimentStore
 
-    return getattr(store, name)
+    return ExperimentStore

@@ -1,8 +1,4 @@
-"""Records a run of any program: its settings, curves and files, beside the trainings of servers.
-
-Place in the flow: a program that trains or measures by itself calls `record_run`, and the explorer shows it among the
-trainings. It writes what a server's recorder writes. It knows nothing of servers and studies.
-"""
+"""The record of a run of any program: its settings, curves and files, beside the trainings of servers."""
 
 from __future__ import annotations
 
@@ -15,11 +11,15 @@ import uuid
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from experiments_db.errors import InvalidRecord, StoreUnavailable
+from experiments_db.opening import open_store
 from experiments_db.records import JsonObject
-from experiments_db.store import ExperimentStore, open_store
 from experiments_db.trainings import RecordedTraining, ServerEvent, TrainingNews, TrainingPoint
+
+if TYPE_CHECKING:
+    from experiments_db.store import ExperimentStore
 
 FILE_LOGGED = "file.logged"
 """The kind of the event of a file."""

@@ -7,14 +7,9 @@ open a new one.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from experiments_db.engine import connect
-from experiments_db.schema import prepare
 from experiments_db.stores.digests import DigestStore
 from experiments_db.stores.episodes import EpisodeSearch
 from experiments_db.stores.findings import FindingStore
@@ -61,23 +56,3 @@ class ExperimentStore(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-
-
-def open_store(
-    location: str | Path, *, read_only: bool = False, clock: Callable[[], float] = time.time
-) -> ExperimentStore:
-    """Open the store at `location`: the path of a SQLite file, or a postgresql:// URL.
-
-    For writing, a missing database is created, one process at a time. For reading, nothing is changed. `clock` gives
-    seconds since the epoch.
-
-    Raises RecordNotFound (reading what is not there), SchemaMismatch, NotAStore, InvalidRecord (no valid location) or
-    StoreUnavailable.
-    """
-    database = connect(location, read_only=read_only)
-    try:
-        prepare(database)
-    except BaseException:
-        database.close()
-        raise
-    return ExperimentStore(database, clock=clock)

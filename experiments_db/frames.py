@@ -1,6 +1,5 @@
 """Studies as pandas frames, for the explorer, the report and export.
 
-Place in the flow: on top of ExperimentStore, beside the explorer's queries. It knows no SQL and computes no statistics.
 Times stay seconds since the epoch. A frame without rows still has its fixed columns.
 """
 
@@ -32,7 +31,6 @@ from experiments_db.records import (
     PlannerQuestion,
     ProgramTrial,
     Review,
-    RunStatus,
     StoredDecision,
     StoredHypothesis,
     Study,
@@ -61,21 +59,6 @@ RUN_COLUMNS = (
 class ExportFormat(StrEnum):
     CSV = "csv"
     PARQUET = "parquet"
-
-
-def studies_frame(store: ExperimentStore, *, limit: int | None = None) -> pd.DataFrame:
-    """Return one row per study, newest first.
-
-    The columns are its fields (without settings), `runs` and one count per status of a run.
-    """
-    tally = store.tally_runs()
-    rows: list[dict[str, Any]] = []
-    for study in store.list_studies(limit=limit):
-        counts = tally.get(study.id, {})
-        by_status = {f"runs_{status}": counts.get(status, 0) for status in RunStatus}
-        rows.append(_values(study) | {"runs": sum(counts.values())} | by_status)
-    columns = [*_names(Study), "runs", *(f"runs_{status}" for status in RunStatus)]
-    return pd.DataFrame(rows, columns=columns).drop(columns="settings")
 
 
 def runs_frame(store: ExperimentStore, study_id: str) -> pd.DataFrame:
@@ -166,44 +149,9 @@ def _spans_frame(spans: Iterable[MetricSpan]) -> pd.DataFrame:
     )
 
 
-def evaluations_frame(store: ExperimentStore, study_id: str) -> pd.DataFrame:
-    """Return one row per evaluation, with `experiment_id`, `experiment` and `seed` of its run."""
-    names = {experiment.id: experiment.name for experiment in store.list_experiments(study_id)}
-    runs = {run.id: run for run in store.list_runs(study_id=study_id)}
-    rows: list[dict[str, Any]] = []
-    for evaluation in store.list_evaluations(study_id=study_id):
-        run = runs[evaluation.run_id]
-        arm = {"experiment_id": run.experiment_id, "experiment": names[run.experiment_id], "seed": run.seed}
-        rows.append(_values(evaluation) | arm)
-    return pd.DataFrame(rows, columns=["experiment_id", "experiment", "seed", *_names(DetailedEvaluation)])
-
-
-def findings_frame(store: ExperimentStore, study_id: str) -> pd.DataFrame:
-    """Return one row per finding, with the names of both arms in `experiment` and `baseline`.
-
-    `run_ids` is a tuple.
-    """
-    names = {experiment.id: experiment.name for experiment in store.list_experiments(study_id)}
-    rows: list[dict[str, Any]] = []
-    for finding in store.list_findings(study_id=study_id):
-        baseline = None if finding.baseline_id is None else names[finding.baseline_id]
-        rows.append(_values(finding) | {"experiment": names[finding.experiment_id], "baseline": baseline})
-    return pd.DataFrame(rows, columns=["experiment", "baseline", *_names(Finding)])
-
-
-def decisions_frame(store: ExperimentStore, study_id: str) -> pd.DataFrame:
-    """Return one row per decision, by iteration."""
-    return _frame(StoredDecision, store.list_decisions(study_id))
-
-
-def llm_calls_frame(store: ExperimentStore, study_id: str, *, limit: int | None = None) -> pd.DataFrame:
+def llm_calls_frame(store: ExperimentStore, study_id: str) -> pd.DataFrame:
     """Return one row per LLM call, oldest first, prompt and response included."""
-    return _frame(LLMCall, store.list_llm_calls(study_id, limit=limit))
-
-
-def events_frame(store: ExperimentStore, study_id: str, *, limit: int | None = None) -> pd.DataFrame:
-    """Return one row per event, oldest first."""
-    return _frame(Event, store.list_events(study_id, limit=limit))
+    return _frame(LLMCall, store.list_llm_calls(study_id, limit=None))
 
 
 def export_study(
@@ -215,23 +163,35 @@ def export_study(
     Raises RecordNotFound for an unknown study, StoreUnavailable if the files cannot be written.
     """
     study = store.get_study(study_id)
-    run_ids = [run.id for run in store.list_runs(study_id=study_id)]
+    runs = {run.id: run for run in store.list_runs(study_id=study_id)}
+    names = {experiment.id: experiment.name for experiment in store.list_experiments(study_id)}
     frames = {
         "study": _frame(Study, [study]),
         "hypotheses": _frame(StoredHypothesis, store.list_hypotheses(study_id)),
         "experiments": _frame(Experiment, store.list_experiments(study_id)),
         "runs": runs_frame(store, study_id),
-        "metrics": metrics_frame(store, run_ids),
-        "evaluations": evaluations_frame(store, study_id),
-        "findings": findings_frame(store, study_id),
+        "metrics": metrics_frame(store, runs.keys()),
+        "evaluations": _frame(DetailedEvaluation, store.list_evaluations(study_id=study_id)),
+        "findings": _frame(Finding, store.list_findings(study_id=study_id)),
         "notebook": _frame(NotebookEntry, store.list_notes(study_id)),
         "program_trials": _frame(ProgramTrial, store.list_program_trials(study_id)),
         "reviews": _frame(Review, store.list_reviews(study_id)),
         "questions": _frame(PlannerQuestion, store.list_questions(study_id)),
-        "decisions": decisions_frame(store, study_id),
+        "decisions": _frame(StoredDecision, store.list_decisions(study_id)),
         "llm_calls": llm_calls_frame(store, study_id),
-        "events": events_frame(store, study_id),
+        "events": _frame(Event, store.list_events(study_id, limit=None)),
     }
+    # Scores and findings name their arms, so that each file can be read alone.
+    scored = [runs[str(run_id)] for run_id in frames["evaluations"]["run_id"]]
+    frames["evaluations"] = frames["evaluations"].assign(
+        experiment_id=[run.experiment_id for run in scored],
+        experiment=[names[run.experiment_id] for run in scored],
+        seed=[run.seed for run in scored],
+    )
+    frames["findings"] = frames["findings"].assign(
+        experiment=[names[str(arm)] for arm in frames["findings"]["experiment_id"]],
+        baseline=[names.get(str(arm)) for arm in frames["findings"]["baseline_id"]],
+    )
     target = Path(directory)
     try:
         target.mkdir(parents=True, exist_ok=True)

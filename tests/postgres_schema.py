@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import Any
 from uuid import uuid4
-
-import sqlalchemy as sa
 
 POSTGRES_URL = os.environ.get("SWARM_TEST_POSTGRES_URL")
 
 
 @contextmanager
-def new_schema(server: str) -> Generator[sa.URL]:
+def new_schema(server: str) -> Generator[Any]:
     """The URL of an empty schema, which is dropped at the end."""
+    import sqlalchemy as sa
+
     schema = f"test_{uuid4().hex}"
     admin = sa.create_engine(sa.make_url(server).set(drivername="postgresql+psycopg"))
     with admin.begin() as connection:

@@ -1,13 +1,19 @@
 """A store on a real database: a SQLite file, and PostgreSQL as well where SWARM_TEST_POSTGRES_URL names a server."""
 
+from __future__ import annotations
+
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from postgres_schema import POSTGRES_URL, new_schema
 
-from experiments_db import Experiment, ExperimentStore, Run, Study, open_store
+from experiments_db import open_store
+
+if TYPE_CHECKING:
+    from experiments_db import Experiment, ExperimentStore, Run, Study
 
 
 class Clock:
@@ -38,31 +44,31 @@ def location(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An empty SQLite database with all tables, to be copied."""
-    path = tmp_path_factory.mktemp("migrated") / "research.db"
+    path = tmp_path_factory.mktemp("made") / "research.db"
     open_store(path).close()
     return path
 
 
 @pytest.fixture
-def store(location: str, clock: Clock, migrated: Path) -> Iterator[ExperimentStore]:
+def store(location: str, clock: Clock, made: Path) -> Iterator[ExperimentStore]:
     if "://" not in location:
-        shutil.copy(migrated, location)
+        shutil.copy(made, location)
     with open_store(location, clock=clock) as opened:
         yield opened
 
 
 @pytest.fixture
-def study(store: ExperimentStore) -> Study:
+def study(store) -> Study:
     return store.create_study("Which learning rate trains word reversal best?", planner="rules")
 
 
 @pytest.fixture
-def experiment(store: ExperimentStore, study: Study) -> Experiment:
+def experiment(store, study: Study) -> Experiment:
     return store.create_experiment(study.id, "lr=1e-3", factors={"lr": 1e-3}, job={"lr": 1e-3}, program_code="pass\n")
 
 
 @pytest.fixture
-def run(store: ExperimentStore, experiment: Experiment) -> Run:
+def run(store, experiment: Experiment) -> Run:
     return store.claim_run(experiment.id, 1, "key-1")

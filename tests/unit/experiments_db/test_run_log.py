@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments_db import FILE_LOGGED, ExperimentStore, InvalidRecord, StoreUnavailable, open_store, record_run
+from experiments_db import FILE_LOGGED, InvalidRecord, StoreUnavailable, open_store, record_run
 
 KILLED = """
 import sys
@@ -23,7 +23,7 @@ with record_run("killed", database=sys.argv[1]) as run:
 """
 
 
-def points_of(store: ExperimentStore, training_id: str, name: str) -> list[tuple[int, float | None]]:
+def points_of(store, training_id: str, name: str) -> list[tuple[int, float | None]]:
     return [(span.first_step, span.mean) for span in store.sample_training_metrics([training_id], [name], most=1000)]
 
 

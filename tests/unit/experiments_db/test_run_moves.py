@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from experiments_db import RUN_MOVES, Experiment, ExperimentStore, IllegalMove, RunStatus, open_store
+from experiments_db import RUN_MOVES, Experiment, IllegalMove, RunStatus, open_store
 
 seeds = count(1000)
 
@@ -18,7 +18,7 @@ seeds = count(1000)
 )
 @given(asked=st.lists(st.tuples(st.sampled_from(RunStatus), st.booleans()), max_size=12))
 def test_only_legal_moves_are_stored_whoever_asks(
-    store: ExperimentStore, experiment: Experiment, location: str, asked: list[tuple[RunStatus, bool]]
+    store, experiment: Experiment, location: str, asked: list[tuple[RunStatus, bool]]
 ) -> None:
     seed = next(seeds)
     run = store.claim_run(experiment.id, seed, f"moves-{seed}")

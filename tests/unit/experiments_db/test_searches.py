@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 import pytest
+from store_samples import record_state
 
 from experiments_db import (
     EpisodeFilter,
     EpisodeOrder,
     EpisodeSample,
     EpisodeSummary,
-    ExperimentStore,
     Run,
     RunStatus,
     TrainedEpisode,
@@ -43,7 +43,7 @@ def ids(episodes: Sequence[EpisodeSummary | TrainedEpisodeSummary]) -> list[str]
 
 
 @pytest.fixture
-def kept(store: ExperimentStore, run: Run) -> Run:
+def kept(store, run: Run) -> Run:
     """A run with four episodes: every second one is held out, and one has no reward."""
     store.record_episodes(
         run.id,
@@ -62,32 +62,22 @@ def kept(store: ExperimentStore, run: Run) -> Run:
     return run
 
 
-def record_training(
-    store: ExperimentStore, key: str, *, home: str, launch_key: str | None = None, **values: object
-) -> str:
-    described = {
-        "project": "p", "experiment": key, "model": "nano", "engine": "local", "settings": {}, "changes": {},
-        "home": home, "launch_key": launch_key, "status": "ROLLING", "reason": None, "step": 2, "begun_at": 1.0,
-    }  # fmt: skip
-    return store.record_training(key, **(described | values)).id  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("search", SEARCHES)
-def test_episodes_of_runs_are_found_by_what_they_are_and_say(store: ExperimentStore, kept: Run, search: str) -> None:
+def test_episodes_of_runs_are_found_by_what_they_are_and_say(store, kept: Run, search: str) -> None:
     wanted, expected = SEARCHES[search]
     found, total = store.search_episodes(wanted, run_id=kept.id)
     assert ids(found) == expected and total == len(expected)
     assert ids(store.search_episodes(wanted, study_id=kept.study_id)[0]) == expected
 
 
-def test_a_page_of_episodes_says_how_many_there_are(store: ExperimentStore, kept: Run) -> None:
+def test_a_page_of_episodes_says_how_many_there_are(store, kept: Run) -> None:
     found, total = store.search_episodes(EpisodeFilter(), run_id=kept.id, limit=2, offset=1)
     assert (ids(found), total) == (["e2", "e1"], 4)
     assert store.search_episodes(EpisodeFilter(), study_id="st-other") == ([], 0)
 
 
-def test_trained_episodes_are_found_with_their_group(store: ExperimentStore) -> None:
-    training_id = record_training(store, "a", home="/a")
+def test_trained_episodes_are_found_with_their_group(store) -> None:
+    training_id = record_state(store, "a").id
     # Two groups in one step, and one of the same number in the next.
     groups = {"e0": (1, 0), "e1": (1, 0), "e2": (1, 1), "e3": (2, 0)}
     store.add_to_training(
@@ -113,7 +103,7 @@ def test_trained_episodes_are_found_with_their_group(store: ExperimentStore) -> 
     assert store.list_trained_group(training_id, "unknown") == []
 
 
-def test_the_group_of_a_kept_episode_is_its_task_in_that_step(store: ExperimentStore, kept: Run) -> None:
+def test_the_group_of_a_kept_episode_is_its_task_in_that_step(store, kept: Run) -> None:
     summary = EpisodeSummary(
         kept.id, "again", "train", "train", 2, "task 1", 0.25, None, None, 2, 1.0
     )  # fmt: skip
@@ -122,14 +112,14 @@ def test_the_group_of_a_kept_episode_is_its_task_in_that_step(store: ExperimentS
     assert store.list_episode_group(kept.id, "unknown") == []
 
 
-def test_servers_are_known_by_their_home_or_by_the_study_that_used_them(store: ExperimentStore, run: Run) -> None:
+def test_servers_are_known_by_their_home_or_by_the_study_that_used_them(store, run: Run) -> None:
     assert store.list_servers() == []
     own = store.claim_run(run.experiment_id, 2, "key-2", job={"model": "micro", "project_name": "research"})
     for each, url in ((run, "http://a:1"), (own, "http://127.0.0.1:9")):
         store.update_run(each.id, status=RunStatus.LAUNCHING, server_url=url)
-    record_training(store, "first", home="/a", status="COMPLETE", step=5)
-    launched = record_training(store, "second", home="/a", launch_key=run.idempotency_key, begun_at=2.0)
-    record_training(store, "third", home="/b")
+    record_state(store, "first", home="/a", status="COMPLETE", step=5)
+    launched = record_state(store, "second", home="/a", launch_key=run.idempotency_key, begun_at=2.0).id
+    record_state(store, "third", home="/b")
     by_place = {server.home or server.study_id: server for server in store.list_servers()}
     assert set(by_place) == {"/a", "/b", run.study_id}
     shared, alone, of_study = by_place["/a"], by_place["/b"], by_place[run.study_id]

@@ -4,7 +4,6 @@ import pytest
 
 from experiments_db import (
     BudgetKind,
-    ExperimentStore,
     InvalidRecord,
     LLMCall,
     LLMUsage,
@@ -15,7 +14,7 @@ from experiments_db import (
 )
 
 
-def call(store: ExperimentStore, study: Study, **changes: object) -> LLMCall:
+def call(store, study: Study, **changes: object) -> LLMCall:
     values: dict[str, object] = {
         "node": "plan",
         "model": "some-model",
@@ -29,7 +28,7 @@ def call(store: ExperimentStore, study: Study, **changes: object) -> LLMCall:
     return store.record_llm_call(study.id, **(values | changes))  # type: ignore[arg-type]
 
 
-def test_llm_calls_are_kept_with_failures_and_summed(store: ExperimentStore, study: Study) -> None:
+def test_llm_calls_are_kept_with_failures_and_summed(store, study: Study) -> None:
     assert store.sum_llm_usage(study.id) == LLMUsage(0, 0, 0, 0, 0.0, 0.0)
     failed = call(store, study, response=None, error="timeout", output_tokens=0)
     answered = call(store, study, attempt=2)
@@ -39,7 +38,7 @@ def test_llm_calls_are_kept_with_failures_and_summed(store: ExperimentStore, stu
     assert store.sum_llm_usage(study.id) == LLMUsage(3, 1, 30, 10, 0.75, 4.5)
 
 
-def test_call_with_impossible_cost_or_study_is_refused(store: ExperimentStore, study: Study) -> None:
+def test_call_with_impossible_cost_or_study_is_refused(store, study: Study) -> None:
     with pytest.raises(InvalidRecord, match="cost_usd"):
         call(store, study, cost_usd=math.nan)
     with pytest.raises(RecordNotFound):
@@ -47,7 +46,7 @@ def test_call_with_impossible_cost_or_study_is_refused(store: ExperimentStore, s
     assert store.list_llm_calls(study.id) == []
 
 
-def test_events_can_be_followed_from_the_last_one_seen(store: ExperimentStore, study: Study, run: Run) -> None:
+def test_events_can_be_followed_from_the_last_one_seen(store, study: Study, run: Run) -> None:
     first = store.append_event(study.id, "study.framed", "Größe & <script>", payload={"n": [1, 2]})
     assert store.list_events(study.id, after_id=first.id) == []
     second = store.append_event(study.id, "run.failed", "died", severity=Severity.ERROR, run_id=run.id)
@@ -60,7 +59,7 @@ def test_events_can_be_followed_from_the_last_one_seen(store: ExperimentStore, s
     assert store.list_events(study.id, run_id=run.id) == [second, third]
 
 
-def test_repeated_charge_counts_once(store: ExperimentStore, study: Study, run: Run) -> None:
+def test_repeated_charge_counts_once(store, study: Study, run: Run) -> None:
     store.charge_budget(study.id, BudgetKind.WORKING_S, 10.0, run.id, run_id=run.id)
     store.charge_budget(study.id, BudgetKind.WORKING_S, 25.0, run.id, run_id=run.id)
     store.charge_budget(study.id, BudgetKind.WORKING_S, 5.0, "planning")
@@ -72,12 +71,12 @@ def test_repeated_charge_counts_once(store: ExperimentStore, study: Study, run: 
 
 
 @pytest.mark.parametrize("amount", [-1.0, math.nan, math.inf])
-def test_impossible_charge_is_refused(store: ExperimentStore, study: Study, amount: float) -> None:
+def test_impossible_charge_is_refused(store, study: Study, amount: float) -> None:
     with pytest.raises(InvalidRecord):
         store.charge_budget(study.id, BudgetKind.COST_USD, amount, "k")
 
 
-def test_artifact_is_known_by_its_path(store: ExperimentStore, study: Study, run: Run) -> None:
+def test_artifact_is_known_by_its_path(store, study: Study, run: Run) -> None:
     first = store.record_artifact(study.id, "report", "report.md", sha256="0" * 64, size_bytes=10)
     again = store.record_artifact(study.id, "report", "report.md", sha256="1" * 64, size_bytes=3_000_000_000)
     log = store.record_artifact(study.id, "log", "a.log", sha256="2" * 64, size_bytes=1, run_id=run.id)
@@ -88,7 +87,7 @@ def test_artifact_is_known_by_its_path(store: ExperimentStore, study: Study, run
     assert store.list_artifacts(study.id, run_id=run.id) == [log]
 
 
-def test_nul_in_a_text_is_stored_as_the_symbol_for_it(store: ExperimentStore, study: Study) -> None:
+def test_nul_in_a_text_is_stored_as_the_symbol_for_it(store, study: Study) -> None:
     stored = store.append_event(study.id, "note", "a program wrote \x00 bytes", payload={"line": "\x00"})
     assert stored.message == "a program wrote \u2400 bytes"
     assert store.list_events(study.id) == [stored]

@@ -1,9 +1,9 @@
 import pytest
 
-from experiments_db import ExperimentStore, InvalidRecord, LeaseHeld, StoreLeaseLost, Study
+from experiments_db import InvalidRecord, LeaseHeld, StoreLeaseLost, Study
 
 
-def test_live_lease_keeps_others_out_and_says_who_and_how_long(store: ExperimentStore, study: Study, clock) -> None:
+def test_live_lease_keeps_others_out_and_says_who_and_how_long(store, study: Study, clock) -> None:
     store.acquire_lease(study.id, "host-a:1", ttl_s=30)
     clock.now += 20
     with pytest.raises(LeaseHeld, match="host-a:1 is at work") as held:
@@ -12,7 +12,7 @@ def test_live_lease_keeps_others_out_and_says_who_and_how_long(store: Experiment
     assert held.value.age_s == pytest.approx(20, abs=0.1)
 
 
-def test_heartbeats_keep_a_lease_alive(store: ExperimentStore, study: Study, clock) -> None:
+def test_heartbeats_keep_a_lease_alive(store, study: Study, clock) -> None:
     lease = store.acquire_lease(study.id, "a", ttl_s=30)
     for _ in range(3):
         clock.now += 20
@@ -21,14 +21,14 @@ def test_heartbeats_keep_a_lease_alive(store: ExperimentStore, study: Study, clo
         store.acquire_lease(study.id, "b", ttl_s=30)
 
 
-def test_owner_renews_its_own_lease_under_the_same_token(store: ExperimentStore, study: Study, clock) -> None:
+def test_owner_renews_its_own_lease_under_the_same_token(store, study: Study, clock) -> None:
     first = store.acquire_lease(study.id, "a", ttl_s=30)
     again = store.acquire_lease(study.id, "a", ttl_s=60)
     assert (again.token, again.acquired_at, again.ttl_s) == (first.token, first.acquired_at, 60)
     assert again.heartbeat_at > first.heartbeat_at
 
 
-def test_stale_lease_is_taken_over_and_the_old_owner_is_fenced_out(store: ExperimentStore, study: Study, clock) -> None:
+def test_stale_lease_is_taken_over_and_the_old_owner_is_fenced_out(store, study: Study, clock) -> None:
     old = store.acquire_lease(study.id, "a", ttl_s=30)
     fenced = store.under(old)
     fenced.append_event(study.id, "x", "while it holds")
@@ -45,7 +45,7 @@ def test_stale_lease_is_taken_over_and_the_old_owner_is_fenced_out(store: Experi
     assert [event.message for event in store.list_events(study.id)] == ["while it holds", "the new owner's"]
 
 
-def test_fenced_store_still_reads_after_its_lease_is_lost(store: ExperimentStore, study: Study, clock) -> None:
+def test_fenced_store_still_reads_after_its_lease_is_lost(store, study: Study, clock) -> None:
     lease = store.acquire_lease(study.id, "a", ttl_s=30)
     store.release_lease(lease)
     assert store.under(lease).get_study(study.id) == study
@@ -53,7 +53,7 @@ def test_fenced_store_still_reads_after_its_lease_is_lost(store: ExperimentStore
         store.under(lease).create_study("t", planner="rules")
 
 
-def test_released_lease_is_free_at_once_and_its_token_never_returns(store: ExperimentStore, study: Study) -> None:
+def test_released_lease_is_free_at_once_and_its_token_never_returns(store, study: Study) -> None:
     tokens = []
     for owner in ("a", "b", "a"):
         lease = store.acquire_lease(study.id, owner, ttl_s=30)
@@ -65,12 +65,12 @@ def test_released_lease_is_free_at_once_and_its_token_never_returns(store: Exper
     assert tokens == [1, 2, 3]
 
 
-def test_leases_of_different_resources_are_independent(store: ExperimentStore, study: Study) -> None:
+def test_leases_of_different_resources_are_independent(store, study: Study) -> None:
     store.acquire_lease(study.id, "a", ttl_s=30)
     assert store.acquire_lease("http://127.0.0.1:8000", "b", ttl_s=30).owner == "b"
 
 
 @pytest.mark.parametrize(("owner", "ttl_s"), [("", 30), ("a", 0), ("a", -1), ("a", float("nan"))])
-def test_impossible_lease_is_refused(store: ExperimentStore, study: Study, owner: str, ttl_s: float) -> None:
+def test_impossible_lease_is_refused(store, study: Study, owner: str, ttl_s: float) -> None:
     with pytest.raises(InvalidRecord):
         store.acquire_lease(study.id, owner, ttl_s)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments_db import Experiment, ExperimentStore, Run, StoreUnavailable, Study, engine, open_store
+from experiments_db import Experiment, Run, StoreUnavailable, Study, engine, open_store
 
 TIMEOUT_S = 60
 
@@ -70,9 +70,7 @@ def start():
         process.communicate(timeout=TIMEOUT_S)
 
 
-def test_processes_that_write_at_once_lose_nothing(
-    store: ExperimentStore, study: Study, location: str, start: Start
-) -> None:
+def test_processes_that_write_at_once_lose_nothing(store, study: Study, location: str, start: Start) -> None:
     writers = [start(WRITE_EVENTS, location, study.id, name, "100") for name in ("one", "two")]
     for number in range(50):
         store.append_event(study.id, "here", str(number))
@@ -90,7 +88,7 @@ def test_processes_that_create_the_database_at_once_all_succeed(location: str, s
 
 
 def test_killed_writer_leaves_whole_transactions_and_all_it_acknowledged(
-    store: ExperimentStore, run: Run, location: str, start: Start
+    store, run: Run, location: str, start: Start
 ) -> None:
     writer = start(WRITE_METRICS_FOREVER, location, run.id)
     assert writer.stdout is not None
@@ -124,7 +122,7 @@ def test_writer_that_waits_too_long_is_told_so(tmp_path: Path, start: Start, mon
         store.append_event(study.id, "x", "y")
 
 
-def test_threads_share_one_store(store: ExperimentStore, study: Study) -> None:
+def test_threads_share_one_store(store, study: Study) -> None:
     def write(name: str) -> None:
         for number in range(20):
             store.append_event(study.id, name, str(number))
@@ -135,14 +133,14 @@ def test_threads_share_one_store(store: ExperimentStore, study: Study) -> None:
     assert len(store.list_events(study.id, limit=None)) == 80
 
 
-def test_threads_that_claim_one_key_get_one_run(store: ExperimentStore, experiment: Experiment) -> None:
+def test_threads_that_claim_one_key_get_one_run(store, experiment: Experiment) -> None:
     with ThreadPoolExecutor(8) as pool:
         runs = list(pool.map(lambda _: store.claim_run(experiment.id, 7, "one-key"), range(16)))
     assert len({run.id for run in runs}) == 1
     assert len(store.list_runs(experiment_id=experiment.id)) == 1
 
 
-def test_threads_that_want_one_lease_get_one_owner(store: ExperimentStore, study: Study) -> None:
+def test_threads_that_want_one_lease_get_one_owner(store, study: Study) -> None:
     from experiments_db import LeaseHeld
 
     def acquire(owner: str) -> int | None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from experiments_db import ExperimentStore, QuestionStatus, StoreConflict, Study
+from experiments_db import QuestionStatus, StoreConflict, Study
 
 
-def test_the_same_question_is_one_row_with_the_newest_deadline(store: ExperimentStore, study: Study) -> None:
+def test_the_same_question_is_one_row_with_the_newest_deadline(store, study: Study) -> None:
     first = store.ask_planner(study.id, "plan", "what next?", deadline=1.0)
     again = store.ask_planner(study.id, "plan", "what next?", deadline=2.0)
     other = store.ask_planner(study.id, "decide", "what next?")
@@ -17,7 +17,7 @@ def test_the_same_question_is_one_row_with_the_newest_deadline(store: Experiment
     assert store.find_waiting_question(study.id) == other
 
 
-def test_a_question_takes_one_answer_until_it_is_refused(store: ExperimentStore, study: Study) -> None:
+def test_a_question_takes_one_answer_until_it_is_refused(store, study: Study) -> None:
     asked = store.ask_planner(study.id, "plan", "what next?")
     store.answer_question(asked.id, "first")
     with pytest.raises(StoreConflict):
@@ -31,7 +31,7 @@ def test_a_question_takes_one_answer_until_it_is_refused(store: ExperimentStore,
     assert store.find_waiting_question(study.id) is None
 
 
-def test_calls_of_tools_are_no_questions_and_outlive_them(store: ExperimentStore, study: Study) -> None:
+def test_calls_of_tools_are_no_questions_and_outlive_them(store, study: Study) -> None:
     asked = store.ask_planner(study.id, "plan", "what next?")
     request = store.request_tool(study.id, "try_program", "{}", deadline=1.0)
     store.ask_planner(study.id, "decide", "go on?")

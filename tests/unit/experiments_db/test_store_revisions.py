@@ -2,15 +2,17 @@
 
 from threading import Thread
 
-from experiments_db import Experiment, ExperimentStatus, ExperimentStore, Run, RunStatus, Study, open_store
+from store_samples import record_score
+
+from experiments_db import Experiment, ExperimentStatus, Run, RunStatus, Study, open_store
 
 
-def revision_of(store: ExperimentStore, study: Study) -> int:
+def revision_of(store, study: Study) -> int:
     return store.list_changes(study.id).revision
 
 
 def test_reader_gets_all_first_and_then_what_was_written_since(
-    store: ExperimentStore, study: Study, experiment: Experiment, run: Run
+    store, study: Study, experiment: Experiment, run: Run
 ) -> None:
     first = store.list_changes(study.id)
     assert (first.experiments, first.plans, first.runs) == ((experiment,), (), (run,))
@@ -28,7 +30,7 @@ def test_reader_gets_all_first_and_then_what_was_written_since(
     assert store.list_changes(study.id, after=second.revision).runs == ()
 
 
-def test_run_is_new_again_with_each_move_step_and_score(store: ExperimentStore, study: Study, run: Run) -> None:
+def test_run_is_new_again_with_each_move_step_and_score(store, study: Study, run: Run) -> None:
     seen = revision_of(store, study)
 
     def changed() -> list[str]:
@@ -41,16 +43,13 @@ def test_run_is_new_again_with_each_move_step_and_score(store: ExperimentStore, 
     assert changed() == [run.id]
     store.record_metrics(run.id, {1: {"loss": 0.5}})
     assert changed() == [run.id]
-    store.record_evaluation(
-        run.id, phase="base", split="v", metric="m", weight_version=0, episodes=1, successes=1, mean=1.0, stderr=0.0,
-        evaluator_hash="h",
-    )  # fmt: skip
+    record_score(store, run)
     assert changed() == [run.id]
     store.append_event(study.id, "note", "nothing of the run has changed", run_id=run.id)
     assert changed() == []
 
 
-def test_studies_have_revisions_of_their_own(store: ExperimentStore, study: Study, run: Run) -> None:
+def test_studies_have_revisions_of_their_own(store, study: Study, run: Run) -> None:
     other = store.create_study("another", planner="rules")
     assert revision_of(store, other) == 0
     assert store.list_changes(other.id).runs == ()
@@ -61,7 +60,7 @@ def test_studies_have_revisions_of_their_own(store: ExperimentStore, study: Stud
 
 
 def test_no_write_of_other_processes_and_threads_is_missed(
-    store: ExperimentStore, study: Study, experiment: Experiment, location: str
+    store, study: Study, experiment: Experiment, location: str
 ) -> None:
     writers, runs = 4, 8
 

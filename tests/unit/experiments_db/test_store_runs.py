@@ -2,7 +2,6 @@ import pytest
 
 from experiments_db import (
     Experiment,
-    ExperimentStore,
     IllegalMove,
     InvalidRecord,
     RecordNotFound,
@@ -13,7 +12,7 @@ from experiments_db import (
 )
 
 
-def test_claim_with_the_same_key_returns_the_same_run(store: ExperimentStore, experiment: Experiment, run: Run) -> None:
+def test_claim_with_the_same_key_returns_the_same_run(store, experiment: Experiment, run: Run) -> None:
     launched = store.update_run(run.id, status=RunStatus.LAUNCHING, server_url="http://s:1")
     assert store.claim_run(experiment.id, 1, "key-1") == launched
     assert store.find_run("key-1") == launched
@@ -21,7 +20,7 @@ def test_claim_with_the_same_key_returns_the_same_run(store: ExperimentStore, ex
     assert store.list_runs() == [launched]
 
 
-def test_claim_of_a_taken_seed_or_key_is_a_conflict(store: ExperimentStore, experiment: Experiment, run: Run) -> None:
+def test_claim_of_a_taken_seed_or_key_is_a_conflict(store, experiment: Experiment, run: Run) -> None:
     with pytest.raises(StoreConflict, match=run.id):
         store.claim_run(experiment.id, 1, "key-2")
     with pytest.raises(StoreConflict, match="another run"):
@@ -29,30 +28,28 @@ def test_claim_of_a_taken_seed_or_key_is_a_conflict(store: ExperimentStore, expe
     assert store.list_runs() == [run]
 
 
-def test_failed_run_is_tried_again_as_the_next_attempt(
-    store: ExperimentStore, experiment: Experiment, run: Run
-) -> None:
+def test_failed_run_is_tried_again_as_the_next_attempt(store, experiment: Experiment, run: Run) -> None:
     store.update_run(run.id, status=RunStatus.FAILED, exit_reason="server died")
     retry = store.claim_run(experiment.id, 1, "key-1b", attempt=2)
     assert retry.id != run.id
     assert (retry.attempt, retry.status) == (2, RunStatus.PLANNED)
 
 
-def test_claim_for_an_unknown_experiment_is_not_found(store: ExperimentStore) -> None:
+def test_claim_for_an_unknown_experiment_is_not_found(store) -> None:
     with pytest.raises(RecordNotFound, match="no experiment 'ex-nowhere'"):
         store.claim_run("ex-nowhere", 1, "key")
 
 
-def test_seed_of_64_bits_is_kept(store: ExperimentStore, experiment: Experiment) -> None:
+def test_seed_of_64_bits_is_kept(store, experiment: Experiment) -> None:
     assert store.claim_run(experiment.id, 2**63 - 1, "big").seed == 2**63 - 1
 
 
-def test_seed_beyond_64_bits_is_refused(store: ExperimentStore, experiment: Experiment) -> None:
+def test_seed_beyond_64_bits_is_refused(store, experiment: Experiment) -> None:
     with pytest.raises(InvalidRecord, match="cannot be stored"):
         store.claim_run(experiment.id, 2**63, "bigger")
 
 
-def test_run_keeps_what_it_is_told_and_leaves_the_rest(store: ExperimentStore, run: Run) -> None:
+def test_run_keeps_what_it_is_told_and_leaves_the_rest(store, run: Run) -> None:
     store.update_run(
         run.id,
         external_ids={"job": "j1"},
@@ -70,7 +67,7 @@ def test_run_keeps_what_it_is_told_and_leaves_the_rest(store: ExperimentStore, r
     assert store.get_run(run.id) == updated
 
 
-def test_start_and_end_times_follow_the_status(store: ExperimentStore, run: Run) -> None:
+def test_start_and_end_times_follow_the_status(store, run: Run) -> None:
     store.update_run(run.id, status=RunStatus.LAUNCHING)
     running = store.update_run(run.id, status=RunStatus.RUNNING)
     assert running.started_at is not None and running.finished_at is None and running.duration_s is None
@@ -81,13 +78,13 @@ def test_start_and_end_times_follow_the_status(store: ExperimentStore, run: Run)
     assert finished.status.is_over
 
 
-def test_launch_cut_short_can_be_planned_again(store: ExperimentStore, run: Run) -> None:
+def test_launch_cut_short_can_be_planned_again(store, run: Run) -> None:
     store.update_run(run.id, status=RunStatus.LAUNCHING)
     assert store.update_run(run.id, status=RunStatus.PLANNED).status is RunStatus.PLANNED
 
 
 @pytest.mark.parametrize("over", [status for status in RunStatus if status.is_over])
-def test_run_that_is_over_stays_over(store: ExperimentStore, run: Run, over: RunStatus) -> None:
+def test_run_that_is_over_stays_over(store, run: Run, over: RunStatus) -> None:
     for status in (RunStatus.LAUNCHING, RunStatus.RUNNING, over):
         ended = store.update_run(run.id, status=status)
     for status in set(RunStatus) - {over}:
@@ -97,7 +94,7 @@ def test_run_that_is_over_stays_over(store: ExperimentStore, run: Run, over: Run
     assert store.update_run(run.id, status=over).status is over
 
 
-def test_runs_are_filtered_and_counted(store: ExperimentStore, study: Study, experiment: Experiment) -> None:
+def test_runs_are_filtered_and_counted(store, study: Study, experiment: Experiment) -> None:
     other = store.create_experiment(study.id, "other", factors={}, job={})
     elsewhere = store.create_study("elsewhere", planner="rules")
     runs = [store.claim_run(experiment.id, seed, f"a{seed}") for seed in (3, 1, 2)]

@@ -5,7 +5,6 @@ import pytest
 from experiments_db import (
     Experiment,
     ExperimentStatus,
-    ExperimentStore,
     FrozenCharter,
     InvalidRecord,
     Outcome,
@@ -20,7 +19,7 @@ from experiments_db import (
 CHARTER = {"question": "Which rate is best?", "metric": "accuracy", "splits": {"search": "train"}}
 
 
-def test_new_study_is_running_and_read_back_as_it_was_written(store: ExperimentStore) -> None:
+def test_new_study_is_running_and_read_back_as_it_was_written(store) -> None:
     study = store.create_study("Größe 字 🧪", planner="rules", settings={"servers": ["http://a"], "runs": 9})
     assert study.status is StudyStatus.RUNNING
     assert study.settings == {"servers": ["http://a"], "runs": 9}
@@ -33,39 +32,39 @@ def test_records_are_frozen(study: Study) -> None:
 
 
 @pytest.mark.parametrize("topic", ["", "  \n"])
-def test_blank_topic_is_refused(store: ExperimentStore, topic: str) -> None:
+def test_blank_topic_is_refused(store, topic: str) -> None:
     with pytest.raises(InvalidRecord, match="topic must not be empty"):
         store.create_study(topic, planner="rules")
     assert store.list_studies() == []
 
 
-def test_settings_that_are_not_json_are_refused(store: ExperimentStore) -> None:
+def test_settings_that_are_not_json_are_refused(store) -> None:
     with pytest.raises(InvalidRecord, match="cannot be stored"):
         store.create_study("t", planner="rules", settings={"x": object()})
     with pytest.raises(InvalidRecord, match="cannot be stored"):
         store.create_study("t", planner="rules", settings={"x": float("nan")})
 
 
-def test_text_that_is_no_unicode_is_refused(store: ExperimentStore) -> None:
+def test_text_that_is_no_unicode_is_refused(store) -> None:
     with pytest.raises(InvalidRecord, match="cannot be stored"):
         store.create_study("half a pair: \ud83d", planner="rules")
     with pytest.raises(InvalidRecord, match="cannot be stored"):
         store.create_study("t", planner="rules", settings={"x": "\ud83d"})
 
 
-def test_unknown_study_is_not_found(store: ExperimentStore) -> None:
+def test_unknown_study_is_not_found(store) -> None:
     with pytest.raises(RecordNotFound, match="no study 'st-nowhere'"):
         store.get_study("st-nowhere")
 
 
-def test_studies_are_listed_newest_first_and_their_ids_sort_by_age(store: ExperimentStore) -> None:
+def test_studies_are_listed_newest_first_and_their_ids_sort_by_age(store) -> None:
     ids = [store.create_study("t", planner="rules").id for _ in range(20)]
     assert ids == sorted(set(ids))
     assert all(study_id.startswith("st-") and len(study_id) == 16 for study_id in ids)
     assert [study.id for study in store.list_studies(limit=3)] == ids[:-4:-1]
 
 
-def test_study_that_ends_has_an_end_time_until_it_is_resumed(store: ExperimentStore, study: Study) -> None:
+def test_study_that_ends_has_an_end_time_until_it_is_resumed(store, study: Study) -> None:
     stopped = store.set_study_status(study.id, StudyStatus.STOPPED, "asked to")
     assert stopped.status_reason == "asked to"
     assert stopped.finished_at == stopped.updated_at
@@ -73,7 +72,7 @@ def test_study_that_ends_has_an_end_time_until_it_is_resumed(store: ExperimentSt
     assert (resumed.finished_at, resumed.status_reason) == (None, None)
 
 
-def test_charter_is_frozen_and_its_hash_ignores_key_order(store: ExperimentStore, study: Study) -> None:
+def test_charter_is_frozen_and_its_hash_ignores_key_order(store, study: Study) -> None:
     assert store.find_charter(study.id) is None
     charter = store.freeze_charter(study.id, CHARTER)
     assert charter.content_hash == hash_json(dict(reversed(CHARTER.items())))
@@ -83,14 +82,14 @@ def test_charter_is_frozen_and_its_hash_ignores_key_order(store: ExperimentStore
     assert store.find_charter(study.id) == charter
 
 
-def test_charter_that_is_not_json_is_refused(store: ExperimentStore, study: Study) -> None:
+def test_charter_that_is_not_json_is_refused(store, study: Study) -> None:
     with pytest.raises(InvalidRecord):
         store.freeze_charter(study.id, {"threshold": float("inf")})
     with pytest.raises(RecordNotFound):
         store.freeze_charter("st-nowhere", CHARTER)
 
 
-def test_test_split_opens_once_per_study(store: ExperimentStore, study: Study) -> None:
+def test_test_split_opens_once_per_study(store, study: Study) -> None:
     with pytest.raises(RecordNotFound):
         store.open_test_split(study.id, "confirm")
     store.freeze_charter(study.id, CHARTER)
@@ -101,7 +100,7 @@ def test_test_split_opens_once_per_study(store: ExperimentStore, study: Study) -
         store.open_test_split(study.id, "another look")
 
 
-def test_repeated_hypothesis_returns_the_first(store: ExperimentStore, study: Study) -> None:
+def test_repeated_hypothesis_returns_the_first(store, study: Study) -> None:
     first = store.create_hypothesis(study.id, "h1", "higher is better", rationale="because", iteration=1)
     again = store.create_hypothesis(study.id, "h1", "rephrased after a crash")
     child = store.create_hypothesis(study.id, "h2", "but not too high", parent_id=first.id, iteration=2)
@@ -111,7 +110,7 @@ def test_repeated_hypothesis_returns_the_first(store: ExperimentStore, study: St
         store.create_hypothesis(study.id, "h3", "s", parent_id="hy-nowhere")
 
 
-def test_verdict_on_a_hypothesis_can_be_replaced(store: ExperimentStore, study: Study) -> None:
+def test_verdict_on_a_hypothesis_can_be_replaced(store, study: Study) -> None:
     hypothesis = store.create_hypothesis(study.id, "h1", "s")
     assert hypothesis.verdict is None
     store.judge_hypothesis(hypothesis.id, Outcome.UNDECIDED, "too few seeds")
@@ -120,21 +119,21 @@ def test_verdict_on_a_hypothesis_can_be_replaced(store: ExperimentStore, study: 
     assert store.list_hypotheses(study.id) == [judged]
 
 
-def test_repeated_experiment_returns_the_first(store: ExperimentStore, study: Study, experiment: Experiment) -> None:
+def test_repeated_experiment_returns_the_first(store, study: Study, experiment: Experiment) -> None:
     assert experiment.status is ExperimentStatus.DRAFT
     assert store.create_experiment(study.id, experiment.name, factors={}, job={}) == experiment
     assert store.find_experiment(study.id, experiment.name) == experiment
     assert store.find_experiment(study.id, "none") is None
 
 
-def test_large_and_odd_program_code_is_kept_exactly(store: ExperimentStore, study: Study) -> None:
+def test_large_and_odd_program_code_is_kept_exactly(store, study: Study) -> None:
     code = "# ünïcode 🤖 \r\n\t'quotes\" -- ; DROP TABLE runs;\n" * 40_000
     made = store.create_experiment(study.id, "big", factors={}, job={}, program_code=code)
     found = store.find_experiment(study.id, made.name)
     assert found is not None and found.program_code == code
 
 
-def test_experiment_is_revised_until_it_has_a_run(store: ExperimentStore, experiment: Experiment) -> None:
+def test_experiment_is_revised_until_it_has_a_run(store, experiment: Experiment) -> None:
     fixed = store.revise_experiment(
         experiment.id, program_code="x = 1\n", status=ExperimentStatus.READY, note="repaired"
     )
@@ -146,13 +145,13 @@ def test_experiment_is_revised_until_it_has_a_run(store: ExperimentStore, experi
     assert store.revise_experiment(experiment.id, note="seen", program_code="x = 1\n").note == "seen"
 
 
-def test_experiments_are_listed_in_the_order_of_creation(store: ExperimentStore, study: Study) -> None:
+def test_experiments_are_listed_in_the_order_of_creation(store, study: Study) -> None:
     base = store.create_experiment(study.id, "base", factors={}, job={}, is_baseline=True)
     arm = store.create_experiment(study.id, "arm", factors={}, job={}, parent_id=base.id, iteration=1)
     assert store.list_experiments(study.id) == [base, arm]
 
 
-def test_settings_of_a_study_are_replaced_as_a_whole(store: ExperimentStore, study: Study) -> None:
+def test_settings_of_a_study_are_replaced_as_a_whole(store, study: Study) -> None:
     revised = store.revise_settings(study.id, {"max_runs": 4})
     assert revised.settings == {"max_runs": 4} == store.get_study(study.id).settings
     with pytest.raises(RecordNotFound):

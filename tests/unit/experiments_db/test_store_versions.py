@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from store_samples import record_finding, record_score
 
 from experiments_db import (
     Author,
     BudgetKind,
     Experiment,
-    ExperimentStore,
     NoteKind,
     Outcome,
     RecordNotFound,
@@ -19,42 +20,26 @@ from experiments_db import (
     RunStatus,
     RunSummary,
     Study,
-    Verdict,
     open_store,
 )
 
-Write = Callable[[ExperimentStore, Study, Experiment, Run], object]
+Write = Callable[[Any, Study, Experiment, Run], object]
 
 
 @pytest.fixture
-def reader(location: str, store: ExperimentStore) -> Iterator[ExperimentStore]:
+def reader(location: str, store):
     with open_store(location, read_only=True) as opened:
         yield opened
 
 
 @pytest.fixture
-def arm(store: ExperimentStore, study: Study) -> Experiment:
+def arm(store, study: Study) -> Experiment:
     return store.create_experiment(study.id, "arm", factors={}, job={}, author=Author.PACKAGE)
 
 
 @pytest.fixture
-def run(store: ExperimentStore, arm: Experiment) -> Run:
+def run(store, arm: Experiment) -> Run:
     return store.claim_run(arm.id, 0, "first")
-
-
-def score(store: ExperimentStore, run: Run, phase: str, mean: float) -> None:
-    store.record_evaluation(
-        run.id, phase=phase, split="validation", metric="reward", weight_version=0, episodes=4, successes=2, mean=mean,
-        stderr=0.1, evaluator_hash="e",
-    )  # fmt: skip
-
-
-def compare(store: ExperimentStore, study: Study, arm: Experiment, p_adjusted: float = 0.04) -> str:
-    return store.record_finding(
-        study.id, iteration=0, experiment_id=arm.id, baseline_id=None, metric="reward", split="validation", effect=0.1,
-        ci_low=0.0, ci_high=0.2, confidence=0.95, p_value=0.02, p_adjusted=p_adjusted, verdict=Verdict.KEEP,
-        method="Welch", run_ids=[], summary="better",
-    ).id  # fmt: skip
 
 
 WRITES: dict[str, Write] = {
@@ -62,12 +47,12 @@ WRITES: dict[str, Write] = {
     "arm": lambda store, study, arm, run: store.create_experiment(study.id, "other", factors={}, job={}),
     "run": lambda store, study, arm, run: store.update_run(run.id, status=RunStatus.LAUNCHING),
     "curve": lambda store, study, arm, run: store.record_metrics(run.id, {1: {"reward": 0.5}}),
-    "score": lambda store, study, arm, run: score(store, run, "final", 0.5),
+    "score": lambda store, study, arm, run: record_score(store, run, "final", 0.5),
     "charter": lambda store, study, arm, run: store.freeze_charter(study.id, {"question": "Why?"}),
     "plan": lambda store, study, arm, run: store.record_plan(study.id, 0, {}),
     "analysis": lambda store, study, arm, run: store.record_analysis(study.id, 0, {}),
     "decision": lambda store, study, arm, run: store.record_decision(study.id, 0, action="stop", reason="done"),
-    "finding": lambda store, study, arm, run: compare(store, study, arm),
+    "finding": lambda store, study, arm, run: record_finding(store, study, arm),
     "note": lambda store, study, arm, run: store.write_note(
         study.id, "n", NoteKind.LESSON, "text", iteration=0, author="rules"
     ),
@@ -81,7 +66,7 @@ WRITES: dict[str, Write] = {
 
 @pytest.mark.parametrize("kind", WRITES)
 def test_each_write_gives_the_database_and_its_study_another_version(
-    store: ExperimentStore, reader: ExperimentStore, study: Study, arm: Experiment, run: Run, kind: str
+    store, reader, study: Study, arm: Experiment, run: Run, kind: str
 ) -> None:
     before = reader.read_version(), reader.read_study_version(study.id)
     assert (reader.read_version(), reader.read_study_version(study.id)) == before
@@ -92,16 +77,14 @@ def test_each_write_gives_the_database_and_its_study_another_version(
     assert reader.read_study_version(study.id) != before[1]
 
 
-def test_what_is_changed_in_place_gives_a_study_another_version(
-    store: ExperimentStore, reader: ExperimentStore, study: Study, arm: Experiment
-) -> None:
+def test_what_is_changed_in_place_gives_a_study_another_version(store, reader, study: Study, arm: Experiment) -> None:
     hypothesis = store.create_hypothesis(study.id, "h", "It helps.")
-    finding, question = compare(store, study, arm), store.ask_planner(study.id, "decide", "Go on?")
+    finding, question = record_finding(store, study, arm).id, store.ask_planner(study.id, "decide", "Go on?")
     review = store.record_review(study.id, 0, arm.id, reviewer="r", objections=[])
     changes: tuple[Callable[[], object], ...] = (
         lambda: store.judge_hypothesis(hypothesis.id, Outcome.SUPPORTED, "so"),
         lambda: store.judge_hypothesis(hypothesis.id, Outcome.SUPPORTED, "on more runs"),
-        lambda: compare(store, study, arm, p_adjusted=0.05),
+        lambda: record_finding(store, study, arm, p_adjusted=0.05),
         lambda: store.retract_finding(finding, "wrong"),
         lambda: store.answer_question(question.id, "Stop."),
         lambda: store.close_question(question.id),
@@ -113,9 +96,7 @@ def test_what_is_changed_in_place_gives_a_study_another_version(
         assert reader.read_study_version(study.id) != before
 
 
-def test_a_study_keeps_its_version_while_another_is_written(
-    store: ExperimentStore, reader: ExperimentStore, study: Study
-) -> None:
+def test_a_study_keeps_its_version_while_another_is_written(store, reader, study: Study) -> None:
     other = store.create_study("Another topic", planner="rules")
     before = reader.read_study_version(study.id)
     store.append_event(other.id, "kind", "message")
@@ -124,15 +105,13 @@ def test_a_study_keeps_its_version_while_another_is_written(
         reader.read_study_version("st-unknown")
 
 
-def test_a_reader_is_given_runs_in_short_with_their_means_once(
-    store: ExperimentStore, reader: ExperimentStore, study: Study, run: Run
-) -> None:
+def test_a_reader_is_given_runs_in_short_with_their_means_once(store, reader, study: Study, run: Run) -> None:
     first = reader.list_run_changes(study.id)
     assert [(item.id, item.status) for item in first.runs] == [(run.id, RunStatus.PLANNED)]
     assert type(first.runs[0]) is RunSummary and [item.name for item in first.experiments] == ["arm"]
 
-    score(store, run, "base", 0.25)
-    score(store, run, "final", 0.5)
+    record_score(store, run, "base", 0.25)
+    record_score(store, run, "final", 0.5)
     second = reader.list_run_changes(study.id, after=first.revision)
 
     assert [item.id for item in second.runs] == [run.id] and not second.experiments

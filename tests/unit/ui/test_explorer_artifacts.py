@@ -15,7 +15,7 @@ from explorer_study import add_study, create_database
 from explorer_words import words
 from streamlit.testing.v1 import AppTest
 
-from experiments_db import ExperimentStore, Run, ServerEvent, TrainingNews, open_store
+from experiments_db import Run, ServerEvent, TrainingNews, open_store
 from swarm.job import TrainJob
 from ui.artifacts.recorded_files import (
     ADAPTER,
@@ -39,7 +39,7 @@ def finished(tmp_path: Path) -> tuple[Path, Run]:
     (kept / "model.safetensors").write_bytes(b"x" * 2048)
     found: list[Run] = []
 
-    def fill(store: ExperimentStore, home: Path) -> None:
+    def fill(store, home: Path) -> None:
         study = add_study(store, home)
         run = next(run for run in store.list_runs(study_id=study) if store.list_episodes(run.id))
         lost = home / "studies" / study / "runs" / run.id / "lost <b>.log"

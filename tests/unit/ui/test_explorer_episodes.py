@@ -13,7 +13,7 @@ from explorer_study import HOSTILE, add_study, create_database
 from explorer_words import words
 from streamlit.testing.v1 import AppTest
 
-from experiments_db import ExperimentStore, open_store
+from experiments_db import open_store
 
 OpenPage = Callable[..., AppTest]
 PER_PAGE = 50
@@ -24,7 +24,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
     """A database with a training of 96 kept episodes and a study, and the ids of both and of a run."""
     ids: dict[str, str] = {}
 
-    def fill(store: ExperimentStore, home: Path) -> None:
+    def fill(store, home: Path) -> None:
         study = add_study(store, home)
         run = next(run for run in store.list_runs(study_id=study) if store.list_episodes(run.id))
         ids.update(study=study, run=run.id, training=record_training(store, launch_key=run.idempotency_key))

@@ -13,7 +13,7 @@ from explorer_study import ARMS, HOSTILE, create_database
 from explorer_words import words
 from streamlit.testing.v1 import AppTest
 
-from experiments_db import ExperimentStore, StudyStatus, lease_name, open_store
+from experiments_db import StudyStatus, lease_name, open_store
 
 OpenPage = Callable[..., AppTest]
 
@@ -121,7 +121,7 @@ def test_studies_without_a_process_and_failed_ones_say_so(open_page: OpenPage, t
 
 
 def test_only_the_words_of_a_planner_are_said_to_be_a_planners(open_page: OpenPage, tmp_path: Path) -> None:
-    def decide(store: ExperimentStore, home: Path) -> None:
+    def decide(store, home: Path) -> None:
         for author in ("llm", "study"):
             study = store.create_study(author, planner="llm")
             store.record_decision(study.id, 0, action="stop", reason="Enough.", details={"author": author})

@@ -34,7 +34,7 @@ def writer(database: Path) -> Iterator[ExperimentStore]:
         yield store
 
 
-def test_a_question_is_read_again_only_after_a_write(answers: KeptAnswers, writer: ExperimentStore) -> None:
+def test_a_question_is_read_again_only_after_a_write(answers: KeptAnswers, writer) -> None:
     asked: list[int] = []
 
     def read() -> int:
@@ -68,7 +68,7 @@ def test_an_error_is_no_answer(answers: KeptAnswers) -> None:
     assert answers.ask("run", lambda: "found") == "found"
 
 
-def test_contents_of_a_study_are_the_same_object_until_it_is_written(writer: ExperimentStore) -> None:
+def test_contents_of_a_study_are_the_same_object_until_it_is_written(writer) -> None:
     study = writer.list_studies()[0]
     reader = StudyReader(writer, study.id)
     first = reader.read()

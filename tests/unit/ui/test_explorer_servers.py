@@ -19,7 +19,7 @@ from explorer_study import HOSTILE, create_database
 from explorer_words import words
 from streamlit.testing.v1 import AppTest
 
-from experiments_db import ExperimentStore, RecordedServer, RunStatus, open_store
+from experiments_db import RecordedServer, RunStatus, open_store
 from swarm.job import TrainJob
 from ui.servers.calls import LIMIT_S, READ_STATUS, ServerCallFailed, call_server, check_address
 from ui.servers.commands import parse_settings
@@ -33,7 +33,7 @@ JOB = TrainJob.model_validate({"engine": "fake", "total_steps": 30, "batch_size"
 def database(tmp_path: Path) -> Path:
     """A database with a server that recorded a training, and one of a study with an address."""
 
-    def fill(store: ExperimentStore, home: Path) -> None:
+    def fill(store, home: Path) -> None:
         record_training(store, home="/srv/swarm")
         arm = store.create_experiment(store.create_study("Which?", planner="rules").id, "a", factors={}, job={})
         run = store.claim_run(arm.id, 1, "key", job={"model": HOSTILE})
@@ -288,7 +288,7 @@ def test_a_database_without_servers_says_how_they_come(open_page: OpenPage, tmp_
 def test_hostile_records_of_servers_are_shown_as_text(open_page: OpenPage, tmp_path: Path) -> None:
     evil = f"http://{HOSTILE}\n\u202e:red[no]{'a' * 5000}"
 
-    def fill(store: ExperimentStore, home: Path) -> None:
+    def fill(store, home: Path) -> None:
         record_training(store, home=evil, steps=1)
         arm = store.create_experiment(store.create_study("Which?", planner="rules").id, "a", factors={}, job={})
         run = store.claim_run(arm.id, 1, "key", job={"model": evil})

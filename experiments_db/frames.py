@@ -165,14 +165,23 @@ def export_study(
     study = store.get_study(study_id)
     runs = {run.id: run for run in store.list_runs(study_id=study_id)}
     names = {experiment.id: experiment.name for experiment in store.list_experiments(study_id)}
+    scores, findings = store.list_evaluations(study_id=study_id), store.list_findings(study_id=study_id)
     frames = {
         "study": _frame(Study, [study]),
         "hypotheses": _frame(StoredHypothesis, store.list_hypotheses(study_id)),
         "experiments": _frame(Experiment, store.list_experiments(study_id)),
         "runs": runs_frame(store, study_id),
         "metrics": metrics_frame(store, runs.keys()),
-        "evaluations": _frame(DetailedEvaluation, store.list_evaluations(study_id=study_id)),
-        "findings": _frame(Finding, store.list_findings(study_id=study_id)),
+        # Scores and findings name their arms, so that each file can be read alone.
+        "evaluations": _frame(DetailedEvaluation, scores).assign(
+            experiment_id=[runs[item.run_id].experiment_id for item in scores],
+            experiment=[names[runs[item.run_id].experiment_id] for item in scores],
+            seed=[runs[item.run_id].seed for item in scores],
+        ),
+        "findings": _frame(Finding, findings).assign(
+            experiment=[names[item.experiment_id] for item in findings],
+            baseline=[names.get(item.baseline_id or "") for item in findings],
+        ),
         "notebook": _frame(NotebookEntry, store.list_notes(study_id)),
         "program_trials": _frame(ProgramTrial, store.list_program_trials(study_id)),
         "reviews": _frame(Review, store.list_reviews(study_id)),
@@ -181,17 +190,6 @@ def export_study(
         "llm_calls": llm_calls_frame(store, study_id),
         "events": _frame(Event, store.list_events(study_id, limit=None)),
     }
-    # Scores and findings name their arms, so that each file can be read alone.
-    scored = [runs[str(run_id)] for run_id in frames["evaluations"]["run_id"]]
-    frames["evaluations"] = frames["evaluations"].assign(
-        experiment_id=[run.experiment_id for run in scored],
-        experiment=[names[run.experiment_id] for run in scored],
-        seed=[run.seed for run in scored],
-    )
-    frames["findings"] = frames["findings"].assign(
-        experiment=[names[str(arm)] for arm in frames["findings"]["experiment_id"]],
-        baseline=[names.get(str(arm)) for arm in frames["findings"]["baseline_id"]],
-    )
     target = Path(directory)
     try:
         target.mkdir(parents=True, exist_ok=True)

@@ -9,6 +9,7 @@ import pytest
 from anthropic.lib.streaming._messages import accumulate_event
 from anthropic.types import Message, RawMessageStreamEvent
 from anthropic.types.shared import ErrorResponse
+from dialect_turns import recorded_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
@@ -29,12 +30,10 @@ from swarm.gateway.dialects.anthropic.errors import anthropic_error, anthropic_e
 from swarm.gateway.dialects.anthropic.messages import RecordedReplies, input_json, tool_input
 from swarm.gateway.dialects.anthropic.reply import MessageStream, render_message
 from swarm.gateway.dialects.anthropic.request import parse_message_request
-from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.rollout.deduplication import CallHead, CallResult, Closed, Completion, Opened, Piece, parts_of
 from swarm.rollout.model_request import SamplingDefaults
-from swarm.tracker.codec import Codec
 from swarm.tracker.conversation import canonical_message
-from swarm.types import FinishReason, ReasoningPart, TextPart, TokenDelta, ToolCallPart, Turn
+from swarm.types import FinishReason, ReasoningPart, TextPart, TokenDelta, ToolCallPart
 
 HEAD = CallHead("0f3c", 1_700_000_000, "nano")
 DEFAULTS = SamplingDefaults(1.0, 1.0, 64)
@@ -53,36 +52,13 @@ CALLS = {
 }
 
 
-@pytest.fixture(scope="module")
-def nano() -> Codec:
-    return Codec.load(BUNDLED_DIRECTORY)
-
-
 def _request(turns=(), **fields):
     body = {"model": "nano", "messages": [USER], "max_tokens": 64, **fields}
     return parse_message_request(body, DEFAULTS, RecordedReplies(turns), lambda _: False)
 
 
 def _turn(request, reply, output_ids=(5, 6, 7), finish=FinishReason.STOP):
-    (conversation,) = request.call.prompts
-    return Turn(
-        episode_id="episode",
-        index=3,
-        prompt_ids=(1, 2, 3, 4),
-        output_ids_T=tuple(output_ids),
-        logprobs_T=(-0.5,) * len(output_ids),
-        weight_versions_T=(0,) * len(output_ids),
-        finish_reason=finish,
-        params=request.call.params,
-        messages=conversation.messages,
-        reply=reply,
-        tools=conversation.tools,
-        parent=None,
-        fork_reason=None,
-        started_at=0.0,
-        ended_at=1.0,
-        call_id=HEAD.call_id,
-    )
+    return recorded_turn(request.call, output_ids, reply, finish, call_id=HEAD.call_id)
 
 
 def _render(codec, request, turn):

@@ -279,14 +279,6 @@ def test_effort_is_given_to_templates_that_read_it():
         ({"tools": [{**WEATHER, "allowed_callers": ["code_execution_20250825"]}]}, "tools.0.allowed_callers"),
         ({"tools": [{**WEATHER, "strict": True}]}, None),
         ({"output_config": {"task_budget": {"type": "tokens", "total": 5}}}, "output_config.task_budget"),
-        ({"service_tier": "priority"}, "service_tier"),
-        ({"container": "c"}, "container"),
-        ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}, "context_management"),
-        ({"mcp_servers": [{"type": "url", "url": "http://x", "name": "x"}]}, "mcp_servers"),
-        ({"speed": "fast"}, "speed"),
-        ({"inference_geo": "us"}, "inference_geo"),
-        ({"thread": {"id": "t"}}, "thread"),
-        ({"fallbacks": [{"model": "x"}]}, "fallbacks"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_name(fields, param):
@@ -319,22 +311,6 @@ def test_malformed_bodies_are_refused(fields):
         parse(**fields)
 
 
-def test_values_that_ask_for_nothing_are_accepted():
-    request = parse(
-        service_tier="auto",
-        speed="standard",
-        container=None,
-        context_management={"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
-        mcp_servers=[],
-        metadata={"user_id": "u"},
-        cache_control={"type": "ephemeral"},
-        diagnostics={"previous_message_id": None},
-        tools=[{**WEATHER, "allowed_callers": ["direct"], "defer_loading": False, "strict": False}],
-    )
-
-    assert request.ignored_fields == ()
-
-
 def test_hosted_tools_are_not_offered_and_named_as_ignored():
     request = parse(tools=[*HOSTED, WEATHER])
     [offered] = request.call.prompts[0].tools
@@ -344,10 +320,6 @@ def test_hosted_tools_are_not_offered_and_named_as_ignored():
 
 def test_strict_tools_are_accepted_where_a_call_is_forced():
     assert parse(tools=[{**WEATHER, "strict": True}], tool_choice={"type": "any"}).call.prompts[0].tools
-
-
-def test_unknown_fields_are_accepted_and_named():
-    assert parse(zebra=1, seed=2).ignored_fields == ("seed", "zebra")
 
 
 def _documented(params):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from dialect_turns import recorded_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
@@ -11,20 +12,13 @@ from tests_support import examples
 from swarm.errors import EngineFailure
 from swarm.gateway.dialects.chat.reply import ChunkStream, render_completion
 from swarm.gateway.dialects.chat.request import parse_chat_request
-from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.rollout.deduplication import CallHead, CallResult, Closed, Completion, Opened, Piece
 from swarm.rollout.model_request import SamplingDefaults
-from swarm.tracker.codec import Codec
-from swarm.types import FinishReason, TokenDelta, Turn
+from swarm.types import FinishReason, TokenDelta
 
 CALCULATOR = {"type": "function", "function": {"name": "calculator", "parameters": {"type": "object"}}}
 CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "3*4"}}\n</tool_call>'
 HEAD = CallHead("1", 1_700_000_000, "nano")
-
-
-@pytest.fixture(scope="module")
-def nano() -> Codec:
-    return Codec.load(BUNDLED_DIRECTORY)
 
 
 def _request(**fields):
@@ -41,24 +35,8 @@ def _turn(codec, request, output_ids, finish=FinishReason.STOP, choice=0):
     reply = _reply_stream(codec, request)
     reply.push(output_ids)
     reply.finish()
-    return Turn(
-        episode_id="episode",
-        index=3,
-        prompt_ids=codec.render(conversation.messages, conversation.tools),
-        output_ids_T=tuple(output_ids),
-        logprobs_T=tuple(-0.25 * i for i in range(len(output_ids))),
-        weight_versions_T=(0,) * len(output_ids),
-        finish_reason=finish,
-        params=request.call.params,
-        messages=conversation.messages,
-        reply=reply.message,
-        tools=conversation.tools,
-        parent=None,
-        fork_reason=None,
-        started_at=0.0,
-        ended_at=1.0,
-        choice=choice,
-    )
+    prompt_ids = codec.render(conversation.messages, conversation.tools)
+    return recorded_turn(request.call, output_ids, reply.message, finish, prompt_ids=prompt_ids, choice=choice)
 
 
 def _reply_stream(codec, request):
@@ -150,12 +128,6 @@ def test_a_malformed_call_is_text(nano):
     assert completion.choices[0].finish_reason == "stop"
 
 
-def test_a_reply_cut_off_says_length(nano):
-    completion = _completion(nano, _request(tools=[CALCULATOR]), _sampled(nano, CALL), FinishReason.LENGTH)
-
-    assert completion.choices[0].finish_reason == "length"
-
-
 def test_a_stop_string_is_not_shown_but_its_tokens_are_counted(nano):
     output = _sampled(nano, "12\nObservation")
 
@@ -202,17 +174,6 @@ def test_an_aborted_turn_has_no_reply(nano):
         _render(nano, request, turn)
     with pytest.raises(EngineFailure):
         _stream(nano, request, turn)
-
-
-def test_a_stream_begins_with_the_role_and_ends_with_the_reason(nano):
-    request = _request(stream=True)
-    chunks = _stream(nano, request, _turn(nano, request, _sampled(nano, "12<|im_end|>")), [1, 1, 1])
-
-    deltas = [chunk.choices[0].delta for chunk in chunks]
-    assert (deltas[0].role, deltas[0].content) == ("assistant", "")
-    assert [delta.content for delta in deltas[1:-1]] == ["1", "2"]
-    assert [chunk.choices[0].finish_reason for chunk in chunks] == [None, None, None, "stop"]
-    assert all(chunk.usage is None for chunk in chunks)
 
 
 def test_usage_comes_last_in_a_chunk_without_choices_if_asked(nano):

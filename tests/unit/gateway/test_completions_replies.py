@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
+from dialect_turns import recorded_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai.types import Completion as SdkCompletion
@@ -14,7 +15,6 @@ from tests_support import examples
 from swarm.errors import EngineFailure
 from swarm.gateway.dialects.completions.reply import TextCompletionStream, render_text_completion
 from swarm.gateway.dialects.completions.request import CompletionRequest, parse_completion_request
-from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.rollout.deduplication import CallEvent, CallHead, CallResult, Closed, Completion, Opened, Piece
 from swarm.rollout.model_request import SamplingDefaults
 from swarm.tracker.codec import Codec
@@ -22,11 +22,6 @@ from swarm.types import FinishReason, TokenDelta, TokenLogprobs, Turn
 
 HEAD = CallHead("1", 1_700_000_000, "nano")
 END = "<|im_end|>"
-
-
-@pytest.fixture(scope="module")
-def nano() -> Codec:
-    return Codec.load(BUNDLED_DIRECTORY)
 
 
 def request(**fields: Any) -> CompletionRequest:
@@ -47,24 +42,8 @@ def turn(
     reply = reply_of(codec, asked)
     reply.push(output_ids)
     reply.finish()
-    return Turn(
-        episode_id="episode",
-        index=3,
-        prompt_ids=prompt.token_ids or codec.encode_text(prompt.text),
-        output_ids_T=output_ids,
-        logprobs_T=tuple(-0.25 * i for i in range(len(output_ids))),
-        weight_versions_T=(0,) * len(output_ids),
-        finish_reason=finish,
-        params=asked.call.params,
-        messages=(),
-        reply=reply.message,
-        tools=(),
-        parent=None,
-        fork_reason=None,
-        started_at=0.0,
-        ended_at=1.0,
-        choice=choice,
-    )
+    prompt_ids = prompt.token_ids or codec.encode_text(prompt.text)
+    return recorded_turn(asked.call, output_ids, reply.message, finish, prompt_ids=prompt_ids, choice=choice)
 
 
 def rendered(codec: Codec, asked: CompletionRequest, *turns: Turn, top: Any = None) -> SdkCompletion:

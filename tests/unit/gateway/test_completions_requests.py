@@ -81,17 +81,10 @@ def test_a_format_becomes_a_grammar() -> None:
 @pytest.mark.parametrize(
     ("name", "fields"),
     [
-        ("suffix", {"suffix": "the end"}),
         ("best_of", {"best_of": 2}),
         ("best_of", {"best_of": 3, "n": 2}),
         ("logprobs", {"logprobs": 6}),
         ("logprobs", {"logprobs": -1}),
-        ("add_special_tokens", {"add_special_tokens": True}),
-        ("skip_special_tokens", {"skip_special_tokens": False}),
-        ("truncate_prompt_tokens", {"truncate_prompt_tokens": 5}),
-        ("use_beam_search", {"use_beam_search": True}),
-        ("priority", {"priority": 1}),
-        ("prompt_logprobs", {"prompt_logprobs": 1}),
         ("stream_options.continuous_usage_stats", {"stream_options": {"continuous_usage_stats": True}}),
         ("temperature", {"temperature": 3}),
         ("n", {"n": 0}),
@@ -107,18 +100,6 @@ def test_what_cannot_be_honoured_is_refused_by_name(name: str, fields: dict[str,
 def test_echo_and_logprobs_exclude_one_another() -> None:
     with pytest.raises(UnknownParameter, match="echo and logprobs"):
         parse(echo=True, logprobs=0)
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [{"suffix": None}, {"suffix": ""}, {"best_of": 1}, {"best_of": 2, "n": 2}, {"length_penalty": 1.0}, {"user": "me"}],
-)
-def test_what_asks_for_nothing_is_accepted(fields: dict[str, Any]) -> None:
-    assert parse(**fields).ignored_fields == ()
-
-
-def test_unknown_fields_are_named() -> None:
-    assert parse(zebra=1, temprature=2).ignored_fields == ("temprature", "zebra")
 
 
 JSON = st.recursive(

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from dialect_turns import recorded_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai._types import omit
@@ -17,10 +18,8 @@ from swarm.errors import BadRequest, EngineFailure
 from swarm.gateway.dialects.responses.items import RecordedResponses, ResponseId
 from swarm.gateway.dialects.responses.reply import ResponseStream, render_response
 from swarm.gateway.dialects.responses.request import parse_response_request, recorded_settings
-from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.rollout.deduplication import CallHead, CallResult, Closed, Completion, Opened, Piece, parts_of
 from swarm.rollout.model_request import SamplingDefaults
-from swarm.tracker.codec import Codec
 from swarm.tracker.conversation import canonical_message
 from swarm.types import FinishReason, ReasoningPart, TextPart, TokenDelta, ToolCallPart, Turn
 
@@ -52,11 +51,6 @@ REPLIES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def nano() -> Codec:
-    return Codec.load(BUNDLED_DIRECTORY)
-
-
 def _head(number=0):
     return CallHead(f"{number:032x}", 1_700_000_000, "nano")
 
@@ -67,25 +61,8 @@ def _request(turns=(), deleted=(), **fields):
 
 
 def _turn(request, reply, output_ids=(5, 6, 7), finish=FinishReason.STOP, number=0):
-    (conversation,) = request.call.prompts
-    return Turn(
-        episode_id="episode",
-        index=number,
-        prompt_ids=(1, 2, 3, 4),
-        output_ids_T=tuple(output_ids),
-        logprobs_T=tuple(-0.5 - place for place in range(len(output_ids))),
-        weight_versions_T=(0,) * len(output_ids),
-        finish_reason=finish,
-        params=request.call.params,
-        messages=conversation.messages,
-        reply=reply,
-        tools=conversation.tools,
-        parent=None,
-        fork_reason=None,
-        started_at=0.0,
-        ended_at=1.0,
-        call_id=_head(number).call_id,
-    )
+    named = {"index": number, "call_id": _head(number).call_id}
+    return recorded_turn(request.call, output_ids, reply, finish, first_logprob=-0.5, step=-1.0, **named)
 
 
 def _render(codec, request, turn):

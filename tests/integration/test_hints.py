@@ -59,6 +59,7 @@ def hints(said: str) -> list[str]:
     return list(dict.fromkeys(found.strip() for pattern in _HINTS for found in pattern.findall(said)))
 
 
+@pytest.mark.slow
 def test_hints_of_an_environment_that_fails_show_what_fails_and_go_on_where_it_failed(shell: Shell) -> None:
     _, made = shell("swarm env init 'my env'")
     assert hints(made) == ["swarm env check 'my env'"] and shell(hints(made)[0])[0] == 0
@@ -78,6 +79,7 @@ def test_hints_of_an_environment_that_fails_show_what_fails_and_go_on_where_it_f
     assert code == 0 and [hint for hint in hints(shown) if hint.startswith("researcher")] == [resume]
 
 
+@pytest.mark.slow
 def test_the_command_that_goes_on_with_a_killed_study_finishes_it(shell: Shell) -> None:
     with open_store(shell.place / "my runs" / "research.db") as store:
         settings = StudySettings(engine="fake", steps=1, seeds=1, eval_episodes=4, parallel=1, underpowered=True)

@@ -12,14 +12,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-import anthropic
 import httpx
 import httpx2
 import openai
 import pytest
 from faulty_proxy import Attempt, Fault, FaultyProxy
-from langchain_openai import ChatOpenAI
-from pydantic import SecretStr
 from slow_samplers import Pace, letters
 from tests_support import begin, chat, end, wait_for_state, wait_for_step
 
@@ -164,7 +161,7 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 240.0) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("stamps_all", [False, True])
+@pytest.mark.parametrize("stamps_all", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_one_call_is_one_turn_whatever_happens_to_its_attempts(stage: Any, stamps_all: bool) -> None:
     scene = stage(storm(seed=1), stamps_all=stamps_all)
     kinds = (ask, continue_text, listen, listen_to_text)
@@ -192,6 +189,7 @@ def test_calls_that_their_caller_named_are_told_apart_whatever_is_lost(stage: An
     assert Counter(turn["reply"]["content"] for turn in finished) == Counter(replies)
 
 
+@pytest.mark.slow
 def test_choices_of_one_call_are_lost_and_found_together(stage: Any) -> None:
     scene = stage(storm(seed=4))
     prompts = [f"call {number}" for number in range(12)]
@@ -207,23 +205,6 @@ def test_choices_of_one_call_are_lost_and_found_together(stage: Any) -> None:
         replies = list(pool.map(ask_for_three, range(len(prompts))))
     spread = [prompt for prompt in prompts for _ in range(3)]
     check(scene, spread, [reply for three in replies for reply in three])
-
-
-def test_async_clients_meet_the_same_storm(stage: Any) -> None:
-    scene = stage(storm(seed=5))
-    prompts = [f"call {number}" for number in range(16)]
-
-    async def ask_everything() -> list[str]:
-        async with openai.AsyncOpenAI(**scene.access, timeout=CLIENT_TIMEOUT_S, max_retries=4) as model:
-            replies = await asyncio.gather(
-                *(
-                    model.chat.completions.create(model="default", messages=[{"role": "user", "content": prompt}])
-                    for prompt in prompts
-                )
-            )
-        return [reply.choices[0].message.content or "" for reply in replies]
-
-    check(scene, prompts, asyncio.run(asyncio.wait_for(ask_everything(), 60)))
 
 
 def test_a_stream_cut_in_the_middle_stops_the_engine_within_a_step(stage: Any, pace: Pace) -> None:
@@ -282,6 +263,8 @@ def test_stock_clients_are_held_over_a_weight_update_of_a_minute(start_server: A
 
 
 def ask_anthropic(url: str, key: str) -> str:
+    import anthropic
+
     messages: Any = [{"role": "user", "content": "hi"}]
     with (
         anthropic.Anthropic(base_url=url, api_key=key) as client,
@@ -292,6 +275,9 @@ def ask_anthropic(url: str, key: str) -> str:
 
 async def ask_langchain(base_url: str, key: str) -> str:
     """Its streams are given up after two minutes without a chunk."""
+    from langchain_openai import ChatOpenAI
+    from pydantic import SecretStr
+
     model = ChatOpenAI(base_url=base_url, api_key=SecretStr(key), model="default")
     return "".join([str(chunk.content) async for chunk in model.astream("hi")])
 

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -28,7 +27,7 @@ from experiments_db import (
     open_store,
 )
 from prompts import load
-from researcher.charter import SHARES_OF_SEARCH, Budget, Charter, DecisionRule, Factor, SearchRules
+from researcher.charter import SHARES_OF_SEARCH, Budget, Charter, DecisionRule, SearchRules
 from researcher.evaluation.authorship import Authorship
 from researcher.history import Action, Decision, Response
 from researcher.loop.deps import Deps, ResearchState, first_state
@@ -45,7 +44,6 @@ from researcher.record.runs import TrialState, cost_of, job_of, list_trials, run
 from researcher.reviewer.build import Reviewer
 from researcher.search.policies import ChooseMoves
 from researcher.servers.server_pool import ServerPool
-from researcher.tree import Expand, SearchTree
 from swarm.environments import load_environment
 
 STEPS = 8
@@ -99,16 +97,6 @@ WIDE = make_arm("wide", lr=1e-2, num_repeat=16)
 def make_round(arms: Sequence[Arm], **rungs: int) -> Plan:
     steps = {arm.name: rungs.get(arm.name, 2) for arm in arms}
     return Plan(0, (), tuple(arms), (0,), "a round", stage=Stage.EXPLORE, rungs=steps)
-
-
-def propose_in_order(
-    tree: SearchTree, space: tuple[Factor, ...], expand: Expand, taken: Collection[Mapping[str, str]]
-) -> Mapping[str, str] | None:
-    """Propose every combination in order: a stand-in for a proposer."""
-    names = [[level.name for level in factor.levels] for factor in space]
-    combined = (dict(zip([factor.name for factor in space], each, strict=True)) for each in product(*names))
-    used = [dict(levels) for levels in (*(node.levels for node in tree.nodes), *taken)]
-    return next((levels for levels in combined if levels not in used), None)
 
 
 @dataclass

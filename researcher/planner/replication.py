@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from experiments_db import Author, Experiment, Operator, Verdict
-from researcher.analysis import Analysis
 from researcher.charter import Charter, DecisionRule, Factor, FrameRequest, Level, Question, SampleSizeGoal
-from researcher.claims import Claim
-from researcher.errors import PlannerError
-from researcher.history import Decision, History, Objection, Response
+from researcher.history import History
 from researcher.memory.replication import Replication
-from researcher.plan import Arm, ArmProgram, Contrast, Hypothesis, Plan, ProgramProblem, Relation
+from researcher.plan import Arm, ArmProgram, Contrast, Hypothesis, Plan, Relation
 from researcher.planner.rules import RulesPlanner
-from researcher.tree import Move
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicationPlanner:
-    """A planner that repeats one comparison and changes nothing about it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicationPlanner(RulesPlanner):
+    """A planner that repeats one comparison and changes nothing about it; rules read the results."""
 
     replication: Replication
-    rules: RulesPlanner = field(default_factory=RulesPlanner)
-    name = "rules"
 
     def frame(self, request: FrameRequest) -> Charter:
         """Return the charter of the finding's study, with fresh alpha and the number of runs that a person chose.
@@ -71,31 +64,10 @@ class ReplicationPlanner:
             rationale=f"The two arms of finding {self.replication.known.finding.id}, on seeds that no study used.",
         )
 
-    def explore(self, charter: Charter, history: History, moves: Sequence[Move]) -> Plan:
-        """Raise PlannerError, because a replication explores nothing."""
-        raise PlannerError("a replication repeats two arms and explores nothing")
-
     def write_program(self, charter: Charter, arm: Arm, parent: ArmProgram | None) -> ArmProgram:
         """Return the program of the arm as it was in the finding's study."""
         found = next(each for each in (self.replication.arm, self.replication.baseline) if each.name == arm.name)
         return ArmProgram(arm.name, found.program_code, trusted=found.author is Author.PACKAGE)
-
-    def repair_program(
-        self, charter: Charter, arm: Arm, program: ArmProgram, problems: tuple[ProgramProblem, ...]
-    ) -> ArmProgram:
-        """Raise PlannerError, because a repaired program would be another one."""
-        first = problems[0].message if problems else "no reason given"
-        raise PlannerError(f"the program of arm {arm.name} cannot be repeated as it was: {first}")
-
-    def interpret(self, charter: Charter, analysis: Analysis, history: History) -> tuple[Claim, ...]:
-        return self.rules.interpret(charter, analysis, history)
-
-    def respond(self, charter: Charter, arm: str, objections: Sequence[Objection], history: History) -> Response:
-        """Raise PlannerError, because no reviewer looks at a replication."""
-        raise PlannerError("a replication has no arm that leads")
-
-    def decide(self, charter: Charter, analysis: Analysis, history: History) -> Decision:
-        return self.rules.decide(charter, analysis, history)
 
     @property
     def _baseline(self) -> str:

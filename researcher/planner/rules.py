@@ -292,8 +292,7 @@ def _decide_named(charter: Charter, analysis: Analysis, history: History) -> Dec
     if not open_arms or len(history.plans) > 1:
         return Decision(Action.STOP, "The arms that the question names have been compared.")
     planned = history.planned_runs
-    *_, last = history.plans
-    more = len(last.seeds)
+    more = len(next(reversed(history.plans)).seeds)
     wanted = (len(open_arms) + 1) * more
     if not _is_within_budget(charter.budget, planned + wanted):
         why = f"Another plan takes {wanted} runs, for which --max-runs leaves no room."

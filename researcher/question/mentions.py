@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -18,9 +19,17 @@ _STUDY_DEFAULTS: Mapping[str, Any] = MappingProxyType({"lr": 1e-3, "mini_batch_n
 _ARTICLES = frozenset({"a", "an", "the"})
 _GIVEN = frozenset({"at", "with", "using", "under"})
 _OFF = frozenset({"without", "no"})
-_LINKS = frozenset({"of", "is", "="})
-_JOINTS = frozenset({"or", "and", "vs", "versus", "against", ","})
+_LINKS = frozenset({"of", "is", "=", ":"})
 _BEFORE_BASELINE = frozenset({"than", "beat", "beats", "outperform", "outperforms", "instead of", "as good as"})
+_JOINTS = frozenset({"or", "and", "vs", "versus", "against", ",", "learn", "learns"}) | _BEFORE_BASELINE
+_LETTERS = MappingProxyType({TokenKind.SETTING: "s", TokenKind.COUNT: "c", TokenKind.WORD: "w"})
+
+_LIST = r"[nv](?:[jt]*[nv])*"
+"""A list of values, as letters of tokens (_letters): numbers and words, with joints and articles between them."""
+_ALONE = rf"({_LIST})(?![scw])"
+"""A list whose last number does not belong to a name, a counted thing or an unknown word behind it."""
+_AFTER_NAME = re.compile(rf"sl*{_ALONE}")
+_BEFORE_NAME = re.compile(r"(n[nj]*)[sc](?!n)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,65 +110,79 @@ def find_mentions(tokens: Sequence[Token], *, near_unknown: bool = False) -> tup
     index = 0
     while index < len(tokens):
         mention = _mention_at(tokens, index)
-        if mention is None or (not near_unknown and _is_compound(tokens, mention)):
-            index += 1
-            continue
-        found.append(mention)
-        index = mention.end
-    return _with_set_off_values(tokens, found)
+        index += 1
+        if mention is not None and (near_unknown or not _is_compound(tokens, mention)):
+            found.append(mention)
+            index = mention.end
+    if len(found) == 1 and not found[0].values:
+        return (_with_values_elsewhere(tokens, found[0]),)
+    return tuple(found)
 
 
 def _mention_at(tokens: Sequence[Token], index: int) -> Mention | None:
     token = tokens[index]
-    if token.kind is TokenKind.SETTING:
-        name = str(token.meaning)
-        first = _after_links(tokens, index + 1)
-        end, values, baseline = _list_at(tokens, first, name, stops_at_names=True)
-        if not values or _is_claimed(tokens, end):
-            return _mention(tokens, name, index, index + 1)
-        return _read(tokens, name, index, end, values, baseline)
-    if token.kind is TokenKind.VALUE:
-        name = str(token.meaning[0])
-        end, values, baseline = _list_at(tokens, index, name, stops_at_names=False)
-        # In "a cosine or a constant schedule", the name follows its values.
-        end += end < len(tokens) and tokens[end].kind is TokenKind.SETTING and tokens[end].meaning == name
-        return _read(tokens, name, index, end, values, baseline)
-    if token.kind is TokenKind.NUMBER:
-        return _mention_behind(tokens, index)
-    return None
+    match token.kind:
+        case TokenKind.SETTING:
+            name = str(token.meaning)
+            named = _AFTER_NAME.match(_letters(tokens, name), index)
+            return _read(tokens, name, index, named.end() if named else index + 1)
+        case TokenKind.VALUE:
+            name = str(token.meaning[0])
+            letters = _letters(tokens, name)
+            end = index + len(re.match(_LIST, letters[index:])[0])  # pyright: ignore[reportOptionalSubscript]
+            # In "a cosine or a constant schedule", the name follows its values.
+            end += end < len(tokens) and tokens[end].kind is TokenKind.SETTING and tokens[end].meaning == name
+            return _read(tokens, name, index, end)
+        case TokenKind.NUMBER:
+            return _mention_behind(tokens, index)
+        case _:
+            return None
 
 
 def _mention_behind(tokens: Sequence[Token], index: int) -> Mention | None:
     """Return a setting whose name directly follows a list: "8 or 16 episodes per task", "20 or 40 steps"."""
-    before = tokens[index - 1] if index else None
-    for place in range(index, len(tokens)):
-        token = tokens[place]
-        is_name = token.kind is TokenKind.SETTING
-        is_steps = token.kind is TokenKind.COUNT and token.meaning == "steps" and place > index + 1
-        if is_name or is_steps:
-            name = str(token.meaning) if is_name else "total_steps"
-            end, values, baseline = _list_at(tokens, index, name, stops_at_names=False)
-            is_clear = (
-                end == place and values and (before is None or before.kind not in (TokenKind.SETTING, TokenKind.WORD))
-            )
-            if not is_clear or _is_number(tokens, place + 1):
-                return None
-            return _read(tokens, name, index, place + 1, values, baseline)
-        if token.kind is not TokenKind.NUMBER and not _is_joint(token):
-            return None
-    return None
+    letters = _letters(tokens)
+    named = _BEFORE_NAME.match(letters, index)
+    if named is None or (index and letters[index - 1] in "sw"):
+        return None
+    last = tokens[named.end() - 1]
+    if last.kind is TokenKind.COUNT and (last.meaning != "steps" or len(named[1]) == 1):
+        return None
+    name = str(last.meaning) if last.kind is TokenKind.SETTING else "total_steps"
+    is_list = re.fullmatch(_LIST, _letters(tokens, name)[index : named.end(1)])
+    return _read(tokens, name, index, named.end()) if is_list else None
 
 
-def _read(tokens: Sequence[Token], name: str, start: int, end: int, values: tuple[Any, ...], baseline: Any) -> Mention:
+def _letters(tokens: Sequence[Token], name: str | None = None) -> str:
+    """Return one letter for each token: what it may be in a mention of the setting, or of any setting.
+
+    n: a number; v: another value; s: the name of a setting; c: a counted thing; j: a joint of a list; t: an article;
+    l: a link between a name and its values; w: an unknown word; a full stop: anything else.
+    """
+    return "".join(_letter(token, name) for token in tokens)
+
+
+def _letter(token: Token, name: str | None) -> str:
+    is_relation = token.kind is TokenKind.ASKED and token.meaning in (Asked.BETTER, Asked.SOONER, Asked.EQUAL)
+    if token.kind is TokenKind.NUMBER:
+        return "n" if name is None or _value_of(token, name) is not None else "."
+    if token.kind is TokenKind.VALUE:
+        return "v" if token.meaning[0] == name else "."
+    if is_relation or token.key in _JOINTS:
+        return "j"
+    if token.key in _ARTICLES:
+        return "t"
+    if token.key in _LINKS:
+        return "l"
+    return _LETTERS.get(token.kind, ".")
+
+
+def _read(tokens: Sequence[Token], name: str, start: int, end: int) -> Mention:
+    """Return the mention from `start` to before `end`, and mark its numbers as read."""
+    values, baseline = _values_in(tokens[start:end], name)
     for token in tokens[start:end]:
         if token.kind in (TokenKind.NUMBER, TokenKind.COUNT):
             token.kind = TokenKind.READ
-    return _mention(tokens, name, start, end, values, baseline)
-
-
-def _mention(
-    tokens: Sequence[Token], name: str, start: int, end: int, values: tuple[Any, ...] = (), baseline: Any = None
-) -> Mention:
     leading = _leading(tokens, start)
     if baseline is None and leading & _BEFORE_BASELINE and len(values) == 1:
         baseline = values[0]
@@ -168,46 +191,30 @@ def _mention(
     return Mention(name, start, end, values, bool(leading & _GIVEN) and not is_without, is_without, is_with, baseline)
 
 
-def _leading(tokens: Sequence[Token], start: int) -> set[str]:
-    """Return the words that introduce a mention, without articles: "with", "with or without", "better than"."""
-    place = start
-    while place and tokens[place - 1].key in _ARTICLES:
-        place -= 1
-    if not place:
-        return set()
-    first = tokens[place - 1].key
-    pair = [token.key for token in tokens[max(0, place - 3) : place]]
-    if pair in (["with", "or", "without"], ["with", "and", "without"]):
-        return {"with", "without"}
-    return {first}
-
-
-def _list_at(
-    tokens: Sequence[Token], start: int, name: str, *, stops_at_names: bool
-) -> tuple[int, tuple[Any, ...], Any]:
-    """Return the end of the list of values from `start`, the values, and the value after "than".
-
-    A list after a name stops before a number that belongs to another name: "lr 1e-3 or 3e-3, 8 episodes per task".
-    """
+def _values_in(tokens: Sequence[Token], name: str) -> tuple[tuple[Any, ...], Any]:
+    """Return the values among the tokens, and the one after "than"."""
     values: list[Any] = []
     baseline: Any = None
-    end = place = start
     is_baseline = False
-    while place < len(tokens):
-        value = _value_of(tokens[place], name)
-        if value is None or (
-            stops_at_names and tokens[place].kind is TokenKind.NUMBER and _is_claimed(tokens, place + 1)
-        ):
-            break
-        if is_baseline:
-            baseline = value if baseline is None else baseline
+    for token in tokens:
+        value = _value_of(token, name)
+        if value is None:
+            is_baseline |= bool(values) and token.key in _BEFORE_BASELINE
+            continue
+        baseline = value if is_baseline and baseline is None else baseline
         values.append(value)
-        end = place = place + 1
         is_baseline = False
-        while place < len(tokens) and (_is_joint(tokens[place]) or tokens[place].key in _ARTICLES):
-            is_baseline |= tokens[place].key in _BEFORE_BASELINE
-            place += 1
-    return end, tuple(values), baseline
+    return tuple(values), baseline
+
+
+def _leading(tokens: Sequence[Token], start: int) -> set[str]:
+    """Return the words that introduce a mention, without articles: "with", "with or without", "better than"."""
+    before = [token.key for token in tokens[:start]]
+    while before and before[-1] in _ARTICLES:
+        before.pop()
+    if before[-3:] in (["with", "or", "without"], ["with", "and", "without"]):
+        return {"with", "without"}
+    return {*before[-1:]}
 
 
 def _value_of(token: Token, name: str) -> Any:
@@ -222,43 +229,20 @@ def _value_of(token: Token, name: str) -> Any:
         return None
 
 
-def _is_joint(token: Token) -> bool:
-    is_relation = token.kind is TokenKind.ASKED and token.meaning in (Asked.BETTER, Asked.SOONER, Asked.EQUAL)
-    return is_relation or token.key in _JOINTS or token.key in _BEFORE_BASELINE or token.key in ("learn", "learns")
-
-
-def _is_claimed(tokens: Sequence[Token], place: int) -> bool:
-    """Return whether the token here takes the number before it: a name, a counted thing or an unknown word."""
-    return place < len(tokens) and tokens[place].kind in (TokenKind.SETTING, TokenKind.COUNT, TokenKind.WORD)
-
-
-def _is_number(tokens: Sequence[Token], place: int) -> bool:
-    return place < len(tokens) and tokens[place].kind is TokenKind.NUMBER
-
-
 def _is_compound(tokens: Sequence[Token], mention: Mention) -> bool:
     beside = [tokens[place] for place in (mention.start - 1, mention.end) if 0 <= place < len(tokens)]
     return any(token.kind is TokenKind.WORD for token in beside)
 
 
-def _after_links(tokens: Sequence[Token], place: int) -> int:
-    while place < len(tokens) and (tokens[place].key in _LINKS or tokens[place].text == ":"):
-        place += 1
-    return place
-
-
-def _with_set_off_values(tokens: Sequence[Token], found: list[Mention]) -> tuple[Mention, ...]:
-    """Return the mentions; a single separate list of numbers becomes the values of a single setting."""
-    places = [place for place, token in enumerate(tokens) if token.kind is TokenKind.NUMBER]
-    if len(found) != 1 or not places or found[0].values:
-        return tuple(found)
-    [mention] = found
-    end, values, baseline = _list_at(tokens, places[0], mention.name, stops_at_names=True)
-    beside = [tokens[place] for place in (places[0] - 1, end) if 0 <= place < len(tokens)]
-    if len(values) < 2 or places[-1] >= end or any(token.kind is TokenKind.WORD for token in beside):
-        return tuple(found)
-    for token in tokens[places[0] : end]:
-        if token.kind is TokenKind.NUMBER:
-            token.kind = TokenKind.READ
-    start, last = min(mention.start, places[0]), max(mention.end, end)
-    return (_mention(tokens, mention.name, mention.start, mention.end, values, baseline),) if start < last else ()
+def _with_values_elsewhere(tokens: Sequence[Token], mention: Mention) -> Mention:
+    """Return the only mention of a topic, with its values if all numbers of the topic are one separate list of them."""
+    letters = _letters(tokens)
+    first, last = letters.find("n"), letters.rfind("n")
+    listed = re.compile(_ALONE).match(_letters(tokens, mention.name), first) if first >= 0 else None
+    if listed is None or last >= listed.end() or letters[first - 1 : first] == "w":
+        return mention
+    values, _ = _values_in(tokens[first : listed.end()], mention.name)
+    if len(values) < 2:
+        return mention
+    elsewhere = _read(tokens, mention.name, first, listed.end())
+    return replace(mention, values=elsewhere.values, compared_with=elsewhere.compared_with)

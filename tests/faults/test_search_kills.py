@@ -171,6 +171,7 @@ def count_steps(store: ExperimentStore, run: Run) -> int:
     return len(steps)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_search_that_is_killed_within_a_rung_trains_that_rung_once(
     researcher: ResearcherCommands, tmp_path: Path

@@ -121,7 +121,7 @@ def test_replication_of_a_program_of_a_language_model_runs_in_the_sandbox(study:
     foreign = settings_of(read_replication(study.store, finding.id), {"unsafe_no_sandbox": True})
     assert foreign.replicates is not None and not foreign.replicates.is_trusted
     assert sandbox_of(foreign) == choose_sandbox(True)
-    planner = ReplicationPlanner(read_replication(study.store, finding.id))
+    planner = ReplicationPlanner(replication=read_replication(study.store, finding.id))
     charter = planner.frame(foreign.request("again"))
     plan = planner.plan(charter, History())
     assert [planner.write_program(charter, arm, None).trusted for arm in plan.arms] == [True, False]

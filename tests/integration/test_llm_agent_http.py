@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -13,18 +15,23 @@ from llm_replies.server import CUT, ReplyServer
 
 from experiments_db import BudgetKind, ExperimentStore, open_store
 from prompts import digest
-from researcher.charter import Budget
-from researcher.errors import LanguageModelRefused, LanguageModelUnavailable, TopicInvalid
+from researcher.charter import Budget, FrameRequest, Question
+from researcher.errors import BudgetExceeded, LanguageModelRefused, LanguageModelUnavailable, PlannerError, TopicInvalid
 from researcher.execution.background import BackgroundTasks
+from researcher.execution.preflight import check_program
+from researcher.history import History
 from researcher.planner.build import build_chat
 from researcher.planner.conversation.backoff import Backoff
 from researcher.planner.conversation.chat import Chat, ChatSettings
 from researcher.planner.language_model.answers import DecideAnswer, parse_answer
+from researcher.planner.llm import LLMPlanner
 from researcher.planner.tools.base import PlannerTool, ToolArguments, Toolbox, ToolRefused
 from researcher.record.budget import BudgetLedger
 from researcher.record.log import StudyLog
 from researcher.study.settings import read_settings
+from swarm.sandbox.sandbox import choose_sandbox
 
+KEY = "sk-canary-0123456789abcdef"
 STOP = '{"action": "stop", "reason": "done"}'
 LOOK = 'tool: curve {"arm": "a"}'
 ASKED = "# decide: another iteration, or the end\n\nWhat now?"
@@ -75,15 +82,23 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., ReplyServer]]:
 @pytest.fixture
 def ask(store: ExperimentStore, study_id: str) -> Callable[..., DecideAnswer]:
     def asked(
-        server: ReplyServer, toolbox: Toolbox = TOOLBOX, *, patience_s: float = 0.0, times: int = 1, **options: Any
+        server: ReplyServer | str,
+        toolbox: Toolbox = TOOLBOX,
+        *,
+        patience_s: float = 0.0,
+        times: int = 1,
+        budget: Budget | None = None,
+        pause: Callable[[float], object] = lambda seconds: None,
+        **options: Any,
     ) -> DecideAnswer:
+        url = server if isinstance(server, str) else server.url
         chat = Chat(
-            ChatSettings(model="m", base_url=server.url, api_key="sk-any", **options),
+            ChatSettings(model="m", base_url=url, api_key=KEY, **options),
             store=store,
             study_id=study_id,
-            ledger=BudgetLedger(store, study_id, Budget()),
+            ledger=BudgetLedger(store, study_id, budget or Budget()),
             toolbox=toolbox,
-            backoff=Backoff("m", patience_s=patience_s, sleep=lambda seconds: None),
+            backoff=Backoff("m", patience_s=patience_s, sleep=pause),
             report=lambda kind, line: store.append_event(study_id, kind, line),
         )
         answers = [chat.ask("decide", ASKED, lambda text: parse_answer(text, DecideAnswer)) for _ in range(times)]
@@ -191,12 +206,75 @@ def test_field_that_a_server_does_not_know_is_left_out_from_then_on(serve, ask, 
     assert all(call.input_tokens > 0 and call.output_tokens > 0 for call in answered)
 
 
-def test_refusal_of_a_model_is_none_of_its_tools(serve, ask):
-    server = serve(STOP, failures=[404])
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [(400, LanguageModelUnavailable), (401, LanguageModelRefused), (403, LanguageModelRefused),
+     (404, LanguageModelRefused)],
+)  # fmt: skip
+def test_a_refusal_is_not_waited_for_and_says_why(serve, ask, status, error):
+    server = serve(STOP, failures=[status])
 
-    with pytest.raises(LanguageModelRefused, match="HTTP 404"):
+    with pytest.raises(error, match=f"refused: HTTP {status}"):
         ask(server)
     assert len(server.requests) == 1
+
+
+def test_failures_on_the_way_are_retried_with_growing_pauses_and_recorded(serve, ask, store, study_id):
+    pauses: list[float] = []
+
+    assert ask(serve(STOP, failures=[429, 500, 503]), patience_s=3600.0, pause=pauses.append).action == "stop"
+
+    assert all(most / 2 <= pause <= most for pause, most in zip(pauses, (2.0, 4.0, 8.0), strict=True))
+    calls = store.list_llm_calls(study_id)
+    assert [call.attempt for call in calls] == [1, 2, 3, 4]
+    assert [call.response is None for call in calls] == [True, True, True, False]
+    with pytest.raises(LanguageModelUnavailable, match=r"given no usable answer .* Connection error"):
+        ask("http://127.0.0.1:9/v1")
+    assert store.sum_llm_usage(study_id).failed_calls == 4
+
+
+def test_the_key_reaches_the_model_server_and_nothing_else(serve, ask, store, tmp_path, caplog):
+    caplog.set_level("DEBUG", logger="researcher")
+    server = serve(STOP, failures=[401])
+    with pytest.raises(LanguageModelRefused) as refused:
+        ask(server)
+    ask(server)
+    assert server.keys == [f"Bearer {KEY}"] * 2
+    store.close()
+    files = [path for path in tmp_path.iterdir() if path.name.startswith("research.db")]
+    assert files and all(KEY.encode() not in path.read_bytes() for path in files)
+    assert refused.value.__cause__ is None
+    assert KEY not in str(refused.value) + caplog.text + repr(ChatSettings(model="m", base_url=None, api_key=KEY))
+
+
+def test_no_call_is_made_that_could_exceed_the_budget(serve, ask):
+    server = serve(STOP)
+    with pytest.raises(BudgetExceeded, match="--max-llm-tokens"):
+        ask(server, budget=Budget(max_llm_tokens=5000))
+    with pytest.raises(BudgetExceeded, match="--max-llm-usd"):
+        ask(server, budget=Budget(max_llm_usd=0.01), price=(5.0, 20.0))
+    with pytest.raises(PlannerError, match="--llm-price"):
+        ask(server, budget=Budget(max_llm_usd=1.0))
+    assert server.requests == []
+
+
+def test_tokens_are_estimated_where_a_server_reports_none(serve, ask, store, study_id):
+    ask(serve(STOP, with_usage=False))
+    [call] = store.list_llm_calls(study_id)
+    assert 100 < call.input_tokens < 5000 and call.output_tokens > 5
+
+
+def test_the_model_is_told_what_was_wrong_and_its_second_answer_counts(serve, ask, store, study_id):
+    server = serve("I would stop.", STOP)
+
+    assert ask(server).action == "stop"
+
+    retold = server.requests[1]["messages"]
+    assert [message["role"] for message in retold] == ["system", "user", "assistant", "user"]
+    assert "cannot be used: there is no JSON object" in retold[3]["content"]
+    first, second = store.list_llm_calls(study_id)
+    assert (first.error, first.response) == ("unusable answer: there is no JSON object in the answer", "I would stop.")
+    assert (first.attempt, second.attempt, second.error) == (1, 2, None)
 
 
 def test_model_may_think_for_longer_than_any_silence_while_bytes_come(serve, ask):
@@ -233,7 +311,7 @@ def test_settings_of_a_study_reach_its_chat(serve, store, study_id, monkeypatch,
     monkeypatch.setenv("OPENAI_BASE_URL", server.url)
     settings = read_settings({"planner": "llm", "llm_tools": tools, "llm_deadline": 5, "llm_price": (1, 2)})
     log, ledger = StudyLog(store, study_id), BudgetLedger(store, study_id, settings.budget())
-    chat = build_chat(settings, "m", log, ledger, BackgroundTasks(1), lambda: TOOLBOX)
+    chat = build_chat(settings, "m", log, ledger, BackgroundTasks(1), TOOLBOX)
 
     assert chat.ask("decide", ASKED, lambda text: parse_answer(text, DecideAnswer)).action == "stop"
     assert ("tools" in server.requests[0]) is are_native
@@ -249,3 +327,36 @@ def test_question_without_tools_names_none(serve, ask):
 
     ask(server, Toolbox(()))
     assert "tools" not in server.requests[0] and "turns" not in server.requests[0]["messages"][0]["content"]
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+def test_the_planted_bug_is_caught_by_check_and_repaired_over_http(store, study_id, start_server, tmp_path):
+    server, sandbox = start_server(), choose_sandbox(unsafe_no_sandbox=False)
+
+    def check(program, planned):
+        return check_program(
+            program, planned.job, workdir=tmp_path, sandbox=sandbox, preflight_url=server.url, environment="reverse"
+        )
+
+    with ReplyServer() as replies:
+        ledger = BudgetLedger(store, study_id, Budget())
+        settings = ChatSettings(model="m", base_url=replies.url, api_key=KEY)
+        planner = LLMPlanner(Chat(settings, store=store, study_id=study_id, ledger=ledger))
+        charter = planner.frame(FrameRequest("Which rate?", question=Question(fixed={"engine": "fake"})))
+        first, second, _ = planner.plan(charter, History()).arms
+        changed = replace(first, factors={**first.factors, "program": "changed"})
+        written = planner.write_program(charter, changed, None)
+        problems = check(written, first)
+        assert not written.trusted and [problem.stage for problem in problems] == ["preflight"]
+        assert "'dict' object has no attribute 'content'" in problems[0].message
+        assert str(tmp_path) not in problems[0].message
+
+        mended = planner.repair_program(charter, first, written, problems)
+        assert check(mended, first) == ()
+        assert "'dict' object has no attribute 'content'" in replies.requests[-1]["messages"][1]["content"]
+
+        calls = len(replies.requests)
+        heir = planner.write_program(charter, second, written)
+        assert heir.code == written.code
+        assert planner.repair_program(charter, second, heir, problems).code == mended.code
+        assert len(replies.requests) == calls

@@ -46,7 +46,7 @@ SMALL = {
     "eval_episodes": 20,
     "proposer": "grid",
     "rungs": [0.5, 1.0],
-    "explore_runs": 4,
+    "explore_runs": 2.5,
 }
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 import httpx
-import openai
 
 from experiments_db import BudgetKind, ExperimentStore
 from prompts import digest, names
@@ -24,6 +23,7 @@ from researcher.planner.conversation.endpoint import (
     LanguageModelServer,
     ModelReply,
     refuses_tools,
+    status_of,
 )
 from researcher.planner.conversation.tool_loop import NoUsableAnswer, ToolLoop, as_message, describe_cut, find_call
 from researcher.planner.language_model.answers import Unusable
@@ -187,6 +187,9 @@ class Chat:
         An answer is recorded with the objection of `parse` to it. Raises NoUsableAnswer if waiting may help,
         _ToolsRefused if the server takes no tools, and ResearchError for good.
         """
+        # Imported here, because the SDK takes a second to load.
+        from openai import OpenAIError
+
         expected = math.ceil(len(json.dumps(loop.messages, ensure_ascii=False)) / CHARS_PER_TOKEN)
         self._ledger.ensure_can_call_llm(expected + MAX_OUTPUT_TOKENS, self._cost(expected, MAX_OUTPUT_TOKENS))
         tools = [] if self._as_json else asked.toolbox.as_functions()
@@ -198,7 +201,7 @@ class Chat:
                 lambda: self._endpoint.send(loop.messages, tools, may_call=loop.may_call, limit_s=limit_s), limit_s
             )
         # A body that is not JSON, or not a completion, raises ValueError.
-        except (openai.OpenAIError, httpx.HTTPError, ValueError, TimeoutError) as error:
+        except (OpenAIError, httpx.HTTPError, ValueError, TimeoutError) as error:
             reason, latency = self._describe(error), time.monotonic() - started
             self._record(asked, prompt, None, (0, 0), latency, reason)
             if tools and refuses_tools(error):
@@ -229,7 +232,7 @@ class Chat:
     def _classify(self, node: str, error: Exception) -> Exception:
         """Return the error that a failed call means: wait and retry, let a person fix it, or do not ask again."""
         reason = self._describe(error)
-        status = error.status_code if isinstance(error, openai.APIStatusError) else None
+        status = status_of(error)
         if status in REFUSED:
             return LanguageModelRefused(
                 f"{node}: {self._model} refused: {reason}: set OPENAI_API_KEY, OPENAI_BASE_URL and --model right"
@@ -281,8 +284,8 @@ class Chat:
 
     def _describe(self, error: Exception) -> str:
         """Return the error in one line, without the key, because servers repeat part of it in their messages."""
-        status = f"HTTP {error.status_code}: " if isinstance(error, openai.APIStatusError) else ""
-        line = " ".join(f"{status}{error}".split())
+        status = status_of(error)
+        line = " ".join(f"{'' if status is None else f'HTTP {status}: '}{error}".split())
         return self._without_key(line)[:MAX_ERROR_CHARS] or type(error).__name__
 
     def _without_key(self, text: str) -> str:
@@ -307,9 +310,10 @@ def _retry_after_s(error: Exception) -> float | None:
 
     The header has a number or a date (RFC 9110, section 10.2.3).
     """
-    if not isinstance(error, openai.APIStatusError):
+    response: httpx.Response | None = getattr(error, "response", None)
+    if response is None:
         return None
-    value = error.response.headers.get("retry-after", "").strip()
+    value = response.headers.get("retry-after", "").strip()
     try:
         seconds = float(value)
     except ValueError:

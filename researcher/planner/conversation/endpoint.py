@@ -7,8 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import openai
-
 MAX_OUTPUT_TOKENS = 32_000
 """The most tokens of one answer, thoughts included."""
 SILENCE_S = 180.0
@@ -74,6 +72,8 @@ class LanguageModelServer:
             fields[limit] = MAX_OUTPUT_TOKENS
         if USAGE not in self._refused:
             fields[USAGE] = {"include_usage": True}
+        import openai
+
         with openai.OpenAI(
             api_key=self._key, base_url=self._base_url, timeout=self._silence_s, max_retries=0
         ) as client:
@@ -84,7 +84,7 @@ class LanguageModelServer:
 
     def learn(self, error: Exception) -> bool:
         """Return whether the server refused a field that the next request leaves out."""
-        if not isinstance(error, openai.APIStatusError) or error.status_code not in REFUSING:
+        if status_of(error) not in REFUSING:
             return False
         known = [next((name for name in LIMITS if name not in self._refused), None), USAGE]
         named = {name for name in known if name and name not in self._refused and name in str(error)}
@@ -94,8 +94,14 @@ class LanguageModelServer:
 
 def refuses_tools(error: Exception) -> bool:
     """Return whether a server refused a request because of its tools."""
-    is_refusal = isinstance(error, openai.APIStatusError) and error.status_code in REFUSING
-    return is_refusal and "tool" in str(error).lower()
+    return status_of(error) in REFUSING and "tool" in str(error).lower()
+
+
+def status_of(error: Exception) -> int | None:
+    """Return the HTTP status with which a server refused a request; None for another error."""
+    import openai
+
+    return error.status_code if isinstance(error, openai.APIStatusError) else None
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +12,7 @@ from typing import cast
 
 import pytest
 
-from experiments_db import ExperimentStatus, ExperimentStore, Finding, RunStatus, Verdict, open_store
+from experiments_db import ExperimentStatus, ExperimentStore, Finding, RunStatus, Verdict
 from researcher.charter import Charter
 from researcher.judge import Family, judge
 from researcher.judge.samples import ScoredRun
@@ -36,12 +36,6 @@ BASELINE, LOW, HIGH = "lr=0.001", "lr=0.0001", "lr=0.01"
 TRUTH: Mapping[str, float] = {BASELINE: 0.5, LOW: 0.2, HIGH: 0.75}
 SPREAD = 0.03
 STUDIES = 1000
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[ExperimentStore]:
-    with open_store(tmp_path / "research.db") as store:
-        yield store
 
 
 def begin(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from scripted_planner import Script, ScriptedPlanner
 
-from experiments_db import ExperimentStatus, ExperimentStore, Outcome, RunStatus, Severity, Verdict, open_store
+from experiments_db import ExperimentStatus, ExperimentStore, Outcome, RunStatus, Severity, Verdict
 from researcher.analysis import Analysis
 from researcher.charter import Budget, Charter
 from researcher.claims import Claim, ClaimKind
@@ -30,12 +28,6 @@ from researcher.study.settings import StudySettings
 from researcher.study.topic import read_request
 from researcher.verification.record import StudyRecord
 from researcher.verification.scores import check_analyses
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[ExperimentStore]:
-    with open_store(tmp_path / "research.db") as store:
-        yield store
 
 
 def deps_of(store: ExperimentStore, study: str, charter: Charter, home: Path, *decisions: Decision) -> Deps:

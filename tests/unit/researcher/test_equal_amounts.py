@@ -35,20 +35,29 @@ def test_arms_train_on_the_same_number_of_episodes(topic: str) -> None:
     charter, plan = _begin(topic, steps=40)
 
     assert charter.compared_at == "episodes"
+    for arm in plan.arms:
+        assert {name: arm.job.get(name) for name in arm.factors.keys() & {"num_repeat", "batch_size"}} == {
+            name: value for name, value in arm.factors.items() if name in ("num_repeat", "batch_size")
+        }
     assert len({count_episodes(arm.job) for arm in plan.arms}) == 1
 
 
-def test_arms_of_two_sizes_are_what_their_names_say() -> None:
-    _, plan = _begin("group size 4 or 8 and batch size 8 or 32 on sorting")
+@pytest.mark.parametrize(
+    ("topic", "flags", "compared_at", "amount", "steps"),
+    [
+        ("batch size 8 or 32 on sorting at equal steps", {"steps": 40}, "steps", 0, {40}),
+        ("20 or 40 steps on sorting", {}, "steps", 0, {20, 40}),
+        ("nano or micro on copying", {"equal": "tokens=9000"}, "tokens", 9000, None),
+        ("nano or micro on copying", {"equal": "time=180"}, "time", 180, None),
+    ],
+)
+def test_what_is_equal_is_as_the_topic_or_a_flag_says(
+    topic: str, flags: dict[str, object], compared_at: str, amount: float, steps: set[int] | None
+) -> None:
+    charter, plan = _begin(topic, **flags)
 
-    for arm in plan.arms:
-        assert (arm.job["num_repeat"], arm.job["batch_size"]) == (arm.factors["num_repeat"], arm.factors["batch_size"])
-
-
-def test_at_equal_steps_every_arm_has_the_same_steps() -> None:
-    charter, plan = _begin("batch size 8 or 32 on sorting at equal steps", steps=40)
-
-    assert charter.compared_at == "steps" and {arm.job["total_steps"] for arm in plan.arms} == {40}
+    assert (charter.compared_at, charter.amount) == (compared_at, amount)
+    assert steps in (None, {arm.job["total_steps"] for arm in plan.arms})
 
 
 def test_limits_on_a_reply_are_those_of_the_environment() -> None:
@@ -56,12 +65,6 @@ def test_limits_on_a_reply_are_those_of_the_environment() -> None:
 
     assert [arm.factors["max_response_length"] for arm in plan.arms] == [24, 48, 96]
     assert charter.baseline == "max_response_length=48"
-
-
-def test_number_of_steps_is_compared_as_it_is() -> None:
-    charter, plan = _begin("20 or 40 steps on sorting")
-
-    assert charter.compared_at == "steps" and [arm.job["total_steps"] for arm in plan.arms] == [20, 40]
 
 
 @pytest.mark.parametrize(
@@ -81,15 +84,6 @@ def test_training_quota_is_in_the_charter_and_its_steps_cannot_end_it_first(
     # An episode has at least one token.
     assert all(compared_at == "time" or count_episodes(arm.job) >= amount for arm in plan.arms)
     assert [arm.factors["model"] for arm in plan.arms] == ["nano", "micro"]
-
-
-@pytest.mark.parametrize(
-    ("equal", "compared_at", "amount"), [("tokens=9000", "tokens", 9000), ("time=180", "time", 180)]
-)
-def test_training_quota_is_given_by_a_flag(equal: str, compared_at: str, amount: float) -> None:
-    charter, _ = _begin("Which model?", vary=["model=nano,micro"], family="copy", equal=equal)
-
-    assert (charter.compared_at, charter.amount) == (compared_at, amount)
 
 
 def test_whole_steps_that_leave_a_difference_are_said() -> None:

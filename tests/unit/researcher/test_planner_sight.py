@@ -89,7 +89,7 @@ SIGHTS = (
     Sight("findings, recipe and code", "tool findings", ('"lr": 0.003', CHANGED_PROGRAM), {"code_of": FINDING}),
     Sight("environment with tasks", "tool environment", ("words: Spell a word.", "[user] q train", "train answer")),
     Sight("grader", "tool environment", ("grader, grade.py:", "def grade"), {"with_grader": True}),
-    Sight("facts about the model", "tool model", ("0.48 million", "knows no facts", "before training: lr=0.001 0.3")),
+    Sight("facts about the model", "tool model", ("0.4759 million", "knows no facts", "before training: lr=0.001 0.3")),
     Sight("limits", "prompt frame", ("- most runs of the study: 9", "- most hours: 2.0", "- steps: 12")),
     Sight("contract of programs", "tool program_api", ("at most 40,000 characters", "# turns.py", "# curriculum.py")),
     Sight("whole programs", "prompt write_program", (LONG_PROGRAM,)),

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from researcher.charter import Charter, ComparedAt, Design, FrameRequest, Level, Question, StudiedEnvironment
+from researcher.charter import Charter, ComparedAt, Design, FrameRequest, Level, StudiedEnvironment
 from researcher.equal_amounts import MOST_STEPS_IN_TIME
 from researcher.errors import TopicInvalid
 from researcher.history import History
@@ -166,29 +166,6 @@ def _check_job(charter: Charter, arm: Arm, levels: tuple[Level, ...], baseline: 
             assert steps == MOST_STEPS_IN_TIME * said
 
 
-def test_levels_that_set_several_things_are_one_factor() -> None:
-    charter, plan = begin(vary=["short: batch_size=8,total_steps=60; long: batch_size=16,total_steps=30"])
-
-    [factor] = charter.asks.factors
-    assert [level.name for level in factor.levels] == ["short", "long"] == [arm.name for arm in plan.arms]
-    assert [(arm.job["batch_size"], arm.job["total_steps"]) for arm in plan.arms] == [(8, 60), (16, 30)]
-
-
-def test_fixed_settings_and_the_baseline_are_those_of_the_flags() -> None:
-    charter, plan = begin(vary=["lr=1e-3,3e-3"], fix=["batch_size=8"], baseline=["lr=0.003"])
-
-    assert (charter.baseline, charter.asks.fixed["batch_size"]) == ("lr=0.003", 8)
-    assert {arm.job["batch_size"] for arm in plan.arms} == {8}
-
-
-def test_what_a_factor_needs_stands_in_every_arm_unless_it_is_fixed() -> None:
-    _, plan = begin(vary=["clip_ratio=0.1,0.3"])
-    _, fixed = begin(vary=["clip_ratio=0.1,0.3"], fix=["mini_batch_num=2"])
-
-    assert {arm.job["mini_batch_num"] for arm in plan.arms} == {4}
-    assert {arm.job["mini_batch_num"] for arm in fixed.arms} == {2}
-
-
 @pytest.mark.parametrize(
     ("vary", "message"),
     [
@@ -242,13 +219,6 @@ def test_flags_that_contradict_each_other_are_refused(settings: dict[str, Any], 
         begin(**settings)
 
 
-@pytest.mark.parametrize("text", ["betas=[0.9, 0.95],[0.9, 0.999]", "lora_target_modules=all-linear,[q_proj, v_proj]"])
-def test_values_that_are_lists_stand_in_brackets(text: str) -> None:
-    [factor] = read_factors([text])
-
-    assert len(factor.levels) == 2 and any(isinstance(level.factors[factor.name], list) for level in factor.levels)
-
-
 def test_a_fixed_value_is_read_as_its_setting_reads_it() -> None:
     assert read_fixed(["lr=1e-3", "use_kl_loss=true", "algorithm=dr.grpo"]) == {
         "lr": 0.001,
@@ -256,10 +226,3 @@ def test_a_fixed_value_is_read_as_its_setting_reads_it() -> None:
         "norm_adv_by_std_in_grpo": False,
         "loss_agg_mode": "seq-mean-token-sum-norm",
     }
-
-
-def test_a_question_is_hashed_with_its_charter() -> None:
-    charter, _ = begin(vary=["lr=1e-3,3e-3"])
-
-    assert to_json(charter)["asks"]["factors"][0]["levels"][1]["settings"] == {"lr": 0.003}
-    assert isinstance(charter.asks, Question)

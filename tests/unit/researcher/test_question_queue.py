@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from experiments_db import ExperimentStore, PlannerQuestion, QuestionStatus, StoreConflict, open_store
+from experiments_db import ExperimentStore, PlannerQuestion, QuestionStatus, StoreConflict
 from researcher.errors import AnswerOverdue, AnswerRefused, ResearchError, TopicInvalid
 from researcher.execution.background import Drained
 from researcher.loop.settings_check import check_study
@@ -24,12 +23,6 @@ from researcher.record.log import StudyLog
 from researcher.study.settings import StudySettings, read_settings
 
 QUESTION = "# plan: what next?"
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[ExperimentStore]:
-    with open_store(tmp_path / "research.db") as opened:
-        yield opened
 
 
 @pytest.fixture

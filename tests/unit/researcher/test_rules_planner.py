@@ -50,41 +50,6 @@ def _analysis(charter: Charter, gains: dict[str, tuple[float, Verdict]]) -> Anal
     )
 
 
-def test_named_values_become_exactly_those_arms() -> None:
-    _, charter, plan = _begin("Which learning rate trains word reversal best, 1e-4, 1e-3 or 1e-2?")
-
-    assert [arm.job["lr"] for arm in plan.arms] == [1e-4, 1e-3, 1e-2]
-    assert (charter.environment_name, charter.baseline) == ("reverse", "lr=0.001")
-    assert [arm.name for arm in plan.arms if arm.is_baseline] == ["lr=0.001"]
-    assert plan.seeds == (0, 1, 2)
-
-
-def test_group_sizes_are_compared_at_equal_episodes() -> None:
-    _, charter, plan = _begin("Does group size matter for the guessing game?")
-
-    assert [arm.job["num_repeat"] for arm in plan.arms] == [4, 8, 16]
-    assert len({arm.job["num_repeat"] * arm.job["batch_size"] * arm.job["total_steps"] for arm in plan.arms}) == 1
-    assert charter.baseline == "num_repeat=8"
-
-
-def test_or_no_gives_two_arms() -> None:
-    _, charter, plan = _begin("KL or no KL for tool use?")
-
-    assert [arm.job["use_kl_loss"] for arm in plan.arms] == [False, True]
-    assert (charter.environment_name, charter.baseline) == ("calc", "use_kl_loss=false")
-
-
-def test_two_named_factors_are_crossed() -> None:
-    _, _, plan = _begin("learning rate 1e-4 or 1e-3 with KL or no KL for copying")
-
-    assert {(arm.job["lr"], arm.job["use_kl_loss"]) for arm in plan.arms} == {
-        (1e-4, False),
-        (1e-4, True),
-        (1e-3, False),
-        (1e-3, True),
-    }
-
-
 def test_two_factors_without_values_are_varied_one_at_a_time() -> None:
     _, charter, plan = _begin("Which matters more for sorting, minibatches or epochs?")
 
@@ -294,17 +259,11 @@ def test_predictions_are_of_the_relation_that_is_asked_and_of_no_other(
     contrasts = [item.contrast for item in plan.hypotheses if item.contrast]
     assert [contrast.relation for contrast in contrasts] == relations
     assert all(is_complete(contrast) for contrast in contrasts)
-
-
-def test_interaction_is_of_arms_without_with_one_and_with_both_changes() -> None:
-    _, _, plan = _begin("A title", asked=Asked.INTERACTION, vary=("lr=1e-4,1e-3", "use_kl_loss=false,true"))
-
-    (contrast,) = (item.contrast for item in plan.hypotheses)
-    assert contrast is not None
-    jobs = {arm.name: (arm.job["lr"], arm.job["use_kl_loss"]) for arm in plan.arms}
-    neither, one, other, both = (jobs[arm] for arm in contrast.arms)
-    assert sum(a != b for a, b in zip(neither, both, strict=True)) == 2
-    assert {one, other} == {(neither[0], both[1]), (both[0], neither[1])}
+    jobs = {arm.name: (arm.job["lr"], arm.job.get("use_kl_loss")) for arm in plan.arms}
+    for contrast in contrasts if asked is Asked.INTERACTION else ():
+        neither, one, other, both = (jobs[arm] for arm in contrast.arms)
+        assert sum(a != b for a, b in zip(neither, both, strict=True)) == 2
+        assert {one, other} == {(neither[0], both[1]), (both[0], neither[1])}
 
 
 def test_interpretation_claims_the_best_arm_and_each_difference() -> None:

@@ -206,7 +206,7 @@ def test_the_facts_about_bundled_models_are_those_of_the_documentation() -> None
 
 def test_the_model_is_described_with_its_scores_before_training(toolbox: Toolbox) -> None:
     shown = toolbox.call("model", {})
-    assert "model: nano" in shown and "0.48 million" in shown and "chat template takes: " in shown
+    assert "model: nano" in shown and "0.4759 million" in shown and "chat template takes: " in shown
     assert "reverse {'sampled'" not in shown and "accuracy on reverse: sampled 0.195, greedy 0.725" in shown
     assert f"held-out score before training: {BASELINE} 0.3 (± " in shown
 

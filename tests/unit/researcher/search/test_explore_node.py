@@ -114,18 +114,13 @@ def test_leader_that_the_planner_withdraws_is_out_and_the_next_one_is_reviewed(t
     (note,) = study.store.list_notes(study.deps.study_id, kind=NoteKind.OBJECTION)
     assert "It knows the answers." in note.text and note.author == "rules"
 
-
-def test_leader_stays_in_where_the_planner_answers_the_objections(tmp_path: Path) -> None:
-    stays = Response("It does not.", is_withdrawn=False)
-    reviewer = Objecting(("wide",))
-    study = begin_search(tmp_path, [FIRST], decisions=[CONFIRM], responses={"wide": stays}, reviewer=reviewer)
-    study.plan()
-    study.end(MEANS)
-
-    claim = study.plan()
-
+    stays = {"wide": Response("It does not.", is_withdrawn=False)}
+    other = begin_search(tmp_path / "other", [FIRST], decisions=[CONFIRM], responses=stays, reviewer=reviewer)
+    other.plan()
+    other.end(MEANS)
+    claim = other.plan()
     assert claim is not None and claim.primary == ("wide",)
-    (review,) = study.store.list_reviews(study.deps.study_id)
+    (review,) = other.store.list_reviews(other.deps.study_id)
     assert (review.response, review.is_withdrawn, len(review.objections)) == ("It does not.", False, 1)
 
 
@@ -273,9 +268,6 @@ def test_a_planner_that_looks_is_proposed_settings_that_no_arm_has(tmp_path: Pat
     assert proposed and proposed not in known
     with pytest.raises(ToolRefused, match="no arm nobody; there are: baseline, fast, wide"):
         propose_next(study.deps.log, Operator.IMPROVE, ("nobody",))
-
-
-def test_nothing_is_proposed_to_a_planner_of_a_study_that_explores_nothing(tmp_path: Path) -> None:
-    study = begin_search(tmp_path, charter=replace(make_charter(), search=None))
+    study = begin_search(tmp_path / "compare", charter=replace(make_charter(), search=None))
     with pytest.raises(ToolRefused, match="nothing to propose"):
         propose_next(study.deps.log, Operator.DRAFT, ())

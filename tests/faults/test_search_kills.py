@@ -171,22 +171,6 @@ def count_steps(store: ExperimentStore, run: Run) -> int:
     return len(steps)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_search_that_is_killed_within_a_rung_trains_that_rung_once(
-    researcher: ResearcherCommands, tmp_path: Path
-) -> None:
-    process = researcher.start(*search(tmp_path / "given", programs=1, rungs="0.25,1", full_runs=2))
-    killed = await_mid_rung(researcher, process, STEPS)
-    researcher.end(process)
-    researcher.finish("resume", study_of(researcher))
-
-    ended = look(researcher)
-    assert (len(ended.tree), ended.used) == (2, 2.0)
-    with open_store(researcher.database, read_only=True) as store:
-        assert store.get_run(killed).external_ids[FROM_RUNG] == STEPS // 4
-
-
 @pytest.mark.faults
 @pytest.mark.timeout(1800)
 def test_search_under_kills_of_researcher_and_server_has_the_tree_of_one_without(

@@ -28,17 +28,6 @@ def reward(task, transcript, grade):
 """
 """The fake engine's replies earn nothing: without this no group would have a signal."""
 
-ON_VERL = {"verl"}
-"""Factors that the fake engine does not read."""
-RUN = {name: spec.usual[:2] for name, spec in SPECS.items() if name not in ON_VERL}
-STAND_FOR_SEVERAL: list[tuple[str, tuple[str, str], set[str]]] = [
-    ("algorithm", ("grpo", "dr.grpo"), {"norm_adv_by_std_in_grpo", "loss_agg_mode"}),
-    ("algorithm", ("rloo", "gpg"), {"algorithm", "policy_loss"}),
-]
-"""Named algorithms, with the fields that tell them apart."""
-FEW = {"lora_target_modules"}
-"""It needs another setting, and one of its levels is a list."""
-
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -81,16 +70,15 @@ def check_study(server: str, home: Path, name: str, levels: tuple[Any, Any], fie
     assert [item["verdict"] for item in analysis.document["comparisons"]] == ["inconclusive"]
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in FEW else pytest.mark.slow) for name in RUN])
-def test_arms_of_a_factor_are_judged_and_differ_in_that_field_alone(
-    home: Path, start_shared_server: Callable[..., Any], name: str
-) -> None:
-    check_study(start_shared_server().url, home, name, RUN[name], {name})
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "levels", "fields"), STAND_FOR_SEVERAL)
-def test_arms_of_named_algorithms_differ_in_the_fields_that_these_stand_for(
+@pytest.mark.parametrize(
+    ("name", "levels", "fields"),
+    [
+        ("lora_target_modules", SPECS["lora_target_modules"].usual, {"lora_target_modules"}),
+        pytest.param("stop_rule", SPECS["stop_rule"].usual, {"stop_rule"}, marks=pytest.mark.slow),
+        pytest.param("algorithm", ("rloo", "gpg"), {"algorithm", "policy_loss"}, marks=pytest.mark.slow),
+    ],
+)
+def test_arms_of_a_factor_are_judged_and_differ_in_its_fields_alone(
     home: Path, start_shared_server: Callable[..., Any], name: str, levels: tuple[str, str], fields: set[str]
 ) -> None:
     check_study(start_shared_server().url, home, name, levels, fields)

@@ -14,13 +14,11 @@ from typer.testing import CliRunner
 from experiments_db import Author, Finding, Operator, StudyStatus, Verdict, open_store
 from researcher.cli import app
 from researcher.history import History
-from researcher.loop.session import work_on
 from researcher.memory.replication import read_replication, settings_of
 from researcher.memory.standing import recall
 from researcher.planner.replication import ReplicationPlanner
 from researcher.record.log import StudyLog
-from researcher.study.requests import create_study
-from researcher.study.settings import ProgramSetting, StudySettings, sandbox_of
+from researcher.study.settings import sandbox_of
 from swarm.sandbox import choose_sandbox
 
 pytestmark = pytest.mark.begins_first
@@ -138,37 +136,3 @@ def test_finding_that_decided_nothing_or_does_not_exist_is_not_replicated(study:
         )  # fmt: skip
     refused = run(study, "replicate", inconclusive.id)
     assert refused.exit_code == 2 and "nothing to check" in refused.output
-
-
-IN_CODE = """
-def agent(task, model, session):
-    model.chat(session.messages)
-    return task.main_query.split()[-1][::-1]
-"""
-PLAIN = "def agent(task, model, session):\n    return model.chat(session.messages)\n"
-
-
-@pytest.mark.slow
-def test_question_asked_again_begins_with_no_pilot_and_takes_half_the_runs(
-    tmp_path: Path, start_server: Callable[..., Any]
-) -> None:
-    programs = (ProgramSetting(name="plain", code=PLAIN), ProgramSetting(name="code", code=IN_CODE))
-    servers = tuple(start_server().url for _ in range(2))
-    asked = StudySettings(
-        engine="fake", programs=programs, steps=2, eval_episodes=40, family="reverse", servers=servers
-    )
-    afresh = {"afresh": True, "underpowered": True, "max_runs": 6}
-    with reports_without_images(), open_store(tmp_path / "research.db") as store:
-        done = [
-            work_on(store, create_study(store, "do programs differ", each).id, tmp_path).study
-            for each in (asked.model_copy(update={"seeds": 6}), asked, asked.model_copy(update=afresh))
-        ]
-        verdicts = [[item.verdict for item in store.list_findings(study_id=study.id)] for study in done]
-        assert verdicts == [[Verdict.KEEP]] * 3
-        first, again, anew = (store.list_runs(study_id=study.id) for study in done)
-        assert (len(first), len(again)) == (12, 6)
-        assert not {run.seed for run in first} & {run.seed for run in again}
-        assert {run.seed for run in anew} & {run.seed for run in first}
-        assert store.list_events(done[1].id, kind="finding.found_again")
-        report = (tmp_path / "studies" / done[1].id / "report" / "report.md").read_text()
-        assert "Asked before" in report and done[0].id in report

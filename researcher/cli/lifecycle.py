@@ -40,7 +40,7 @@ def resume(
 ) -> None:
     """Go on with a study that was paused, stopped or cut short.
 
-    One that was ended by its budget goes on if that is raised; one that is finished otherwise is left as it is.
+    A study that its budget ended goes on if the budget is raised; any other finished study stays as it is.
     """
     limits = {
         "max_runs": max_runs,

@@ -52,7 +52,7 @@ def _parameters(command: Callable[..., Any]) -> dict[str, tuple[Any, ParameterIn
 
 
 def _as_text(kind: Any) -> Any:
-    """Return the type as JSON has it: a path is a text."""
+    """Return the type of an option as JSON writes it, where a path is a string."""
     if kind is Path:
         return str
     parts = tuple(_as_text(part) for part in get_args(kind))

@@ -170,7 +170,7 @@ def _detach(store: Any, study: Any, home: Path, db: str | None, as_json: bool, o
 
 
 def print_result(store: Any, study: Any, home: Path, db: str | None, as_json: bool) -> None:
-    """Print the paths of a study, and of one that is over also its findings and how to look at them."""
+    """Print the paths of a study; if it is over, print its findings and the command of the explorer too."""
     from researcher.study.ending import is_over
 
     values: dict[str, Any] = {"study": study.id, "status": study.status.value} | paths_of(store, study.id, home, db)

@@ -124,7 +124,7 @@ class TokenGate:
 
 
 def _call(toolbox: Toolbox, name: str, arguments: dict[str, object]) -> tuple[str, bool]:
-    """Return the result of a tool, or why there is none and True."""
+    """Return the text of a tool's result or failure, and whether it failed."""
     try:
         return toolbox.call(name, arguments), False
     except ToolRefused as error:

@@ -14,7 +14,7 @@ ARMS_OF_CLAIM = 2
 
 
 def count_explored(trials: Iterable[Trial]) -> float:
-    """Return the full runs that exploring runs have used, each trial as its last attempt costs."""
+    """Return the cost of all exploring runs in full runs; a trial costs as much as its last attempt."""
     return sum(cost_of(trial.runs[-1], trial.experiment) for trial in trials if trial.rung and trial.runs)
 
 

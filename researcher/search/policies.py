@@ -140,7 +140,7 @@ def begin_round(tree: SearchTree, rungs: tuple[float, ...], left: float, width: 
 
 
 def leaders(tree: SearchTree, share: float) -> list[SearchNode]:
-    """Return the arms that are in and have come to a rung, best first by their scores there."""
+    """Return the arms that are not out and have a score at a rung, best first."""
     scored = [(node, score) for node in tree.nodes if not node.failure and (score := node.at(share)) is not None]
     return [node for node, _ in sorted(scored, key=lambda pair: -tree.sign * pair[1].score)]
 
@@ -225,7 +225,7 @@ def _sizes(allowance: float, rungs: Sequence[float], most: int | None) -> list[i
 
 
 def _counts(arms: int, rungs: Sequence[float]) -> list[int]:
-    """Return the arms that come to each rung: to a rung of twice the training come half of them."""
+    """Return the number of arms that reach each rung: half of them reach a rung of twice the training."""
     return [max(1, int(arms * rungs[0] / share + TOLERANCE)) for share in rungs]
 
 
@@ -271,9 +271,9 @@ def _select(arms: Sequence[str], values: Mapping[str, float], random: Random) ->
 
 
 def project(tree: SearchTree) -> dict[str, float]:
-    """Return the projected score of each arm that is in, where larger is better.
+    """Return the score that each arm would have at the highest rung of any arm; larger is better.
 
-    To its last score come the mean gains of the later rungs, over the arms that have come there.
+    The projection adds the mean gains of later rungs to the last score of an arm. Arms that are out have none.
     """
     gains = _mean_gains(tree)
     most = gains[max(gains)] if gains else 0.0

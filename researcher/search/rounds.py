@@ -1,4 +1,4 @@
-"""The check of a round of exploration, whoever planned it, and the baseline's part in it."""
+"""The check of a round of exploration, for every planner; it adds the baseline where other arms need it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def make_round(history: History, arms: Sequence[Arm], shares: Mapping[str, float
 
 
 def check_round(charter: Charter, history: History, moves: Sequence[Move], plan: Plan) -> Plan:
-    """Return the round as it is carried out: known arms as they were planned, and the baseline as far as the others.
+    """Return the round as it is carried out: known arms as first planned, the baseline trained as far as the others.
 
     A plan without arms is returned as it is. Raises PlannerError, which names the arm or the move that is wrong.
     """
@@ -130,9 +130,9 @@ def _is_by(charter: Charter, arm: Arm, move: Expand) -> bool:
 
 
 def _cost(rules: SearchRules, tree: SearchTree, arm: Arm, step: int) -> float:
-    """Return the full runs that the training up to a step counts as, from the arm's last rung on.
+    """Return the cost of training an arm from its last rung up to a step, in full runs.
 
-    Rungs are counted as policies count them, whatever whole number of steps they come to.
+    The cost is a difference of shares, as policies count it, whatever whole numbers of steps the rungs have.
     """
     node = tree.find(arm.name)
     reached = node.last.share if node is not None and node.last is not None else 0.0

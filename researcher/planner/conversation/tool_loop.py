@@ -31,7 +31,7 @@ class NoUsableAnswer(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class ToolLoop:
-    """A conversation about one question, with its bounds and what it has come to.
+    """A conversation about one question, with its bounds and its progress.
 
     `send` asks for the reply to the messages, and adds the tokens and seconds that the reply took. The reply has calls
     only if the model `may_call` tools. `parse` raises Unusable for an answer that cannot be used. With `as_json`, tool

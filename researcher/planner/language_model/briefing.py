@@ -237,7 +237,7 @@ def show_rules(charter: Charter) -> str:
 
 
 def show_measures(charter: Charter) -> str:
-    """Return how runs are measured and what an attempt may use: what the author of a program needs of the rules."""
+    """Return the rules that the author of a program needs: how runs are measured, and what an attempt may use."""
     return "\n".join(f"- {line}" for line in _measures(charter))
 
 

@@ -18,7 +18,7 @@ from rich.table import Table
 import swarm
 from researcher.cli import findings, lifecycle, mcp, options, questions
 from researcher.cli.options import DatabaseOption, HomeOption, JsonOption, NewestStudyArgument
-from researcher.cli.parts import database_of, find, open_database, paths_of, print_result, print_values
+from researcher.cli.parts import database_of, open_database, paths_of, print_result, print_values
 from researcher.cli.start import start
 from researcher.cli.terminal import failures_in_one_line
 from researcher.errors import ResearchError
@@ -62,9 +62,9 @@ def status(
         from researcher.study.ending import is_over
         from researcher.study.overview import take_snapshot
         from researcher.study.progress import SHOWN_EVENTS, render
-        from researcher.study.requests import resume_command
+        from researcher.study.requests import find_study, resume_command
 
-        study = find(store, study_id)
+        study = find_study(store, study_id)
         snapshot, go_on = take_snapshot(store, study.id), resume_command(store, study.id, home)
         if as_json:
             shown = snapshot.to_json() | {"resume": go_on} | paths_of(store, study.id, home, db)
@@ -88,9 +88,9 @@ def watch(
     with failures_in_one_line(), open_database(home, db, read_only=True) as store:
         from researcher.study.overview import describe_silence
         from researcher.study.progress import Follower, await_end
-        from researcher.study.requests import resume_command
+        from researcher.study.requests import find_study, resume_command
 
-        study = find(store, study_id)
+        study = find_study(store, study_id)
         with Follower(store, study.id, Console(stderr=True)):
             work = await_end(store, study.id)
         study = store.get_study(study.id)
@@ -141,8 +141,9 @@ def report(
     """Write the report anew from the database and print where it is."""
     with failures_in_one_line(), open_database(home, db, read_only=True) as store:
         from researcher.report.write import build_report
+        from researcher.study.requests import find_study
 
-        study = find(store, study_id)
+        study = find_study(store, study_id)
         paths = build_report(store, study.id, home / "studies" / study.id / "report")
         found = {"report": str(paths.markdown), "html": str(paths.html)}
         if pdf:
@@ -162,9 +163,10 @@ def verify(
 ) -> None:
     """Recompute every number of a study from its raw rewards and find what was changed; exit 8 if anything was."""
     with failures_in_one_line(), open_database(home, db, read_only=True) as store:
+        from researcher.study.requests import find_study
         from researcher.verification.verify import verify_study
 
-        result = verify_study(store, find(store, study_id).id)
+        result = verify_study(store, find_study(store, study_id).id)
         if as_json:
             typer.echo(json.dumps(result.to_json(), indent=2))
         else:
@@ -215,13 +217,14 @@ def export(
     with failures_in_one_line(), open_database(home, db, read_only=True) as store:
         from experiments_db.frames import ExportFormat, export_study
         from researcher.errors import TopicInvalid
+        from researcher.study.requests import find_study
 
         *named, directory = places
         if len(named) > 1:
             raise TopicInvalid("too many arguments: researcher export [STUDY] DIRECTORY")
         if not named and any(study.id == directory for study in store.list_studies()):
             raise TopicInvalid(f"where do the tables go? researcher export {directory} DIRECTORY")
-        study = find(store, named[0] if named else None)
+        study = find_study(store, named[0] if named else None)
         if file_format not in set(ExportFormat):
             raise TopicInvalid(f"unknown format {file_format!r}: use {' or '.join(ExportFormat)}")
         files = [str(path) for path in export_study(store, study.id, Path(directory), ExportFormat(file_format))]

@@ -15,7 +15,6 @@ from researcher.cli.terminal import log_to
 from researcher.home import DATABASE, home_option
 from swarm.processes import collector_paused
 
-EXAMPLE = "learning rate 1e-3 or 3e-3 for copying words"
 """A topic that works in any home."""
 
 
@@ -23,7 +22,7 @@ EXAMPLE = "learning rate 1e-3 or 3e-3 for copying words"
 def open_database(
     home: Path, db: str | None, *, read_only: bool = False, must_exist: bool = False, waits: bool = False
 ) -> Generator[Any]:
-    """Open the store of a command; an older schema is upgraded first, even for reading.
+    """Open the store of a command, and close it at its end.
 
     With `waits`, the command waits for a store that is locked or on a full disk, because nobody may be there to repeat
     the command.
@@ -59,18 +58,6 @@ def _open(location: str, *, read_only: bool, must_exist: bool) -> Any:
 
 def database_of(home: Path, db: str | None) -> str:
     return db or str(home / DATABASE)
-
-
-def find(store: Any, study_id: str | None) -> Any:
-    from researcher.errors import StudyNotFound
-    from researcher.study.requests import find_study
-
-    if study_id is not None:
-        return find_study(store, study_id)
-    newest = store.list_studies(limit=1)
-    if not newest:
-        raise StudyNotFound(f"there is no study yet: begin one with `researcher start --topic '{EXAMPLE}'`")
-    return newest[0]
 
 
 def paths_of(store: Any, study_id: str, home: Path, db: str | None) -> dict[str, str]:

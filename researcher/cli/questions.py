@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from researcher.cli.options import DatabaseOption, HomeOption, JsonOption, NewestStudyArgument, StudyArgument
-from researcher.cli.parts import find, open_database, print_values
+from researcher.cli.parts import open_database, print_values
 from researcher.cli.terminal import failures_in_one_line
 from researcher.home import DEFAULT_HOME
 
@@ -25,9 +25,9 @@ def questions(
     """Print the question that a study with `--planner external` waits with."""
     with failures_in_one_line(), open_database(home, db, read_only=True) as store:
         from researcher.planner.external.requests import await_question, describe_no_question, describe_question
-        from researcher.study.requests import work_of
+        from researcher.study.requests import find_study, work_of
 
-        study = find(store, study_id)
+        study = find_study(store, study_id)
         question = await_question(store, study, wait)
         if question is None:
             typer.echo(describe_no_question(store, study, home), err=True)
@@ -62,8 +62,9 @@ def answer(
     with failures_in_one_line(), open_database(home, db, must_exist=True) as store:
         from experiments_db import QuestionStatus
         from researcher.planner.external.requests import describe_no_question, submit_answer
+        from researcher.study.requests import find_study
 
-        study, text = find(store, study_id), _read(file)
+        study, text = find_study(store, study_id), _read(file)
         found = submit_answer(store, study, text, number=question, wait_s=wait)
         if found.status is QuestionStatus.ANSWERED:
             typer.echo(f"the answer is stored and not read yet; {describe_no_question(store, study, home)}", err=True)

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from experiments_db import ExperimentStore, Finding, NoteKind, StoreError, Study
-from researcher.errors import ResearchError, StudyNotFound, exit_code_of
+from researcher.errors import ResearchError, exit_code_of
 from researcher.planner.external.requests import (
     await_question,
     call_in_study,
@@ -169,7 +169,7 @@ class StudyTools:
 
     def _status(self, given: OfStudy) -> str:
         with self._open(read_only=True) as store:
-            study = _find(store, given.study)
+            study = find_study(store, given.study)
             shown = take_snapshot(store, study.id).to_json()
             if shown["study"]["settings"].get("webhook"):
                 # Its path is the key of the service.
@@ -178,7 +178,7 @@ class StudyTools:
 
     def _question(self, given: ForQuestion) -> str:
         with self._open(read_only=True) as store:
-            study = _find(store, given.study)
+            study = find_study(store, given.study)
             question = await_question(store, study, given.wait_s)
             if question is None:
                 why = describe_no_question(store, study, self._home)
@@ -187,7 +187,7 @@ class StudyTools:
 
     def _answer(self, given: ForAnswer) -> str:
         with self._open(must_exist=True) as store:
-            study = _find(store, given.study)
+            study = find_study(store, given.study)
             found = submit_answer(store, study, given.answer, number=given.question, wait_s=given.wait_s)
             state = _state(store, store.get_study(study.id), self._home)
             return _as_json({"question": found.id, "node": found.node, "answer": found.status.value, "study": state})
@@ -197,7 +197,7 @@ class StudyTools:
         from researcher.report.write import build_report
 
         with self._open(read_only=True) as store:
-            study = _find(store, given.study)
+            study = find_study(store, given.study)
             if not is_over(store, study):
                 raise ToolRefused(f"study {study.id} is not over: its report is for afterwards; see `status`")
             if given.form == "summary":
@@ -210,12 +210,14 @@ class StudyTools:
 
     def _notebook(self, given: ForNotebook) -> str:
         with self._open(read_only=True) as store:
-            return _as_json([asdict(note) for note in store.list_notes(_find(store, given.study).id, kind=given.kind)])
+            return _as_json(
+                [asdict(note) for note in store.list_notes(find_study(store, given.study).id, kind=given.kind)]
+            )
 
     def _findings(self, given: ForFindings) -> str:
         with self._open(read_only=True) as store:
             known = {study.id: study for study in store.list_studies()}
-            wanted = None if given.study is None else _find(store, given.study).id
+            wanted = None if given.study is None else find_study(store, given.study).id
             ended = {name: is_over(store, study) for name, study in known.items()}
             found = [
                 asdict(finding)
@@ -226,13 +228,13 @@ class StudyTools:
 
     def _tools(self, given: OfStudy) -> str:
         with self._open(read_only=True) as store:
-            toolbox = self._toolbox_of(store, _find(store, given.study))
+            toolbox = self._toolbox_of(store, find_study(store, given.study))
             listed = Toolbox([*toolbox.tools.values(), *tools_of_process()])
             return _as_json([each["function"] for each in listed.as_functions()])
 
     def _look(self, given: ForLook) -> str:
         with self._open(must_exist=True) as store:
-            study = _find(store, given.study)
+            study = find_study(store, given.study)
             toolbox = self._toolbox_of(store, study)
             if given.tool in toolbox.tools:
                 return toolbox.call(given.tool, given.arguments)
@@ -251,15 +253,6 @@ def _refusing(call: Callable[[Any], str]) -> Callable[[Any], str]:
             raise ToolRefused(f"{error}\n(exit code {exit_code_of(error)})") from error
 
     return refuse
-
-
-def _find(store: ExperimentStore, study_id: str | None) -> Study:
-    if study_id is not None:
-        return find_study(store, study_id)
-    newest = store.list_studies(limit=1)
-    if not newest:
-        raise StudyNotFound("there is no study yet: begin one with `start`")
-    return newest[0]
 
 
 def _state(store: ExperimentStore, study: Study, home: Path) -> dict[str, Any]:

@@ -21,8 +21,15 @@ def create_study(store: ExperimentStore, topic: str, settings: StudySettings) ->
     return store.create_study(topic.strip(), planner=settings.planner, settings=settings.model_dump(mode="json"))
 
 
-def find_study(store: ExperimentStore, study_id: str) -> Study:
-    """Return a study by its id. Raises StudyNotFound."""
+EXAMPLE = "learning rate 1e-3 or 3e-3 for copying words"
+
+
+def find_study(store: ExperimentStore, study_id: str | None) -> Study:
+    """Return a study by its id, or the newest one. Raises StudyNotFound."""
+    if study_id is None:
+        if newest := store.list_studies(limit=1):
+            return newest[0]
+        raise StudyNotFound(f"there is no study yet: begin one with `researcher start --topic '{EXAMPLE}'`")
     try:
         return store.get_study(study_id)
     except RecordNotFound as error:
